@@ -1,0 +1,26 @@
+//! The on-disk format of OpenZFS: bytes to types and back, without I/O.
+//!
+//! A block that was read goes through [`byteswap::swap_block`] once if its block pointer says that it was written big-endian; every parser here assumes
+//! little-endian bytes after that, and every builder writes little-endian. All bytes are treated as hostile: parsers give `base::Error` of kind `Corrupt`
+//! and never panic, loop without bound, or allocate more than a small multiple of their input.
+
+pub mod blkptr;
+pub mod bpobj;
+pub mod bytes;
+pub mod byteswap;
+pub mod dnode;
+pub mod dsl;
+pub mod feature;
+pub mod gang;
+pub mod history;
+pub mod label;
+pub mod nvlist;
+pub mod object_type;
+pub mod objset;
+pub mod sa;
+pub mod space_map;
+pub mod uberblock;
+pub mod vdev_config;
+pub mod zap;
+pub mod zil;
+pub mod zpl;

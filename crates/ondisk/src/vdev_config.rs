@@ -1,0 +1,1 @@
+//! Vdev trees in configurations.

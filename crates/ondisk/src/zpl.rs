@@ -1,0 +1,1 @@
+//! ZPL constants and small structures.
