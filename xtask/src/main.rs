@@ -1,1 +1,35 @@
-fn main() {}
+//! Chores of the project, run as `cargo xtask WHAT`.
+//!
+//! | what | does |
+//! |---|---|
+//! | `test` | everything that must pass before a change lands; installs the judges where it may |
+//! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
+//! | `judges` | installs the independent checkers (Debian packages) and says which are there |
+
+mod judges;
+mod layers;
+mod test;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let done = match args.first().map(String::as_str) {
+        Some("test") => test::run(&args[1..]),
+        Some("layers") => layers::run(),
+        Some("judges") => judges::install().map(|there| println!("{there}")),
+        _ => Err("usage: cargo xtask test [--keep-going] | layers | judges".to_string()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder of the workspace.
+pub(crate) fn root() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(|p| p.to_path_buf()).unwrap_or_default()
+}

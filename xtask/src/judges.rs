@@ -1,0 +1,85 @@
+//! The judges: programs that were not written with weir and so do not share its mistakes.
+//!
+//! Debian has OpenZFS's own `zdb` and `ztest` in its *contrib* section. When this runs as root on a machine with apt they
+//! are installed; otherwise it says what is missing, and the tests that need a judge say so again.
+
+use std::fmt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A program, the Debian package that holds it, and what it is for.
+const JUDGES: &[(&str, &str, &str)] = &[
+    ("zdb", "zfsutils-linux", "reads every block of a pool and checks leaks and counts"),
+    ("ztest", "zfs-test", "makes random pools"),
+    ("fusermount3", "fuse3", "lets ordinary users mount"),
+    ("fio", "fio", "measures and verifies I/O"),
+];
+
+/// Which judges this machine has.
+pub(crate) struct There(Vec<(&'static str, &'static str, bool)>);
+
+impl There {
+    /// The names of those that are missing.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        self.0.iter().filter(|j| !j.2).map(|j| j.0).collect()
+    }
+}
+
+impl fmt::Display for There {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, what, there) in &self.0 {
+            writeln!(f, "{:<12} {:<8} {what}", name, if *there { "present" } else { "MISSING" })?;
+        }
+        Ok(())
+    }
+}
+
+fn have(program: &str) -> bool {
+    ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/bin", "/usr/local/sbin"]
+        .iter()
+        .any(|dir| Path::new(dir).join(program).exists())
+}
+
+fn look() -> There {
+    There(JUDGES.iter().map(|(name, _, what)| (*name, *what, have(name))).collect())
+}
+
+fn quiet(program: &str, args: &[&str]) -> bool {
+    Command::new(program)
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+/// Installs what is missing where that is possible, and tells what is there afterwards.
+pub(crate) fn install() -> Result<There, String> {
+    let before = look();
+    if before.missing().is_empty() {
+        return Ok(before);
+    }
+    let root = quiet("sh", &["-c", "test \"$(id -u)\" = 0"]);
+    if !root || !have("apt-get") {
+        return Ok(before);
+    }
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let suite = release.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME=")).unwrap_or("").trim_matches('"');
+    let needs_contrib = before.missing().iter().any(|n| *n == "zdb" || *n == "ztest");
+    if needs_contrib && !suite.is_empty() && !quiet("sh", &["-c", "apt-cache show zfsutils-linux"]) {
+        let source = format!(
+            "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {suite}\nComponents: contrib\n\
+             Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
+        );
+        // Without it the judges stay missing, which is said below; that is no reason to stop.
+        let _ = std::fs::write("/etc/apt/sources.list.d/weir-contrib.sources", source);
+    }
+    quiet("apt-get", &["update"]);
+    for (name, package, _) in JUDGES {
+        if !have(name) {
+            quiet("apt-get", &["install", "-y", "--no-install-recommends", package]);
+        }
+    }
+    Ok(look())
+}

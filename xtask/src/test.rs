@@ -1,0 +1,61 @@
+//! `cargo xtask test`: everything that must pass before a change lands, in order, loudest failure first.
+
+use std::process::Command;
+use std::time::Instant;
+
+struct Step {
+    name: &'static str,
+    args: &'static [&'static str],
+}
+
+/// Steps in order: cheap ones first. Everything runs in one target folder.
+const STEPS: &[Step] = &[
+    Step { name: "format", args: &["fmt", "--all", "--check"] },
+    Step { name: "tests", args: &["test", "--workspace", "--quiet", "--no-fail-fast"] },
+];
+
+/// Runs the steps, then says what passed, what failed and which judges were missing.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if let Some(odd) = args.iter().find(|a| *a != "--keep-going") {
+        return Err(format!("test knows no argument {odd}; it takes --keep-going"));
+    }
+    let keep_going = args.iter().any(|a| a == "--keep-going");
+    let judges = crate::judges::install()?;
+    print!("{judges}");
+    let (mut passed, mut failed) = (0, Vec::new());
+    let mut note = |name: &str, result: Result<(), String>| -> bool {
+        match result {
+            Ok(()) => {
+                passed += 1;
+                println!("ok    {name}");
+                true
+            }
+            Err(why) => {
+                println!("FAIL  {name}: {why}");
+                failed.push(name.to_string());
+                false
+            }
+        }
+    };
+    let mut go = note("layer rules", crate::layers::run());
+    for step in STEPS {
+        if !go && !keep_going {
+            break;
+        }
+        let start = Instant::now();
+        println!("-- {} (cargo {})", step.name, step.args.join(" "));
+        let ok = Command::new(env!("CARGO"))
+            .args(step.args)
+            .current_dir(crate::root())
+            .status()
+            .map_err(|e| e.to_string())
+            .and_then(|s| if s.success() { Ok(()) } else { Err(format!("{s}")) });
+        go = note(step.name, ok) && go;
+        println!("   {:.1} s", start.elapsed().as_secs_f64());
+    }
+    if !judges.missing().is_empty() {
+        println!("NOT RUN for lack of a judge: everything that needs {}", judges.missing().join(", "));
+    }
+    println!("{passed} passed, {} failed", failed.len());
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
