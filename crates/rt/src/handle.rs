@@ -1,0 +1,263 @@
+//! [`Rt`]: the engine's handle on its world, and the futures that it hands out.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use base::{Guid, Nanos, WallTime};
+
+use crate::sync::oneshot;
+use crate::world::{HostIdentity, TaskId, TimerId, World};
+
+/// CPU work expected to take less than this runs inline: a hand-over to another core costs about as much (50 us).
+pub const CPU_INLINE_NS_MAX: Nanos = Nanos(50_000);
+
+/// The engine's handle on the world it runs in. Cheap to clone.
+#[derive(Clone)]
+pub struct Rt(Rc<dyn World>);
+
+impl fmt::Debug for Rt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rt(now {} ns)", self.now().0)
+    }
+}
+
+impl Rt {
+    /// A handle on `world`.
+    pub fn new(world: Rc<dyn World>) -> Rt {
+        Rt(world)
+    }
+    /// The world itself, for edges that need more than the engine does.
+    pub fn world(&self) -> &Rc<dyn World> {
+        &self.0
+    }
+    /// Monotonic time.
+    pub fn now(&self) -> Nanos {
+        self.0.now()
+    }
+    /// The time that files record.
+    pub fn wall_clock(&self) -> WallTime {
+        self.0.wall_clock()
+    }
+    /// Waits for `span`.
+    pub fn sleep(&self, span: Nanos) -> Sleep {
+        self.sleep_until(self.now() + span)
+    }
+    /// Waits until `now() >= at`; does not wait if that is so already.
+    pub fn sleep_until(&self, at: Nanos) -> Sleep {
+        Sleep { world: self.0.clone(), at, armed: None }
+    }
+    /// Lets every other ready task have a turn.
+    pub fn yield_now(&self) -> YieldNow {
+        YieldNow { yielded: false }
+    }
+    /// Starts `fut` as a task of its own; `name` says what it does in reports. Dropping the handle detaches the task.
+    pub fn spawn<T: 'static>(&self, name: &'static str, fut: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        let state = Rc::new(JoinState { value: RefCell::new(None), waker: RefCell::new(None), done: Cell::new(false) });
+        let theirs = state.clone();
+        let id = self.0.spawn(
+            name,
+            Box::pin(async move {
+                let value = fut.await;
+                *theirs.value.borrow_mut() = Some(value);
+                theirs.done.set(true);
+                let waker = theirs.waker.borrow_mut().take();
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            }),
+        );
+        JoinHandle { state, id }
+    }
+    /// The next number of the engine's random generator (for choices only, see [`Rt::entropy`]).
+    pub fn rng_u64(&self) -> u64 {
+        self.0.rng_u64()
+    }
+    /// A random number below `n`, every one equally likely. `n` must not be 0.
+    pub fn rng_below(&self, n: u64) -> u64 {
+        assert!(n > 0, "a random number below 0 was asked for");
+        // Multiply and shift; the low part tells the few draws that would favour some values.
+        let reject_below = n.wrapping_neg() % n;
+        loop {
+            let wide = u128::from(self.rng_u64()) * u128::from(n);
+            if wide as u64 >= reject_below {
+                return (wide >> 64) as u64;
+            }
+        }
+    }
+    /// Fills `out` with entropy: for keys, IVs and guids.
+    pub fn entropy(&self, out: &mut [u8]) {
+        self.0.entropy(out);
+    }
+    /// A fresh guid, never 0.
+    pub fn new_guid(&self) -> Guid {
+        loop {
+            let mut bytes = [0u8; 8];
+            self.entropy(&mut bytes);
+            let guid = u64::from_le_bytes(bytes);
+            if guid != 0 {
+                return Guid(guid);
+            }
+        }
+    }
+    /// Runs CPU work that is expected to take `cost`: inline (and charged) below [`CPU_INLINE_NS_MAX`], else away from
+    /// the engine. A dropped future does not stop work that has begun.
+    pub async fn cpu<T: Send + 'static>(&self, cost: Nanos, f: impl FnOnce() -> T + Send + 'static) -> T {
+        if cost < CPU_INLINE_NS_MAX {
+            self.charge(cost);
+            return f();
+        }
+        let result = Arc::new(Mutex::new(None));
+        let (done, finished) = oneshot::oneshot::<()>();
+        let slot = result.clone();
+        self.0.cpu(
+            cost,
+            Box::new(move || {
+                let value = f();
+                *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            }),
+            Box::new(move || {
+                // Nobody may be waiting any more; that is no error.
+                let _ = done.send(());
+            }),
+        );
+        finished.await.expect("a world calls `done` of every CPU job");
+        let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        value.expect("a world runs `job` before `done`")
+    }
+    /// Says that the running poll did `cost` worth of work on the engine's core.
+    pub fn charge(&self, cost: Nanos) {
+        self.0.charge(cost);
+    }
+    /// Physical memory of the machine, in bytes.
+    pub fn physmem_bytes(&self) -> u64 {
+        self.0.physmem_bytes()
+    }
+    /// Who this machine is.
+    pub fn host_identity(&self) -> HostIdentity {
+        self.0.host_identity()
+    }
+    /// The task being polled.
+    pub fn current_task(&self) -> TaskId {
+        self.0.current_task()
+    }
+    /// Waits for `fut`, at most for `span`: `None` (and `fut` dropped) if it took longer. A future that is ready at the
+    /// deadline wins.
+    pub async fn timeout<T>(&self, span: Nanos, fut: impl Future<Output = T>) -> Option<T> {
+        let mut fut = pin!(fut);
+        let mut sleep = pin!(self.sleep(span));
+        std::future::poll_fn(|cx| {
+            if let Poll::Ready(value) = fut.as_mut().poll(cx) {
+                return Poll::Ready(Some(value));
+            }
+            sleep.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+}
+
+/// Waits until a moment. See [`Rt::sleep_until`].
+#[must_use = "a sleep waits only when awaited"]
+pub struct Sleep {
+    world: Rc<dyn World>,
+    at: Nanos,
+    armed: Option<(TimerId, Waker)>,
+}
+
+impl Sleep {
+    /// The moment that it waits for.
+    pub fn deadline(&self) -> Nanos {
+        self.at
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let due = self.world.now() >= self.at;
+        if let Some((id, waker)) = &self.armed {
+            if !due && waker.will_wake(cx.waker()) {
+                return Poll::Pending;
+            }
+            self.world.cancel_timer(*id);
+            self.armed = None;
+        }
+        if due {
+            return Poll::Ready(());
+        }
+        let id = self.world.set_timer(self.at, cx.waker().clone());
+        self.armed = Some((id, cx.waker().clone()));
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some((id, _)) = self.armed.take() {
+            self.world.cancel_timer(id);
+        }
+    }
+}
+
+/// Gives up one turn. See [`Rt::yield_now`].
+#[must_use = "a yield happens only when awaited"]
+pub struct YieldNow {
+    yielded: bool,
+}
+
+impl Future for YieldNow {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.yielded {
+            return Poll::Ready(());
+        }
+        self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+struct JoinState<T> {
+    value: RefCell<Option<T>>,
+    waker: RefCell<Option<Waker>>,
+    done: Cell<bool>,
+}
+
+/// The result-to-be of a spawned task: await it, or drop it to let the task go its own way.
+///
+/// If the world ends before the task does (a power cut in `sim`), the handle never becomes ready.
+pub struct JoinHandle<T> {
+    state: Rc<JoinState<T>>,
+    id: TaskId,
+}
+
+impl<T> JoinHandle<T> {
+    /// The task's id.
+    pub fn id(&self) -> TaskId {
+        self.id
+    }
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.state.done.get()
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = T;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        if self.state.done.get() {
+            let value = self.state.value.borrow_mut().take();
+            return Poll::Ready(value.expect("a join handle is not awaited again after it gave its value"));
+        }
+        let mut waker = self.state.waker.borrow_mut();
+        match &mut *waker {
+            Some(old) => old.clone_from(cx.waker()),
+            None => *waker = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+}

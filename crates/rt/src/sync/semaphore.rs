@@ -1,0 +1,203 @@
+//! A counted resource: bytes in flight, operations at a time.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use super::list::WaitList;
+
+struct State {
+    /// Units left; negative after a [`Semaphore::take_away`] of units that are in use.
+    free: i64,
+    closed: bool,
+    /// Each waiter wants so many units.
+    waiting: WaitList<u64>,
+}
+
+/// A number of units that tasks take and give back. A clone is the same semaphore.
+///
+/// First come, first served: a large request at the head of the queue is not overtaken by small ones.
+#[derive(Clone)]
+pub struct Semaphore(Rc<RefCell<State>>);
+
+impl Semaphore {
+    /// A semaphore of `units`.
+    pub fn new(units: u64) -> Semaphore {
+        let free = i64::try_from(units).unwrap_or(i64::MAX);
+        Semaphore(Rc::new(RefCell::new(State { free, closed: false, waiting: WaitList::new() })))
+    }
+    /// Waits for `n` units. More units than there will ever be are waited for in vain.
+    pub async fn acquire(&self, n: u64) -> Permit {
+        self.acquire_unless_closed(n).await.expect("a public semaphore is never closed")
+    }
+    pub(crate) fn acquire_unless_closed(&self, n: u64) -> Acquire {
+        Acquire { semaphore: self.clone(), n, place: Place::New }
+    }
+    /// `n` units if they are free and nobody waits.
+    pub fn try_acquire(&self, n: u64) -> Option<Permit> {
+        let mut state = self.0.borrow_mut();
+        if !state.waiting.is_empty() || !state.fits(n) {
+            return None;
+        }
+        state.free -= n as i64;
+        Some(Permit { semaphore: self.clone(), n })
+    }
+    /// Units that are free, 0 if there is a debt.
+    pub fn available(&self) -> u64 {
+        self.0.borrow().free.max(0) as u64
+    }
+    /// How many wait.
+    pub fn waiters(&self) -> usize {
+        self.0.borrow().waiting.len()
+    }
+    /// Adds `n` units.
+    pub fn add(&self, n: u64) {
+        {
+            let mut state = self.0.borrow_mut();
+            state.free = state.free.saturating_add(i64::try_from(n).unwrap_or(i64::MAX));
+        }
+        self.grant();
+    }
+    /// Removes `n` units, at once if they are free, else as they are given back.
+    pub fn take_away(&self, n: u64) {
+        let mut state = self.0.borrow_mut();
+        state.free = state.free.saturating_sub(i64::try_from(n).unwrap_or(i64::MAX));
+    }
+    pub(crate) fn close(&self) {
+        self.0.borrow_mut().closed = true;
+        loop {
+            let entry = self.0.borrow_mut().waiting.pop();
+            let Some(entry) = entry else { break };
+            // Popping means "granted" to the waiter, who then finds the semaphore closed and takes nothing: no units
+            // are subtracted here.
+            if let Some(waker) = entry.waker {
+                waker.wake();
+            }
+        }
+    }
+    fn grant(&self) {
+        loop {
+            let entry = {
+                let mut state = self.0.borrow_mut();
+                match state.waiting.front() {
+                    Some(&n) if state.fits(n) => {
+                        state.free -= n as i64;
+                        state.waiting.pop()
+                    }
+                    _ => None,
+                }
+            };
+            let Some(entry) = entry else { break };
+            if let Some(waker) = entry.waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl State {
+    fn fits(&self, n: u64) -> bool {
+        i64::try_from(n).is_ok_and(|n| n <= self.free) || n == 0
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    New,
+    Queued(u64),
+    Done,
+}
+
+/// Waits for units.
+pub(crate) struct Acquire {
+    semaphore: Semaphore,
+    n: u64,
+    place: Place,
+}
+
+impl Future for Acquire {
+    /// `None` if the semaphore was closed.
+    type Output = Option<Permit>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Permit>> {
+        let n = self.n;
+        let semaphore = self.semaphore.clone();
+        let mut state = semaphore.0.borrow_mut();
+        match self.place {
+            _ if state.closed => {
+                self.place = Place::Done;
+                return Poll::Ready(None);
+            }
+            Place::New => {
+                if !(state.waiting.is_empty() && state.fits(n)) {
+                    self.place = Place::Queued(state.waiting.push(n, Some(cx.waker().clone())));
+                    return Poll::Pending;
+                }
+                state.free -= n as i64;
+            }
+            Place::Queued(id) => {
+                if state.waiting.set_waker(id, cx.waker()) {
+                    return Poll::Pending;
+                }
+            }
+            Place::Done => panic!("a semaphore's wait is polled after it ended"),
+        }
+        self.place = Place::Done;
+        drop(state);
+        Poll::Ready(Some(Permit { semaphore, n }))
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        let Place::Queued(id) = self.place else { return };
+        let entry = {
+            let mut state = self.semaphore.0.borrow_mut();
+            if state.closed {
+                return;
+            }
+            let entry = state.waiting.remove(id);
+            if entry.is_none() {
+                // Granted and never seen: give it back.
+                state.free += self.n as i64;
+            }
+            entry
+        };
+        drop(entry);
+        // Whoever stood behind the one that left may fit now.
+        self.semaphore.grant();
+    }
+}
+
+/// Units taken from a [`Semaphore`], given back when dropped.
+#[must_use = "units are given back at once if the permit is dropped"]
+pub struct Permit {
+    semaphore: Semaphore,
+    n: u64,
+}
+
+impl Permit {
+    /// How many units.
+    pub fn units(&self) -> u64 {
+        self.n
+    }
+    /// Keeps the units for good: they are not given back.
+    pub fn forget(mut self) {
+        self.n = 0;
+    }
+    /// Gives `n` of the units back early (all of them if it holds fewer).
+    pub fn release(&mut self, n: u64) {
+        let n = n.min(self.n);
+        self.n -= n;
+        self.semaphore.add(n);
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.n > 0 {
+            self.semaphore.add(self.n);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a world must offer to the engine.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Waker;
+
+use base::{Nanos, WallTime};
+
+/// Names one armed timer of a world; never reused within a world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TimerId(pub u64);
+
+/// Names one task of a world; never reused within a world.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TaskId(pub u64);
+
+impl TaskId {
+    /// No task: code that runs outside every task of the world (set-up, completion callbacks).
+    pub const NONE: TaskId = TaskId(0);
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who this machine is, as pools record it (format page 03: `hostid`, `hostname`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HostIdentity {
+    /// The host id; only the low 32 bits are ever set. 0 means "unknown".
+    pub hostid: u64,
+    /// The node name.
+    pub hostname: String,
+}
+
+/// The world that an engine runs in. Implemented by `host` and `sim`; the engine uses it through [`crate::Rt`].
+///
+/// All methods are called on the engine thread. A world polls one task at a time and never polls a task from within a
+/// wake-up, a callback or one of these methods.
+pub trait World {
+    /// Monotonic time since the world began (any fixed origin).
+    fn now(&self) -> Nanos;
+    /// The time that files record.
+    fn wall_clock(&self) -> WallTime;
+    /// Wakes `waker` once `now() >= at`. At once (in a later turn) if that is already so.
+    fn set_timer(&self, at: Nanos, waker: Waker) -> TimerId;
+    /// Disarms a timer; a timer that has fired, or was cancelled, is ignored.
+    fn cancel_timer(&self, id: TimerId);
+    /// Makes a task of `task`. It is first polled in a later turn. `name` says what the task does in reports.
+    fn spawn(&self, name: &'static str, task: Pin<Box<dyn Future<Output = ()>>>) -> TaskId;
+    /// The next number of the engine's random generator: for choices, never for keys, IVs or guids.
+    fn rng_u64(&self) -> u64;
+    /// Fills `out` from the system's entropy (seeded in `sim`): for keys, IVs and guids.
+    fn entropy(&self, out: &mut [u8]);
+    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done` on the engine thread.
+    fn cpu(&self, cost: Nanos, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>);
+    /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time in `sim`.
+    fn charge(&self, cost: Nanos);
+    /// Physical memory of the machine, in bytes.
+    fn physmem_bytes(&self) -> u64;
+    /// Who this machine is.
+    fn host_identity(&self) -> HostIdentity;
+    /// The task being polled, [`TaskId::NONE`] outside of one.
+    fn current_task(&self) -> TaskId;
+}
