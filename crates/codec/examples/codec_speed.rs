@@ -141,7 +141,7 @@ fn noise(len: usize) -> Vec<u8> {
 
 fn text(len: usize) -> Vec<u8> {
     let mut seed = 2;
-    let words: Vec<Vec<u8>> = (0..2000)
+    let words: Vec<Vec<u8>> = (0..300)
         .map(|_| {
             let n = 2 + splitmix(&mut seed) % 9;
             (0..n).map(|_| b'a' + (splitmix(&mut seed) % 26) as u8).chain([b' ']).collect()
@@ -150,7 +150,7 @@ fn text(len: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 16);
     while out.len() < len {
         // Squaring makes some words common and most rare, as in real text.
-        let r = splitmix(&mut seed) % 1000 * (splitmix(&mut seed) % 1000) * 2000 / 1_000_000;
+        let r = splitmix(&mut seed) % 1000 * (splitmix(&mut seed) % 1000) * 300 / 1_000_000;
         out.extend_from_slice(&words[r as usize]);
     }
     out.truncate(len);

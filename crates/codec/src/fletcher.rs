@@ -8,7 +8,7 @@
 //! **Lanes.** A kernel of K lanes lets lane j sum the words j, j+K, j+2K, ... on its own. A word at position m from the
 //! end of lane j is at `i = K m - j` from the end of the block. The wanted weight C(Km-j+k-1, k) is a polynomial in m
 //! with integer values, so it is an integer combination of C(m+t-1, t), t <= k, which are the weights of the lane's own
-//! sums. The factors are the backward differences of the polynomial at m = 0; [`Recombine`] computes them at compile
+//! sums. The factors are the backward differences of the polynomial at m = 0; `Recombine` computes them at compile
 //! time, for any K.
 //!
 //! **Chaining.** Appending n words with sums (a', b', c', d') to a prefix with sums (a, b, c, d) moves each prefix word n
