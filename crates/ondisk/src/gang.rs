@@ -1,1 +1,120 @@
-//! Gang headers.
+//! Gang blocks: a block in up to three pieces, for want of one run of free space (format page 02 section 6).
+//!
+//! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data, joined in order, is the block as the gang pointer describes
+//! it (stored size, compression, checksum); a child may be a gang again. A header proves itself with a SHA-256 that starts from where it is.
+
+use base::{Error, Result};
+use codec::Endian;
+
+use crate::blkptr::{BLKPTR_SIZE, Blkptr};
+use crate::byteswap::swap_ints;
+use crate::object_type::ObjectType;
+
+/// Bytes of a gang header.
+pub const GANG_HEADER_SIZE: usize = 512;
+/// Children of a header.
+pub const GANG_CHILDREN: usize = 3;
+/// How deep gangs may nest before a reader takes it for damage: pieces of the largest block are at least a sector long.
+pub const GANG_MAX_DEPTH: u32 = 16;
+
+/// What the header's checksum starts from: vdev and offset of the first copy of the pointer that names it, and its physical birth.
+pub fn verifier(parent: &Blkptr) -> [u64; 4] {
+    let dva = parent.dva(0);
+    [u64::from(dva.vdev().0), dva.offset(), parent.phys_birth().0, 0]
+}
+
+/// Whether the header of `parent` stores its checksum folded in two, to leave room for a MAC.
+fn folded(parent: &Blkptr) -> bool {
+    parent.encrypted() && parent.otype() != ObjectType::OBJSET
+}
+
+/// Verifies the header of `parent` in `block` and gives its children, holes where there are fewer than three. Either byte order is read.
+pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
+    if block.len() < GANG_HEADER_SIZE {
+        return Err(Error::corrupt(format!("gang header of {} bytes", block.len())));
+    }
+    let mut b = block[..GANG_HEADER_SIZE].to_vec();
+    if folded(parent) {
+        return Err(Error::unsupported(format!("gang header of the encrypted block {parent}")));
+    }
+    let endian = codec::embedded_sha256_verify(&b, verifier(parent))
+        .map_err(|e| e.at(format_args!("gang header of {parent}")))?;
+    if endian == Endian::Big {
+        swap_ints::<8>(&mut b[..GANG_CHILDREN * BLKPTR_SIZE]);
+    }
+    let mut children = [Blkptr::hole(); GANG_CHILDREN];
+    for (i, c) in children.iter_mut().enumerate() {
+        *c = Blkptr::parse(&b[i * BLKPTR_SIZE..])?;
+    }
+    let sum: u64 = children.iter().map(Blkptr::psize).sum();
+    if sum != parent.psize() {
+        return Err(Error::corrupt(format!("gang block {parent}: its pieces hold {sum} bytes")));
+    }
+    Ok(children)
+}
+
+/// The header of `parent` with these children, sealed.
+pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_HEADER_SIZE] {
+    assert!(!folded(parent), "gang headers of encrypted blocks are not written");
+    let mut b = [0u8; GANG_HEADER_SIZE];
+    for (i, c) in children.iter().enumerate() {
+        c.write_to(&mut b[i * BLKPTR_SIZE..]);
+    }
+    codec::embedded_sha256_seal(&mut b, verifier(parent));
+    b
+}
+
+/// Sizes of the three pieces of `psize` bytes, multiples of 512; 0 where a piece is not needed.
+pub fn piece_sizes(psize: u64) -> [u64; GANG_CHILDREN] {
+    let mut left = psize;
+    let mut out = [0; GANG_CHILDREN];
+    for (g, piece) in out.iter_mut().enumerate() {
+        *piece = base::align_up(left.div_ceil(GANG_CHILDREN as u64 - g as u64), 512).min(left);
+        left -= *piece;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blkptr::Dva;
+    use base::{Txg, VdevId};
+
+    fn parent(psize: u64) -> Blkptr {
+        let mut bp = Blkptr::hole();
+        bp.set_dva(0, Dva::new(VdevId(1), 0x40_0000, 4096, true));
+        bp.set_lsize(131072);
+        bp.set_psize(psize);
+        bp.set_birth(Txg(9), Txg(9));
+        bp
+    }
+
+    #[test]
+    fn round_trip_and_damage() {
+        let p = parent(1024);
+        let mut c = Blkptr::hole();
+        c.set_dva(0, Dva::new(VdevId(0), 512, 512, false));
+        c.set_lsize(512);
+        c.set_psize(512);
+        let children = [c, c, Blkptr::hole()];
+        let mut b = build(&children, &p);
+        assert_eq!(parse(&b, &p).unwrap(), children);
+        assert!(parse(&b, &parent(1536)).is_err());
+        let mut elsewhere = p;
+        elsewhere.set_dva(0, Dva::new(VdevId(1), 0x80_0000, 4096, true));
+        assert!(parse(&b, &elsewhere).is_err());
+        b[5] ^= 1;
+        assert!(parse(&b, &p).is_err());
+    }
+
+    #[test]
+    fn pieces() {
+        assert_eq!(piece_sizes(131072), [44032, 43520, 43520]);
+        assert_eq!(piece_sizes(512), [512, 0, 0]);
+        assert_eq!(piece_sizes(1024), [512, 512, 0]);
+        for p in 1..300 {
+            assert_eq!(piece_sizes(p * 512).iter().sum::<u64>(), p * 512);
+        }
+    }
+}
