@@ -1,0 +1,188 @@
+//! Changing datasets: properties, quotas and reservations, renaming.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::{Tx, zap};
+
+use crate::core::Space;
+use crate::create::check_name;
+use crate::dir::{Dir, Used};
+use crate::pool::DslPool;
+use crate::props::{self, PropValue};
+use crate::space::SpaceCheck;
+
+impl DslPool {
+    /// Stores or removes a local value of a property, in the ZAP, in memory and where else it is kept (syncing context).
+    pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
+        let dn = self.mos().hold(ObjectId(dir.phys().props_zapobj)).await?;
+        match value {
+            Some(PropValue::Num(n)) => zap::update_u64(&dn, name.as_bytes(), *n, tx).await?,
+            Some(PropValue::Text(t)) => zap::update_text(&dn, name.as_bytes(), t, tx).await?,
+            None => match zap::remove(&dn, name.as_bytes(), tx).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                other => other?,
+            },
+        }
+        dir.store_prop(name, value.cloned());
+        let number = value.map_or(0, PropValue::num);
+        match name {
+            "quota" => dir.change(|p| p.quota = number),
+            "reservation" => dir.set_reservation(number),
+            _ => {}
+        }
+        push_props(dir);
+        Ok(())
+    }
+
+    /// Sets properties of a dataset, all or none.
+    pub async fn set_props(self: &Rc<Self>, name: &str, values: Vec<(String, PropValue)>) -> Result<()> {
+        let name = name.to_string();
+        self.sync_task(move |pool, tx| {
+            Box::pin(async move {
+                let dir = pool.find_dir(&name)?;
+                for (prop, value) in &values {
+                    pool.check_set(&dir, prop, value)?;
+                }
+                pool.check_space(SpaceCheck::ExtraReserved, 2)?;
+                for (prop, value) in &values {
+                    pool.write_prop(&dir, prop, Some(value), &tx).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    fn check_set(&self, dir: &Rc<Dir>, prop: &str, value: &PropValue) -> Result<()> {
+        let Some(known) = props::find(prop) else {
+            return if props::is_user_prop(prop) {
+                Ok(())
+            } else {
+                Err(Error::invalid(format!("'{prop}' is not a property: 'zfs get' lists those that there are")))
+            };
+        };
+        if !known.settable() {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("property '{prop}' cannot be changed")));
+        }
+        let phys = dir.phys();
+        match (prop, value.num()) {
+            ("quota", quota) if quota != 0 && quota < phys.used_bytes.max(phys.reserved) => {
+                let why = format!("the quota of '{}' cannot be less than what it uses or reserves", dir.full_name());
+                Err(Error::new(ErrorKind::NoSpace, why))
+            }
+            ("reservation", reserved) => {
+                let more = reserved.max(phys.used_bytes).saturating_sub(phys.reserved.max(phys.used_bytes));
+                let room = dir.parent().map_or_else(|| dir.available(), |p| p.available());
+                let over_quota = phys.quota != 0 && reserved > phys.quota;
+                if over_quota || more > room {
+                    let why = format!("'{}' cannot reserve {reserved} bytes: only {} more are available", dir.full_name(), room);
+                    return Err(Error::new(ErrorKind::NoSpace, why));
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops local values, so that the dataset takes those of its ancestors again.
+    pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str) -> Result<()> {
+        match props::find(prop) {
+            Some(known) if !known.settable() => {
+                return Err(Error::new(ErrorKind::ReadOnly, format!("property '{prop}' cannot be inherited: it is computed")));
+            }
+            Some(known) if !known.inheritable() => {
+                return Err(Error::invalid(format!("property '{prop}' cannot be inherited: set it to 'none' to clear it")));
+            }
+            None if !props::is_user_prop(prop) => return Err(Error::invalid(format!("'{prop}' is not a property"))),
+            _ => {}
+        }
+        let (name, prop) = (name.to_string(), props::find(prop).map_or(prop, |p| p.name).to_string());
+        self.sync_task(move |pool, tx| {
+            Box::pin(async move {
+                let dir = pool.find_dir(&name)?;
+                pool.write_prop(&dir, &prop, None, &tx).await
+            })
+        })
+        .await
+    }
+
+    /// Renames a dataset within the pool, with everything below it.
+    pub async fn rename(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
+        check_name(to)?;
+        let (from, to) = (from.to_string(), to.to_string());
+        self.sync_task(move |pool, tx| {
+            Box::pin(async move {
+                let dir = pool.find_dir(&from)?;
+                let Some(old_parent) = dir.parent() else {
+                    return Err(Error::invalid(format!("'{from}' is a pool: a pool is renamed by importing it under another name")));
+                };
+                if to.starts_with(&format!("{from}/")) {
+                    return Err(Error::invalid(format!("'{from}' cannot be moved below itself to '{to}'")));
+                }
+                let (parent, last) = pool.parent_for_new(&to)?;
+                for below in descendants(&dir) {
+                    let tail = below.full_name()[from.len()..].to_string();
+                    check_name(&format!("{to}{tail}"))?;
+                }
+                let phys = dir.phys();
+                let charge = phys.used_bytes.max(phys.reserved);
+                if !Rc::ptr_eq(&parent, &old_parent) && !is_below(&parent, &old_parent) && charge > parent.available() {
+                    let why = format!("'{}' has no room for '{from}'", parent.full_name());
+                    return Err(Error::new(ErrorKind::Quota, why));
+                }
+                pool.check_space(SpaceCheck::Reserved, 4)?;
+                let old_map = pool.mos().hold(ObjectId(old_parent.phys().child_dir_zapobj)).await?;
+                let new_map = pool.mos().hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
+                zap::remove(&old_map, dir.name().as_bytes(), &tx).await?;
+                zap::add_u64(&new_map, last.as_bytes(), dir.object.0, &tx).await?;
+                let used = Space {
+                    used: phys.used_bytes as i64,
+                    compressed: phys.compressed_bytes as i64,
+                    uncompressed: phys.uncompressed_bytes as i64,
+                };
+                let extra = Space { used: (charge - phys.used_bytes) as i64, ..Space::default() };
+                old_parent.did_use(Used::Child, used.negated());
+                old_parent.did_use(Used::ChildRsrv, extra.negated());
+                dir.attach_to(&parent, &last);
+                dir.change(|p| p.parent_obj = parent.object.0);
+                parent.did_use(Used::Child, used);
+                parent.did_use(Used::ChildRsrv, extra);
+                push_props(&dir);
+                Ok(())
+            })
+        })
+        .await
+    }
+}
+
+fn is_below(dir: &Rc<Dir>, above: &Rc<Dir>) -> bool {
+    let mut at = Some(dir.clone());
+    while let Some(d) = at {
+        if Rc::ptr_eq(&d, above) {
+            return true;
+        }
+        at = d.parent();
+    }
+    false
+}
+
+fn descendants(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
+    let mut out = vec![dir.clone()];
+    let mut i = 0;
+    while i < out.len() {
+        let children = out[i].children();
+        out.extend(children);
+        i += 1;
+    }
+    out
+}
+
+/// Pushes effective properties to the open object sets of a directory and all below it.
+fn push_props(dir: &Rc<Dir>) {
+    for d in descendants(dir) {
+        if let Some(head) = d.head() {
+            head.push_props();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What all parts of the DSL share while a txg syncs: where freed blocks go and what the MOS itself uses.
+//!
+//! A block that nothing refers to any more goes back to its metaslab at once in the first pass; from the second pass on it is put on
+//! the deferred list instead (`zfs_sync_pass_deferred_free` 2, format page 06 section 9), so that the passes converge.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::Txg;
+use dmu::BlockAccounting;
+use ondisk::blkptr::Blkptr;
+use zio::Zio;
+
+/// Changes of space: deflated, physical and logical bytes (format page 05 section 5).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Space {
+    /// Deflated allocated bytes.
+    pub used: i64,
+    /// Sum of physical sizes.
+    pub compressed: i64,
+    /// Sum of logical sizes of data, physical sizes of metadata.
+    pub uncompressed: i64,
+}
+
+impl Space {
+    /// What one block takes.
+    pub fn of(bp: &Blkptr, zio: &Zio) -> Space {
+        if bp.is_hole() {
+            return Space::default();
+        }
+        if bp.is_embedded() {
+            return Space { used: 0, compressed: 0, uncompressed: bp.ucsize() as i64 };
+        }
+        Space { used: zio.dsize(bp) as i64, compressed: bp.psize() as i64, uncompressed: bp.ucsize() as i64 }
+    }
+    /// The opposite change.
+    pub fn negated(self) -> Space { Space { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed } }
+    /// Adds another change.
+    pub fn add(&mut self, other: Space) {
+        self.used += other.used;
+        self.compressed += other.compressed;
+        self.uncompressed += other.uncompressed;
+    }
+}
+
+/// State shared by datasets, directories and the pool.
+pub struct Core {
+    /// The block layer.
+    pub zio: Zio,
+    /// Pass of the txg that is syncing, from 1.
+    pub pass: Cell<u32>,
+    /// Freed blocks that must wait (deferred, or gangs, which need reads to free).
+    frees: RefCell<Vec<Blkptr>>,
+    mos: Cell<Space>,
+}
+
+impl Core {
+    /// Over this block layer.
+    pub fn new(zio: Zio) -> Rc<Core> {
+        Rc::new(Core { zio, pass: Cell::new(1), frees: RefCell::default(), mos: Cell::default() })
+    }
+
+    /// Really frees a block: now in the first pass, on the list otherwise.
+    pub fn free(&self, bp: &Blkptr, txg: Txg) {
+        if bp.is_hole() || bp.is_embedded() {
+            return;
+        }
+        if self.pass.get() == 1 && !bp.is_gang() {
+            self.zio.free(bp, txg);
+        } else {
+            self.frees.borrow_mut().push(*bp);
+        }
+    }
+
+    /// Takes the list of blocks that could not be freed at once.
+    pub fn take_frees(&self) -> Vec<Blkptr> { std::mem::take(&mut *self.frees.borrow_mut()) }
+
+    /// True if some wait.
+    pub fn has_frees(&self) -> bool { !self.frees.borrow().is_empty() }
+
+    /// Takes what the MOS gained since the last call; it is charged to `$MOS` one pass later (format page 05 section 5).
+    pub fn take_mos_delta(&self) -> Space { self.mos.take() }
+
+    /// True if the MOS gained or lost since the last call of `take_mos_delta`.
+    pub fn has_mos_delta(&self) -> bool { self.mos.get() != Space::default() }
+}
+
+/// Accounting of the MOS: no snapshots, so every killed block is freed.
+pub struct MosAccounting(pub Rc<Core>);
+
+impl BlockAccounting for MosAccounting {
+    fn born(&self, bp: &Blkptr, _txg: Txg) {
+        let mut delta = self.0.mos.get();
+        delta.add(Space::of(bp, &self.0.zio));
+        self.0.mos.set(delta);
+    }
+    fn kill(&self, bp: &Blkptr, txg: Txg) {
+        let mut delta = self.0.mos.get();
+        delta.add(Space::of(bp, &self.0.zio).negated());
+        self.0.mos.set(delta);
+        self.0.free(bp, txg);
+    }
+}

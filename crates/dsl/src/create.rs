@@ -1,0 +1,263 @@
+//! Making directories and datasets: the skeleton of a new pool and new file systems (format pages 05 sections 3 and 7, 10 section 2).
+//!
+//! Every head is, in the format's eyes, a clone of a snapshot: ordinary file systems of the empty snapshot `$ORIGIN@$ORIGIN`, which exists from the
+//! start. A new head gets a new object set that its initialiser fills in the same txg.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
+use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, SpaceGate, Tx, zap};
+use ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys, DslDirPhys};
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetType;
+
+use crate::dataset::Dataset;
+use crate::dir::Dir;
+use crate::pool::{DslPool, DslSetup, NAME_MAX, NESTING_MAX};
+use crate::props::{self, PropKind, PropValue};
+use crate::space::SpaceCheck;
+
+/// Fills a new file system's object set, in syncing context.
+pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
+
+/// Bytes of a deadlist's bonus (format page 05 section 4).
+const DEADLIST_BONUS: usize = 320;
+
+/// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too deep.
+pub fn check_name(name: &str) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, format!("the dataset name '{name}' is longer than {NAME_MAX} bytes")));
+    }
+    if name.split('/').count() > NESTING_MAX {
+        return Err(Error::new(ErrorKind::NameTooLong, format!("the dataset name '{name}' has more than {NESTING_MAX} levels")));
+    }
+    for part in name.split('/') {
+        if part.is_empty() {
+            return Err(Error::invalid(format!("the dataset name '{name}' has an empty part")));
+        }
+        if let Some(c) = part.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c))) {
+            return Err(Error::invalid(format!("the dataset name '{name}' has the character '{c}', which names cannot have")));
+        }
+        if part == "." || part == ".." {
+            return Err(Error::invalid(format!("the dataset name '{name}' has a part that is only dots")));
+        }
+    }
+    Ok(())
+}
+
+impl DslPool {
+    /// Makes the DSL of a new pool: the hidden directories and the root file system (syncing context of the first txg).
+    pub async fn create(setup: DslSetup, pool_name: &str, props: Vec<(String, PropValue)>, init: Init, tx: Rc<Tx>) -> Result<Rc<DslPool>> {
+        let pool = DslPool::bare(setup);
+        let root = pool.make_dir(None, pool_name, &tx).await?;
+        zap::add_u64(pool.directory(), b"root_dataset", root.object.0, &tx).await?;
+        pool.set_root(root.clone());
+        pool.make_dir(Some(&root), "$MOS", &tx).await?;
+        pool.make_dir(Some(&root), "$FREE", &tx).await?;
+        let free = dmu::bpobj::create(pool.mos(), ondisk::bpobj::BPOBJ_BLKSZ, &tx).await?;
+        zap::add_u64(pool.directory(), b"free_bpobj", free.0, &tx).await?;
+        pool.make_origin(&root, &tx).await?;
+        let head = pool.make_head(&root, &tx).await?;
+        pool.make_file_system(&root, &head, props, init, tx).await?;
+        Ok(pool)
+    }
+
+    async fn make_dir(&self, parent: Option<&Rc<Dir>>, name: &str, tx: &Tx) -> Result<Rc<Dir>> {
+        let mos = self.mos();
+        let spec = ObjSpec::new(ObjectType::DSL_DIR, 512).bonus(ObjectType::DSL_DIR, ondisk::dsl::DSL_DIR_SIZE as u16);
+        let dn = mos.alloc(spec, tx).await?;
+        let props = zap::create(mos, ObjectType::DSL_PROPS, 0, tx).await?;
+        let children = zap::create(mos, ObjectType::DSL_DIR_CHILD_MAP, 0, tx).await?;
+        let mut phys = DslDirPhys::default();
+        phys.creation_time = self.ctx().rt().wall_clock().secs.max(0) as u64;
+        phys.parent_obj = parent.map_or(0, |p| p.object.0);
+        phys.props_zapobj = props.object().0;
+        phys.child_dir_zapobj = children.object().0;
+        phys.flags = DD_FLAG_USED_BREAKDOWN;
+        dn.set_bonus(&phys.to_bytes(), tx)?;
+        if let Some(parent) = parent {
+            let map = mos.hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
+            zap::add_u64(&map, name.as_bytes(), dn.object().0, tx).await?;
+        }
+        Ok(Dir::new(dn.object(), name.to_string(), parent, phys, Default::default(), self.space_cell().clone()))
+    }
+
+    async fn make_deadlist(&self, keys: &[u64], tx: &Tx) -> Result<ObjectId> {
+        let bonus = [0u8; DEADLIST_BONUS];
+        let dn = zap::create_with_bonus(self.mos(), ObjectType::DEADLIST, 0, ObjectType::DEADLIST_HDR, &bonus, tx).await?;
+        for key in keys {
+            let list = self.empty_list(tx).await?;
+            zap::add_int(&dn, *key, list.0, tx).await?;
+        }
+        Ok(dn.object())
+    }
+
+    fn new_dataset_phys(&self, dir: &Dir, tx: &Tx) -> DslDatasetPhys {
+        let rt = self.ctx().rt();
+        let mut phys = DslDatasetPhys::default();
+        phys.dir_obj = dir.object.0;
+        phys.creation_time = rt.wall_clock().secs.max(0) as u64;
+        phys.creation_txg = if tx.txg() == TXG_INITIAL { 1 } else { tx.txg().0 };
+        phys.fsid_guid = (rt.new_guid().0 >> 8).max(1);
+        phys.guid = rt.new_guid().0;
+        phys.flags = DS_FLAG_UNIQUE_ACCURATE;
+        phys
+    }
+
+    async fn write_new_dataset(&self, phys: &DslDatasetPhys, tx: &Tx) -> Result<ObjectId> {
+        let spec = ObjSpec::new(ObjectType::DSL_DATASET, 512).bonus(ObjectType::DSL_DATASET, ondisk::dsl::DSL_DATASET_SIZE as u16);
+        let dn = self.mos().alloc(spec, tx).await?;
+        dn.set_bonus(&phys.to_bytes(), tx)?;
+        Ok(dn.object())
+    }
+
+    /// `$ORIGIN` and its snapshot, both without an object set.
+    async fn make_origin(&self, root: &Rc<Dir>, tx: &Tx) -> Result<()> {
+        let mos = self.mos();
+        let dir = self.make_dir(Some(root), "$ORIGIN", tx).await?;
+        let snapnames = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?;
+        let mut snap = self.new_dataset_phys(&dir, tx);
+        snap.num_children = 1;
+        snap.deadlist_obj = self.make_deadlist(&[], tx).await?.0;
+        snap.next_clones_obj = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
+        let snap_obj = self.write_new_dataset(&snap, tx).await?;
+        let mut head = self.new_dataset_phys(&dir, tx);
+        head.prev_snap_obj = snap_obj.0;
+        head.prev_snap_txg = snap.creation_txg;
+        head.snapnames_zapobj = snapnames.object().0;
+        head.deadlist_obj = self.make_deadlist(&[0], tx).await?.0;
+        let head_obj = self.write_new_dataset(&head, tx).await?;
+        snap.next_snap_obj = head_obj.0;
+        mos.hold(snap_obj).await?.set_bonus(&snap.to_bytes(), tx)?;
+        zap::add_u64(&snapnames, b"$ORIGIN", snap_obj.0, tx).await?;
+        let clones = zap::create(mos, ObjectType::DSL_CLONES, 0, tx).await?;
+        dir.change(|p| {
+            p.head_dataset_obj = head_obj.0;
+            p.clones = clones.object().0;
+        });
+        let ds = Dataset::new(head_obj, dir.clone(), head, BTreeSet::new(), None, self.core().clone(), self.ctx().clone(), false);
+        self.add_dataset(&ds);
+        self.set_origin_snap(snap_obj);
+        Ok(())
+    }
+
+    /// A head in `dir`, a clone of `$ORIGIN@$ORIGIN`, still without an object set.
+    async fn make_head(&self, dir: &Rc<Dir>, tx: &Tx) -> Result<Rc<Dataset>> {
+        let mos = self.mos();
+        let origin_obj = self.origin_snap();
+        let origin_dn = mos.hold(origin_obj).await?;
+        let mut origin = origin_dn.with_bonus(DslDatasetPhys::parse)?;
+        let mut phys = self.new_dataset_phys(dir, tx);
+        phys.prev_snap_obj = origin_obj.0;
+        phys.prev_snap_txg = origin.creation_txg;
+        phys.snapnames_zapobj = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?.object().0;
+        phys.deadlist_obj = self.make_deadlist(&[0], tx).await?.0;
+        let object = self.write_new_dataset(&phys, tx).await?;
+        origin.num_children += 1;
+        origin_dn.set_bonus(&origin.to_bytes(), tx)?;
+        zap::add_int(&mos.hold(ObjectId(origin.next_clones_obj)).await?, object.0, object.0, tx).await?;
+        let origin_dir = self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
+        zap::add_int(&mos.hold(ObjectId(origin_dir.phys().clones)).await?, object.0, object.0, tx).await?;
+        dir.change(|p| {
+            p.head_dataset_obj = object.0;
+            p.origin_obj = origin_obj.0;
+        });
+        let ds = Dataset::new(object, dir.clone(), phys, BTreeSet::new(), None, self.core().clone(), self.ctx().clone(), true);
+        self.add_dataset(&ds);
+        Ok(ds)
+    }
+
+    /// Sets the properties and makes the object set of a new head.
+    async fn make_file_system(&self, dir: &Rc<Dir>, head: &Rc<Dataset>, props: Vec<(String, PropValue)>, init: Init, tx: Rc<Tx>) -> Result<()> {
+        for (name, value) in &props {
+            self.write_prop(dir, name, Some(value), &tx).await?;
+        }
+        let account = head.account().clone();
+        let mut flags = ondisk::objset::OBJSET_USERACCOUNTING_COMPLETE;
+        for (id, flag) in [
+            (FeatureId::UserobjAccounting, ondisk::objset::OBJSET_USEROBJACCOUNTING_COMPLETE),
+            (FeatureId::ProjectQuota, ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE),
+        ] {
+            if self.features().is_enabled(id) {
+                flags |= flag;
+                account.activate(id.get().guid, tx.txg());
+            }
+        }
+        let os = Objset::create(
+            self.ctx().clone(),
+            head.object.0,
+            ObjsetType::Zfs,
+            flags,
+            head.objset_props(),
+            account.clone(),
+            Some(account.clone() as Rc<dyn SpaceGate>),
+            Some(account as Rc<dyn FeatureUse>),
+            &tx,
+        );
+        head.set_objset(Some(os.clone()));
+        self.activate_features(head, &tx).await?;
+        init(os, tx).await
+    }
+
+    /// Creates the file system `name` with these properties; `init` fills it. The parent must exist.
+    pub async fn create_fs(self: &Rc<Self>, name: &str, props: Vec<(String, PropValue)>, init: Init) -> Result<Rc<Dataset>> {
+        check_name(name)?;
+        for (prop, _) in &props {
+            let known = props::find(prop).is_some_and(|p| p.settable() || p.kind == PropKind::Once);
+            if !known && !props::is_user_prop(prop) {
+                return Err(Error::invalid(format!("'{prop}' is not a property that can be set")));
+            }
+        }
+        let name = name.to_string();
+        let object = self
+            .sync_task(move |pool, tx| {
+                Box::pin(async move {
+                    let (parent, last) = pool.parent_for_new(&name)?;
+                    pool.check_space(SpaceCheck::Normal, 20)?;
+                    let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
+                    if reserved > parent.available() {
+                        let why = format!("'{name}' cannot reserve {reserved} bytes: only {} are available", parent.available());
+                        return Err(Error::new(ErrorKind::NoSpace, why));
+                    }
+                    let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
+                    let head = pool.make_head(&dir, &tx).await?;
+                    pool.make_file_system(&dir, &head, props, init, tx).await?;
+                    Ok(head)
+                })
+            })
+            .await?;
+        Ok(object)
+    }
+
+    /// Splits a new name into its parent, which must be a file system, and its last part, which must be free.
+    pub(crate) fn parent_for_new(&self, name: &str) -> Result<(Rc<Dir>, String)> {
+        if self.find_dir(name).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, format!("dataset '{name}' exists already")));
+        }
+        let (parent, last) =
+            name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool, not of a new dataset")))?;
+        let dir = self.find_dir(parent).map_err(|_| {
+            Error::not_found(format!("cannot create '{name}': parent '{parent}' does not exist (use -p to create it as well)"))
+        })?;
+        Ok((dir, last.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_checked() {
+        for good in ["tank", "tank/a", "tank/a b/c-d_e.f:g"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in ["", "tank/", "/tank", "tank//a", "tank/a@b", "tank/ä", "tank/.."] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+        assert!(check_name(&"a".repeat(256)).is_err());
+        assert!(check_name(&vec!["a"; 51].join("/")).is_err());
+    }
+}

@@ -1,0 +1,285 @@
+//! DSL directories: the tree of names, with quota, reservation, properties and the breakdown of used space.
+//!
+//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a txg syncs; `dirty` says that its
+//! bonus must be written in this pass. Space use flows up: what a directory uses, or reserves if that is more, is its parent's CHILD share
+//! (format page 05 sections 1 and 5).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use base::{Error, ObjectId, Result, TXG_SIZE, Txg};
+use dmu::TxSpace;
+use ondisk::dsl::DslDirPhys;
+
+use crate::core::Space;
+use crate::dataset::Dataset;
+use crate::props::{self, PropSource, PropValue};
+use crate::space::{self, Admission, Asking, PoolSpace, SpaceCheck};
+
+/// Shares of a directory's used space, as indexes of the breakdown on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Used {
+    /// Blocks of the head dataset.
+    Head = 0,
+    /// Blocks that only snapshots hold.
+    Snap = 1,
+    /// What children use.
+    Child = 2,
+    /// What children reserve beyond their use.
+    ChildRsrv = 3,
+    /// Unused refreservation.
+    RefRsrv = 4,
+}
+
+/// One directory.
+pub struct Dir {
+    /// Its object in the MOS.
+    pub object: ObjectId,
+    name: RefCell<String>,
+    parent: RefCell<Weak<Dir>>,
+    children: RefCell<BTreeMap<String, Rc<Dir>>>,
+    phys: RefCell<DslDirPhys>,
+    props: RefCell<BTreeMap<String, PropValue>>,
+    head: RefCell<Option<Rc<Dataset>>>,
+    in_flight: [Cell<u64>; TXG_SIZE],
+    dirty: Cell<bool>,
+    pool_space: Rc<Cell<PoolSpace>>,
+}
+
+impl Dir {
+    pub(crate) fn new(
+        object: ObjectId,
+        name: String,
+        parent: Option<&Rc<Dir>>,
+        phys: DslDirPhys,
+        props: BTreeMap<String, PropValue>,
+        pool_space: Rc<Cell<PoolSpace>>,
+    ) -> Rc<Dir> {
+        let dir = Rc::new(Dir {
+            object,
+            name: RefCell::new(name.clone()),
+            parent: RefCell::new(parent.map_or_else(Weak::new, Rc::downgrade)),
+            children: RefCell::default(),
+            phys: RefCell::new(phys),
+            props: RefCell::new(props),
+            head: RefCell::default(),
+            in_flight: Default::default(),
+            dirty: Cell::new(false),
+            pool_space,
+        });
+        if let Some(parent) = parent {
+            parent.children.borrow_mut().insert(name, dir.clone());
+        }
+        dir
+    }
+
+    /// The last part of its name; the pool's name for the root.
+    pub fn name(&self) -> String { self.name.borrow().clone() }
+
+    /// The full name, `pool/a/b`.
+    pub fn full_name(&self) -> String {
+        match self.parent() {
+            Some(parent) => format!("{}/{}", parent.full_name(), self.name.borrow()),
+            None => self.name(),
+        }
+    }
+
+    /// The directory above, none for the root.
+    pub fn parent(&self) -> Option<Rc<Dir>> { self.parent.borrow().upgrade() }
+
+    /// Children in order of name, the hidden `$MOS`, `$FREE`, `$ORIGIN` included.
+    pub fn children(&self) -> Vec<Rc<Dir>> { self.children.borrow().values().cloned().collect() }
+
+    /// The child of that name.
+    pub fn child(&self, name: &str) -> Option<Rc<Dir>> { self.children.borrow().get(name).cloned() }
+
+    /// The head dataset; none for `$MOS` and `$FREE`.
+    pub fn head(&self) -> Option<Rc<Dataset>> { self.head.borrow().clone() }
+
+    pub(crate) fn set_head(&self, head: Option<Rc<Dataset>>) { *self.head.borrow_mut() = head; }
+
+    /// The record as it is now.
+    pub fn phys(&self) -> DslDirPhys { self.phys.borrow().clone() }
+
+    /// Changes the record (syncing context) and marks it for writing.
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut DslDirPhys) -> R) -> R {
+        self.dirty.set(true);
+        f(&mut self.phys.borrow_mut())
+    }
+
+    pub(crate) fn take_dirty(&self) -> bool { self.dirty.replace(false) }
+    pub(crate) fn is_dirty(&self) -> bool { self.dirty.get() }
+
+    pub(crate) fn attach_to(self: &Rc<Self>, parent: &Rc<Dir>, name: &str) {
+        self.detach();
+        *self.name.borrow_mut() = name.to_string();
+        *self.parent.borrow_mut() = Rc::downgrade(parent);
+        parent.children.borrow_mut().insert(name.to_string(), self.clone());
+    }
+
+    pub(crate) fn detach(&self) {
+        if let Some(parent) = self.parent() {
+            parent.children.borrow_mut().remove(&*self.name.borrow());
+        }
+        *self.parent.borrow_mut() = Weak::new();
+    }
+
+    pub(crate) fn rename_root(&self, name: &str) { *self.name.borrow_mut() = name.to_string(); }
+
+    /// Records a change of what this directory uses, here and up the tree (syncing context).
+    pub(crate) fn did_use(&self, kind: Used, space: Space) {
+        let above = self.change(|p| {
+            let above = space::parent_delta(p.used_bytes, p.reserved, space.used);
+            p.used_bytes = p.used_bytes.saturating_add_signed(space.used);
+            p.compressed_bytes = p.compressed_bytes.saturating_add_signed(space.compressed);
+            p.uncompressed_bytes = p.uncompressed_bytes.saturating_add_signed(space.uncompressed);
+            let share = &mut p.used_breakdown[kind as usize];
+            *share = share.saturating_add_signed(space.used);
+            above
+        });
+        if let Some(parent) = self.parent() {
+            parent.did_use(Used::Child, Space { used: above, ..space });
+            parent.transfer(space.used - above, Used::ChildRsrv, Used::Child);
+        }
+    }
+
+    /// Moves bytes from one share to another.
+    pub(crate) fn transfer(&self, delta: i64, from: Used, to: Used) {
+        if delta != 0 {
+            self.change(|p| {
+                let f = &mut p.used_breakdown[from as usize];
+                *f = f.saturating_add_signed(-delta);
+                let t = &mut p.used_breakdown[to as usize];
+                *t = t.saturating_add_signed(delta);
+            });
+        }
+    }
+
+    /// Sets the reservation and tells the parent the difference (syncing context).
+    pub(crate) fn set_reservation(&self, reserved: u64) {
+        let delta = self.change(|p| {
+            let before = p.used_bytes.max(p.reserved);
+            p.reserved = reserved;
+            p.used_bytes.max(reserved) as i64 - before as i64
+        });
+        if let Some(parent) = self.parent() {
+            parent.did_use(Used::ChildRsrv, Space { used: delta, ..Space::default() });
+        }
+    }
+
+    /// What this directory and those below may still write, in bytes (page 14 section 1).
+    pub fn available(&self) -> u64 {
+        let p = self.phys.borrow();
+        let mut mine = if p.quota == 0 { u64::MAX } else { p.quota };
+        let from_parent = match self.parent() {
+            Some(parent) => parent.available().saturating_add(p.reserved.saturating_sub(p.used_bytes)),
+            None => {
+                mine = mine.min(self.pool_space.get().adjusted(SpaceCheck::Normal));
+                u64::MAX
+            }
+        };
+        mine.saturating_sub(p.used_bytes).min(from_parent)
+    }
+
+    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until the txg has synced.
+    pub(crate) fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<()> {
+        let (used, quota, reserved) = {
+            let p = self.phys.borrow();
+            (p.used_bytes, p.quota, p.reserved)
+        };
+        let parent = self.parent();
+        let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
+        let pool = self.pool_space.get();
+        let check = if kind == TxSpace::Normal { SpaceCheck::Normal } else { SpaceCheck::Reserved };
+        let asking = Asking {
+            used,
+            in_flight,
+            quota,
+            net_free: kind == TxSpace::NetFree,
+            root_limit: parent.is_none().then(|| pool.adjusted(check)),
+            deferred: pool.deferred,
+        };
+        match space::admit(asking) {
+            Admission::Admit => {}
+            Admission::Restart => return Err(base::ErrorKind::Restart.into()),
+            Admission::Refuse(kind) => {
+                let why = if kind == base::ErrorKind::Quota {
+                    format!("the quota of '{}' is used up", self.full_name())
+                } else {
+                    format!("pool '{}' has no space left", self.full_name())
+                };
+                return Err(Error::new(kind, why));
+            }
+        }
+        if let Some(parent) = parent {
+            let above = space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
+            if above > 0 {
+                parent.reserve(above as u64, kind, txg)?;
+            }
+        }
+        let slot = &self.in_flight[txg.slot()];
+        slot.set(slot.get().saturating_add(bytes));
+        Ok(())
+    }
+
+    /// The charges of `txg` end: what it really used is in the record now.
+    pub(crate) fn synced(&self, txg: Txg) {
+        self.in_flight[txg.slot()].set(0);
+        for child in self.children.borrow().values() {
+            child.synced(txg);
+        }
+    }
+
+    /// Properties that are set here.
+    pub fn local_props(&self) -> BTreeMap<String, PropValue> { self.props.borrow().clone() }
+
+    pub(crate) fn store_prop(&self, name: &str, value: Option<PropValue>) {
+        match value {
+            Some(value) => self.props.borrow_mut().insert(name.to_string(), value),
+            None => self.props.borrow_mut().remove(name),
+        };
+    }
+
+    /// A property's effective value and where it comes from.
+    pub fn prop(&self, name: &str) -> (PropValue, PropSource) {
+        let prop = props::find(name);
+        let name = prop.map_or(name, |p| p.name);
+        if let Some(value) = self.props.borrow().get(name) {
+            return (value.clone(), PropSource::Local);
+        }
+        let received = format!("{name}$recvd");
+        let inherits_explicitly = self.props.borrow().contains_key(&format!("{name}$inherit"));
+        if !inherits_explicitly && let Some(value) = self.props.borrow().get(&received) {
+            return (value.clone(), PropSource::Received);
+        }
+        if prop.is_none_or(|p| p.inheritable()) {
+            let mut at = self.parent();
+            while let Some(dir) = at {
+                let found = dir.props.borrow().get(name).or_else(|| dir.props.borrow().get(&received).map(|v| v)).cloned();
+                if let Some(value) = found {
+                    let value = if name == "mountpoint" { self.inherited_mountpoint(&dir, value) } else { value };
+                    return (value, PropSource::Inherited(dir.full_name()));
+                }
+                at = dir.parent();
+            }
+        }
+        let default = prop.map_or(PropValue::Text(String::new()), |p| p.default_value());
+        if name == "mountpoint" {
+            return (PropValue::Text(format!("/{}", self.full_name())), PropSource::Default);
+        }
+        (default, PropSource::Default)
+    }
+
+    /// A mount point is inherited together with the path from the ancestor that has it.
+    fn inherited_mountpoint(&self, from: &Dir, value: PropValue) -> PropValue {
+        let text = value.text();
+        if text == "none" || text == "legacy" {
+            return value;
+        }
+        let full = self.full_name();
+        let rest = full.strip_prefix(&from.full_name()).unwrap_or("");
+        PropValue::Text(format!("{}{rest}", text.trim_end_matches('/')))
+    }
+}

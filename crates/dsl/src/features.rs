@@ -1,0 +1,146 @@
+//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format page 15 section 8).
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use base::{Error, ObjectId, Result};
+use dmu::{Dnode, Objset, Tx, zap};
+use ondisk::feature::{Feature, FeatureId, FeatureZap};
+use ondisk::object_type::ObjectType;
+
+/// Names of the MOS directory entries.
+const FOR_READ: &[u8] = b"features_for_read";
+const FOR_WRITE: &[u8] = b"features_for_write";
+const DESCRIPTIONS: &[u8] = b"feature_descriptions";
+const ENABLED_TXG: &[u8] = b"feature_enabled_txg";
+
+/// The features of a pool.
+pub struct Features {
+    mos: Objset,
+    read: Dnode,
+    write: Dnode,
+    descriptions: Dnode,
+    enabled_txg: RefCell<Option<Dnode>>,
+    counts: RefCell<BTreeMap<String, u64>>,
+    label_changed: Cell<bool>,
+}
+
+impl Features {
+    /// Makes the three ZAPs of a new pool and their entries in the MOS directory (syncing context).
+    pub async fn create(mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<Features> {
+        let mut made = Vec::new();
+        for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
+            let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+            zap::add_u64(directory, name, dn.object().0, tx).await?;
+            made.push(dn);
+        }
+        let [read, write, descriptions] = <[Dnode; 3]>::try_from(made).ok().expect("three were made");
+        Ok(Features {
+            mos: mos.clone(),
+            read,
+            write,
+            descriptions,
+            enabled_txg: RefCell::new(None),
+            counts: RefCell::default(),
+            label_changed: Cell::new(false),
+        })
+    }
+
+    /// Reads them from the MOS directory.
+    pub async fn load(mos: &Objset, directory: &Dnode) -> Result<Features> {
+        let open = async |name: &[u8]| -> Result<Dnode> {
+            let what = String::from_utf8_lossy(name).into_owned();
+            let obj = zap::lookup_u64(directory, name).await?;
+            let obj = obj.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {what}")))?;
+            mos.hold(ObjectId(obj)).await.map_err(|e| e.at(what))
+        };
+        let (read, write, descriptions) = (open(FOR_READ).await?, open(FOR_WRITE).await?, open(DESCRIPTIONS).await?);
+        let enabled_txg = match zap::lookup_u64(directory, ENABLED_TXG).await? {
+            Some(obj) => Some(mos.hold(ObjectId(obj)).await?),
+            None => None,
+        };
+        let mut counts = BTreeMap::new();
+        for dn in [&read, &write] {
+            for entry in zap::list(dn).await? {
+                counts.insert(String::from_utf8_lossy(&entry.name).into_owned(), entry.value.as_u64().unwrap_or(0));
+            }
+        }
+        Ok(Features {
+            mos: mos.clone(),
+            read,
+            write,
+            descriptions,
+            enabled_txg: RefCell::new(enabled_txg),
+            counts: RefCell::new(counts),
+            label_changed: Cell::new(false),
+        })
+    }
+
+    /// Features of the read ZAP with their counts, unknown ones included.
+    pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> { Self::counts_of(&self.read).await }
+    /// The same of the write ZAP.
+    pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> { Self::counts_of(&self.write).await }
+
+    async fn counts_of(dn: &Dnode) -> Result<Vec<(String, u64)>> {
+        let all = zap::list(dn).await?.into_iter();
+        Ok(all.map(|e| (String::from_utf8_lossy(&e.name).into_owned(), e.value.as_u64().unwrap_or(0))).collect())
+    }
+
+    /// The count of an enabled feature, by guid.
+    pub fn count(&self, guid: &str) -> Option<u64> { self.counts.borrow().get(guid).copied() }
+    /// True if enabled (count 0 or more).
+    pub fn is_enabled(&self, id: FeatureId) -> bool { self.count(id.get().guid).is_some() }
+    /// True if its count is not 0.
+    pub fn is_active(&self, id: FeatureId) -> bool { self.count(id.get().guid).is_some_and(|n| n > 0) }
+    /// True once if an active feature that labels list came or went since the last call.
+    pub fn take_label_changed(&self) -> bool { self.label_changed.replace(false) }
+
+    /// Guids that labels list: active features with the MOS flag.
+    pub fn for_labels(&self) -> Vec<String> {
+        let listed = ondisk::feature::FEATURES.iter().filter(|f| f.mos && self.count(f.guid).is_some_and(|n| n > 0));
+        listed.map(|f| f.guid.to_string()).collect()
+    }
+
+    fn zap_of(&self, feature: &Feature) -> &Dnode {
+        if feature.zap == FeatureZap::Read { &self.read } else { &self.write }
+    }
+
+    /// Changes the count of an enabled feature (syncing context).
+    pub async fn add(&self, id: FeatureId, delta: i64, tx: &Tx) -> Result<()> {
+        let feature = id.get();
+        let old = self.count(feature.guid).unwrap_or_else(|| panic!("feature {} is counted but not enabled", feature.guid));
+        let new = old.checked_add_signed(delta).unwrap_or_else(|| panic!("feature {} counts below 0", feature.guid));
+        zap::update_u64(self.zap_of(feature), feature.guid.as_bytes(), new, tx).await?;
+        self.counts.borrow_mut().insert(feature.guid.to_string(), new);
+        if feature.mos && (old == 0) != (new == 0) {
+            self.label_changed.set(true);
+        }
+        Ok(())
+    }
+
+    /// Enables a feature whose dependencies are enabled already (syncing context). Enabling twice does nothing.
+    pub async fn enable(&self, id: FeatureId, directory: &Dnode, tx: &Tx) -> Result<()> {
+        let feature = id.get();
+        if self.is_enabled(id) {
+            return Ok(());
+        }
+        let start = u64::from(feature.activate_on_enable);
+        self.counts.borrow_mut().insert(feature.guid.to_string(), start);
+        zap::add_u64(self.zap_of(feature), feature.guid.as_bytes(), start, tx).await?;
+        zap::update_text(&self.descriptions, feature.guid.as_bytes(), feature.description, tx).await?;
+        if feature.mos && start > 0 {
+            self.label_changed.set(true);
+        }
+        if id == FeatureId::EnabledTxg {
+            let dn = zap::create(&self.mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+            zap::add_u64(directory, ENABLED_TXG, dn.object().0, tx).await?;
+            *self.enabled_txg.borrow_mut() = Some(dn);
+        }
+        let record = self.enabled_txg.borrow().clone();
+        if let Some(record) = record {
+            zap::add_u64(&record, feature.guid.as_bytes(), tx.txg().0, tx).await?;
+            self.add(FeatureId::EnabledTxg, 1, tx).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+//! Datasets and directories.
+pub mod props;
+pub mod space;

@@ -1,0 +1,542 @@
+//! Dataset properties: the table of names, types, defaults and value words, and how they are stored.
+//!
+//! A property is stored in the ZAP of its DSL directory (format page 05 section 10): a number as one u64, a string as bytes with
+//! its NUL. A dataset without a value of its own takes that of the nearest ancestor that has one, if the property is
+//! inheritable, else the default. Words (`on`, `lz4`, `noauto`) stand for numbers by the tables here.
+//!
+//! Everything here is pure; reading and writing the ZAPs is in `pool.rs`.
+
+use base::{Error, Result};
+use codec::Compression;
+
+/// What a property's value looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PropType {
+    /// A size in bytes; `none` stands for 0 where `none_is_zero`.
+    Size {
+        /// `none` prints for 0.
+        none_is_zero: bool,
+    },
+    /// One of a list of words, stored as a number.
+    Index(&'static [(&'static str, u64)]),
+    /// `compression`: words with levels.
+    Compression,
+    /// `checksum`: words, stored as the checksum enum.
+    Checksum,
+    /// Free text.
+    Text,
+    /// A plain number.
+    Number,
+}
+
+/// How a property may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PropKind {
+    /// Settable, and inherited by descendants.
+    Inherit,
+    /// Settable, for this dataset only.
+    Default,
+    /// Settable at creation only.
+    Once,
+    /// Computed.
+    ReadOnly,
+}
+
+/// One property.
+#[derive(Clone, Copy, Debug)]
+pub struct Prop {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub ty: PropType,
+    /// How it may be used.
+    pub kind: PropKind,
+    /// Default number (also for index types); ignored for text.
+    pub default: u64,
+    /// Default text.
+    pub default_text: &'static str,
+    /// Values in one phrase, as `zfs get` without arguments prints them.
+    pub values: &'static str,
+}
+
+const ONOFF: &[(&str, u64)] = &[("off", 0), ("on", 1)];
+
+const fn index(
+    name: &'static str,
+    words: &'static [(&'static str, u64)],
+    kind: PropKind,
+    default: u64,
+    values: &'static str,
+) -> Prop {
+    Prop { name, ty: PropType::Index(words), kind, default, default_text: "", values }
+}
+const fn size(name: &'static str, kind: PropKind, default: u64, none_is_zero: bool, values: &'static str) -> Prop {
+    Prop { name, ty: PropType::Size { none_is_zero }, kind, default, default_text: "", values }
+}
+const fn text(name: &'static str, kind: PropKind, default_text: &'static str, values: &'static str) -> Prop {
+    Prop { name, ty: PropType::Text, kind, default: 0, default_text, values }
+}
+
+/// All properties that weir knows, in the order in which `zfs get all` prints those of a file system (OpenZFS 2.1).
+pub const PROPS: &[Prop] = &[
+    text("type", PropKind::ReadOnly, "", "filesystem | volume | snapshot | bookmark"),
+    Prop {
+        name: "creation",
+        ty: PropType::Number,
+        kind: PropKind::ReadOnly,
+        default: 0,
+        default_text: "",
+        values: "<date>",
+    },
+    size("used", PropKind::ReadOnly, 0, false, "<size>"),
+    size("available", PropKind::ReadOnly, 0, false, "<size>"),
+    size("referenced", PropKind::ReadOnly, 0, false, "<size>"),
+    text("compressratio", PropKind::ReadOnly, "", "<1.00x or higher if compressed>"),
+    text("mounted", PropKind::ReadOnly, "", "yes | no"),
+    text("origin", PropKind::ReadOnly, "", "<snapshot>"),
+    size("quota", PropKind::Default, 0, true, "<size> | none"),
+    size("reservation", PropKind::Default, 0, true, "<size> | none"),
+    size("volsize", PropKind::Default, 0, false, "<size>"),
+    size("volblocksize", PropKind::Once, 8192, false, "512 to 128k, power of 2"),
+    size("recordsize", PropKind::Inherit, 131_072, false, "512 to 1M, power of 2"),
+    text("mountpoint", PropKind::Inherit, "/", "<path> | legacy | none"),
+    Prop {
+        name: "checksum",
+        ty: PropType::Checksum,
+        kind: PropKind::Inherit,
+        default: 1,
+        default_text: "",
+        values: "on | off | fletcher2 | fletcher4 | sha256 | sha512",
+    },
+    Prop {
+        name: "compression",
+        ty: PropType::Compression,
+        kind: PropKind::Inherit,
+        default: 2,
+        default_text: "",
+        values: "on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | zstd-fast | zstd-fast-[1-10,20,30,40,50,60,70,80,90,100,500,1000]",
+    },
+    index("atime", ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("devices", ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("exec", ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("setuid", ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("readonly", ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("zoned", ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("snapdir", &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
+    index(
+        "aclmode",
+        &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)],
+        PropKind::Inherit,
+        0,
+        "discard | groupmask | passthrough | restricted",
+    ),
+    index(
+        "aclinherit",
+        &[("discard", 0), ("noallow", 1), ("restricted", 4), ("passthrough", 3), ("passthrough-x", 5)],
+        PropKind::Inherit,
+        4,
+        "discard | noallow | restricted | passthrough | passthrough-x",
+    ),
+    Prop {
+        name: "createtxg",
+        ty: PropType::Number,
+        kind: PropKind::ReadOnly,
+        default: 0,
+        default_text: "",
+        values: "<uint64>",
+    },
+    index("canmount", &[("off", 0), ("on", 1), ("noauto", 2)], PropKind::Default, 1, "on | off | noauto"),
+    index("xattr", &[("off", 0), ("on", 1), ("dir", 1), ("sa", 2)], PropKind::Inherit, 1, "on | off | dir | sa"),
+    Prop {
+        name: "copies",
+        ty: PropType::Index(&[("1", 1), ("2", 2), ("3", 3)]),
+        kind: PropKind::Inherit,
+        default: 1,
+        default_text: "",
+        values: "1 | 2 | 3",
+    },
+    Prop {
+        name: "version",
+        ty: PropType::Number,
+        kind: PropKind::Once,
+        default: 5,
+        default_text: "",
+        values: "1 | 2 | 3 | 4 | 5 | current",
+    },
+    index("utf8only", ONOFF, PropKind::Once, 0, "on | off"),
+    index(
+        "normalization",
+        &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)],
+        PropKind::Once,
+        0,
+        "none | formC | formD | formKC | formKD",
+    ),
+    index(
+        "casesensitivity",
+        &[("sensitive", 0), ("insensitive", 1), ("mixed", 2)],
+        PropKind::Once,
+        0,
+        "sensitive | insensitive | mixed",
+    ),
+    index("vscan", ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("nbmand", ONOFF, PropKind::Inherit, 0, "on | off"),
+    text("sharenfs", PropKind::Inherit, "off", "on | off | NFS share options"),
+    text("sharesmb", PropKind::Inherit, "off", "on | off | SMB share options"),
+    size("refquota", PropKind::Default, 0, true, "<size> | none"),
+    size("refreservation", PropKind::Default, 0, true, "<size> | none"),
+    Prop {
+        name: "guid",
+        ty: PropType::Number,
+        kind: PropKind::ReadOnly,
+        default: 0,
+        default_text: "",
+        values: "<uint64>",
+    },
+    index("primarycache", &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "all | none | metadata"),
+    index("secondarycache", &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "all | none | metadata"),
+    size("usedbysnapshots", PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbydataset", PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbychildren", PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbyrefreservation", PropKind::ReadOnly, 0, false, "<size>"),
+    index("logbias", &[("latency", 0), ("throughput", 1)], PropKind::Inherit, 0, "latency | throughput"),
+    Prop {
+        name: "objsetid",
+        ty: PropType::Number,
+        kind: PropKind::ReadOnly,
+        default: 0,
+        default_text: "",
+        values: "<uint64>",
+    },
+    index("dedup", &[("off", 2)], PropKind::Inherit, 2, "off"),
+    text("mlslabel", PropKind::Inherit, "none", "<sensitivity label>"),
+    index(
+        "sync",
+        &[("standard", 0), ("always", 1), ("disabled", 2)],
+        PropKind::Inherit,
+        0,
+        "standard | always | disabled",
+    ),
+    index(
+        "dnodesize",
+        &[("legacy", 0), ("auto", 1), ("1k", 1024), ("2k", 2048), ("4k", 4096), ("8k", 8192), ("16k", 16384)],
+        PropKind::Inherit,
+        0,
+        "legacy | auto | 1k | 2k | 4k | 8k | 16k",
+    ),
+    size("refcompressratio", PropKind::ReadOnly, 0, false, "<1.00x or higher if compressed>"),
+    size("written", PropKind::ReadOnly, 0, false, "<size>"),
+    size("logicalused", PropKind::ReadOnly, 0, false, "<size>"),
+    size("logicalreferenced", PropKind::ReadOnly, 0, false, "<size>"),
+    index(
+        "volmode",
+        &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)],
+        PropKind::Inherit,
+        0,
+        "default | full | geom | dev | none",
+    ),
+    size("filesystem_limit", PropKind::Default, u64::MAX, true, "<count> | none"),
+    size("snapshot_limit", PropKind::Default, u64::MAX, true, "<count> | none"),
+    index("snapdev", &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
+    index(
+        "acltype",
+        &[("off", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)],
+        PropKind::Inherit,
+        0,
+        "off | posix | nfsv4",
+    ),
+    text("context", PropKind::Inherit, "none", "<selinux context>"),
+    text("fscontext", PropKind::Inherit, "none", "<selinux fscontext>"),
+    text("defcontext", PropKind::Inherit, "none", "<selinux defcontext>"),
+    text("rootcontext", PropKind::Inherit, "none", "<selinux rootcontext>"),
+    index("relatime", ONOFF, PropKind::Inherit, 0, "on | off"),
+    index(
+        "redundant_metadata",
+        &[("all", 0), ("most", 1), ("some", 2), ("none", 3)],
+        PropKind::Inherit,
+        0,
+        "all | most | some | none",
+    ),
+    index("overlay", ONOFF, PropKind::Inherit, 1, "on | off"),
+    text("encryption", PropKind::ReadOnly, "off", "off | aes-256-gcm"),
+    size("special_small_blocks", PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+];
+
+/// A property's value as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PropValue {
+    /// Numbers, sizes, words.
+    Num(u64),
+    /// Text.
+    Text(String),
+}
+
+impl PropValue {
+    /// The number, 0 for text.
+    pub fn num(&self) -> u64 {
+        if let PropValue::Num(n) = self { *n } else { 0 }
+    }
+    /// The text, empty for numbers.
+    pub fn text(&self) -> &str {
+        if let PropValue::Text(t) = self { t } else { "" }
+    }
+}
+
+/// Where a value comes from, as the SOURCE column of `zfs get` says it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PropSource {
+    /// `-`: computed.
+    None,
+    /// `default`
+    Default,
+    /// `local`
+    Local,
+    /// `received`
+    Received,
+    /// `inherited from NAME`
+    Inherited(String),
+    /// `temporary`
+    Temporary,
+}
+
+impl std::fmt::Display for PropSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PropSource::None => f.pad("-"),
+            PropSource::Default => f.pad("default"),
+            PropSource::Local => f.pad("local"),
+            PropSource::Received => f.pad("received"),
+            PropSource::Temporary => f.pad("temporary"),
+            PropSource::Inherited(from) => f.pad(&format!("inherited from {from}")),
+        }
+    }
+}
+
+/// Short names that OpenZFS accepts.
+const ALIASES: &[(&str, &str)] = &[
+    ("avail", "available"),
+    ("refer", "referenced"),
+    ("ratio", "compressratio"),
+    ("compress", "compression"),
+    ("recsize", "recordsize"),
+    ("reserv", "reservation"),
+    ("volblock", "volblocksize"),
+    ("rdonly", "readonly"),
+    ("refreserv", "refreservation"),
+    ("refratio", "refcompressratio"),
+    ("lused", "logicalused"),
+    ("lrefer", "logicalreferenced"),
+    ("dnsize", "dnodesize"),
+    ("case", "casesensitivity"),
+    ("crtime", "creation"),
+    ("redund_md", "redundant_metadata"),
+    ("usedsnap", "usedbysnapshots"),
+    ("usedds", "usedbydataset"),
+    ("usedchild", "usedbychildren"),
+    ("usedrefreserv", "usedbyrefreservation"),
+];
+
+/// The property called `name` or by that alias.
+pub fn find(name: &str) -> Option<&'static Prop> {
+    let name = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
+    PROPS.iter().find(|p| p.name == name)
+}
+
+/// True for `module:property`, which users may invent (8192 bytes at most, format of OpenZFS's `zfs_prop_user`).
+pub fn is_user_prop(name: &str) -> bool {
+    name.len() < 256
+        && name.contains(':')
+        && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.:".contains(&c))
+}
+
+/// Parses `128K`, `1.5G`, `10MB`, `512`; powers of 1024.
+pub fn parse_size(text: &str) -> Result<u64> {
+    let bad = || Error::invalid(format!("'{text}' is not a size such as 512, 128K or 1.5G"));
+    let digits = text.bytes().take_while(|c| c.is_ascii_digit() || *c == b'.').count();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.to_ascii_uppercase();
+    let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0u32,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        "P" => 50,
+        "E" => 60,
+        _ => return Err(bad()),
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_mul(1 << shift)
+            .ok_or_else(|| Error::invalid(format!("'{text}' is larger than 2^64 bytes")));
+    }
+    let value: f64 = number.parse().map_err(|_| bad())?;
+    let bytes = value * (1u64 << shift) as f64;
+    if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 {
+        return Err(bad());
+    }
+    Ok(bytes as u64)
+}
+
+impl Prop {
+    /// True if descendants take the value over.
+    pub fn inheritable(&self) -> bool {
+        self.kind == PropKind::Inherit
+    }
+
+    /// True if the property may be set after creation.
+    pub fn settable(&self) -> bool {
+        matches!(self.kind, PropKind::Inherit | PropKind::Default)
+    }
+
+    /// The default value.
+    pub fn default_value(&self) -> PropValue {
+        if self.ty == PropType::Text {
+            PropValue::Text(self.default_text.to_string())
+        } else {
+            PropValue::Num(self.default)
+        }
+    }
+
+    /// Parses what a user typed, with the range checks of OpenZFS.
+    pub fn parse(&self, text: &str) -> Result<PropValue> {
+        let bad = || {
+            Error::invalid(format!(
+                "'{text}' is not a value of property '{}': it must be one of '{}'",
+                self.name, self.values
+            ))
+        };
+        let value = match self.ty {
+            PropType::Text => {
+                if text.len() >= 1024 {
+                    return Err(Error::invalid(format!(
+                        "the value of property '{}' is longer than 1023 bytes",
+                        self.name
+                    )));
+                }
+                return Ok(PropValue::Text(text.to_string()));
+            }
+            PropType::Index(words) => words.iter().find(|(w, _)| *w == text).map(|(_, v)| *v).ok_or_else(bad)?,
+            PropType::Compression => Compression::parse(text).ok_or_else(bad)?.to_prop(),
+            PropType::Checksum => match text {
+                "on" => 1,
+                "off" => 2,
+                "fletcher2" => 6,
+                "fletcher4" => 7,
+                "sha256" => 8,
+                "sha512" => 11,
+                "skein" | "edonr" => {
+                    return Err(Error::unsupported(format!(
+                        "checksum '{text}' cannot be written yet: use sha256 or sha512"
+                    )));
+                }
+                _ => return Err(bad()),
+            },
+            PropType::Size { none_is_zero } if none_is_zero && text == "none" => {
+                if self.default == u64::MAX {
+                    u64::MAX
+                } else {
+                    0
+                }
+            }
+            PropType::Size { .. } => parse_size(text)?,
+            PropType::Number => text.parse().map_err(|_| bad())?,
+        };
+        self.check(value).map_err(|_| bad())?;
+        Ok(PropValue::Num(value))
+    }
+
+    fn check(&self, value: u64) -> Result<()> {
+        let fits = match self.name {
+            "recordsize" => value.is_power_of_two() && (512..=1 << 20).contains(&value),
+            "volblocksize" => value.is_power_of_two() && (512..=128 << 10).contains(&value),
+            "special_small_blocks" => value == 0 || (value.is_power_of_two() && (512..=1 << 20).contains(&value)),
+            "version" => (1..=5).contains(&value),
+            _ => true,
+        };
+        if fits { Ok(()) } else { Err(Error::invalid("out of range")) }
+    }
+
+    /// Prints a value as `zfs get` does; `exact` as with `-p`.
+    pub fn format(&self, value: &PropValue, exact: bool) -> String {
+        let n = match value {
+            PropValue::Text(t) => return t.clone(),
+            PropValue::Num(n) => *n,
+        };
+        match self.ty {
+            PropType::Index(words) => {
+                words.iter().find(|(_, v)| *v == n).map_or_else(|| n.to_string(), |(w, _)| (*w).to_string())
+            }
+            PropType::Compression => Compression::from_prop(n).map_or_else(|| n.to_string(), |c| c.name().to_string()),
+            PropType::Checksum => match n {
+                1 => "on".into(),
+                2 => "off".into(),
+                _ => codec::ChecksumAlgo::from_u8((n & 0xff) as u8)
+                    .map_or_else(|| n.to_string(), |c| c.name().to_string()),
+            },
+            PropType::Size { none_is_zero } => {
+                let none = none_is_zero && n == if self.default == u64::MAX { u64::MAX } else { 0 };
+                if none && !(exact && self.default == 0) {
+                    "none".into()
+                } else if exact {
+                    n.to_string()
+                } else {
+                    base::NiceNum(n).to_string()
+                }
+            }
+            PropType::Number | PropType::Text => n.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_with_units() {
+        for (text, want) in [
+            ("512", 512),
+            ("128K", 131_072),
+            ("128k", 131_072),
+            ("1.5G", 1_610_612_736),
+            ("10MB", 10 << 20),
+            ("1MiB", 1 << 20),
+        ] {
+            assert_eq!(parse_size(text).ok(), Some(want), "{text}");
+        }
+        for text in ["", "K", "1X", "-1", "1.2.3", "99999999999E"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_round_trip_through_words() {
+        for (name, word, stored) in [
+            ("compression", "lz4", 15),
+            ("compression", "gzip-9", 13),
+            ("compression", "zstd-3", 400),
+            ("atime", "off", 0),
+            ("canmount", "noauto", 2),
+            ("recordsize", "1M", 1 << 20),
+            ("quota", "none", 0),
+            ("checksum", "sha256", 8),
+        ] {
+            let prop = find(name).expect(name);
+            let value = prop.parse(word).expect(word);
+            assert_eq!(value, PropValue::Num(stored), "{name}={word}");
+            assert_eq!(prop.format(&value, false), word);
+        }
+        for (name, word) in
+            [("recordsize", "3K"), ("recordsize", "2M"), ("atime", "maybe"), ("compression", "lz5"), ("copies", "4")]
+        {
+            assert!(find(name).expect(name).parse(word).is_err(), "{name}={word}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for (i, p) in PROPS.iter().enumerate() {
+            assert!(PROPS[i + 1..].iter().all(|q| q.name != p.name), "{}", p.name);
+        }
+    }
+}
