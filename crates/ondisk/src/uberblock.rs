@@ -1,1 +1,183 @@
-//! Uberblocks.
+//! Uberblocks: the roots of the pool's tree, one per synced txg, in a ring in every label (format page 01 section 6).
+//!
+//! The ring is 128 KiB of *slots* of 1 KiB to 8 KiB, as the top-level vdev's ashift says. Txg N goes to slot N modulo the number of slots, so a torn write
+//! costs the newest root only and the one before it is still there. A slot ends in an embedded SHA-256 tied to its offset on the device.
+//!
+//! Import reads every slot of every label, drops what does not verify, and takes the [`best`]: highest txg, then time, then multihost sequence.
+
+use base::{Error, Result, ResultExt, Txg};
+
+use crate::blkptr::Blkptr;
+use crate::bytes::{be64, le64, put_le64};
+use crate::label::{ECK_SIZE, RING_OFFSET, RING_SIZE, verifier, version_supported};
+
+/// First word of an uberblock.
+pub const MAGIC: u64 = 0x00ba_b10c;
+/// First word of the multihost fields.
+pub const MMP_MAGIC: u64 = 0xa11c_ea11;
+/// Smallest slot: log2 of 1 KiB.
+pub const SLOT_SHIFT_MIN: u64 = 10;
+/// Largest slot: log2 of 8 KiB.
+pub const SLOT_SHIFT_MAX: u64 = 13;
+
+/// Bytes of a slot that have a meaning, without the checksum.
+const FIELDS: usize = 216;
+
+/// A root of the pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Uberblock {
+    /// Pool version: 1 to 28 or 5000.
+    pub version: u64,
+    /// The txg whose state this is the root of.
+    pub txg: Txg,
+    /// Sum of the guids of all vdevs, modulo 2^64.
+    pub guid_sum: u64,
+    /// Seconds since 1970 UTC when the txg was synced.
+    pub timestamp: u64,
+    /// The MOS; its birth may be older than `txg`.
+    pub rootbp: Blkptr,
+    /// Newest version that the writer knew.
+    pub software_version: u64,
+    /// [`MMP_MAGIC`], or 0 from writers that do not know multihost.
+    pub mmp_magic: u64,
+    /// Nanoseconds between multihost writes, 0 when multihost is off.
+    pub mmp_delay: u64,
+    /// Multihost settings: bits 0 to 2 say which of interval (ms, bits 8 to 31), sequence (32 to 47), fail intervals (48 to 63) are valid.
+    pub mmp_config: u64,
+    /// Txg of the pool's checkpoint, 0 when there is none.
+    pub checkpoint_txg: u64,
+    /// Progress of a raidz expansion (OpenZFS 2.3), 0 elsewhere.
+    pub raidz_reflow: u64,
+}
+
+/// Bytes of a slot on a top-level vdev of `ashift`.
+pub fn slot_size(ashift: u64) -> usize {
+    1 << ashift.clamp(SLOT_SHIFT_MIN, SLOT_SHIFT_MAX)
+}
+
+/// Slots of the ring on a top-level vdev of `ashift`: 16 to 128.
+pub fn slot_count(ashift: u64) -> u64 {
+    (RING_SIZE / slot_size(ashift)) as u64
+}
+
+/// The slot of `txg`. With `multihost` the last slot is left to the heartbeat.
+pub fn slot_for_txg(txg: Txg, ashift: u64, multihost: bool) -> u64 {
+    txg.0 % (slot_count(ashift) - u64::from(multihost))
+}
+
+/// Device offset of slot `slot` of the label at `label_offset`.
+pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> u64 {
+    label_offset + RING_OFFSET + slot * slot_size(ashift) as u64
+}
+
+impl Uberblock {
+    /// An uberblock of a feature-flag pool without multihost or checkpoint.
+    pub fn new(txg: Txg, guid_sum: u64, timestamp: u64, rootbp: Blkptr) -> Uberblock {
+        Uberblock {
+            version: crate::label::VERSION_FEATURES,
+            txg,
+            guid_sum,
+            timestamp,
+            rootbp,
+            software_version: crate::label::VERSION_FEATURES,
+            mmp_magic: MMP_MAGIC,
+            mmp_delay: 0,
+            mmp_config: 0,
+            checkpoint_txg: 0,
+            raidz_reflow: 0,
+        }
+    }
+
+    /// Reads a slot (its whole 1 to 8 KiB) that was read at `device_offset`, in either byte order. `None` for a slot that holds no uberblock (never written,
+    /// or wiped). Errors: `Checksum`; `Unsupported` for a version that is not known; `Corrupt` for a root that is younger than its uberblock.
+    pub fn parse(slot: &[u8], device_offset: u64) -> Result<Option<Uberblock>> {
+        if slot.len() < FIELDS + ECK_SIZE {
+            return Err(Error::invalid(format!("uberblock slot of {} bytes is too short", slot.len())));
+        }
+        let big = match le64(slot, 0) {
+            MAGIC => false,
+            m if m == MAGIC.swap_bytes() => true,
+            _ => return Ok(None),
+        };
+        codec::embedded_sha256_verify(slot, verifier(device_offset))
+            .at(|| format!("uberblock at {device_offset:#x}"))?;
+        let ub = Uberblock::from_words(slot, big);
+        if !version_supported(ub.version) {
+            return Err(Error::unsupported(format!(
+                "uberblock of txg {} has the unknown version {}",
+                ub.txg, ub.version
+            )));
+        }
+        if ub.rootbp.birth() > ub.txg {
+            return Err(Error::corrupt(format!(
+                "uberblock of txg {} has a root born in txg {}",
+                ub.txg,
+                ub.rootbp.birth()
+            )));
+        }
+        Ok(Some(ub))
+    }
+
+    fn from_words(slot: &[u8], big: bool) -> Uberblock {
+        let word = |i: usize| if big { be64(slot, 8 * i) } else { le64(slot, 8 * i) };
+        Uberblock {
+            version: word(1),
+            txg: Txg(word(2)),
+            guid_sum: word(3),
+            timestamp: word(4),
+            rootbp: Blkptr(std::array::from_fn(|i| word(5 + i))),
+            software_version: word(21),
+            mmp_magic: word(22),
+            mmp_delay: word(23),
+            mmp_config: word(24),
+            checkpoint_txg: word(25),
+            raidz_reflow: word(26),
+        }
+    }
+
+    /// A slot of `slot_size` bytes with this uberblock, for `device_offset` (of the slot).
+    pub fn seal(&self, slot_size: usize, device_offset: u64) -> Vec<u8> {
+        assert!((1 << SLOT_SHIFT_MIN..=1 << SLOT_SHIFT_MAX).contains(&slot_size), "slot of {slot_size} bytes");
+        let mut slot = vec![0; slot_size];
+        let head = [MAGIC, self.version, self.txg.0, self.guid_sum, self.timestamp];
+        let tail = [
+            self.software_version,
+            self.mmp_magic,
+            self.mmp_delay,
+            self.mmp_config,
+            self.checkpoint_txg,
+            self.raidz_reflow,
+        ];
+        for (i, word) in head.into_iter().chain(self.rootbp.0).chain(tail).enumerate() {
+            put_le64(&mut slot, 8 * i, word);
+        }
+        codec::embedded_sha256_seal(&mut slot, verifier(device_offset));
+        slot
+    }
+
+    /// The multihost sequence number, 0 when there is none.
+    pub fn mmp_seq(&self) -> u64 {
+        match self.mmp_magic == MMP_MAGIC && self.mmp_config & 2 != 0 {
+            true => (self.mmp_config >> 32) & 0xffff,
+            false => 0,
+        }
+    }
+
+    /// What uberblocks are ordered by: the highest is the newest.
+    pub fn rank(&self) -> (Txg, u64, u64) {
+        (self.txg, self.timestamp, self.mmp_seq())
+    }
+}
+
+/// The newest of `uberblocks`; of several that rank the same, the first.
+pub fn best(uberblocks: impl IntoIterator<Item = Uberblock>) -> Option<Uberblock> {
+    uberblocks.into_iter().reduce(|a, b| if b.rank() > a.rank() { b } else { a })
+}
+
+/// Every slot of a ring ([`RING_SIZE`] bytes, of the label at `label_offset`) that holds an uberblock or the remains of one.
+pub fn scan_ring(ring: &[u8], ashift: u64, label_offset: u64) -> impl Iterator<Item = (u64, Result<Uberblock>)> {
+    let size = slot_size(ashift);
+    ring.chunks_exact(size).zip(0u64..).filter_map(move |(bytes, slot)| {
+        Uberblock::parse(bytes, slot_offset(label_offset, ashift, slot)).transpose().map(|ub| (slot, ub))
+    })
+}
