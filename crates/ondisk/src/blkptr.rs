@@ -14,6 +14,7 @@
 use std::fmt;
 
 use base::{Error, MAX_BLOCK, Result, Txg, VdevId};
+use codec::{Checksum, ChecksumAlgo, CompressAlgo};
 
 use crate::bytes::{get, le64_words, put_le64_words};
 use crate::object_type::ObjectType;
@@ -259,6 +260,18 @@ impl Blkptr {
     /// The checksum number (format page 02 section 3); "off" for embedded pointers.
     pub fn checksum_raw(&self) -> u8 {
         if self.is_embedded() { CHECKSUM_OFF } else { self.bits(40, 8) as u8 }
+    }
+    /// The compression algorithm; `None` for an undefined number.
+    pub fn compress(&self) -> Option<CompressAlgo> {
+        CompressAlgo::from_u8(self.compress_raw())
+    }
+    /// The checksum algorithm; `None` for an undefined number.
+    pub fn checksum_algo(&self) -> Option<ChecksumAlgo> {
+        ChecksumAlgo::from_u8(self.checksum_raw())
+    }
+    /// The checksum.
+    pub fn checksum(&self) -> Checksum {
+        Checksum(self.checksum_words())
     }
     /// The four checksum words.
     pub fn checksum_words(&self) -> [u64; 4] {

@@ -41,7 +41,7 @@ pub fn hash_words(salt: u64, big_endian: &[u8]) -> u64 {
     big_endian.chunks(8).fold(salt, |h, w| w.iter().rev().fold(h, |h, &b| crc64(h, b)))
 }
 
-/// The form of a name that hashes and compares equal under `normflags`. A name that is not UTF-8 stays as it is.
+/// The form of a name that hashes and compares equal under `normflags`. Bytes that are not UTF-8 stay as they are.
 pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
     if normflags == 0 {
         return Cow::Borrowed(name);
@@ -55,18 +55,28 @@ pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
             Cow::Borrowed(name)
         };
     }
-    let Ok(s) = std::str::from_utf8(name) else {
-        return Cow::Borrowed(name);
-    };
-    let normal: Cow<'_, str> = match normflags & 0x70 {
-        NORM_D => s.nfd().collect::<String>().into(),
-        NORM_C => s.nfc().collect::<String>().into(),
-        NORM_KD => s.nfkd().collect::<String>().into(),
-        NORM_KC => s.nfkc().collect::<String>().into(),
-        _ => s.into(),
-    };
-    let folded: Cow<'_, str> = if fold { normal.chars().map(simple_upper).collect::<String>().into() } else { normal };
-    Cow::Owned(folded.into_owned().into_bytes())
+    // Bytes that are not UTF-8 stay as they are and end a run of text; what is around them is normalised.
+    let mut out = Vec::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        let text = chunk.valid();
+        let normal: Cow<'_, str> = match normflags & 0x70 {
+            NORM_D => text.nfd().collect::<String>().into(),
+            NORM_C => text.nfc().collect::<String>().into(),
+            NORM_KD => text.nfkd().collect::<String>().into(),
+            NORM_KC => text.nfkc().collect::<String>().into(),
+            _ => text.into(),
+        };
+        if fold {
+            let mut buf = [0; 4];
+            for c in normal.chars() {
+                out.extend_from_slice(simple_upper(c).encode_utf8(&mut buf).as_bytes());
+            }
+        } else {
+            out.extend_from_slice(normal.as_bytes());
+        }
+        out.extend_from_slice(chunk.invalid());
+    }
+    Cow::Owned(out)
 }
 
 /// The simple upper-case mapping: one code point to one. Where the full mapping is longer there is mostly no simple one (sharp s stays);
@@ -106,7 +116,8 @@ mod tests {
         assert_eq!(&*normalise("\u{fb01}".as_bytes(), NORM_KC), b"fi");
         assert_eq!(&*normalise("stra\u{df}e".as_bytes(), NORM_TOUPPER), "STRA\u{df}E".as_bytes());
         assert_eq!(&*normalise("\u{e9}".as_bytes(), NORM_D | NORM_TOUPPER), "E\u{301}".as_bytes());
-        assert_eq!(&*normalise(b"\xff\xfea", NORM_D | NORM_TOUPPER), b"\xff\xfea");
+        assert_eq!(&*normalise(b"latin1-\xe9", NORM_TOUPPER), b"LATIN1-\xe9");
+        assert_eq!(&*normalise(b"\xff\xfea", NORM_D | NORM_TOUPPER), b"\xff\xfeA");
         assert_eq!(simple_upper('\u{1fb3}'), '\u{1fbc}');
     }
 }
