@@ -11,10 +11,13 @@
 
 mod buf;
 mod bytes;
+pub mod conformance;
 mod dev;
+mod mem;
 mod pool;
 
 pub use buf::{Buf, PAGE};
 pub use bytes::Bytes;
 pub use dev::{BlockDev, Completion, DevInfo, Done, MAX_SEGMENTS, Op, discard, flush, read, readv, run, write, writev};
+pub use mem::MemDev;
 pub use pool::{set_thread_limit, thread_pooled};
