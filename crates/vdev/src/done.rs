@@ -1,0 +1,265 @@
+//! The ends of operations: cheap futures over shared state, resolved inside a device's completion.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use base::{Error, ErrorKind, Result};
+use bdev::Bytes;
+
+type Hook = Box<dyn FnOnce(&Result<()>)>;
+
+/// The error of an operation whose world ended before it did.
+pub(crate) fn interrupted() -> Error {
+    Error::new(ErrorKind::Interrupted, "the device went away before it completed an operation")
+}
+
+/// Resolves once every device that a write went to has completed it; durable only after a flush.
+///
+/// `'static`, clonable, and nobody has to poll it: the write happens anyway. Await many of them one after the other: each is then polled at most twice.
+#[derive(Clone)]
+pub struct WriteDone(State);
+
+#[derive(Clone)]
+enum State {
+    Ready(Result<()>),
+    Waits(Rc<Shared>),
+}
+
+#[derive(Default)]
+struct Shared {
+    result: RefCell<Option<Result<()>>>,
+    wakers: RefCell<Vec<Waker>>,
+    hooks: RefCell<Vec<Hook>>,
+}
+
+impl Shared {
+    fn finish(&self, result: Result<()>) {
+        *self.result.borrow_mut() = Some(result.clone());
+        for hook in self.hooks.take() {
+            hook(&result);
+        }
+        for waker in self.wakers.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl WriteDone {
+    /// A write that is over already.
+    pub fn ready(result: Result<()>) -> WriteDone {
+        WriteDone(State::Ready(result))
+    }
+
+    /// A write that is over once its completer says so.
+    pub fn pending() -> (WriteDone, Completer) {
+        let shared = Rc::new(Shared::default());
+        (WriteDone(State::Waits(shared.clone())), Completer(Some(shared)))
+    }
+
+    /// All of `parts`; of several errors the first to come in is the result.
+    pub fn join(parts: impl IntoIterator<Item = WriteDone>) -> WriteDone {
+        let mut waiting: Vec<WriteDone> = Vec::new();
+        let mut error = None;
+        for part in parts {
+            match part.result() {
+                Some(Ok(())) => {}
+                Some(Err(e)) => error = error.or(Some(e)),
+                None => waiting.push(part),
+            }
+        }
+        match (waiting.len(), &error) {
+            (0, _) => return WriteDone::ready(error.map_or(Ok(()), Err)),
+            (1, None) => return waiting.swap_remove(0),
+            _ => {}
+        }
+        let (all, completer) = WriteDone::pending();
+        let left = Rc::new(Joined {
+            left: Cell::new(waiting.len()),
+            error: RefCell::new(error),
+            completer: RefCell::new(Some(completer)),
+        });
+        for part in waiting {
+            let left = left.clone();
+            part.on_done(move |r| left.one(r));
+        }
+        all
+    }
+
+    /// Calls `f` once, inside the completion, when the write is over; at once if it is over already. `f` may start other operations but must be short.
+    pub fn on_done(&self, f: impl FnOnce(&Result<()>) + 'static) {
+        match &self.0 {
+            State::Ready(r) => f(r),
+            State::Waits(shared) => {
+                let over = shared.result.borrow().clone();
+                match over {
+                    Some(r) => f(&r),
+                    None => shared.hooks.borrow_mut().push(Box::new(f)),
+                }
+            }
+        }
+    }
+
+    /// Whether it is over.
+    pub fn is_done(&self) -> bool {
+        match &self.0 {
+            State::Ready(_) => true,
+            State::Waits(shared) => shared.result.borrow().is_some(),
+        }
+    }
+
+    /// The result, once it is over.
+    pub fn result(&self) -> Option<Result<()>> {
+        match &self.0 {
+            State::Ready(r) => Some(r.clone()),
+            State::Waits(shared) => shared.result.borrow().clone(),
+        }
+    }
+}
+
+impl Future for WriteDone {
+    type Output = Result<()>;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Some(r) = self.result() {
+            return Poll::Ready(r);
+        }
+        if let State::Waits(shared) = &self.0 {
+            let mut wakers = shared.wakers.borrow_mut();
+            if !wakers.iter().any(|w| w.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for WriteDone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WriteDone({:?})", self.result())
+    }
+}
+
+/// The other end of a [`WriteDone`]. Dropped without a word it means that the world ended: kind `Interrupted`.
+pub struct Completer(Option<Rc<Shared>>);
+
+impl Completer {
+    /// The write is over.
+    pub fn complete(mut self, result: Result<()>) {
+        if let Some(shared) = self.0.take() {
+            shared.finish(result);
+        }
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            shared.finish(Err(interrupted()));
+        }
+    }
+}
+
+struct Joined {
+    left: Cell<usize>,
+    error: RefCell<Option<Error>>,
+    completer: RefCell<Option<Completer>>,
+}
+
+impl Joined {
+    fn one(&self, result: &Result<()>) {
+        if let Err(e) = result {
+            self.error.borrow_mut().get_or_insert_with(|| e.clone());
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            let completer = self.completer.take();
+            let error = self.error.take();
+            if let Some(c) = completer {
+                c.complete(error.map_or(Ok(()), Err));
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct ReadShared {
+    result: Option<Result<Bytes>>,
+    waker: Option<Waker>,
+}
+
+/// Resolves to the bytes that were read. Dropping it abandons the result only.
+pub struct ReadDone(Rc<RefCell<ReadShared>>);
+
+impl ReadDone {
+    pub(crate) fn pending() -> (ReadDone, ReadCompleter) {
+        let shared = Rc::new(RefCell::new(ReadShared::default()));
+        (ReadDone(shared.clone()), ReadCompleter(Some(shared)))
+    }
+    pub(crate) fn ready(result: Result<Bytes>) -> ReadDone {
+        ReadDone(Rc::new(RefCell::new(ReadShared { result: Some(result), waker: None })))
+    }
+}
+
+impl Future for ReadDone {
+    type Output = Result<Bytes>;
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Bytes>> {
+        let mut shared = self.0.borrow_mut();
+        if let Some(r) = shared.result.take() {
+            return Poll::Ready(r);
+        }
+        shared.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+pub(crate) struct ReadCompleter(Option<Rc<RefCell<ReadShared>>>);
+
+impl ReadCompleter {
+    pub(crate) fn complete(mut self, result: Result<Bytes>) {
+        self.finish(result);
+    }
+    fn finish(&mut self, result: Result<Bytes>) {
+        if let Some(shared) = self.0.take() {
+            let waker = {
+                let mut s = shared.borrow_mut();
+                s.result = Some(result);
+                s.waker.take()
+            };
+            if let Some(w) = waker {
+                w.wake();
+            }
+        }
+    }
+}
+
+impl Drop for ReadCompleter {
+    fn drop(&mut self) {
+        self.finish(Err(interrupted()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn join_waits_for_all_and_keeps_the_first_error() {
+        let (a, ca) = WriteDone::pending();
+        let (b, cb) = WriteDone::pending();
+        let heard = Rc::new(Cell::new(0));
+        let all = WriteDone::join([WriteDone::ready(Ok(())), a, b]);
+        let h = heard.clone();
+        all.on_done(move |r| h.set(if r.is_err() { 2 } else { 1 }));
+        ca.complete(Err(Error::new(ErrorKind::Io, "first")));
+        assert!(!all.is_done());
+        cb.complete(Err(Error::new(ErrorKind::Io, "second")));
+        assert_eq!(heard.get(), 2);
+        assert_eq!(all.result().expect("over").expect_err("failed").to_string(), "first");
+        assert!(WriteDone::join([]).is_done());
+        let (c, cc) = WriteDone::pending();
+        drop(cc);
+        assert_eq!(c.result().expect("over").expect_err("gone").kind(), ErrorKind::Interrupted);
+    }
+}

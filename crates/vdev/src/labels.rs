@@ -1,0 +1,215 @@
+//! The parts of a leaf that are not address space: four labels, each with a config and a ring of uberblocks (format page 01).
+//!
+//! Reading is tolerant: whatever can be read is given, whatever cannot is kept as an error in its place, and the caller judges. Writing goes through the
+//! leaf's queue and says that it failed only if *no* copy could be written, which is what the commit needs to know; single failures are counted at the leaf.
+//! The order of a commit (one pair of labels, uberblocks, the other pair, flushes in between) is the caller's.
+//!
+//! The first 8 KiB of every label belong to partition tables and are never touched.
+
+use base::{Error, ErrorKind, Guid, Result, ResultExt};
+use bdev::{BlockDev, Bytes};
+use ondisk::label::{
+    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, LABEL_SIZE, LABELS, LabelConfig, RING_OFFSET, RING_SIZE,
+    config_offset, fresh_label, label_offsets, parse_config, seal_config,
+};
+use ondisk::nvlist::NvList;
+use ondisk::uberblock::{SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_for_txg, slot_offset, slot_size};
+use std::rc::Rc;
+
+use crate::done::WriteDone;
+use crate::leaf::Leaf;
+use crate::policy::Prio;
+
+/// An uberblock and where it was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UberblockFound {
+    /// The label, 0 to 3.
+    pub label: usize,
+    /// The slot of its ring.
+    pub slot: u64,
+    /// The uberblock.
+    pub ub: Uberblock,
+}
+
+/// What the labels of one device say.
+#[derive(Clone, Debug)]
+pub struct LeafLabels {
+    /// The config of every label with the label's number, 0 to 3 in order, or why it cannot be had.
+    pub configs: Vec<(usize, Result<NvList>)>,
+    /// Every intact uberblock, by label and slot.
+    pub uberblocks: Vec<UberblockFound>,
+    /// What was wrong with the rings: label and error. Slots that were never written are not an error.
+    pub damage: Vec<(usize, Error)>,
+}
+
+impl LeafLabels {
+    /// The parsed config with the highest txg; of equals the first. `None` if no label has one that can be parsed.
+    pub fn best_config(&self) -> Option<LabelConfig> {
+        let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
+        parsed.reduce(|a, b| if b.txg > a.txg { b } else { a })
+    }
+    /// Whether the device belonged to a pool: some label's list has a guid.
+    pub fn any(&self) -> bool {
+        self.configs.iter().any(|(_, c)| c.as_ref().is_ok_and(|c| c.contains("guid")))
+    }
+    /// The guid of the device itself, of the first label that has one.
+    pub fn guid(&self) -> Option<Guid> {
+        self.configs.iter().filter_map(|(_, c)| c.as_ref().ok()?.integer("guid")).map(|n| Guid(n as u64)).next()
+    }
+}
+
+/// The device offsets of the labels, if the device has room for them.
+fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
+    let size = dev.size();
+    if size < LABELS as u64 * LABEL_SIZE {
+        return Err(Error::invalid(format!("{}: {size} bytes are too small for labels", dev.info().path)));
+    }
+    Ok(label_offsets(size))
+}
+
+/// Reads all labels and uberblock rings of a device. An error only if the device is too small to have any; everything else is in the result.
+pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
+    let at = offsets(dev)?;
+    let reads = at.map(|o| bdev::read(dev, o + CONFIG_OFFSET, (LABEL_SIZE - CONFIG_OFFSET) as usize));
+    let regions = rt::join::join_all(reads.into_iter().collect()).await;
+    let mut out = LeafLabels { configs: Vec::new(), uberblocks: Vec::new(), damage: Vec::new() };
+    let mut ashift = None;
+    for (i, region) in regions.iter().enumerate() {
+        let config = match region {
+            Ok(r) => parse_config(&r[..CONFIG_SIZE], config_offset(at[i])),
+            Err(e) => Err(e.clone()),
+        }
+        .at(|| format!("{}: label {i}", dev.info().path));
+        if let Ok(c) = &config {
+            ashift = ashift.or_else(|| c.integer_in("vdev_tree", "ashift"));
+        }
+        out.configs.push((i, config));
+    }
+    for (i, region) in regions.iter().enumerate() {
+        let ring = match region {
+            Ok(r) => &r[(RING_OFFSET - CONFIG_OFFSET) as usize..],
+            Err(e) => {
+                out.damage.push((i, e.clone()));
+                continue;
+            }
+        };
+        let before = out.uberblocks.len();
+        if let Some(ashift) = ashift {
+            for (slot, found) in scan_ring(ring, ashift, at[i]) {
+                match found {
+                    Ok(ub) => out.uberblocks.push(UberblockFound { label: i, slot, ub }),
+                    Err(e) => out.damage.push((i, e)),
+                }
+            }
+        }
+        // No label says how large the slots are, or it says wrong: only one size gives checksums that match.
+        for shift in SLOT_SHIFT_MIN..=SLOT_SHIFT_MAX {
+            if out.uberblocks.len() == before {
+                let found = scan_ring(ring, shift, at[i]);
+                out.uberblocks
+                    .extend(found.filter_map(|(slot, ub)| Some(UberblockFound { label: i, slot, ub: ub.ok()? })));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// A number two levels down.
+trait IntegerIn {
+    fn integer_in(&self, list: &str, name: &str) -> Option<u64>;
+}
+impl IntegerIn for NvList {
+    fn integer_in(&self, list: &str, name: &str) -> Option<u64> {
+        match self.get(list)? {
+            ondisk::nvlist::NvValue::List(l) => u64::try_from(l.integer(name)?).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// Which labels to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LabelPair {
+    /// L0 and L2: before the uberblock.
+    First,
+    /// L1 and L3: after it.
+    Second,
+    /// All four.
+    All,
+}
+
+impl LabelPair {
+    fn has(self, label: usize) -> bool {
+        match self {
+            LabelPair::First => label.is_multiple_of(2),
+            LabelPair::Second => !label.is_multiple_of(2),
+            LabelPair::All => true,
+        }
+    }
+}
+
+/// Waits for all; fails only if none succeeded, with the first error.
+async fn any_good(writes: Vec<WriteDone>) -> Result<()> {
+    let (mut good, mut error) = (false, None);
+    for w in writes {
+        match w.await {
+            Ok(()) => good = true,
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    match error {
+        Some(e) if !good => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `config` into the config regions of a pair of labels, without a flush. `TooBig` if it does not fit a label.
+pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &NvList) -> Result<()> {
+    let mut writes = Vec::new();
+    for (_, at) in offsets(&*leaf.dev)?.into_iter().enumerate().filter(|(i, _)| pair.has(*i)) {
+        let region = seal_config(config, config_offset(at)).at(|| &leaf.path)?;
+        writes.push(leaf.write(config_offset(at), Bytes::copy_from(&region), 0, Prio::SyncWrite));
+    }
+    any_good(writes).await
+}
+
+/// Writes `ub` into its slot of all four rings, without a flush. `ashift` is the top-level vdev's.
+pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Result<()> {
+    let ashift = u64::from(ashift);
+    let slot = slot_for_txg(ub.txg, ashift, ub.mmp_delay != 0);
+    let writes = offsets(&*leaf.dev)?.map(|at| {
+        let at = slot_offset(at, ashift, slot);
+        let bytes = ub.seal(slot_size(ashift), at);
+        leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite)
+    });
+    any_good(writes.into_iter().collect()).await
+}
+
+/// Writes a part of every label, all of which must succeed, and makes it durable.
+async fn overwrite(dev: &dyn BlockDev, from: u64, part: impl Fn(u64) -> Result<Bytes>) -> Result<()> {
+    let mut writes = Vec::new();
+    for at in offsets(dev)? {
+        writes.push(bdev::write(dev, at + from, part(at)?));
+    }
+    let place = || dev.info().path.clone();
+    for r in rt::join::join_all(writes).await {
+        r.map_err(|e| Error::new(ErrorKind::Io, format!("label write failed: {e}"))).at(place)?;
+    }
+    bdev::flush(dev).await.at(place)
+}
+
+/// Makes four fresh labels: `config`, an empty boot environment, empty rings. Durable on return.
+pub async fn init_labels(dev: &dyn BlockDev, config: &NvList) -> Result<()> {
+    overwrite(dev, BOOT_ENV_OFFSET, |at| Ok(Bytes::copy_from(&fresh_label(config, at)?[BOOT_ENV_OFFSET as usize..])))
+        .await
+}
+
+/// Wipes all four labels, rings included (`zpool labelclear`). Durable on return.
+pub async fn clear_labels(dev: &dyn BlockDev) -> Result<()> {
+    overwrite(dev, BOOT_ENV_OFFSET, |_| Ok(Bytes::zeroed((LABEL_SIZE - BOOT_ENV_OFFSET) as usize))).await
+}
+
+/// Wipes the uberblock rings. Durable on return.
+pub async fn zero_ring(dev: &dyn BlockDev) -> Result<()> {
+    overwrite(dev, RING_OFFSET, |_| Ok(Bytes::zeroed(RING_SIZE))).await
+}

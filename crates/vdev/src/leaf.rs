@@ -1,0 +1,269 @@
+//! A leaf: one device, its queue, its counters.
+//!
+//! [`Leaf::read`] and [`Leaf::write`] put an operation into the queue and issue at once whatever the policy allows; completions continue with the rest. So
+//! operations start in the turn that asks for them, and nothing is polled or spawned to keep them going.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, Nanos, Result, align_up};
+use bdev::{BlockDev, Buf, Bytes, Done, Op};
+use rt::Rt;
+
+use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
+use crate::policy::{DirtyGauge, Prio, QueueTunables};
+use crate::queue::{Batch, Item, Queue};
+use crate::stats::{LeafStats, QueueDepth};
+
+/// One device of the pool with its I/O scheduler.
+pub struct Leaf {
+    /// Its guid.
+    pub guid: Guid,
+    /// Its path, as configuration and messages name it.
+    pub path: String,
+    /// The device. What goes to it directly is not scheduled, not counted and not ordered against the queue.
+    pub dev: Rc<dyn BlockDev>,
+    rt: Rt,
+    gauge: DirtyGauge,
+    tunables: RefCell<QueueTunables>,
+    queue: RefCell<Queue<Job>>,
+    stats: RefCell<LeafStats>,
+    /// Writes that completed, plus one: what a former owner of the device wrote counts as one of ours, so that the first flush is never left out.
+    written: Cell<u64>,
+    /// How many of `written` a completed flush covers.
+    flushed: Cell<u64>,
+}
+
+enum Job {
+    /// `want` bytes of the operation's length.
+    Read {
+        want: usize,
+        done: ReadCompleter,
+    },
+    Write {
+        data: Bytes,
+        pad: usize,
+        done: Completer,
+    },
+}
+
+impl Leaf {
+    /// A leaf over `dev`, with empty counters.
+    pub fn new(
+        rt: &Rt,
+        guid: Guid,
+        path: String,
+        dev: Rc<dyn BlockDev>,
+        gauge: DirtyGauge,
+        tunables: QueueTunables,
+    ) -> Rc<Leaf> {
+        Rc::new(Leaf {
+            guid,
+            path,
+            dev,
+            rt: rt.clone(),
+            gauge,
+            tunables: RefCell::new(tunables),
+            queue: RefCell::new(Queue::new()),
+            stats: RefCell::new(LeafStats::default()),
+            written: Cell::new(1),
+            flushed: Cell::new(0),
+        })
+    }
+
+    /// Reads `len` bytes at device byte `offset`, a multiple of the device's sector; `len` need not be one.
+    pub fn read(self: &Rc<Self>, offset: u64, len: u64, prio: Prio) -> ReadDone {
+        let Ok(want) = usize::try_from(len) else {
+            return ReadDone::ready(Err(self.refuse("read", offset, len)));
+        };
+        let padded = align_up(len, u64::from(self.dev.info().logical_sector));
+        if want == 0 || offset.checked_add(padded).is_none_or(|end| end > self.dev.size()) {
+            return ReadDone::ready(Err(self.refuse("read", offset, len)));
+        }
+        let (future, done) = ReadDone::pending();
+        self.enqueue(offset, padded, false, prio, 1, Job::Read { want, done });
+        future
+    }
+
+    /// Writes `data`, and `pad` zero bytes after it, at device byte `offset`. Offset and total length must be multiples of the device's sector.
+    pub fn write(self: &Rc<Self>, offset: u64, data: Bytes, pad: usize, prio: Prio) -> WriteDone {
+        let len = (data.len() + pad) as u64;
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.dev.size()) {
+            return WriteDone::ready(Err(self.refuse("write", offset, len)));
+        }
+        let (future, done) = WriteDone::pending();
+        let segments = usize::from(!data.is_empty()) + usize::from(pad > 0);
+        self.enqueue(offset, len, true, prio, segments, Job::Write { data, pad, done });
+        future
+    }
+
+    /// Makes every write durable that has completed by now. Costs nothing if an earlier flush did so already.
+    pub async fn flush(&self) -> Result<()> {
+        let upto = self.written.get();
+        if self.flushed.get() >= upto {
+            return Ok(());
+        }
+        self.stats.borrow_mut().flushes += 1;
+        match bdev::flush(&*self.dev).await {
+            Ok(()) => {
+                self.flushed.set(self.flushed.get().max(upto));
+                Ok(())
+            }
+            Err(e) => {
+                self.stats.borrow_mut().errors.write += 1;
+                Err(Error::new(kind_of(&e), format!("{}: flush failed: {e}", self.path)))
+            }
+        }
+    }
+
+    /// Its counters.
+    pub fn stats(&self) -> LeafStats {
+        self.stats.borrow().clone()
+    }
+    /// What is in its queue.
+    pub fn depth(&self) -> QueueDepth {
+        let q = self.queue.borrow();
+        QueueDepth { queued: q.state.queued, active: q.state.active }
+    }
+    /// Counts a block read from here whose checksum did not match.
+    pub fn count_checksum_error(&self) {
+        self.stats.borrow_mut().errors.cksum += 1;
+    }
+    /// Forgets the errors (`zpool clear`).
+    pub fn clear_errors(&self) {
+        self.stats.borrow_mut().errors = Default::default();
+    }
+    /// Changes the queue's tunables; what is in flight stays.
+    pub fn set_tunables(self: &Rc<Self>, t: QueueTunables) {
+        *self.tunables.borrow_mut() = t;
+        self.pump();
+    }
+
+    fn refuse(&self, verb: &str, offset: u64, len: u64) -> Error {
+        Error::invalid(format!(
+            "{}: {verb} of {len} bytes at {offset} is empty or beyond the device's end at {}",
+            self.path,
+            self.dev.size()
+        ))
+    }
+
+    fn enqueue(self: &Rc<Self>, offset: u64, len: u64, write: bool, prio: Prio, segments: usize, payload: Job) {
+        let since = self.rt.now();
+        self.queue.borrow_mut().push(Item { offset, len, write, prio, since, gather: true, segments, payload });
+        self.pump();
+    }
+
+    fn pump(self: &Rc<Self>) {
+        loop {
+            let batch = {
+                let t = self.tunables.borrow();
+                let limit =
+                    if self.dev.info().rotational { t.aggregation_limit } else { t.aggregation_limit_non_rotating };
+                self.queue.borrow_mut().next(&t, limit, self.gauge.percent())
+            };
+            let Some(batch) = batch else { return };
+            self.submit(batch);
+        }
+    }
+
+    fn submit(self: &Rc<Self>, batch: Batch<Job>) {
+        let op = if batch.write {
+            let mut bufs = Vec::with_capacity(batch.items.iter().map(|i| i.segments).sum());
+            for item in &batch.items {
+                if let Job::Write { data, pad, .. } = &item.payload {
+                    if !data.is_empty() {
+                        bufs.push(data.clone());
+                    }
+                    if *pad > 0 {
+                        bufs.push(Bytes::zeroed(*pad));
+                    }
+                }
+            }
+            Op::Write { offset: batch.offset, bufs }
+        } else {
+            let mut bufs = Vec::with_capacity(2 * batch.items.len() - 1);
+            let mut at = batch.offset;
+            for item in &batch.items {
+                if item.offset > at {
+                    bufs.push(Buf::for_overwrite((item.offset - at) as usize));
+                }
+                bufs.push(Buf::for_overwrite(item.len as usize));
+                at = item.offset + item.len;
+            }
+            Op::Read { offset: batch.offset, bufs }
+        };
+        self.stats.borrow_mut().device_ops += 1;
+        let (leaf, started) = (self.clone(), self.rt.now());
+        // If the world ends first, the closure is dropped uncalled, and with it every completer, which tells its waiter.
+        self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
+    }
+
+    fn complete(self: &Rc<Self>, batch: Batch<Job>, started: Nanos, result: Result<Done>) {
+        let now = self.rt.now();
+        let Batch { prio, write, offset, len, items } = batch;
+        self.queue.borrow_mut().completed(prio, write, offset, &self.tunables.borrow());
+        match result {
+            Ok(done) => {
+                if write {
+                    self.written.set(self.written.get() + 1);
+                }
+                {
+                    let mut stats = self.stats.borrow_mut();
+                    for i in &items {
+                        stats.count(i.prio, write, i.len, now.since(i.since), now.since(started));
+                    }
+                }
+                hand_out(items, done, offset);
+            }
+            Err(_) if items.len() > 1 => {
+                // Whose sector it was shows when each goes alone.
+                for item in items {
+                    self.queue.borrow_mut().push(Item { gather: false, ..item });
+                }
+            }
+            Err(e) => {
+                let kind = kind_of(&e);
+                let verb = if write { "write" } else { "read" };
+                if kind != ErrorKind::Interrupted {
+                    let mut stats = self.stats.borrow_mut();
+                    let n = if write { &mut stats.errors.write } else { &mut stats.errors.read };
+                    *n += 1;
+                }
+                let error = Error::new(kind, format!("{}: {verb} of {len} bytes at {offset} failed: {e}", self.path));
+                for item in items {
+                    match item.payload {
+                        Job::Read { done, .. } => done.complete(Err(error.clone())),
+                        Job::Write { done, .. } => done.complete(Err(error.clone())),
+                    }
+                }
+            }
+        }
+        self.pump();
+    }
+}
+
+/// Gives every member of a completed batch what is its own; of the buffers of a read those between members are thrown away.
+fn hand_out(items: Vec<Item<Job>>, done: Done, offset: u64) {
+    let mut bufs = done.bufs.into_iter();
+    let mut at = offset;
+    for item in items {
+        match item.payload {
+            Job::Write { done, .. } => done.complete(Ok(())),
+            Job::Read { want, done } => {
+                let own = bufs.by_ref().find_map(|b| {
+                    let start = at;
+                    at += b.len() as u64;
+                    (start == item.offset).then_some(b)
+                });
+                let mut own = own.expect("a device gives back the buffers it was given");
+                own.truncate(want);
+                done.complete(Ok(own.freeze()));
+            }
+        }
+    }
+}
+
+/// A device's error is an I/O error, unless the world is ending.
+fn kind_of(e: &Error) -> ErrorKind {
+    if e.kind() == ErrorKind::Interrupted { ErrorKind::Interrupted } else { ErrorKind::Io }
+}

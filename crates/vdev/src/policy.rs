@@ -1,0 +1,364 @@
+//! What a leaf's queue issues next: classes, limits and the choice between them (behaviour 3.2).
+//!
+//! Every operation belongs to a class. A class has a minimum and a maximum of operations in flight at one leaf. First come the classes that are below
+//! their minimum, round-robin from the one after the last served, so that no class starves; then, in the order of priority, classes below their maximum.
+//! Two rules bend the limits: the maximum of async writes follows how much dirty data the pool holds (little: stay out of the readers' way; much: go all out),
+//! and the *non-interactive* classes (scrub, removal, initializing, rebuild) get next to nothing while interactive operations are in flight.
+//!
+//! All of it is a function of [`QueueState`], the tunables and the gauge; the shell in `leaf` only counts and submits.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// The I/O classes in the order of their priority.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Prio {
+    /// A read that somebody waits for.
+    SyncRead,
+    /// A write that somebody waits for: the intent log.
+    SyncWrite,
+    /// Prefetch.
+    AsyncRead,
+    /// What the sync of a txg writes.
+    AsyncWrite,
+    /// Scrub and resilver.
+    Scrub,
+    /// Device removal.
+    Removal,
+    /// Initializing free space.
+    Initializing,
+    /// Trim.
+    Trim,
+    /// Sequential rebuild.
+    Rebuild,
+}
+
+/// How many classes there are.
+pub const CLASSES: usize = 9;
+
+impl Prio {
+    /// All classes in the order of their priority.
+    pub const ALL: [Prio; CLASSES] = [
+        Prio::SyncRead,
+        Prio::SyncWrite,
+        Prio::AsyncRead,
+        Prio::AsyncWrite,
+        Prio::Scrub,
+        Prio::Removal,
+        Prio::Initializing,
+        Prio::Trim,
+        Prio::Rebuild,
+    ];
+
+    /// The place in [`Prio::ALL`] and in every array by class.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+    /// The name that `zpool iostat -q` uses for the class.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Prio::SyncRead => "syncq_read",
+            Prio::SyncWrite => "syncq_write",
+            Prio::AsyncRead => "asyncq_read",
+            Prio::AsyncWrite => "asyncq_write",
+            Prio::Scrub => "scrubq_read",
+            Prio::Removal => "removalq",
+            Prio::Initializing => "initq_write",
+            Prio::Trim => "trimq_write",
+            Prio::Rebuild => "rebuildq_write",
+        }
+    }
+    /// Whether the class gives way to interactive ones. Trim does not, and does not count as interactive work that others give way to only by its limits.
+    pub const fn is_interactive(self) -> bool {
+        !matches!(self, Prio::Scrub | Prio::Removal | Prio::Initializing | Prio::Rebuild)
+    }
+    /// Whether the class is served in the order of arrival; the others go by offset within half-second buckets.
+    pub const fn is_fifo(self) -> bool {
+        matches!(self, Prio::SyncRead | Prio::SyncWrite | Prio::Trim)
+    }
+}
+
+/// Bounds of the operations that one class may have in flight at one leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClassLimits {
+    /// Served before priorities count (`zfs_vdev_*_min_active`).
+    pub min_active: u32,
+    /// Never more than this (`zfs_vdev_*_max_active`).
+    pub max_active: u32,
+}
+
+/// The tunables of the leaf queue, with OpenZFS's defaults except where a field says otherwise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QueueTunables {
+    /// `zfs_vdev_<class>_{min,max}_active`, by [`Prio::index`].
+    pub classes: [ClassLimits; CLASSES],
+    /// `zfs_vdev_max_active`: operations in flight at one leaf, all classes together.
+    pub max_active: u32,
+    /// `zfs_vdev_async_write_active_min_dirty_percent`: below it async writes have their minimum in flight at most.
+    pub async_write_min_dirty_percent: u32,
+    /// `zfs_vdev_async_write_active_max_dirty_percent`: above it async writes have their maximum; between the two it rises linearly.
+    pub async_write_max_dirty_percent: u32,
+    /// `zfs_vdev_nia_delay`: completions without interactive work before non-interactive classes get their maximum.
+    pub nia_delay: u32,
+    /// `zfs_vdev_nia_credit`: non-interactive operations that may be issued between two interactive completions.
+    pub nia_credit: u32,
+    /// `zfs_vdev_aggregation_limit`: longest gathered operation in bytes, on media where distance costs time.
+    pub aggregation_limit: u64,
+    /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB; here it is 1 MiB, because an operation costs a system
+    /// call's worth of CPU and a gathered one costs no copy.
+    pub aggregation_limit_non_rotating: u64,
+    /// `zfs_vdev_read_gap_limit`: reads this many bytes apart are still gathered, the gap is read and thrown away. (Writes are gathered only without a
+    /// gap: `zfs_vdev_write_gap_limit` concerns padding of RAID-Z.)
+    pub read_gap: u64,
+}
+
+impl Default for QueueTunables {
+    fn default() -> QueueTunables {
+        let limits = |min_active, max_active| ClassLimits { min_active, max_active };
+        QueueTunables {
+            classes: [
+                limits(10, 10),
+                limits(10, 10),
+                limits(1, 3),
+                limits(2, 10),
+                limits(1, 3),
+                limits(1, 2),
+                limits(1, 1),
+                limits(1, 2),
+                limits(1, 3),
+            ],
+            max_active: 1000,
+            async_write_min_dirty_percent: 30,
+            async_write_max_dirty_percent: 60,
+            nia_delay: 5,
+            nia_credit: 5,
+            aggregation_limit: 1 << 20,
+            aggregation_limit_non_rotating: 1 << 20,
+            read_gap: 32 << 10,
+        }
+    }
+}
+
+impl QueueTunables {
+    /// The limits of a class.
+    pub fn class(&self, prio: Prio) -> ClassLimits {
+        self.classes[prio.index()]
+    }
+
+    /// How many async writes may be in flight when `dirty_percent` of the dirty-data limit is used. Division truncates, as in OpenZFS.
+    pub fn async_write_limit(&self, dirty_percent: u32) -> u32 {
+        let ClassLimits { min_active, max_active } = self.class(Prio::AsyncWrite);
+        let (low, high) = (self.async_write_min_dirty_percent, self.async_write_max_dirty_percent);
+        if dirty_percent < low {
+            return min_active;
+        }
+        if dirty_percent >= high || high <= low {
+            return max_active;
+        }
+        let rise = u64::from(max_active.saturating_sub(min_active));
+        min_active + (u64::from(dirty_percent - low) * rise / u64::from(high - low)) as u32
+    }
+}
+
+/// How full the pool's dirty-data limit is, in percent: set by the transaction layer, read by every leaf queue. While a sync task is pending the setter
+/// says 100, so that administrative work is not slowed down by a pool that has little to write.
+#[derive(Clone, Default, Debug)]
+pub struct DirtyGauge(pub Rc<Cell<u32>>);
+
+impl DirtyGauge {
+    /// Dirty data in percent of the limit.
+    pub fn percent(&self) -> u32 {
+        self.0.get()
+    }
+    /// Sets it.
+    pub fn set(&self, percent: u32) {
+        self.0.set(percent);
+    }
+}
+
+/// What the choice depends on: how much is queued and in flight, by class.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct QueueState {
+    /// Operations that wait.
+    pub queued: [u32; CLASSES],
+    /// Operations at the device; a gathered one counts once, for the class of the operation that led it.
+    pub active: [u32; CLASSES],
+    /// The class served last, as index.
+    pub last_class: usize,
+    /// Interactive operations at the device.
+    pub interactive_active: u32,
+    /// While interactive operations are in flight: how many non-interactive ones may still be issued. Otherwise: how many completions there were since the
+    /// last interactive one.
+    pub nia_credit: u32,
+}
+
+impl QueueState {
+    /// Operations at the device.
+    pub fn total_active(&self) -> u32 {
+        self.active.iter().sum()
+    }
+
+    /// One operation of `prio` goes to the device.
+    pub fn issued(&mut self, prio: Prio) {
+        self.active[prio.index()] += 1;
+        self.last_class = prio.index();
+        if prio.is_interactive() {
+            self.interactive_active += 1;
+            if self.interactive_active == 1 {
+                self.nia_credit = 1;
+            }
+        } else if self.interactive_active > 0 {
+            self.nia_credit = self.nia_credit.saturating_sub(1);
+        }
+    }
+
+    /// One operation of `prio` came back.
+    pub fn completed(&mut self, prio: Prio, t: &QueueTunables) {
+        self.active[prio.index()] -= 1;
+        if prio.is_interactive() {
+            self.interactive_active -= 1;
+            self.nia_credit = if self.interactive_active == 0 { 0 } else { t.nia_credit };
+        } else if self.interactive_active == 0 {
+            self.nia_credit = self.nia_credit.saturating_add(1);
+        }
+    }
+
+    fn min_active(&self, prio: Prio, t: &QueueTunables) -> u32 {
+        let min = t.class(prio).min_active;
+        if prio.is_interactive() || self.interactive_active == 0 { min } else { min.min(self.nia_credit) }
+    }
+
+    fn max_active(&self, prio: Prio, t: &QueueTunables, dirty_percent: u32) -> u32 {
+        let ClassLimits { min_active, max_active } = t.class(prio);
+        if prio == Prio::AsyncWrite {
+            return t.async_write_limit(dirty_percent);
+        }
+        if prio.is_interactive() {
+            max_active
+        } else if self.interactive_active > 0 {
+            min_active.min(self.nia_credit)
+        } else if self.nia_credit < t.nia_delay {
+            min_active.max(1)
+        } else {
+            max_active
+        }
+    }
+
+    /// The class that issues next, if any may.
+    pub fn next_class(&self, t: &QueueTunables, dirty_percent: u32) -> Option<Prio> {
+        if self.total_active() >= t.max_active {
+            return None;
+        }
+        let waits = |p: Prio| self.queued[p.index()] > 0;
+        let active = |p: Prio| self.active[p.index()];
+        let round_robin = (1..=CLASSES).map(|i| Prio::ALL[(self.last_class + i) % CLASSES]);
+        round_robin
+            .into_iter()
+            .find(|&p| waits(p) && active(p) < self.min_active(p, t))
+            .or_else(|| Prio::ALL.into_iter().find(|&p| waits(p) && active(p) < self.max_active(p, t, dirty_percent)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(queued: &[(Prio, u32)], active: &[(Prio, u32)]) -> QueueState {
+        let mut s = QueueState { last_class: CLASSES - 1, ..QueueState::default() };
+        for &(p, n) in queued {
+            s.queued[p.index()] = n;
+        }
+        for &(p, n) in active {
+            (0..n).for_each(|_| s.issued(p));
+        }
+        s.last_class = CLASSES - 1;
+        s
+    }
+
+    #[test]
+    fn the_ramp_of_async_writes() {
+        let t = QueueTunables::default();
+        for (percent, want) in [
+            (0, 2),
+            (29, 2),
+            (30, 2),
+            (33, 2),
+            (34, 3),
+            (45, 6),
+            (56, 8),
+            (57, 9),
+            (59, 9),
+            (60, 10),
+            (61, 10),
+            (100, 10),
+            (400, 10),
+        ] {
+            assert_eq!(t.async_write_limit(percent), want, "{percent} %");
+        }
+        let flat = QueueTunables { async_write_min_dirty_percent: 60, async_write_max_dirty_percent: 30, ..t };
+        assert_eq!((flat.async_write_limit(59), flat.async_write_limit(60)), (2, 10));
+    }
+
+    #[test]
+    fn minimums_go_round_then_priorities() {
+        use Prio::*;
+        let t = QueueTunables::default();
+        let all = [(SyncRead, 50), (SyncWrite, 50), (AsyncRead, 50), (AsyncWrite, 50), (Trim, 50)];
+        let table: &[(&[(Prio, u32)], u32, Option<Prio>)] = &[
+            (&[], 0, Some(SyncRead)),
+            (&[(SyncRead, 10)], 0, Some(SyncWrite)),
+            (&[(SyncRead, 10), (SyncWrite, 10)], 0, Some(AsyncRead)),
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 1)], 0, Some(AsyncWrite)),
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 1), (AsyncWrite, 2)], 0, Some(Trim)),
+            // Every minimum is served: now priorities.
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 1), (AsyncWrite, 2), (Trim, 1)], 0, Some(AsyncRead)),
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 3), (AsyncWrite, 2), (Trim, 1)], 0, Some(Trim)),
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 3), (AsyncWrite, 2), (Trim, 1)], 70, Some(AsyncWrite)),
+            (&[(SyncRead, 10), (SyncWrite, 10), (AsyncRead, 3), (AsyncWrite, 10), (Trim, 2)], 70, None),
+        ];
+        for (active, dirty, want) in table {
+            assert_eq!(state(&all, active).next_class(&t, *dirty), *want, "{active:?} at {dirty} %");
+        }
+        // Round-robin: after a sync read was served, the others' minimums come first.
+        let mut s = state(&all, &[]);
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            let p = s.next_class(&t, 0).expect("all have room");
+            s.issued(p);
+            order.push(p);
+        }
+        assert_eq!(order, [SyncRead, SyncWrite, AsyncRead, AsyncWrite, Trim, SyncRead]);
+        assert_eq!(state(&[], &[]).next_class(&t, 100), None);
+        let few = QueueTunables { max_active: 2, ..QueueTunables::default() };
+        assert_eq!(state(&all, &[(SyncRead, 2)]).next_class(&few, 0), None);
+    }
+
+    #[test]
+    fn scrub_gives_way_and_comes_back() {
+        use Prio::*;
+        let t = QueueTunables::default();
+        let mut s = state(&[(Scrub, 100)], &[(SyncRead, 1)]);
+        assert_eq!(s.nia_credit, 1);
+        assert_eq!(s.next_class(&t, 0), Some(Scrub));
+        s.issued(Scrub);
+        assert_eq!((s.nia_credit, s.next_class(&t, 0)), (0, None));
+        s.completed(Scrub, &t);
+        assert_eq!(s.next_class(&t, 0), None, "the credit is used up");
+        s.issued(SyncRead);
+        s.completed(SyncRead, &t);
+        assert_eq!((s.nia_credit, s.next_class(&t, 0)), (5, Some(Scrub)));
+        s.completed(SyncRead, &t);
+        assert_eq!(s.interactive_active, 0);
+        // Alone now: one at a time, until five have completed.
+        for _ in 0..5 {
+            assert_eq!(s.next_class(&t, 0), Some(Scrub));
+            s.issued(Scrub);
+            assert_eq!(s.next_class(&t, 0), None);
+            s.completed(Scrub, &t);
+        }
+        (0..3).for_each(|_| s.issued(Scrub));
+        assert_eq!(s.next_class(&t, 0), None);
+        s.completed(Scrub, &t);
+        assert_eq!(s.next_class(&t, 0), Some(Scrub), "three at most, and two are in flight");
+    }
+}

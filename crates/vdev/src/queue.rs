@@ -1,0 +1,307 @@
+//! The waiting room of a leaf: operations by class and by offset, neighbours gathered on the way out.
+//!
+//! Every waiting operation stands in two orders: its class's (arrival, or half-second bucket and offset) and that of offsets among operations of the same
+//! direction. [`Queue::next`] lets the policy choose a class, takes that class's first operation and grows it in both directions along the offsets, across
+//! classes, up to the aggregation limit. Nothing here submits: the leaf turns a [`Batch`] into one device operation and reports it back with
+//! [`Queue::completed`].
+//!
+//! Overlaps: waiting and active writes are disjoint at all times. What overlaps one of them is held aside in order of arrival until it does not.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use base::Nanos;
+use bdev::MAX_SEGMENTS;
+
+use crate::policy::{CLASSES, Prio, QueueState, QueueTunables};
+
+/// One operation; `payload` is the leaf's.
+#[derive(Debug)]
+pub(crate) struct Item<P> {
+    pub offset: u64,
+    pub len: u64,
+    pub write: bool,
+    pub prio: Prio,
+    /// When it entered the queue.
+    pub since: Nanos,
+    /// Whether it may be gathered with neighbours.
+    pub gather: bool,
+    /// Segments that it needs in a device operation.
+    pub segments: usize,
+    pub payload: P,
+}
+
+impl<P> Item<P> {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+/// What goes to the device as one operation.
+#[derive(Debug)]
+pub(crate) struct Batch<P> {
+    pub prio: Prio,
+    pub write: bool,
+    pub offset: u64,
+    /// From the first member's start to the last one's end.
+    pub len: u64,
+    /// By offset, disjoint; reads may have gaps between them.
+    pub items: Vec<Item<P>>,
+}
+
+/// Width of the time buckets of offset-ordered classes, as a shift of nanoseconds: 0.54 s.
+const BUCKET_SHIFT: u32 = 29;
+
+/// An operation's place in its class: bucket or arrival, offset, unique number with the direction in the lowest bit.
+type OrderKey = (u64, u64, u64);
+
+pub(crate) struct Queue<P> {
+    pub state: QueueState,
+    /// Waiting operations by direction (0 reads, 1 writes), by offset and unique number.
+    by_offset: [BTreeMap<(u64, u64), (OrderKey, Item<P>)>; 2],
+    order: [BTreeSet<OrderKey>; CLASSES],
+    /// Writes at the device: start to end, disjoint.
+    writing: BTreeMap<u64, u64>,
+    held: VecDeque<Item<P>>,
+    seq: u64,
+    last_offset: u64,
+}
+
+impl<P> Queue<P> {
+    pub fn new() -> Queue<P> {
+        Queue {
+            // Round-robin begins with the first class.
+            state: QueueState { last_class: CLASSES - 1, ..QueueState::default() },
+            by_offset: [BTreeMap::new(), BTreeMap::new()],
+            order: [const { BTreeSet::new() }; CLASSES],
+            writing: BTreeMap::new(),
+            held: VecDeque::new(),
+            seq: 0,
+            last_offset: 0,
+        }
+    }
+
+    /// Takes an operation in. `items` of length 0 do not exist.
+    pub fn push(&mut self, item: Item<P>) {
+        let behind_held = self.held.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), &item));
+        if behind_held || self.hits_a_write(&item) {
+            self.state.queued[item.prio.index()] += 1;
+            self.held.push_back(item);
+        } else {
+            self.state.queued[item.prio.index()] += 1;
+            self.enter(item);
+        }
+    }
+
+    /// Whether a waiting or active write overlaps `item`. Both kinds are disjoint among themselves, so looking at the last that starts below its end is enough.
+    fn hits_a_write(&self, item: &Item<P>) -> bool {
+        let active = self.writing.range(..item.end()).next_back();
+        let waiting = self.by_offset[1].range(..(item.end(), 0)).next_back();
+        active.is_some_and(|(_, &end)| end > item.offset) || waiting.is_some_and(|(_, (_, w))| w.end() > item.offset)
+    }
+
+    fn enter(&mut self, item: Item<P>) {
+        self.seq += 2;
+        let seq = self.seq | u64::from(item.write);
+        let major = if item.prio.is_fifo() { seq } else { item.since.0 >> BUCKET_SHIFT };
+        let key = (major, item.offset, seq);
+        self.order[item.prio.index()].insert(key);
+        self.by_offset[usize::from(item.write)].insert((item.offset, seq), (key, item));
+    }
+
+    fn take(&mut self, write: bool, key: (u64, u64)) -> Item<P> {
+        let (order, item) =
+            self.by_offset[usize::from(write)].remove(&key).expect("both orders hold the same operations");
+        self.order[item.prio.index()].remove(&order);
+        self.state.queued[item.prio.index()] -= 1;
+        item
+    }
+
+    /// The first operation of a class: of an offset-ordered one, what follows the last issued offset within the oldest bucket.
+    fn first_of(&self, prio: Prio) -> Option<OrderKey> {
+        let set = &self.order[prio.index()];
+        let first = *set.first()?;
+        if prio.is_fifo() {
+            return Some(first);
+        }
+        let ahead = set.range((first.0, self.last_offset, 0)..=(first.0, u64::MAX, u64::MAX)).next();
+        Some(ahead.copied().unwrap_or(first))
+    }
+
+    /// What to issue now, if anything may be. It counts as in flight from here on.
+    pub fn next(&mut self, t: &QueueTunables, limit: u64, dirty_percent: u32) -> Option<Batch<P>> {
+        // A class whose operations are all held aside counts as queued but has nothing to give: ask again without it.
+        let mut asked = self.state.clone();
+        let (prio, (_, offset, seq)) = loop {
+            let prio = asked.next_class(t, dirty_percent)?;
+            match self.first_of(prio) {
+                Some(key) => break (prio, key),
+                None => asked.queued[prio.index()] = 0,
+            }
+        };
+        let lead = self.take(seq & 1 == 1, (offset, seq));
+        let batch = self.gather(prio, lead, t, limit);
+        self.state.issued(prio);
+        self.last_offset = batch.offset + batch.len;
+        if batch.write {
+            self.writing.insert(batch.offset, batch.offset + batch.len);
+        }
+        Some(batch)
+    }
+
+    fn gather(&mut self, prio: Prio, lead: Item<P>, t: &QueueTunables, limit: u64) -> Batch<P> {
+        let write = lead.write;
+        let gap = if write { 0 } else { t.read_gap };
+        let (mut start, mut end, mut segments, gathers) = (lead.offset, lead.end(), lead.segments, lead.gather);
+        let mut before = Vec::new();
+        let mut items = vec![lead];
+        if gathers {
+            // One segment more for a gap's filler.
+            while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range(..(start, 0)).next_back() {
+                let fits = item.gather && end - item.offset <= limit && segments + item.segments < MAX_SEGMENTS;
+                if item.end() > start || start - item.end() > gap || !fits {
+                    break;
+                }
+                segments += item.segments + usize::from(item.end() != start);
+                start = item.offset;
+                before.push(self.take(write, key));
+            }
+            before.reverse();
+            before.append(&mut items);
+            items = before;
+            while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range((end, 0)..).next() {
+                let fits = item.gather && item.end() - start <= limit && segments + item.segments < MAX_SEGMENTS;
+                if item.offset - end > gap || !fits {
+                    break;
+                }
+                segments += item.segments + usize::from(item.offset != end);
+                end = item.end();
+                let item = self.take(write, key);
+                items.push(item);
+            }
+        }
+        Batch { prio, write, offset: start, len: end - start, items }
+    }
+
+    /// A batch that [`Queue::next`] gave out is over; what waited only for it enters its class.
+    pub fn completed(&mut self, prio: Prio, write: bool, offset: u64, t: &QueueTunables) {
+        self.state.completed(prio, t);
+        if !write {
+            return;
+        }
+        self.writing.remove(&offset);
+        if self.held.is_empty() {
+            return;
+        }
+        let mut still: VecDeque<Item<P>> = VecDeque::new();
+        for item in std::mem::take(&mut self.held) {
+            let behind = still.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), &item));
+            if behind || self.hits_a_write(&item) {
+                still.push_back(item);
+            } else {
+                self.enter(item);
+            }
+        }
+        self.held = still;
+    }
+}
+
+fn overlap<P>(start: u64, end: u64, item: &Item<P>) -> bool {
+    start < item.end() && item.offset < end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const K: u64 = 1 << 10;
+
+    fn item(id: u32, write: bool, prio: Prio, offset: u64, len: u64) -> Item<u32> {
+        Item { offset, len, write, prio, since: Nanos(0), gather: true, segments: 1, payload: id }
+    }
+
+    fn ids(b: &Batch<u32>) -> Vec<u32> {
+        b.items.iter().map(|i| i.payload).collect()
+    }
+
+    #[test]
+    fn writes_merge_only_without_a_gap_and_up_to_the_limit() {
+        let t = QueueTunables::default();
+        let mut q = Queue::new();
+        for i in 0..8 {
+            q.push(item(i, true, Prio::AsyncWrite, u64::from(i) * 128 * K, 128 * K));
+        }
+        q.push(item(99, true, Prio::AsyncWrite, 8 * 128 * K + 4 * K, 4 * K));
+        let b = q.next(&t, 512 * K, 0).expect("room");
+        assert_eq!((b.offset, b.len, ids(&b)), (0, 512 * K, vec![0, 1, 2, 3]));
+        let b = q.next(&t, 1 << 20, 0).expect("room");
+        assert_eq!((b.offset, b.len, ids(&b)), (512 * K, 512 * K, vec![4, 5, 6, 7]));
+        assert!(q.next(&t, 1 << 20, 0).is_none(), "two async writes while little is dirty");
+        assert_eq!(ids(&q.next(&t, 1 << 20, 100).expect("ten while much is")), [99]);
+    }
+
+    #[test]
+    fn reads_merge_over_small_gaps_and_across_classes() {
+        let t = QueueTunables::default();
+        let mut q = Queue::new();
+        q.push(item(1, false, Prio::AsyncRead, 100 * K, 8 * K));
+        q.push(item(2, false, Prio::SyncRead, 140 * K, 8 * K));
+        q.push(item(3, false, Prio::AsyncRead, 180 * K + 1024, 8 * K));
+        q.push(item(4, false, Prio::SyncRead, 144 * K, 8 * K));
+        let b = q.next(&t, 1 << 20, 0).expect("room");
+        assert_eq!((b.prio, b.offset, b.len, ids(&b)), (Prio::SyncRead, 100 * K, 48 * K, vec![1, 2]));
+        let b = q.next(&t, 1 << 20, 0).expect("room");
+        assert_eq!(ids(&b), [4, 3], "what overlaps is not gathered with the first, but with the next");
+        assert_eq!(q.state.queued, [0; CLASSES]);
+    }
+
+    #[test]
+    fn offset_order_resumes_and_arrival_order_does_not_sort() {
+        let t = QueueTunables::default();
+        let mut q = Queue::new();
+        for (i, o) in [(0, 50), (1, 10), (2, 70), (3, 30)] {
+            q.push(item(i, true, Prio::AsyncWrite, o << 20, K));
+        }
+        let mut order = Vec::new();
+        let mut late = Some(item(4, true, Prio::AsyncWrite, 5 << 20, K));
+        while let Some(b) = q.next(&t, 1 << 20, 100) {
+            order.extend(ids(&b));
+            if order.len() == 2 {
+                late.take().into_iter().for_each(|i| q.push(i));
+            }
+        }
+        assert_eq!(order, [1, 3, 0, 2, 4]);
+        let mut q = Queue::new();
+        for (i, o) in [(0, 50), (1, 10), (2, 70)] {
+            q.push(item(i, true, Prio::SyncWrite, o << 20, K));
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| q.next(&t, 1 << 20, 0)).flat_map(|b| ids(&b)).collect();
+        assert_eq!(order, [0, 1, 2]);
+        // An older bucket goes first, whatever its offset.
+        let mut q = Queue::new();
+        q.push(Item { since: Nanos(2 << BUCKET_SHIFT), ..item(0, true, Prio::AsyncWrite, 0, K) });
+        q.push(Item { since: Nanos(1 << BUCKET_SHIFT), ..item(1, true, Prio::AsyncWrite, 9 << 20, K) });
+        assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("room")), [1]);
+    }
+
+    #[test]
+    fn what_overlaps_a_write_waits_for_it_in_order() {
+        let t = QueueTunables::default();
+        let mut q = Queue::new();
+        q.push(item(0, true, Prio::AsyncWrite, 0, 8 * K));
+        q.push(item(1, true, Prio::AsyncWrite, 4 * K, 8 * K));
+        q.push(item(2, false, Prio::SyncRead, 4 * K, K));
+        q.push(item(3, true, Prio::SyncWrite, 11 * K, K));
+        q.push(item(4, false, Prio::SyncRead, 20 * K, K));
+        assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the read apart")), [4]);
+        assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the first write")), [0]);
+        assert!(q.next(&t, 1 << 20, 0).is_none());
+        q.completed(Prio::AsyncWrite, true, 0, &t);
+        assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the second write")), [1]);
+        assert!(q.next(&t, 1 << 20, 0).is_none(), "the read came after it, and the last write overlaps it");
+        q.completed(Prio::AsyncWrite, true, 4 * K, &t);
+        let rest: Vec<u32> = std::iter::from_fn(|| q.next(&t, 1 << 20, 0)).flat_map(|b| ids(&b)).collect();
+        assert_eq!(rest.len(), 2);
+        assert!(rest.contains(&2) && rest.contains(&3));
+        assert_eq!(q.state.queued, [0; CLASSES]);
+    }
+}
