@@ -1,0 +1,333 @@
+//! What one pool offers to its object sets, and what object sets ask of the layers above.
+//!
+//! Calls go down only. What the layers above must do for us is named here as small traits: account for blocks ([`BlockAccounting`]), grant space
+//! ([`SpaceGate`]), note the first use of a feature ([`FeatureUse`]). Feature flags and properties are pushed down by value.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use arc::Arc;
+use base::{Result, Txg};
+use bdev::Bytes;
+use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use ondisk::blkptr::Blkptr;
+use ondisk::object_type::ObjectType;
+use rt::Rt;
+use txg::TxgPool;
+use zio::{Prio, WriteDone, Zio};
+
+/// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and must not read or change the object set that calls.
+pub trait BlockAccounting {
+    /// `bp` (never a hole) became part of the object set in `txg`.
+    fn born(&self, bp: &Blkptr, txg: Txg);
+    /// `bp` (never a hole) is no longer part of the object set. The callee frees it or puts it in a deadlist.
+    fn kill(&self, bp: &Blkptr, txg: Txg);
+}
+
+/// Against which limit a transaction's space is checked (format page 14 section 1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxSpace {
+    /// Against quotas and the normal capacity.
+    Normal,
+    /// Frees more than it takes: quotas do not count, half of the slop space may be used.
+    NetFree,
+    /// Administration: a quarter of the slop space is kept.
+    Reserved,
+}
+
+/// Space promised to a transaction. Dropping it runs its closure, which tells the gate that the transaction has ended; the charge itself stays in flight until
+/// the transaction's txg has synced.
+#[derive(Default)]
+pub struct Reservation(pub Option<Box<dyn FnOnce()>>);
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+/// Who decides whether a transaction may take space.
+pub trait SpaceGate {
+    /// Promises `bytes`, the worst-case charge with inflation included (format page 14 section 2), in `txg`. Errors: `NoSpace`, `Quota`, or `Restart` to be
+    /// asked again in the next txg.
+    fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation>;
+}
+
+/// Notes per-dataset features at their first use.
+pub trait FeatureUse {
+    /// A block or dnode in `txg` needs the feature. Called in syncing context, any number of times.
+    fn activate(&self, feature_guid: &'static str, txg: Txg);
+}
+
+/// How much metadata is stored in an extra copy (property `redundant_metadata`, format page 02 section 4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RedundantMetadata {
+    /// All metadata.
+    All,
+    /// Metadata objects, and indirect blocks of data from level 2 on.
+    Most,
+    /// Little: indirect blocks from level 2 on of metadata objects.
+    Some,
+    /// None.
+    None,
+}
+
+/// The properties of an object set that decide how its blocks are stored; pushed down by the dataset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjsetProps {
+    /// Compression of user data.
+    pub compression: Compression,
+    /// Checksum of user data, and of metadata if it is good enough for that.
+    pub checksum: ChecksumAlgo,
+    /// Copies of user data, 1 to 3; metadata gets one more, at most 3. 3 for the MOS.
+    pub copies: u8,
+    /// Largest block of a file, in bytes.
+    pub recordsize: u32,
+    /// What metadata gets its extra copy.
+    pub redundant_metadata: RedundantMetadata,
+    /// Bytes of a new dnode of a file, 512 when legacy.
+    pub dnodesize: u32,
+}
+
+impl Default for ObjsetProps {
+    fn default() -> ObjsetProps {
+        ObjsetProps {
+            compression: Compression { algo: CompressAlgo::Off, level: 0 },
+            checksum: ChecksumAlgo::Fletcher4,
+            copies: 1,
+            recordsize: 128 << 10,
+            redundant_metadata: RedundantMetadata::All,
+            dnodesize: 512,
+        }
+    }
+}
+
+impl ObjsetProps {
+    /// The properties of the MOS.
+    pub fn mos() -> ObjsetProps {
+        ObjsetProps { copies: 3, ..ObjsetProps::default() }
+    }
+}
+
+/// How one block is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Policy {
+    pub compression: Compression,
+    pub checksum: ChecksumAlgo,
+    pub copies: u8,
+    pub embed: bool,
+    /// Whether the block is metadata: type, level or spill make it so.
+    pub metadata: bool,
+}
+
+/// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges (behaviour 3.1).
+pub(crate) const PASS_DONT_COMPRESS: u32 = 8;
+
+/// The storage policy of a block (format page 02 section 4). `dn_compress` and `dn_checksum` are the dnode's own settings, which count for data only.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn policy(
+    props: &ObjsetProps,
+    lz4: bool,
+    embedded_data: bool,
+    otype: ObjectType,
+    level: u8,
+    spill: bool,
+    dn_compress: u8,
+    dn_checksum: u8,
+    pass: u32,
+) -> Policy {
+    let metadata = level > 0 || spill || otype.is_metadata();
+    let best = Compression { algo: if lz4 { CompressAlgo::Lz4 } else { CompressAlgo::Lzjb }, level: 0 };
+    let on = |c: Compression| if c.algo == CompressAlgo::On { best } else { c };
+    let (mut compression, checksum, copies);
+    let set_checksum = match props.checksum {
+        ChecksumAlgo::Inherit | ChecksumAlgo::On => ChecksumAlgo::Fletcher4,
+        c => c,
+    };
+    if metadata {
+        compression = best;
+        checksum = if set_checksum.is_metadata_ok() { set_checksum } else { ChecksumAlgo::Fletcher4 };
+        let extra = match props.redundant_metadata {
+            RedundantMetadata::All => true,
+            RedundantMetadata::Most => level >= 2 || otype.is_metadata() || spill,
+            RedundantMetadata::Some => level >= 2 && otype.is_metadata(),
+            RedundantMetadata::None => false,
+        };
+        copies = props.copies + u8::from(extra);
+    } else {
+        compression = match CompressAlgo::from_u8(dn_compress) {
+            Some(algo) if dn_compress != 0 => on(Compression { algo, level: 0 }),
+            _ => on(props.compression),
+        };
+        checksum = match ChecksumAlgo::from_u8(dn_checksum) {
+            Some(c) if dn_checksum > ChecksumAlgo::On as u8 => c,
+            _ => set_checksum,
+        };
+        copies = props.copies;
+    }
+    if compression.algo == CompressAlgo::Inherit {
+        compression.algo = CompressAlgo::Off;
+    }
+    if pass >= PASS_DONT_COMPRESS {
+        compression = Compression { algo: CompressAlgo::Off, level: 0 };
+    }
+    Policy {
+        compression,
+        checksum,
+        copies: copies.clamp(1, 3),
+        embed: embedded_data && level == 0 && !otype.has_fill(),
+        metadata,
+    }
+}
+
+/// Feature flags that change how blocks are written; pushed down by the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DmuFeatures {
+    /// `hole_birth` is active: holes remember when they were punched.
+    pub hole_birth: bool,
+    /// `embedded_data` is enabled: tiny blocks go into their pointers.
+    pub embedded_data: bool,
+    /// `lz4_compress` is active: metadata uses it.
+    pub lz4: bool,
+}
+
+/// Settings of the DMU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DmuTunables {
+    /// Worst-case charge of a transaction is its bytes times this (`spa_asize_inflation`, format page 14 section 2).
+    pub asize_inflation: u64,
+    /// A transaction is charged for at least this many bytes: the largest allocation unit of the pool.
+    pub min_charge: u64,
+    /// Clean dnodes kept in memory per object set.
+    pub dnodes_max: usize,
+}
+
+impl Default for DmuTunables {
+    fn default() -> DmuTunables {
+        DmuTunables { asize_inflation: 24, min_charge: 4096, dnodes_max: 16 << 10 }
+    }
+}
+
+type Place = (u64, u64, u64);
+
+fn place(bp: &Blkptr) -> Place {
+    let dva = bp.dva(0);
+    (dva.w0 >> 32, dva.w1, bp.phys_birth().0)
+}
+
+struct Inner {
+    rt: Rt,
+    zio: Zio,
+    arc: Arc,
+    txg: TxgPool,
+    features: Cell<DmuFeatures>,
+    tunables: Cell<DmuTunables>,
+    /// Blocks whose device writes have not ended: they are read from here, since the device may still have what was there before.
+    in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
+}
+
+/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline. Cheap to clone.
+#[derive(Clone)]
+pub struct DmuCtx(Rc<Inner>);
+
+impl DmuCtx {
+    /// The context of a pool.
+    pub fn new(rt: Rt, zio: Zio, arc: Arc, txg: TxgPool, features: DmuFeatures) -> DmuCtx {
+        DmuCtx(Rc::new(Inner {
+            rt,
+            zio,
+            arc,
+            txg,
+            features: Cell::new(features),
+            tunables: Cell::default(),
+            in_flight: RefCell::default(),
+        }))
+    }
+    /// The world.
+    pub fn rt(&self) -> &Rt {
+        &self.0.rt
+    }
+    /// Block I/O.
+    pub fn zio(&self) -> &Zio {
+        &self.0.zio
+    }
+    /// The cache.
+    pub fn arc(&self) -> &Arc {
+        &self.0.arc
+    }
+    /// The txg pipeline.
+    pub fn txg(&self) -> &TxgPool {
+        &self.0.txg
+    }
+    /// Feature flags in force.
+    pub fn features(&self) -> DmuFeatures {
+        self.0.features.get()
+    }
+    /// Changes the feature flags; blocks written from now on follow.
+    pub fn set_features(&self, features: DmuFeatures) {
+        self.0.features.set(features);
+    }
+    /// Settings in force.
+    pub fn tunables(&self) -> DmuTunables {
+        self.0.tunables.get()
+    }
+    /// Changes the settings.
+    pub fn set_tunables(&self, tunables: DmuTunables) {
+        self.0.tunables.set(tunables);
+    }
+
+    /// The block: from a write that has not ended, the cache, or a device.
+    pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
+        match self.flying(bp) {
+            Some(b) => Ok(b),
+            None => self.0.arc.read(bp, Prio::SyncRead).await,
+        }
+    }
+    /// The block if it is in memory.
+    pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {
+        self.flying(bp).or_else(|| self.0.arc.peek(bp))
+    }
+    fn flying(&self, bp: &Blkptr) -> Option<Bytes> {
+        let map = self.0.in_flight.borrow();
+        if map.is_empty() || bp.ndvas() == 0 { None } else { map.get(&place(bp)).map(|(b, _)| b.clone()) }
+    }
+    /// Waits for the write of `bp`, if it has not ended: its place is about to be overwritten.
+    pub(crate) async fn landed(&self, bp: &Blkptr) -> Result<()> {
+        let done =
+            if bp.ndvas() == 0 { None } else { self.0.in_flight.borrow().get(&place(bp)).map(|(_, d)| d.clone()) };
+        match done {
+            Some(done) => done.await,
+            None => Ok(()),
+        }
+    }
+    /// Takes note of a block just issued, whose content is `data`.
+    pub(crate) fn issued(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool) {
+        if bp.ndvas() == 0 {
+            return;
+        }
+        if !done.is_done() {
+            self.0.in_flight.borrow_mut().insert(place(bp), (data.clone(), done.clone()));
+            let (weak, key) = (Rc::downgrade(&self.0), place(bp));
+            done.on_done(move |_| {
+                if let Some(ctx) = weak.upgrade() {
+                    let landed = ctx.in_flight.borrow_mut().remove(&key);
+                    drop(landed);
+                }
+            });
+        }
+        self.0.arc.insert(bp, data, metadata);
+    }
+    /// The block is no longer part of anything.
+    pub(crate) fn forget(&self, bp: &Blkptr) {
+        self.0.arc.forget(bp);
+    }
+    pub(crate) fn dirty_add(&self, txg: Txg, bytes: u64) {
+        self.0.txg.dirty_add(txg, bytes);
+    }
+    pub(crate) fn dirty_done(&self, txg: Txg, bytes: u64) {
+        self.0.txg.dirty_done(txg, bytes);
+    }
+}

@@ -1,0 +1,595 @@
+//! Reading and changing the data of an object.
+//!
+//! Reading a block: the newest txg that wrote or freed it decides, else the committed tree. Changing one: a whole block is simply put in the transaction's dirty
+//! state; a part of a block that the txg has not written yet starts from the content that an older txg or the disk has. Waiting for the disk, others may
+//! change the same block: such a read is marked (`State::spoil_rmw`) and done again, so no lock is held.
+
+use base::{Error, ErrorKind, Result};
+use bdev::{Buf, Bytes};
+use rt::join::Pipeline;
+
+use crate::dnode::{DirtyBlk, Dnode, ReadAhead, State, fit, resized};
+use crate::tx::Tx;
+
+/// Blocks that one read asks for side by side.
+const READ_WINDOW: usize = 32;
+/// Bytes that a sequential reader is kept ahead at most.
+const READ_AHEAD_MAX: u64 = 8 << 20;
+/// Reads in sequence after which reading ahead begins.
+const READ_AHEAD_MIN_RUN: u32 = 2;
+/// Highest offset that an object's data may end at.
+const MAX_OFFSET: u64 = i64::MAX as u64;
+
+/// What dirty state says about a block.
+pub(crate) enum Overlay {
+    /// Its content.
+    Data(Bytes),
+    /// It was freed; so were all blocks before this one.
+    Freed(u64),
+    /// Nothing: the committed tree decides.
+    None,
+}
+
+impl State {
+    /// What txgs up to `upto` (all if `None`) say about a block.
+    fn overlay_mut(&mut self, blkid: u64, upto: Option<base::Txg>) -> Overlay {
+        let mut best: Option<(base::Txg, usize)> = None;
+        let mut freed = None;
+        for (i, d) in self.dirty.iter().enumerate() {
+            let Some(d) = d else { continue };
+            if upto.is_some_and(|t| d.txg > t) || best.is_some_and(|(t, _)| t > d.txg) {
+                continue;
+            }
+            if d.blocks.contains_key(&blkid) {
+                (best, freed) = (Some((d.txg, i)), None);
+            } else if let Some(end) = d.freed.end_of(blkid) {
+                (best, freed) = (Some((d.txg, i)), Some(end));
+            } else if d.free {
+                (best, freed) = (Some((d.txg, i)), Some(u64::MAX));
+            }
+        }
+        match (best, freed) {
+            (None, _) => Overlay::None,
+            (Some(_), Some(end)) => Overlay::Freed(end),
+            (Some((_, i)), None) => {
+                let blk = self.dirty[i].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
+                Overlay::Data(blk.share())
+            }
+        }
+    }
+    /// Whether the committed tree surely has nothing at `blkid`.
+    fn beyond_committed(&self, blkid: u64) -> bool {
+        !self.on_disk || blkid > self.phys.maxblkid
+    }
+}
+
+impl Dnode {
+    pub(crate) fn overlay(&self, blkid: u64) -> Overlay {
+        let mut st = self.n.st.borrow_mut();
+        if st.is_dirty() { st.overlay_mut(blkid, None) } else { Overlay::None }
+    }
+
+    /// The block as the newest txg sees it, `None` for a hole.
+    pub(crate) async fn block(&self, blkid: u64) -> Result<Option<Bytes>> {
+        match self.overlay(blkid) {
+            Overlay::Data(b) => Ok(Some(b)),
+            Overlay::Freed(_) => Ok(None),
+            Overlay::None if self.n.st.borrow().beyond_committed(blkid) => Ok(None),
+            Overlay::None => self.read_committed(blkid).await,
+        }
+    }
+
+    /// The block if it is at hand without waiting: dirty, cached, or a hole that is known to be one (zeros).
+    pub fn peek_block(&self, blkid: u64) -> Option<Bytes> {
+        let size = self.block_size() as usize;
+        match self.overlay(blkid) {
+            Overlay::Data(b) => return Some(fit(b, size)),
+            Overlay::Freed(_) => return Some(Bytes::zeroed(size)),
+            Overlay::None => {}
+        }
+        if self.n.st.borrow().beyond_committed(blkid) {
+            return Some(Bytes::zeroed(size));
+        }
+        let bp = self.lookup_cached(blkid)?;
+        if bp.is_hole() { Some(Bytes::zeroed(size)) } else { self.os.ctx.peek(&bp).map(|b| fit(b, size)) }
+    }
+
+    /// The whole block, zeros for a hole.
+    pub async fn read_block(&self, blkid: u64) -> Result<Bytes> {
+        if let Some(b) = self.peek_block(blkid) {
+            return Ok(b);
+        }
+        let data = self.block(blkid).await?;
+        let size = self.block_size() as usize;
+        Ok(data.map_or_else(|| Bytes::zeroed(size), |b| fit(b, size)))
+    }
+
+    /// Fills `buf` from offset `off`. Holes, and everything past the last block, read as zeros.
+    pub async fn read(&self, off: u64, buf: &mut [u8]) -> Result<()> {
+        let size = u64::from(self.block_size());
+        let mut at = 0usize;
+        if (off % size) + buf.len() as u64 > size {
+            for part in self.read_range(off, buf.len() as u64).await? {
+                buf[at..at + part.len()].copy_from_slice(&part);
+                at += part.len();
+            }
+            return Ok(());
+        }
+        let block = self.read_block(off / size).await?;
+        let from = (off % size) as usize;
+        // The block may have been resized while it was read.
+        let have = block.get(from..).unwrap_or(&[]);
+        let n = have.len().min(buf.len());
+        buf[..n].copy_from_slice(&have[..n]);
+        buf[n..].fill(0);
+        Ok(())
+    }
+
+    /// `len` bytes from offset `off` as slices of blocks, in order, without a copy.
+    pub async fn read_range(&self, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        let mut out = Vec::new();
+        let Some(end) = off.checked_add(len) else {
+            return Err(Error::invalid(format!("object {}: read of {len} bytes at {off}", self.n.obj)));
+        };
+        if len == 0 {
+            return Ok(out);
+        }
+        let size = u64::from(self.block_size());
+        let (first, last) = (off / size, (end - 1) / size);
+        self.sequential(first, last, size);
+        let cut = |blkid: u64, block: Bytes| {
+            let start = blkid * size;
+            let (from, to) = (off.max(start) - start, end.min(start.saturating_add(size)) - start);
+            fit(block, size as usize).slice(from as usize..to as usize)
+        };
+        // What is at hand needs no window of futures.
+        let mut blkid = first;
+        while blkid <= last {
+            let Some(block) = self.peek_block(blkid) else { break };
+            out.push(cut(blkid, block));
+            blkid += 1;
+        }
+        if blkid > last {
+            return Ok(out);
+        }
+        let mut window = Pipeline::new(READ_WINDOW);
+        let mut taken = blkid;
+        while blkid <= last {
+            if let Some(block) = window.push(self.read_block(blkid)).await {
+                out.push(cut(taken, block?));
+                taken += 1;
+            }
+            blkid += 1;
+        }
+        while let Some(block) = window.next().await {
+            out.push(cut(taken, block?));
+            taken += 1;
+        }
+        Ok(out)
+    }
+
+    /// Recognises sequential readers and reads ahead for them.
+    fn sequential(&self, first: u64, last: u64, size: u64) {
+        let mut ra = self.n.read_ahead.get();
+        if first == ra.next || (ra.next > 0 && first + 1 == ra.next) {
+            ra.run = ra.run.saturating_add(1);
+        } else {
+            ra = ReadAhead::default();
+        }
+        ra.next = last + 1;
+        let max = self.max_blkid();
+        if ra.run >= READ_AHEAD_MIN_RUN {
+            let span = (last - first + 1).saturating_mul(1 << ra.run.min(5)).min((READ_AHEAD_MAX / size).max(1));
+            let (from, to) = (ra.ahead.max(last + 1), (last + span).min(max));
+            // A quarter of the distance at a time, so that tasks are few.
+            if from <= to && (to - from >= span / 4 || to == max) {
+                ra.ahead = to + 1;
+                self.prefetch_blocks(from, to);
+            }
+        }
+        self.n.read_ahead.set(ra);
+    }
+
+    /// Reads `len` bytes from `off` into the cache without waiting for them.
+    pub fn prefetch(&self, off: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let size = u64::from(self.block_size());
+        let last = (off.saturating_add(len - 1) / size).min(self.max_blkid());
+        let first = off / size;
+        if first <= last {
+            self.prefetch_blocks(first, last.min(first + READ_AHEAD_MAX / size));
+        }
+    }
+
+    fn prefetch_blocks(&self, first: u64, last: u64) {
+        let dn = self.clone();
+        self.os.ctx.rt().spawn("dmu prefetch", async move {
+            let mut window = Pipeline::new(READ_WINDOW);
+            for blkid in first..=last {
+                if !matches!(dn.overlay(blkid), Overlay::None) {
+                    continue;
+                }
+                // An error is met again, and reported, by whoever needs the block.
+                window.push(dn.read_committed(blkid)).await;
+            }
+            while window.next().await.is_some() {}
+        });
+    }
+
+    /// Writes `data` at offset `off`.
+    pub async fn write(&self, off: u64, data: &[u8], tx: &Tx) -> Result<()> {
+        let size = self.check_write(off, data.len() as u64)?;
+        let mut at = 0usize;
+        while at < data.len() {
+            let pos = off + at as u64;
+            let from = (pos % size) as usize;
+            let n = (size as usize - from).min(data.len() - at);
+            let part = &data[at..at + n];
+            if n == size as usize {
+                self.put_block(pos / size, DirtyBlk::Mut(Buf::copy_from(part)), tx)?;
+            } else {
+                self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at offset `off`; aligned whole blocks are taken without a copy.
+    pub async fn write_bytes(&self, off: u64, data: Bytes, tx: &Tx) -> Result<()> {
+        let size = self.check_write(off, data.len() as u64)?;
+        let mut at = 0usize;
+        while at < data.len() {
+            let pos = off + at as u64;
+            let from = (pos % size) as usize;
+            let n = (size as usize - from).min(data.len() - at);
+            if n == size as usize {
+                self.put_block(pos / size, DirtyBlk::Frozen(data.slice(at..at + n)), tx)?;
+            } else {
+                let part = &data[at..at + n];
+                self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
+            }
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Changes a block in place: `f` gets its present content (zeros for a hole).
+    pub async fn update_block<R>(&self, blkid: u64, tx: &Tx, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
+        let size = self.check_write(blkid.saturating_mul(u64::from(self.block_size())), 1)?;
+        self.modify(blkid, (0, size as usize), tx, f).await
+    }
+
+    /// Checks a write and gives the block size.
+    fn check_write(&self, off: u64, len: u64) -> Result<u64> {
+        self.check_tx()?;
+        let size = u64::from(self.block_size());
+        let end = off.checked_add(len).filter(|&e| e <= MAX_OFFSET - size);
+        let Some(end) = end else {
+            return Err(Error::new(ErrorKind::TooBig, format!("object {}: write of {len} bytes at {off}", self.n.obj)));
+        };
+        if end > size && !size.is_power_of_two() {
+            return Err(Error::invalid(format!(
+                "object {} has one block of {size} bytes and cannot get a second",
+                self.n.obj
+            )));
+        }
+        Ok(size)
+    }
+
+    /// Puts a whole block into the transaction's dirty state.
+    fn put_block(&self, blkid: u64, mut blk: DirtyBlk, tx: &Tx) -> Result<()> {
+        let mut st = self.n.st.borrow_mut();
+        if blk.as_slice().len() != st.blksz as usize {
+            blk.resize(st.blksz as usize);
+        }
+        for i in st.newer_than(tx.txg()) {
+            let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
+            if let Some(b) = d.blocks.get_mut(&blkid) {
+                *b = DirtyBlk::Frozen(blk.share());
+                d.mods += 1;
+            }
+        }
+        self.insert(&mut st, blkid, blk, tx);
+        Ok(())
+    }
+
+    /// Puts the block into the txg's state, with everything that goes along.
+    fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, tx: &Tx) {
+        let len = blk.as_slice().len() as u64;
+        if self.slot(st, tx).blocks.insert(blkid, blk).is_none() && !self.is_special() {
+            self.os.ctx.dirty_add(tx.txg(), len);
+        }
+        for i in st.newer_than(tx.txg()) {
+            let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
+            d.freed.remove_one(blkid);
+            d.cap = d.cap.map(|c| c.max(blkid));
+        }
+        st.maxblkid = st.maxblkid.max(blkid);
+        st.spoil_rmw(blkid, blkid + 1);
+    }
+
+    /// Whether the object lives in the object set block: what is written of it while syncing is not dirty data of anybody's.
+    pub(crate) fn is_special(&self) -> bool {
+        self.n.obj == base::ObjectId::META || self.n.obj.0 >= base::ObjectId::PROJECTUSED.0
+    }
+
+    /// Changes bytes `range` of a block: `f` gets the whole newest content and changes nothing outside the range.
+    pub(crate) async fn modify<R>(
+        &self,
+        blkid: u64,
+        range: (usize, usize),
+        tx: &Tx,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        let mut base = None;
+        let mut f = f;
+        loop {
+            match self.try_modify(blkid, range, tx, base.take(), f) {
+                Ok(r) => return Ok(r),
+                Err(again) => f = again,
+            }
+            let id = self.n.st.borrow_mut().rmw_begin(blkid);
+            let guard = RmwGuard { dn: self, id };
+            let data = self.read_committed(blkid).await;
+            drop_guard(guard, &mut base, data)?;
+            self.check_tx()?;
+        }
+    }
+
+    /// As [`Dnode::modify`], unless committed content is needed: `f` comes back. `base` is that content (`Some(None)`: a hole).
+    fn try_modify<R, F: FnOnce(&mut [u8]) -> R>(
+        &self,
+        blkid: u64,
+        range: (usize, usize),
+        tx: &Tx,
+        base: Option<Option<Bytes>>,
+        f: F,
+    ) -> Result<R, F> {
+        let mut st = self.n.st.borrow_mut();
+        let st = &mut *st;
+        let size = st.blksz as usize;
+        let there =
+            st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains_key(&blkid));
+        if !there {
+            let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
+                Overlay::Data(b) => resized(&b, size),
+                Overlay::Freed(_) => Buf::zeroed(size),
+                Overlay::None if st.beyond_committed(blkid) => Buf::zeroed(size),
+                Overlay::None => match base {
+                    None => return Err(f),
+                    Some(None) => Buf::zeroed(size),
+                    Some(Some(b)) => resized(&b, size),
+                },
+            };
+            self.insert(st, blkid, DirtyBlk::Mut(buf), tx);
+        } else {
+            // Counts the change, and brings the block to the present block size if a newer txg changed that.
+            self.slot(st, tx);
+        }
+        let newer: Vec<usize> = st
+            .newer_than(tx.txg())
+            .filter(|&i| st.dirty[i].as_ref().is_some_and(|d| d.blocks.contains_key(&blkid)))
+            .collect();
+        let at = tx.txg().slot();
+        let newest = newer.first().copied().unwrap_or(at);
+        let r = {
+            let blk = st.dirty[newest].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
+            f(blk.make_mut())
+        };
+        if newest != at {
+            let blk = st.dirty[newest].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
+            let changed = blk.share();
+            for &i in newer[1..].iter().chain([&at]) {
+                let d = st.dirty[i].as_mut().expect("just found");
+                d.mods += 1;
+                let b = d.blocks.get_mut(&blkid).expect("just found").make_mut();
+                b[range.0..range.1].copy_from_slice(&changed[range.0..range.1]);
+            }
+        }
+        Ok(r)
+    }
+
+    /// Changes the block size. Only while at most block 0 exists; its content is kept, cut or padded with zeros.
+    pub fn set_block_size(&self, blksz: u32, tx: &Tx) -> Result<()> {
+        self.check_tx()?;
+        if blksz == 0 || !blksz.is_multiple_of(512) || u64::from(blksz) > base::MAX_BLOCK {
+            return Err(Error::invalid(format!("object {}: block size {blksz}", self.n.obj)));
+        }
+        let mut st = self.n.st.borrow_mut();
+        let st = &mut *st;
+        if st.blksz == blksz {
+            return Ok(());
+        }
+        if st.maxblkid != 0 {
+            return Err(Error::invalid(format!(
+                "object {} has more than one block: its block size cannot change",
+                self.n.obj
+            )));
+        }
+        st.blksz = blksz;
+        st.spoil_rmw(0, 1);
+        let txg = tx.txg();
+        self.slot(st, tx).blksz = Some(blksz);
+        let special = self.is_special();
+        let ctx = &self.os.ctx;
+        for i in st.newer_than(txg).chain([txg.slot()]) {
+            let d = st.dirty[i].as_mut().expect("slots in use");
+            if d.blksz.is_some() {
+                d.blksz = Some(blksz);
+            }
+            if let Some(b) = d.blocks.get_mut(&0) {
+                let old = b.as_slice().len() as u64;
+                b.resize(blksz as usize);
+                if !special {
+                    ctx.dirty_add(d.txg, u64::from(blksz));
+                    ctx.dirty_done(d.txg, old);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees `len` bytes from `off` (`u64::MAX`: to the end): whole blocks become holes, partial blocks at the edges are zeroed. Freeing up to the end lowers the
+    /// highest block id.
+    pub async fn free_range(&self, off: u64, len: u64, tx: &Tx) -> Result<()> {
+        self.check_tx()?;
+        if len == 0 {
+            return Ok(());
+        }
+        let size = u64::from(self.block_size());
+        let max = self.max_blkid();
+        let data_end = (max + 1).saturating_mul(size);
+        let end = off.saturating_add(len);
+        if off >= data_end {
+            return Ok(());
+        }
+        let to_end = end >= data_end;
+        let first = off.div_ceil(size);
+        if !off.is_multiple_of(size) {
+            let start = off - off % size;
+            self.zero_part(off / size, (off - start) as usize, (end.min(start + size) - start) as usize, tx).await?;
+        }
+        if to_end {
+            if first <= max {
+                self.free_blocks(first, u64::MAX, Some(first.saturating_sub(1)), tx);
+            }
+            return Ok(());
+        }
+        let last = end / size;
+        if last > first {
+            self.free_blocks(first, last, None, tx);
+        }
+        if last >= first && !end.is_multiple_of(size) {
+            self.zero_part(last, 0, (end % size) as usize, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes part of a block, unless it is a hole anyway.
+    async fn zero_part(&self, blkid: u64, from: usize, to: usize, tx: &Tx) -> Result<()> {
+        let hole = match self.overlay(blkid) {
+            Overlay::Data(_) => false,
+            Overlay::Freed(_) => true,
+            Overlay::None if self.n.st.borrow().beyond_committed(blkid) => true,
+            Overlay::None => {
+                self.retry(async || self.lookup(blkid).await).await?.is_hole()
+                    && matches!(self.overlay(blkid), Overlay::None)
+            }
+        };
+        if hole { Ok(()) } else { self.modify(blkid, (from, to), tx, |b| b[from..to].fill(0)).await }
+    }
+
+    /// Frees blocks `first..end`.
+    fn free_blocks(&self, first: u64, end: u64, cap: Option<u64>, tx: &Tx) {
+        let mut st = self.n.st.borrow_mut();
+        let st = &mut *st;
+        st.spoil_rmw(first, end);
+        let slot = self.slot(st, tx);
+        slot.freed.insert(first, end);
+        if let Some(c) = cap {
+            slot.cap = Some(slot.cap.map_or(c, |old| old.min(c)));
+            st.maxblkid = st.maxblkid.min(c);
+        }
+        for i in st.newer_than(tx.txg()).chain([tx.txg().slot()]) {
+            let d = st.dirty[i].as_mut().expect("slots in use");
+            d.mods += 1;
+            let mut gone = d.blocks.split_off(&first);
+            if end != u64::MAX {
+                d.blocks.append(&mut gone.split_off(&end));
+            }
+            self.release(d.txg, gone);
+        }
+    }
+
+    /// Blocks that will not be written after all.
+    pub(crate) fn release(&self, txg: base::Txg, gone: std::collections::BTreeMap<u64, DirtyBlk>) {
+        if !self.is_special() && !gone.is_empty() {
+            self.os.ctx.dirty_done(txg, gone.values().map(|b| b.as_slice().len() as u64).sum());
+        }
+    }
+
+    /// The first block at or after `from` that has data, as the newest txg sees it.
+    pub(crate) async fn next_data_block(&self, from: u64) -> Result<Option<u64>> {
+        let mut from = from;
+        loop {
+            let dirty = {
+                let st = self.n.st.borrow();
+                st.newest_first().filter_map(|d| d.blocks.range(from..).next().map(|(&b, _)| b)).min()
+            };
+            let Some(blkid) = [dirty, self.next_committed(from).await?].into_iter().flatten().min() else {
+                return Ok(None);
+            };
+            match self.overlay(blkid) {
+                Overlay::Freed(u64::MAX) => {
+                    // Everything committed from here on is gone; newer blocks may follow.
+                    let st = self.n.st.borrow();
+                    let next =
+                        st.newest_first().filter_map(|d| d.blocks.range(blkid + 1..).next().map(|(&b, _)| b)).min();
+                    match next {
+                        Some(b) => from = b,
+                        None => return Ok(None),
+                    }
+                }
+                // A newer txg may have written blocks inside the range that an older one freed.
+                Overlay::Freed(end) => {
+                    let st = self.n.st.borrow();
+                    let next =
+                        st.newest_first().filter_map(|d| d.blocks.range(blkid + 1..end).next().map(|(&b, _)| b)).min();
+                    from = next.unwrap_or(end);
+                }
+                _ => return Ok(Some(blkid)),
+            }
+        }
+    }
+
+    /// The first offset at or after `off` where data may be; `None` when only holes follow.
+    pub async fn next_data(&self, off: u64) -> Result<Option<u64>> {
+        let size = u64::from(self.block_size());
+        Ok(self.next_data_block(off / size).await?.map(|b| off.max(b * size)))
+    }
+
+    /// The first offset at or after `off` where a hole begins, at most the end of the last block.
+    pub async fn next_hole(&self, off: u64) -> Result<u64> {
+        let size = u64::from(self.block_size());
+        let mut blkid = off / size;
+        let max = self.max_blkid();
+        while blkid <= max {
+            let hole = match self.overlay(blkid) {
+                Overlay::Data(_) => false,
+                Overlay::Freed(_) => true,
+                Overlay::None => self.retry(async || self.lookup(blkid).await).await?.is_hole(),
+            };
+            if hole {
+                break;
+            }
+            blkid += 1;
+        }
+        Ok(off.max(blkid * size))
+    }
+}
+
+/// Takes a read for a partial write off the list, even when its task is dropped while waiting.
+struct RmwGuard<'a> {
+    dn: &'a Dnode,
+    id: u64,
+}
+
+impl Drop for RmwGuard<'_> {
+    fn drop(&mut self) {
+        self.dn.n.st.borrow_mut().rmw_end(self.id);
+    }
+}
+
+/// Ends the read; keeps what it found if that still counts.
+fn drop_guard(guard: RmwGuard<'_>, base: &mut Option<Option<Bytes>>, data: Result<Option<Bytes>>) -> Result<()> {
+    let fresh = guard.dn.n.st.borrow_mut().rmw_end(guard.id);
+    drop(guard);
+    let data = data?;
+    if fresh {
+        *base = Some(data);
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! Objects and object sets: dnodes, block trees, transactions, syncing, ZAPs, system attributes.
+//!
+//! An *object set* is an array of objects (the MOS, a file system, a volume). An *object* is a dnode: a tree of data blocks of one size, plus a
+//! small *bonus* and perhaps a *spill* block. All changes are made under a [`Tx`], which belongs to a transaction group; they stay in memory
+//! until [`Objset::sync`] of that group writes them copy-on-write.
+//!
+//! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying), `tree` (walking committed block trees),
+//! `alloc` (object numbers), `objset`, `sync_dnode` and `sync` (writing), `userused` (space by owner); on top of them `zap`, `sa`, `bpobj`.
+
+pub mod bpobj;
+pub mod sa;
+pub mod zap;
+
+mod alloc;
+mod ctx;
+mod dnode;
+mod dnode_io;
+mod objset;
+mod ranges;
+mod sync;
+mod sync_dnode;
+mod tree;
+mod tx;
+mod userused;
+
+pub use alloc::ObjSpec;
+pub use ctx::{
+    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, RedundantMetadata, Reservation,
+    SpaceGate, TxSpace,
+};
+pub use dnode::Dnode;
+pub use objset::{Objset, ObjsetHooks};
+pub use sync::SyncedRoot;
+pub use tx::{Tx, TxPlan};
+
+/// A boxed future that is not `Send`: what object-safe async methods return.
+pub type LocalBoxFuture<'a, T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + 'a>>;

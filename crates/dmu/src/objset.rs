@@ -1,0 +1,435 @@
+//! Object sets: an array of objects under one block.
+//!
+//! In memory an object set is the header part of its block, the meta-dnode (whose data are the dnodes of all objects), the three accounting dnodes, and a map of
+//! cached dnodes. The map holds every dnode that has a handle or unsynced changes, and clean ones that nobody holds as long as there is room.
+//! Changes are noted per txg (`dirty`); [`Objset::sync`] (module `sync`) writes them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
+use ondisk::blkptr::Blkptr;
+use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::{ObjsetPhys, ObjsetType};
+use ondisk::zil::ZilHeader;
+use rt::TaskId;
+use rt::sync::Notify;
+
+use crate::alloc::AllocState;
+use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
+use crate::dnode::{Dnode, DnodeInner};
+use crate::tx::Tx;
+
+/// Estimate of the memory that a cached dnode takes, in bytes.
+const DNODE_MEMORY: i64 = 1536;
+/// Levels of a new meta-dnode outside of the MOS (format page 03 section 3).
+const META_LEVELS: u8 = 6;
+
+/// Changes of the header part, waiting for their txg.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct HeaderChange {
+    pub zil: Option<ZilHeader>,
+    pub flags: Option<u64>,
+    /// The block is to be written though nothing else changed.
+    pub touch: bool,
+}
+
+pub(crate) struct ObjsetInner {
+    pub ctx: DmuCtx,
+    pub id: u64,
+    pub writable: bool,
+    /// Header as last synced; its dnodes are not kept up to date here.
+    pub phys: RefCell<ObjsetPhys>,
+    pub root: Cell<Blkptr>,
+    pub header: [Cell<Option<HeaderChange>>; TXG_SIZE],
+    pub meta: Rc<DnodeInner>,
+    /// Objects -1, -2, -3; made when first needed.
+    pub accounting: RefCell<[Option<Rc<DnodeInner>>; 3]>,
+    pub map: RefCell<BTreeMap<u64, Rc<DnodeInner>>>,
+    /// Where the eviction sweep goes on.
+    sweep: Cell<u64>,
+    /// Counts dnodes that left the map: what was read before may be older than what was written meanwhile.
+    pub evictions: Cell<u64>,
+    pub dirty: [RefCell<BTreeMap<u64, Rc<DnodeInner>>>; TXG_SIZE],
+    /// The txg that each slot of `dirty` and `header` belongs to.
+    dirty_txg: [Cell<Txg>; TXG_SIZE],
+    pub props: Cell<ObjsetProps>,
+    pub acct: Rc<dyn BlockAccounting>,
+    pub gate: Option<Rc<dyn SpaceGate>>,
+    pub feat: Option<Rc<dyn FeatureUse>>,
+    pub alloc: RefCell<AllocState>,
+    /// The task that syncs this object set now.
+    pub sync_task: Cell<Option<TaskId>>,
+    /// A sync of one object, or of the whole, has ended.
+    pub synced: Notify,
+}
+
+/// An object set. Cheap to clone.
+#[derive(Clone)]
+pub struct Objset(pub(crate) Rc<ObjsetInner>);
+
+/// What the layers above do for an object set.
+pub struct ObjsetHooks {
+    /// Accounts for its blocks.
+    pub acct: Rc<dyn BlockAccounting>,
+    /// Grants space to its transactions; none: unlimited.
+    pub gate: Option<Rc<dyn SpaceGate>>,
+    /// Notes features used.
+    pub feat: Option<Rc<dyn FeatureUse>>,
+}
+
+impl ObjsetInner {
+    pub(crate) fn note_dirty(&self, txg: Txg, n: &Rc<DnodeInner>) {
+        self.enter_slot(txg);
+        self.dirty[txg.slot()].borrow_mut().insert(n.obj.0, n.clone());
+    }
+    /// Takes the slot for `txg`; what a synced txg left is gone.
+    fn enter_slot(&self, txg: Txg) {
+        let slot = txg.slot();
+        if self.dirty_txg[slot].get() != txg {
+            let left = self.dirty[slot].borrow().len();
+            assert!(left == 0 && self.header[slot].get().is_none(), "txg {} never synced", self.dirty_txg[slot].get());
+            self.dirty_txg[slot].set(txg);
+        }
+    }
+    /// Whether a task other than this one syncs the object set.
+    pub(crate) fn is_syncing(&self) -> bool {
+        self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
+    }
+    /// Waits until the sync that runs, if any, has finished with some object.
+    pub(crate) async fn sync_step(&self) {
+        if self.is_syncing() {
+            self.synced.notified().await;
+        }
+    }
+    pub(crate) fn change_header(&self, txg: Txg, f: impl FnOnce(&mut HeaderChange)) {
+        self.enter_slot(txg);
+        let mut h = self.header[txg.slot()].get().unwrap_or_default();
+        f(&mut h);
+        self.header[txg.slot()].set(Some(h));
+    }
+    /// The newest value that some header change gives.
+    fn newest<T>(&self, get: impl Fn(&HeaderChange) -> Option<T>) -> Option<T> {
+        let mut best: Option<(Txg, T)> = None;
+        for (h, txg) in self.header.iter().zip(&self.dirty_txg) {
+            if let Some(v) = h.get().as_ref().and_then(&get)
+                && best.as_ref().is_none_or(|(t, _)| *t < txg.get())
+            {
+                best = Some((txg.get(), v));
+            }
+        }
+        best.map(|(_, v)| v)
+    }
+    /// Drops clean dnodes that nobody holds until there are at most as many as allowed, looking at a bounded number.
+    fn evict(&self) {
+        let max = self.ctx.tunables().dnodes_max;
+        let mut map = self.map.borrow_mut();
+        let mut looks = 64;
+        let mut gone = Vec::new();
+        while map.len() > max && looks > 0 {
+            let next =
+                map.range((Bound::Excluded(self.sweep.get()), Bound::Unbounded)).next().map(|(&k, v)| (k, v.clone()));
+            let Some((obj, n)) = next else {
+                self.sweep.set(0);
+                looks -= 1;
+                continue;
+            };
+            looks -= 1;
+            self.sweep.set(obj);
+            if n.recent.replace(false) {
+                continue;
+            }
+            map.remove(&obj);
+            if n.is_evictable() {
+                gone.push(n);
+            } else {
+                map.insert(obj, n);
+            }
+        }
+        drop(map);
+        self.left(gone.len());
+        drop(gone);
+    }
+    /// `n` dnodes left the map.
+    pub(crate) fn left(&self, n: usize) {
+        if n > 0 {
+            self.evictions.set(self.evictions.get() + 1);
+            self.ctx.arc().charge(arc::MemKind::Dnode, -(n as i64) * DNODE_MEMORY);
+        }
+    }
+    pub(crate) fn entered(&self) {
+        self.ctx.arc().charge(arc::MemKind::Dnode, DNODE_MEMORY);
+    }
+}
+
+impl Drop for ObjsetInner {
+    fn drop(&mut self) {
+        let n = self.map.get_mut().len();
+        self.left(n);
+    }
+}
+
+impl Objset {
+    fn build(
+        ctx: DmuCtx,
+        id: u64,
+        phys: ObjsetPhys,
+        root: Blkptr,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+        writable: bool,
+    ) -> Objset {
+        let on_disk = !root.is_hole();
+        let special = |obj, p: &Option<DnodePhys>| p.clone().map(|p| DnodeInner::new(obj, p, true));
+        Objset(Rc::new(ObjsetInner {
+            id,
+            writable,
+            meta: DnodeInner::new(ObjectId::META, phys.meta_dnode.clone(), on_disk),
+            accounting: RefCell::new([
+                special(ObjectId::USERUSED, &phys.userused),
+                special(ObjectId::GROUPUSED, &phys.groupused),
+                special(ObjectId::PROJECTUSED, &phys.projectused),
+            ]),
+            phys: RefCell::new(phys),
+            root: Cell::new(root),
+            header: Default::default(),
+            map: RefCell::default(),
+            sweep: Cell::new(0),
+            evictions: Cell::new(0),
+            dirty: Default::default(),
+            dirty_txg: Default::default(),
+            props: Cell::new(props),
+            acct: hooks.acct,
+            gate: hooks.gate,
+            feat: hooks.feat,
+            alloc: RefCell::default(),
+            sync_task: Cell::new(None),
+            synced: Notify::default(),
+            ctx,
+        }))
+    }
+
+    /// Opens the object set whose block is at `root`. `id` is its dataset object, 0 for the MOS.
+    pub async fn open(
+        ctx: DmuCtx,
+        id: u64,
+        root: Blkptr,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+        writable: bool,
+    ) -> Result<Objset> {
+        if root.is_hole() {
+            return Err(Error::corrupt(format!("object set {id} has no block")));
+        }
+        let place = || format!("object set {id}");
+        let block = ctx.read(&root).await.at(place)?;
+        let phys = ObjsetPhys::parse(&block).at(place)?;
+        if phys.meta_dnode.datablksz() as usize != DNODES_PER_BLOCK * DNODE_SIZE {
+            return Err(Error::corrupt(format!(
+                "object set {id}: its dnodes come in blocks of {} bytes",
+                phys.meta_dnode.datablksz()
+            )));
+        }
+        if writable && root.encrypted() {
+            return Err(Error::unsupported(format!("object set {id} is encrypted: it can only be read")));
+        }
+        Ok(Objset::build(ctx, id, phys, root, props, hooks, writable))
+    }
+
+    /// A new, empty object set, which the sync of `txg` writes.
+    pub fn create(
+        ctx: DmuCtx,
+        id: u64,
+        os_type: ObjsetType,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+        txg: Txg,
+    ) -> Objset {
+        let levels = if os_type == ObjsetType::Meta { 1 } else { META_LEVELS };
+        let os = Objset::build(ctx, id, ObjsetPhys::new(os_type, levels), Blkptr::hole(), props, hooks, true);
+        os.0.change_header(txg, |h| h.touch = true);
+        os
+    }
+
+    /// The pool's context.
+    pub fn ctx(&self) -> &DmuCtx {
+        &self.0.ctx
+    }
+    /// Its dataset object, 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+    /// What it is.
+    pub fn os_type(&self) -> ObjsetType {
+        self.0.phys.borrow().os_type
+    }
+    /// `OBJSET_*` flags: which accounting is complete.
+    pub fn flags(&self) -> u64 {
+        self.0.newest(|h| h.flags).unwrap_or(self.0.phys.borrow().flags)
+    }
+    /// Changes the flags.
+    pub fn set_flags(&self, flags: u64, tx: &Tx) {
+        self.0.change_header(tx.txg(), |h| h.flags = Some(flags));
+    }
+    /// The header of its intent log.
+    pub fn zil_header(&self) -> ZilHeader {
+        self.0.newest(|h| h.zil).unwrap_or(self.0.phys.borrow().zil_header)
+    }
+    /// Changes the header of its intent log in `txg`, open or syncing.
+    pub fn set_zil_header(&self, header: ZilHeader, txg: Txg) {
+        self.0.change_header(txg, |h| h.zil = Some(header));
+    }
+    /// Makes `txg` write the object set's block even if nothing else changes.
+    pub fn touch(&self, txg: Txg) {
+        self.0.change_header(txg, |h| h.touch = true);
+    }
+    /// The pointer of its block as of the last sync; a hole before the first.
+    pub fn root_bp(&self) -> Blkptr {
+        self.0.root.get()
+    }
+    /// Number of objects as of the last sync.
+    pub fn used_objects(&self) -> u64 {
+        self.0.meta.st.borrow().phys.bps().iter().map(Blkptr::fill).sum()
+    }
+    /// Highest object number that may be in use, as of now.
+    pub fn max_object(&self) -> ObjectId {
+        let disk = (self.0.meta.st.borrow().maxblkid + 1) * DNODES_PER_BLOCK as u64 - 1;
+        ObjectId(self.0.map.borrow().last_key_value().map_or(disk, |(&k, _)| k.max(disk)))
+    }
+    /// Whether it can be changed.
+    pub fn is_writable(&self) -> bool {
+        self.0.writable
+    }
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.0.writable {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::ReadOnly, format!("object set {} is read-only", self.0.id)))
+        }
+    }
+    /// Its properties.
+    pub fn props(&self) -> ObjsetProps {
+        self.0.props.get()
+    }
+    /// Changes its properties; blocks written from now on follow.
+    pub fn set_props(&self, props: ObjsetProps) {
+        self.0.props.set(props);
+    }
+    /// Whether `txg` has changes to write.
+    pub fn is_dirty(&self, txg: Txg) -> bool {
+        let slot = txg.slot();
+        self.0.dirty_txg[slot].get() == txg
+            && (self.0.header[slot].get().is_some() || !self.0.dirty[slot].borrow().is_empty())
+    }
+    /// Cached dnodes.
+    pub fn cached(&self) -> usize {
+        self.0.map.borrow().len()
+    }
+
+    /// The meta-dnode: its data are the dnodes.
+    pub fn meta(&self) -> Dnode {
+        Dnode { os: self.0.clone(), n: self.0.meta.clone() }
+    }
+    /// An accounting object by its number (-1 to -3), if it is there.
+    pub fn accounting(&self, obj: ObjectId) -> Option<Dnode> {
+        let index = (u64::MAX - obj.0) as usize;
+        let n = self.0.accounting.borrow().get(index)?.clone()?;
+        Some(Dnode { os: self.0.clone(), n })
+    }
+
+    /// The object. `NotFound` if the number is free.
+    pub async fn hold(&self, obj: ObjectId) -> Result<Dnode> {
+        let free = || Err(Error::not_found(format!("object {obj} of object set {} is free", self.0.id)));
+        if obj.0 == 0 || obj.0 >= MAX_OBJECT {
+            return match self.accounting(obj) {
+                Some(dn) => Ok(dn),
+                None if obj == ObjectId::META => Ok(self.meta()),
+                None => free(),
+            };
+        }
+        loop {
+            let cached = self.0.map.borrow().get(&obj.0).cloned();
+            if let Some(n) = cached {
+                if !n.st.borrow().exists {
+                    return free();
+                }
+                n.recent.set(true);
+                return Ok(Dnode { os: self.0.clone(), n });
+            }
+            let evictions = self.0.evictions.get();
+            let (blkid, slot) = (obj.0 / DNODES_PER_BLOCK as u64, (obj.0 % DNODES_PER_BLOCK as u64) as usize);
+            let block = match self.meta().peek_block(blkid) {
+                Some(b) => Some(b),
+                None => self.meta().block(blkid).await?,
+            };
+            let Some(block) = block else { return free() };
+            if self.0.evictions.get() != evictions || self.0.map.borrow().contains_key(&obj.0) {
+                continue;
+            }
+            let place = || format!("object {obj} of object set {}", self.0.id);
+            let phys = match slots(&block).at(place)?.get(slot) {
+                Some(Slot::Dnode(_)) => DnodePhys::parse(&block[slot * DNODE_SIZE..]).at(place)?,
+                _ => None,
+            };
+            let Some(phys) = phys else { return free() };
+            let n = DnodeInner::new(obj, phys, true);
+            self.0.map.borrow_mut().insert(obj.0, n.clone());
+            self.0.entered();
+            self.0.evict();
+            return Ok(Dnode { os: self.0.clone(), n });
+        }
+    }
+
+    /// The first object in use at or after `from`, as the newest txg sees it.
+    pub async fn objects(&self, from: ObjectId) -> Result<Option<ObjectId>> {
+        let mut from = from.0.max(1);
+        loop {
+            let disk = self.next_on_disk(from).await?;
+            let map = self.0.map.borrow();
+            let upto = disk.map_or(Bound::Unbounded, Bound::Excluded);
+            // Objects in the cache that disk does not have yet.
+            if let Some((&obj, _)) = map.range((Bound::Included(from), upto)).find(|(_, n)| n.st.borrow().exists) {
+                return Ok(Some(ObjectId(obj)));
+            }
+            match disk {
+                Some(obj) if map.get(&obj).is_some_and(|n| !n.st.borrow().exists) => from = obj + 1,
+                other => return Ok(other.map(ObjectId)),
+            }
+        }
+    }
+
+    /// The first dnode at or after `from` in the blocks of the meta-dnode.
+    async fn next_on_disk(&self, from: u64) -> Result<Option<u64>> {
+        let per = DNODES_PER_BLOCK as u64;
+        let meta = self.meta();
+        let mut from = from;
+        while let Some(blkid) = meta.next_data_block(from / per).await? {
+            if let Some(block) = meta.block(blkid).await? {
+                let first = if blkid == from / per { (from % per) as usize } else { 0 };
+                let found =
+                    slots(&block)?.into_iter().enumerate().skip(first).find(|(_, s)| matches!(s, Slot::Dnode(_)));
+                if let Some((i, _)) = found {
+                    return Ok(Some(blkid * per + i as u64));
+                }
+            }
+            from = (blkid + 1) * per;
+        }
+        Ok(None)
+    }
+
+    /// Object -1, -2 or -3 for a change in syncing context; whether it had to be made.
+    pub(crate) fn accounting_for(&self, obj: ObjectId, tx: &Tx) -> (Dnode, bool) {
+        if let Some(dn) = self.accounting(obj) {
+            return (dn, false);
+        }
+        let phys = DnodePhys::new(ObjectType::USERGROUP_USED, 512, 17, ObjectType::NONE, 0, 1);
+        let n = DnodeInner::new(obj, phys, false);
+        self.0.accounting.borrow_mut()[(u64::MAX - obj.0) as usize] = Some(n.clone());
+        let dn = Dnode { os: self.0.clone(), n };
+        dn.slot(&mut dn.n.st.borrow_mut(), tx).alloc = true;
+        (dn, true)
+    }
+}

@@ -1,0 +1,159 @@
+//! Writing an object set: every dirty object in order, then space by owner, then the dnodes, then the object set's block.
+//!
+//! Order of one call: the tree of each dirty object (`sync_dnode`), whose new dnode goes into a dirty block of the meta-dnode; the accounting objects, with what the
+//! objects' changes add up to (`userused`); the meta-dnode's own tree; the block itself. No device write is waited for: all pointers are final as soon as their
+//! blocks are issued, and the caller waits for [`SyncedRoot::done`] before it makes the txg permanent.
+//!
+//! May be called again in a later pass of the same txg. Then blocks born in this txg are overwritten in place where they fit.
+
+use std::rc::Rc;
+
+use base::{ObjectId, Result, Txg};
+use bdev::Buf;
+use ondisk::blkptr::Blkptr;
+use ondisk::dnode::{DNODE_SIZE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DNODES_PER_BLOCK};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
+use zio::WriteDone;
+
+use crate::ctx::policy;
+use crate::dnode::{Dnode, DnodeInner};
+use crate::objset::{Objset, ObjsetInner};
+use crate::sync_dnode::{SyncCx, Synced};
+use crate::tx::Tx;
+use crate::userused::Deltas;
+
+/// A synced object set.
+#[derive(Debug)]
+pub struct SyncedRoot {
+    /// Its new block.
+    pub bp: Blkptr,
+    /// Writes that have not ended: to be waited for before the txg is made permanent.
+    pub done: Vec<WriteDone>,
+}
+
+/// Says that a task syncs the object set, and ends that however the sync ends.
+struct Syncing<'a>(&'a ObjsetInner);
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        self.0.sync_task.set(None);
+        self.0.synced.notify_all();
+    }
+}
+
+impl Objset {
+    /// Writes everything that is dirty in `txg`; `None` if nothing is. `pass` counts the sync passes of the txg from 1.
+    pub async fn sync(&self, txg: Txg, pass: u32) -> Result<Option<SyncedRoot>> {
+        if !self.is_dirty(txg) {
+            return Ok(None);
+        }
+        assert!(self.0.sync_task.get().is_none(), "object set {} is synced twice at once", self.0.id);
+        self.0.sync_task.set(Some(self.0.ctx.rt().current_task()));
+        let _syncing = Syncing(&self.0);
+        let cx = SyncCx::new(self, txg, pass);
+        let slot = txg.slot();
+        let change = self.0.header[slot].take().unwrap_or_default();
+        let flags = change.flags.unwrap_or(self.0.phys.borrow().flags);
+        let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
+        let mut dn_flags = 0;
+        if accounts && flags & OBJSET_USERACCOUNTING_COMPLETE != 0 {
+            dn_flags |= DNODE_USERUSED_ACCOUNTED;
+        }
+        if accounts && flags & OBJSET_USEROBJACCOUNTING_COMPLETE != 0 {
+            dn_flags |= DNODE_USEROBJUSED_ACCOUNTED;
+        }
+
+        let mut deltas = Deltas::new(flags);
+        while let Some(n) = self.next_dirty_object(slot) {
+            let dn = Dnode { os: self.0.clone(), n };
+            let old_ids = if dn_flags != 0 { deltas.owners_before(&dn).await? } else { None };
+            let synced = cx.sync_dnode(&dn, dn_flags).await?;
+            if dn_flags != 0 {
+                deltas.note(&dn, &synced, old_ids).await?;
+            }
+            self.store_dnode(&dn, &synced, txg).await?;
+            self.0.dirty[slot].borrow_mut().remove(&dn.n.obj.0);
+        }
+        deltas.apply(self, txg).await?;
+        for obj in [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED] {
+            let dirty = self.0.dirty[slot].borrow_mut().remove(&obj.0);
+            if let Some(n) = dirty {
+                cx.sync_dnode(&Dnode { os: self.0.clone(), n }, 0).await?;
+            }
+        }
+        let dirty = self.0.dirty[slot].borrow_mut().remove(&0);
+        if dirty.is_some() {
+            cx.sync_dnode(&self.meta(), 0).await?;
+        }
+        assert!(
+            self.0.dirty[slot].borrow().is_empty(),
+            "object set {} was changed in txg {txg} while it was synced",
+            self.0.id
+        );
+
+        // The block itself.
+        let (block, fill) = {
+            let mut phys = self.0.phys.borrow_mut();
+            phys.flags = flags;
+            if let Some(zil) = change.zil {
+                phys.zil_header = zil;
+            }
+            phys.meta_dnode = self.0.meta.st.borrow().phys.clone();
+            let accounting = self.0.accounting.borrow();
+            let dnode = |i: usize| {
+                let st = accounting[i].as_ref()?.st.borrow();
+                st.on_disk.then(|| st.phys.clone())
+            };
+            (phys.userused, phys.groupused, phys.projectused) = (dnode(0), dnode(1), dnode(2));
+            let fill = phys.meta_dnode.bps().iter().map(Blkptr::fill).sum();
+            (Buf::copy_from(&phys.to_bytes()).freeze(), fill)
+        };
+        let features = self.0.ctx.features();
+        let p = policy(&self.props(), features.lz4, false, ObjectType::OBJSET, 0, false, 0, 0, pass);
+        let mut req = zio::WriteReq::new(block, ObjectType::OBJSET, 0, txg);
+        (req.compression, req.checksum, req.copies) = (p.compression, p.checksum, p.copies);
+        (req.pass, req.fill, req.objset) = (pass, fill, self.0.id);
+        let bp = cx.put(req, None, &self.0.root.get(), true, 0).await?;
+        self.0.root.set(bp);
+        Ok(Some(SyncedRoot { bp, done: cx.done.take() }))
+    }
+
+    /// The first dirty object that lives in the meta-dnode.
+    fn next_dirty_object(&self, slot: usize) -> Option<Rc<DnodeInner>> {
+        let dirty = self.0.dirty[slot].borrow();
+        dirty.range(1..ObjectId::PROJECTUSED.0).next().map(|(_, n)| n.clone())
+    }
+
+    /// Puts the dnode into its block, or clears its slots; a freed object leaves the cache.
+    async fn store_dnode(&self, dn: &Dnode, synced: &Synced, txg: Txg) -> Result<()> {
+        let obj = dn.n.obj.0;
+        let (blkid, slot) = (obj / DNODES_PER_BLOCK as u64, (obj % DNODES_PER_BLOCK as u64) as usize);
+        let from = slot * DNODE_SIZE;
+        let tx = Tx::syncing(txg);
+        match &synced.after {
+            Some(phys) => {
+                let to = from + phys.size();
+                self.meta().modify(blkid, (from, to), &tx, |b| phys.write_to(&mut b[from..to])).await
+            }
+            None => {
+                if let Some(before) = &synced.before {
+                    let to = from + before.size();
+                    self.meta().modify(blkid, (from, to), &tx, |b| b[from..to].fill(0)).await?;
+                }
+                let gone = {
+                    let mut st = dn.n.st.borrow_mut();
+                    st.on_disk = false;
+                    st.dirty[txg.slot()].take()
+                };
+                drop(gone);
+                dn.n.tree_gen.set(dn.n.tree_gen.get() + 1);
+                dn.n.detach_all();
+                let left = self.0.map.borrow_mut().remove(&obj);
+                self.0.left(usize::from(left.is_some()));
+                self.0.alloc.borrow_mut().freed += 1;
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Space and objects by owner: what a sync adds to objects -1 (users), -2 (groups) and -3 (projects), format pages 08 section 7 and 16 section 7.
+//!
+//! Every object whose bonus holds a file's attributes counts 512 bytes and the space charged to it, and one object. A sync subtracts what an object counted
+//! before, by its old owner, and adds what it counts now. The sums are applied once per sync.
+
+use std::collections::BTreeMap;
+
+use base::{ErrorKind, ObjectId, Result, Txg};
+use ondisk::bytes::{try_le16, try_le32, try_le64};
+use ondisk::dnode::{DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DnodePhys};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE};
+
+use crate::dnode::Dnode;
+use crate::objset::Objset;
+use crate::sync_dnode::Synced;
+use crate::tx::Tx;
+
+/// What an object counts beside its blocks, whatever the size of its dnode.
+const DNODE_CHARGE: i64 = 512;
+/// Magic of an attribute buffer, format page 08 section 3.
+const SA_MAGIC: u32 = 0x002F_505A;
+/// Flag of a file that has a project id.
+const ZFS_PROJID: u64 = 0x8000 << 32;
+
+/// Who owns an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Owners {
+    pub user: u64,
+    pub group: u64,
+    pub project: u64,
+}
+
+/// The owners in an attribute buffer, `None` if it is no such buffer.
+fn owners_in_sa(b: &[u8]) -> Option<Owners> {
+    if try_le32(b, 0)? != SA_MAGIC {
+        return None;
+    }
+    let header = usize::from(try_le16(b, 4)? >> 10) * 8;
+    let word = |at: usize| try_le64(b, header + at).unwrap_or(0);
+    let project = if word(48) & ZFS_PROJID != 0 { word(128) } else { 0 };
+    Some(Owners { user: word(24), group: word(32), project })
+}
+
+/// The owners that the bonus names; `None` for objects that nobody owns.
+fn owners_in_bonus(bonustype: ObjectType, bonus: &[u8]) -> Option<Owners> {
+    match bonustype {
+        ObjectType::SA => Some(owners_in_sa(bonus).unwrap_or_default()),
+        ObjectType::ZNODE => Some(Owners {
+            user: try_le64(bonus, 128).unwrap_or(0),
+            group: try_le64(bonus, 136).unwrap_or(0),
+            project: 0,
+        }),
+        _ => None,
+    }
+}
+
+/// What changed, by kind (index into objects -1, -2, -3) and owner: bytes and objects.
+pub(crate) struct Deltas {
+    space: bool,
+    objects: bool,
+    projects: bool,
+    sums: BTreeMap<(usize, u64), (i64, i64)>,
+}
+
+impl Deltas {
+    pub fn new(os_flags: u64) -> Deltas {
+        Deltas {
+            space: os_flags & OBJSET_USERACCOUNTING_COMPLETE != 0,
+            objects: os_flags & OBJSET_USEROBJACCOUNTING_COMPLETE != 0,
+            projects: os_flags & OBJSET_PROJECTQUOTA_COMPLETE != 0,
+            sums: BTreeMap::new(),
+        }
+    }
+
+    /// The owners as of the committed dnode.
+    pub async fn owners_before(&self, dn: &Dnode) -> Result<Option<Owners>> {
+        let phys = {
+            let st = dn.n.st.borrow();
+            if !st.on_disk {
+                return Ok(None);
+            }
+            st.phys.clone()
+        };
+        self.owners(dn, &phys).await
+    }
+
+    /// The owners that a dnode names, in its bonus or, if that is empty of attributes, in its spill block.
+    async fn owners(&self, dn: &Dnode, phys: &DnodePhys) -> Result<Option<Owners>> {
+        let Some(mut owners) = owners_in_bonus(phys.bonustype, phys.bonus()) else { return Ok(None) };
+        if phys.bonustype == ObjectType::SA
+            && phys.bonuslen == 0
+            && let Some(bp) = phys.spill.filter(|bp| !bp.is_hole())
+        {
+            owners = owners_in_sa(&dn.os.ctx.read(&bp).await?).unwrap_or_default();
+        }
+        Ok(Some(owners))
+    }
+
+    fn add(&mut self, o: Owners, bytes: i64, objects: i64) {
+        let kinds = [Some(o.user), Some(o.group), self.projects.then_some(o.project)];
+        for (kind, id) in kinds.into_iter().enumerate() {
+            if let Some(id) = id {
+                let sum = self.sums.entry((kind, id)).or_default();
+                *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(objects));
+            }
+        }
+    }
+
+    /// Counts one object's change. `before` are its owners as of the last sync.
+    pub async fn note(&mut self, dn: &Dnode, synced: &Synced, before: Option<Owners>) -> Result<()> {
+        if let (Some(phys), Some(owners)) = (&synced.before, before) {
+            let space = phys.flags & DNODE_USERUSED_ACCOUNTED != 0;
+            let object = phys.flags & DNODE_USEROBJUSED_ACCOUNTED != 0;
+            let bytes = if space { DNODE_CHARGE.saturating_add_unsigned(phys.used_bytes()) } else { 0 };
+            self.add(owners, -bytes, -i64::from(object));
+        }
+        if let Some(phys) = &synced.after
+            && let Some(owners) = self.owners(dn, phys).await?
+        {
+            let bytes = if self.space { DNODE_CHARGE.saturating_add_unsigned(phys.used_bytes()) } else { 0 };
+            self.add(owners, bytes, i64::from(self.objects));
+        }
+        Ok(())
+    }
+
+    /// Adds the sums to the accounting objects.
+    pub async fn apply(self, os: &Objset, txg: Txg) -> Result<()> {
+        let tx = Tx::syncing(txg);
+        for ((kind, id), (bytes, objects)) in self.sums {
+            if bytes == 0 && objects == 0 {
+                continue;
+            }
+            let (dn, fresh) = os.accounting_for(ObjectId(u64::MAX - kind as u64), &tx);
+            if fresh {
+                zap_ops::init(&dn, &tx).await?;
+            }
+            if bytes != 0 {
+                increment(&dn, &format!("{id:x}"), bytes, &tx).await?;
+            }
+            if objects != 0 {
+                increment(&dn, &format!("obj-{id:x}"), objects, &tx).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds `delta` to an entry; one that becomes 0 goes away.
+async fn increment(dn: &Dnode, name: &str, delta: i64, tx: &Tx) -> Result<()> {
+    let old = match zap_ops::lookup_u64(dn, name.as_bytes()).await {
+        Ok(v) => v,
+        Err(e) if e.kind() == ErrorKind::NotFound => 0,
+        Err(e) => return Err(e),
+    };
+    match old.wrapping_add_signed(delta) {
+        0 if old == 0 => Ok(()),
+        0 => zap_ops::remove(dn, name.as_bytes(), tx).await,
+        new => zap_ops::update_u64(dn, name.as_bytes(), new, tx).await,
+    }
+}
+
+/// The few ZAP operations needed here.
+mod zap_ops {
+    use crate::dnode::Dnode;
+    use crate::tx::Tx;
+    use base::{Error, Result};
+    pub async fn init(_dn: &Dnode, _tx: &Tx) -> Result<()> {
+        Err(Error::unsupported("space accounting by owner"))
+    }
+    pub async fn lookup_u64(_dn: &Dnode, _name: &[u8]) -> Result<u64> {
+        Err(Error::unsupported("space accounting by owner"))
+    }
+    pub async fn remove(_dn: &Dnode, _name: &[u8], _tx: &Tx) -> Result<()> {
+        Err(Error::unsupported("space accounting by owner"))
+    }
+    pub async fn update_u64(_dn: &Dnode, _name: &[u8], _v: u64, _tx: &Tx) -> Result<()> {
+        Err(Error::unsupported("space accounting by owner"))
+    }
+}
