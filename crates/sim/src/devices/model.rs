@@ -1,0 +1,163 @@
+//! How long operations take.
+//!
+//! A model knows nothing of contents or durability. It is told of submissions, names the moment of its next completion,
+//! and is asked which operations have completed by now. It keeps its own schedule: being asked late (the engine's core
+//! was busy) does not make the device slower.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use base::Nanos;
+
+use super::fault::OpKind;
+use super::hdd::{Hdd, HddModel};
+use super::ssd::{Ssd, SsdModel};
+use crate::Rng;
+
+/// A disk's timing.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Model {
+    /// One pipe: transfers queue for the bandwidth, then each takes the latency. The two-number disk, for correctness
+    /// runs and for arithmetic that one can do by hand.
+    Fixed {
+        /// Added to every operation.
+        latency: Nanos,
+        /// Bytes a second.
+        bandwidth: u64,
+    },
+    /// Every operation takes a time of its own, drawn from the disk's seed, whatever else is in flight: completions
+    /// come in any order. For correctness runs.
+    Random {
+        /// The shortest.
+        min: Nanos,
+        /// The longest.
+        max: Nanos,
+    },
+    /// A spinning disk.
+    Hdd(HddModel),
+    /// Flash.
+    Ssd(SsdModel),
+}
+
+impl Model {
+    /// Completions in any order within 10 to 500 us.
+    pub fn random() -> Model {
+        Model::Random { min: Nanos::from_us(10), max: Nanos::from_us(500) }
+    }
+    /// A 7200 rpm disk of the nearline kind, write cache on.
+    pub fn hdd() -> Model {
+        Model::Hdd(HddModel::nearline_7200())
+    }
+    /// A data centre NVMe disk without protection against power loss.
+    pub fn nvme() -> Model {
+        Model::Ssd(SsdModel::nvme())
+    }
+    /// A SATA SSD.
+    pub fn sata_ssd() -> Model {
+        Model::Ssd(SsdModel::sata())
+    }
+    /// Whether distance costs time.
+    pub fn rotational(&self) -> bool {
+        matches!(self, Model::Hdd(_))
+    }
+    /// The unit that the medium writes without reading, in bytes.
+    pub(crate) fn physical_sector(&self) -> u32 {
+        match self {
+            Model::Hdd(_) | Model::Ssd(_) => 4096,
+            _ => 512,
+        }
+    }
+}
+
+/// What a model is told about an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) op: u64,
+    pub(crate) kind: OpKind,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// Operations whose moment of completion is known: the earliest first, then in the order of submission.
+#[derive(Default)]
+pub(crate) struct Finishing(BinaryHeap<Reverse<(Nanos, u64)>>);
+
+impl Finishing {
+    pub(crate) fn push(&mut self, at: Nanos, op: u64) {
+        self.0.push(Reverse((at, op)));
+    }
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        self.0.peek().map(|Reverse((at, _))| *at)
+    }
+    pub(crate) fn pop_due(&mut self, now: Nanos) -> Option<u64> {
+        if self.next()? > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse((_, op))| op)
+    }
+}
+
+/// The time that `len` bytes take at `rate` bytes a second.
+pub(crate) fn transfer(len: u64, rate: u64) -> Nanos {
+    Nanos((u128::from(len) * 1_000_000_000 / u128::from(rate.max(1))) as u64)
+}
+
+/// A model at work.
+pub(crate) struct Timing {
+    kind: Kind,
+    finishing: Finishing,
+    rng: Rng,
+}
+
+enum Kind {
+    Fixed { latency: Nanos, bandwidth: u64, free_at: Nanos },
+    Random { min: Nanos, max: Nanos },
+    Hdd(Box<Hdd>),
+    Ssd(Box<Ssd>),
+}
+
+impl Timing {
+    pub(crate) fn new(model: &Model, size: u64, rng: Rng) -> Timing {
+        let kind = match model {
+            Model::Fixed { latency, bandwidth } => {
+                Kind::Fixed { latency: *latency, bandwidth: *bandwidth, free_at: Nanos(0) }
+            }
+            Model::Random { min, max } => Kind::Random { min: *min, max: *max },
+            Model::Hdd(model) => Kind::Hdd(Box::new(Hdd::new(model.clone(), size))),
+            Model::Ssd(model) => Kind::Ssd(Box::new(Ssd::new(model.clone()))),
+        };
+        Timing { kind, finishing: Finishing::default(), rng }
+    }
+    /// Takes an operation in. [`Timing::advance`] must have been called up to `now`.
+    pub(crate) fn submit(&mut self, now: Nanos, shape: Shape) {
+        let at = match &mut self.kind {
+            Kind::Fixed { latency, bandwidth, free_at } => {
+                let moved = if shape.kind == OpKind::Discard { 0 } else { shape.len };
+                *free_at = (*free_at).max(now) + transfer(moved, *bandwidth);
+                *free_at + *latency
+            }
+            Kind::Random { min, max } => now + Nanos(self.rng.between(min.0, max.0)),
+            Kind::Ssd(ssd) => ssd.submit(now, shape),
+            Kind::Hdd(hdd) => return hdd.submit(now, shape, &mut self.finishing),
+        };
+        self.finishing.push(at, shape.op);
+    }
+    /// Follows the device's own schedule up to `now`.
+    pub(crate) fn advance(&mut self, now: Nanos) {
+        if let Kind::Hdd(hdd) = &mut self.kind {
+            hdd.advance(now, &mut self.finishing);
+        }
+    }
+    /// The next operation that has completed by `now`, in the order of completion.
+    pub(crate) fn pop(&mut self, now: Nanos) -> Option<u64> {
+        self.finishing.pop_due(now)
+    }
+    /// When something will happen next.
+    pub(crate) fn next(&self) -> Option<Nanos> {
+        let inner = if let Kind::Hdd(hdd) = &self.kind { hdd.next() } else { None };
+        match (inner, self.finishing.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}

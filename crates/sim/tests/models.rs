@@ -1,0 +1,187 @@
+//! Sanity of the timing models: what a disk of the kind does, within the accuracy that one expects of a model.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::Nanos;
+use bdev::{Buf, Bytes, Op};
+use rt::Rt;
+use sim::{HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
+
+const GIB: u64 = 1 << 30;
+
+/// What the workers do.
+#[derive(Clone, Copy)]
+struct Work {
+    write: bool,
+    /// Else at random.
+    sequential: bool,
+    block: u64,
+    depth: u64,
+    ops: u64,
+    flush: bool,
+}
+
+/// Runs the work on a fresh disk: operations a second, and bytes a second.
+fn measure(model: Model, size: u64, work: Work) -> (f64, f64) {
+    let sim = Sim::new(SimConfig { pick: Pick::Fifo, ..SimConfig::seeded(1) });
+    let disk = SimDisk::new(&sim, size, model, 1);
+    let rt = sim.rt();
+    let next = Rc::new(Cell::new(0u64));
+    let took = sim.block_on(async {
+        let workers = (0..work.depth).map(|n| worker(rt.clone(), disk.clone(), work, size, next.clone(), Rng::new(n)));
+        rt::join::join_all(workers.collect()).await;
+        rt.now().as_secs_f64()
+    });
+    (work.ops as f64 / took, (work.ops * work.block) as f64 / took)
+}
+
+async fn worker(_rt: Rt, disk: SimDisk, work: Work, size: u64, next: Rc<Cell<u64>>, mut rng: Rng) {
+    loop {
+        let n = next.get();
+        if n >= work.ops {
+            return;
+        }
+        next.set(n + 1);
+        let slot = if work.sequential { n } else { rng.below(size / work.block) };
+        let offset = slot * work.block;
+        let len = work.block as usize;
+        let op = if work.write {
+            Op::Write { offset, bufs: vec![Bytes::zeroed(len)] }
+        } else {
+            Op::Read { offset, bufs: vec![Buf::zeroed(len)] }
+        };
+        bdev::run(&disk, op).await.expect("no faults");
+        if work.flush {
+            bdev::flush(&disk).await.expect("no faults");
+        }
+    }
+}
+
+fn read(sequential: bool, block: u64, depth: u64, ops: u64) -> Work {
+    Work { write: false, sequential, block, depth, ops, flush: false }
+}
+fn write(sequential: bool, block: u64, depth: u64, ops: u64) -> Work {
+    Work { write: true, sequential, block, depth, ops, flush: false }
+}
+
+#[track_caller]
+fn within(got: f64, low: f64, high: f64) {
+    assert!((low..=high).contains(&got), "{got} is not within {low}..{high}");
+}
+
+#[test]
+fn fixed_is_arithmetic() {
+    let model = Model::Fixed { latency: Nanos::from_us(100), bandwidth: 100_000_000 };
+    // 1 MB at 100 MB/s is 10 ms, and 100 us.
+    let (iops, _) = measure(model.clone(), GIB, read(false, 1_000_448, 1, 100));
+    within(iops, 98.9, 99.1);
+    let (_, bytes) = measure(model, GIB, write(true, 128 << 10, 16, 500));
+    within(bytes, 98e6, 100e6);
+}
+
+#[test]
+fn hdd_random_reads_cost_a_seek_and_half_a_turn() {
+    let model = Model::Hdd(HddModel::nearline_7200());
+    let size = 1024 * GIB;
+    // 8.3 ms seek and 4.2 ms rotation on average: some 80 a second.
+    let (one, _) = measure(model.clone(), size, read(false, 4096, 1, 400));
+    within(one, 65.0, 95.0);
+    // Reordering among 32 gives more than twice that.
+    let (deep, _) = measure(model.clone(), size, read(false, 4096, 32, 1000));
+    within(deep, 150.0, 320.0);
+    // A short stroke is faster.
+    let (near, _) = measure(model, 10 * GIB, read(false, 4096, 1, 400));
+    within(near, 65.0, 200.0);
+}
+
+#[test]
+fn hdd_streams_at_the_media_rate() {
+    let model = Model::Hdd(HddModel::nearline_7200());
+    for depth in [1, 4] {
+        let (_, bytes) = measure(model.clone(), 1024 * GIB, read(true, 128 << 10, depth, 4000));
+        within(bytes, 190e6, 222e6);
+    }
+    // Longer than the write cache, so that the cache does not hide the platter.
+    let (_, bytes) = measure(model.clone(), 1024 * GIB, write(true, 1 << 20, 4, 1000));
+    within(bytes, 190e6, 245e6);
+    let uncached = Model::Hdd(HddModel::nearline_7200().without_write_cache());
+    let (_, bytes) = measure(uncached.clone(), 1024 * GIB, write(true, 1 << 20, 4, 500));
+    within(bytes, 190e6, 222e6);
+    // Without queue or cache each write misses the turn.
+    let (iops, _) = measure(uncached, 1024 * GIB, write(true, 4096, 1, 200));
+    within(iops, 115.0, 121.0);
+}
+
+#[test]
+fn hdd_flushed_writes_wait_for_the_platter() {
+    let model = Model::Hdd(HddModel::nearline_7200());
+    let cached = measure(model.clone(), 1024 * GIB, write(false, 4096, 1, 200)).0;
+    let flushed = measure(model, 1024 * GIB, Work { flush: true, ..write(false, 4096, 1, 200) }).0;
+    assert!(cached > 5_000.0, "{cached}");
+    within(flushed, 60.0, 100.0);
+}
+
+#[test]
+fn nvme_reads() {
+    let model = Model::Ssd(SsdModel::nvme());
+    // 10 + 62 us and 1.3 us on the link.
+    let (one, _) = measure(model.clone(), 16 * GIB, read(false, 4096, 1, 1000));
+    within(1e6 / one, 72.0, 76.0);
+    let (deep, _) = measure(model.clone(), 16 * GIB, read(false, 4096, 64, 20_000));
+    within(deep, 300_000.0, 700_000.0);
+    let (_, bytes) = measure(model, 16 * GIB, read(true, 128 << 10, 32, 10_000));
+    within(bytes, 2.9e9, 3.2e9);
+}
+
+#[test]
+fn nvme_writes_fill_the_buffer_then_run_at_the_dies_speed() {
+    let model = Model::Ssd(SsdModel::nvme());
+    let (one, _) = measure(model.clone(), 16 * GIB, write(false, 4096, 1, 1000));
+    within(1e6 / one, 10.0, 13.0);
+    let (_, bytes) = measure(model.clone(), 16 * GIB, write(true, 128 << 10, 16, 20_000));
+    within(bytes, 2.4e9, 2.8e9);
+    let flushed = measure(model.clone(), 16 * GIB, Work { flush: true, ..write(false, 4096, 1, 300) }).0;
+    within(1e6 / flushed, 100.0, 450.0);
+    let protected = Model::Ssd(SsdModel { protected: true, ..SsdModel::nvme() });
+    let (flushed, _) = measure(protected, 16 * GIB, Work { flush: true, ..write(false, 4096, 1, 300) });
+    within(1e6 / flushed, 20.0, 25.0);
+}
+
+#[test]
+fn reads_among_writes_are_slower_but_do_not_wait_for_the_buffer() {
+    let sim = Sim::new(SimConfig::seeded(2));
+    let disk = SimDisk::new(&sim, 4 * GIB, Model::nvme(), 2);
+    let rt = sim.rt();
+    sim.block_on(async {
+        for n in 0..64 {
+            drop(bdev::run(&disk, Op::Write { offset: n << 18, bufs: vec![Bytes::zeroed(1 << 18)] }));
+        }
+        let before = rt.now();
+        bdev::read(&disk, 3 * GIB, 4096).await.expect("no faults");
+        within(rt.now().since(before).0 as f64 / 1e3, 100.0, 400.0);
+    });
+}
+
+#[test]
+fn random_completes_in_any_order_within_its_bounds() {
+    let sim = Sim::new(SimConfig::seeded(3));
+    let disk = SimDisk::new(&sim, GIB, Model::random(), 3);
+    let rt = sim.rt();
+    sim.block_on(async {
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let reads = (0..100u64).map(|n| {
+            let (disk, rt, order) = (disk.clone(), rt.clone(), order.clone());
+            async move {
+                bdev::read(&disk, n * 4096, 4096).await.expect("no faults");
+                within(rt.now().0 as f64, 10e3, 500e3);
+                order.borrow_mut().push(n);
+            }
+        });
+        rt::join::join_all(reads.collect()).await;
+        let order = order.take();
+        let steps_back = order.windows(2).filter(|pair| pair[0] > pair[1]).count();
+        assert!(steps_back > 25, "{steps_back}");
+    });
+    assert_eq!(disk.counters().in_flight_max, 100);
+}
