@@ -1,0 +1,533 @@
+//! The pipeline: which txg is open, who holds it, what is dirty, and the loop that syncs.
+//!
+//! Everything that moves a txg forward is a plain function that runs to its end (`close`, `drained`), called by whoever
+//! makes it possible: the last hold that is dropped, the sync loop when it takes a txg, a request to close. Only clients
+//! in [`TxgPool::throttle`], waiters and the loop in [`TxgPool::run`] ever wait.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Nanos, Result, TXG_SIZE, Txg};
+use rt::Rt;
+use rt::join::select2;
+use rt::sync::Notify;
+use vdev::DirtyGauge;
+
+use crate::history::{History, TxgRecord, TxgState};
+use crate::policy::{self, TxgTunables};
+
+/// Counters since the pool was opened, and the state now.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct TxgStats {
+    /// Bytes dirty now, in all txgs.
+    pub dirty: u64,
+    /// Transactions that were delayed.
+    pub delayed: u64,
+    /// How long, summed.
+    pub delayed_time: Nanos,
+    /// Transactions that met the limit and blocked.
+    pub blocked: u64,
+    /// Transactions that block now.
+    pub blocked_now: u64,
+    /// Txgs closed because of their dirty share.
+    pub kicked: u64,
+    /// Txgs synced.
+    pub synced: u64,
+}
+
+/// Why the pool takes no more txgs.
+#[derive(Clone, Debug)]
+enum End {
+    /// [`TxgPool::stop`], or the loop was dropped.
+    Stopped,
+    /// A sync failed.
+    Suspended(Error),
+}
+
+impl End {
+    fn error(&self) -> Error {
+        match self {
+            End::Stopped => Error::new(ErrorKind::Interrupted, "the pool is being closed"),
+            End::Suspended(cause) => Error::new(ErrorKind::Suspended, format!("the pool is suspended: {cause}")),
+        }
+    }
+}
+
+struct Inner {
+    rt: Rt,
+    tunables: Cell<TxgTunables>,
+    gauge: DirtyGauge,
+
+    /// The txg that transactions join.
+    open: Cell<Txg>,
+    /// Closed, with holds left.
+    quiescing: Cell<Option<Txg>>,
+    /// Closed and drained, waiting for the loop.
+    quiesced: Cell<Option<Txg>>,
+    syncing: Cell<Option<Txg>>,
+    synced: Cell<Txg>,
+    /// All txgs below this one are to be closed.
+    close_below: Cell<Txg>,
+    /// Somebody waits for this txg to be synced; the highest.
+    sync_wanted: Cell<Txg>,
+    holds: [Cell<u64>; TXG_SIZE],
+
+    dirty: Cell<u64>,
+    dirty_of: [Cell<u64>; TXG_SIZE],
+    wrlog: Cell<u64>,
+    wrlog_of: [Cell<u64>; TXG_SIZE],
+    last_wakeup: Cell<Nanos>,
+
+    end: RefCell<Option<End>>,
+    stopping: Cell<bool>,
+    running: Cell<bool>,
+
+    /// The loop looks for work again.
+    work: Notify,
+    /// A txg opened, was synced, or the pool ended.
+    progress: Notify,
+    /// Blocked transactions, let through one by one.
+    space: Notify,
+    history: RefCell<History>,
+    stats: Cell<TxgStats>,
+}
+
+/// The txg pipeline of one pool. Cheap to clone.
+#[derive(Clone)]
+pub struct TxgPool(Rc<Inner>);
+
+/// Membership of a transaction in a txg: the txg does not begin to sync before it is dropped.
+#[must_use = "the txg may begin to sync as soon as the hold is dropped"]
+pub struct TxgHold {
+    pool: Rc<Inner>,
+    /// The txg that the transaction belongs to.
+    pub txg: Txg,
+}
+
+impl Drop for TxgHold {
+    fn drop(&mut self) {
+        let holds = &self.pool.holds[self.txg.slot()];
+        holds.set(holds.get().checked_sub(1).expect("every hold was counted"));
+        if holds.get() == 0 && self.pool.quiescing.get() == Some(self.txg) {
+            self.pool.drained(self.txg);
+        }
+    }
+}
+
+impl Clone for TxgHold {
+    /// A second hold on the same txg, which may be closed already.
+    fn clone(&self) -> TxgHold {
+        self.pool.hold(self.txg)
+    }
+}
+
+impl std::fmt::Debug for TxgHold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TxgHold({})", self.txg)
+    }
+}
+
+impl Inner {
+    fn hold(self: &Rc<Self>, txg: Txg) -> TxgHold {
+        let holds = &self.holds[txg.slot()];
+        holds.set(holds.get() + 1);
+        TxgHold { pool: self.clone(), txg }
+    }
+
+    fn record(&self, txg: Txg, f: impl FnOnce(&mut TxgRecord)) {
+        if let Some(r) = self.history.borrow_mut().get(txg) {
+            f(r);
+        }
+    }
+
+    fn count(&self, f: impl FnOnce(&mut TxgStats)) {
+        let mut s = self.stats.get();
+        f(&mut s);
+        self.stats.set(s);
+    }
+
+    /// Asks for every txg up to and including `txg` to be closed.
+    fn want_closed(&self, txg: Txg) {
+        if self.close_below.get() <= txg {
+            self.close_below.set(txg.next());
+        }
+        self.close_if_wanted();
+    }
+
+    /// Closes the open txg if somebody wants that and the stage behind it is free.
+    fn close_if_wanted(&self) {
+        let open = self.open.get();
+        let free = self.quiescing.get().is_none() && self.quiesced.get().is_none();
+        if self.close_below.get() <= open || !free || self.end.borrow().is_some() {
+            return;
+        }
+        let now = self.rt.now();
+        self.record(open, |r| (r.state, r.closed) = (TxgState::Quiescing, now));
+        let next = open.next();
+        // The slot is reused only after the txg four before it has synced.
+        assert!(
+            self.dirty_of[next.slot()].get() == 0 && self.holds[next.slot()].get() == 0,
+            "txg {next} opens in a used slot"
+        );
+        self.open.set(next);
+        self.history.borrow_mut().open(next, now);
+        self.quiescing.set(Some(open));
+        if self.holds[open.slot()].get() == 0 {
+            self.drained(open);
+        }
+        self.progress.notify_all();
+    }
+
+    /// The last hold of the closed txg is gone.
+    fn drained(&self, txg: Txg) {
+        let now = self.rt.now();
+        self.record(txg, |r| (r.state, r.quiesced) = (TxgState::Quiesced, now));
+        self.quiescing.set(None);
+        self.quiesced.set(Some(txg));
+        self.work.notify_all();
+    }
+
+    fn set_dirty(&self, dirty: u64) {
+        self.dirty.set(dirty);
+        self.gauge.0.set(policy::dirty_percent(dirty, &self.tunables.get()));
+        self.let_through();
+    }
+
+    /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets the delay of its moment;
+    /// all of them once there is so little that nobody is delayed.
+    fn let_through(&self) {
+        let (dirty, t) = (self.dirty.get(), self.tunables.get());
+        if self.space.waiters() == 0 || policy::at_limit(dirty, &t) {
+            return;
+        }
+        if dirty <= t.delay_min() { self.space.notify_all() } else { self.space.notify_one() }
+    }
+
+    fn finish(&self, end: End) {
+        let mut slot = self.end.borrow_mut();
+        if slot.is_none() {
+            *slot = Some(end);
+        }
+        drop(slot);
+        self.work.notify_all();
+        self.progress.notify_all();
+        self.space.notify_all();
+    }
+
+    fn ended(&self) -> Option<Error> {
+        self.end.borrow().as_ref().map(End::error)
+    }
+}
+
+impl TxgPool {
+    /// A pipeline whose first txg is `first_open`; the one before it counts as synced. `gauge` is given the dirty share.
+    pub fn new(rt: Rt, first_open: Txg, tunables: TxgTunables, gauge: DirtyGauge) -> TxgPool {
+        assert!(first_open.0 > 0, "txg 0 does not exist");
+        let mut history = History::new();
+        history.open(first_open, rt.now());
+        TxgPool(Rc::new(Inner {
+            rt,
+            tunables: Cell::new(tunables),
+            gauge,
+            open: Cell::new(first_open),
+            quiescing: Cell::new(None),
+            quiesced: Cell::new(None),
+            syncing: Cell::new(None),
+            synced: Cell::new(Txg(first_open.0 - 1)),
+            close_below: Cell::new(first_open),
+            sync_wanted: Cell::new(Txg(0)),
+            holds: Default::default(),
+            dirty: Cell::new(0),
+            dirty_of: Default::default(),
+            wrlog: Cell::new(0),
+            wrlog_of: Default::default(),
+            last_wakeup: Cell::new(Nanos(0)),
+            end: RefCell::new(None),
+            stopping: Cell::new(false),
+            running: Cell::new(false),
+            work: Notify::new(),
+            progress: Notify::new(),
+            space: Notify::new(),
+            history: RefCell::new(history),
+            stats: Cell::new(TxgStats::default()),
+        }))
+    }
+
+    /// Joins the open txg. Never waits; async for the sake of policies that do.
+    pub async fn hold_open(&self) -> TxgHold {
+        self.hold()
+    }
+
+    /// Joins the open txg.
+    pub fn hold(&self) -> TxgHold {
+        self.0.hold(self.0.open.get())
+    }
+
+    /// Where a transaction that began at `start` waits, before it joins a txg and holding none: at the dirty limit until
+    /// some bytes are written, above the delay share for its delay. The error is that of a pool that has ended.
+    pub async fn throttle(&self, start: Nanos) -> Result<()> {
+        let p = &*self.0;
+        if let Some(e) = p.ended() {
+            return Err(e);
+        }
+        let mut t = p.tunables.get();
+        if p.dirty.get() <= t.delay_min() && p.wrlog.get() == 0 {
+            return Ok(());
+        }
+        let came = p.rt.now();
+        if policy::at_limit(p.dirty.get(), &t) {
+            p.count(|s| (s.blocked, s.blocked_now) = (s.blocked + 1, s.blocked_now + 1));
+            let blocked = Blocked(p);
+            while policy::at_limit(p.dirty.get(), &t) {
+                // Nothing is written unless a txg syncs: the open one may hold all that is dirty.
+                p.want_closed(p.open.get());
+                p.space.notified().await;
+                if let Some(e) = p.ended() {
+                    return Err(e);
+                }
+                t = p.tunables.get();
+            }
+            drop(blocked);
+        }
+        let now = p.rt.now();
+        let delay = policy::delay_ns(p.dirty.get(), &t).max(policy::wrlog_delay_ns(p.wrlog.get(), &t));
+        if let Some(at) = policy::wakeup(now, start, p.last_wakeup.get(), delay) {
+            p.last_wakeup.set(at);
+            p.rt.sleep_until(at).await;
+        }
+        let waited = p.rt.now().since(came);
+        if waited > Nanos(0) {
+            p.count(|s| (s.delayed, s.delayed_time) = (s.delayed + 1, s.delayed_time + waited));
+            if let Some(r) = p.history.borrow_mut().last() {
+                (r.delayed, r.delayed_time) = (r.delayed + 1, r.delayed_time + waited);
+            }
+        }
+        p.ended().map_or(Ok(()), Err)
+    }
+
+    /// `bytes` became dirty in `txg`, which the caller holds or syncs.
+    pub fn dirty_add(&self, txg: Txg, bytes: u64) {
+        let p = &*self.0;
+        assert!(txg > p.synced.get() && txg <= p.open.get(), "txg {txg} takes no changes");
+        let of = &p.dirty_of[txg.slot()];
+        of.set(of.get() + bytes);
+        p.record(txg, |r| r.dirty += bytes);
+        p.set_dirty(p.dirty.get() + bytes);
+        if txg == p.open.get() && p.close_below.get() <= txg && policy::is_full(of.get(), &p.tunables.get()) {
+            p.count(|s| s.kicked += 1);
+            p.want_closed(txg);
+        }
+    }
+
+    /// `bytes` of `txg` are dirty no more: written, or given up.
+    pub fn dirty_done(&self, txg: Txg, bytes: u64) {
+        let p = &*self.0;
+        if txg <= p.synced.get() {
+            return; // taken back as a whole when the txg was synced
+        }
+        let of = &p.dirty_of[txg.slot()];
+        let bytes = bytes.min(of.get());
+        of.set(of.get() - bytes);
+        p.set_dirty(p.dirty.get() - bytes);
+    }
+
+    /// `bytes` were appended to intent logs in `txg`; they count until it has synced.
+    pub fn wrlog_add(&self, txg: Txg, bytes: u64) {
+        let p = &*self.0;
+        let of = &p.wrlog_of[txg.slot()];
+        of.set(of.get() + bytes);
+        p.wrlog.set(p.wrlog.get() + bytes);
+        // Three quarters of the dirty kick share, of the log's own limit (behaviour section 3.1).
+        let t = p.tunables.get();
+        let kick = t.wrlog_data_max / 200 * (u64::from(t.dirty_data_sync_percent) + 10);
+        if txg == p.open.get() && p.close_below.get() <= txg && of.get() > kick {
+            p.want_closed(txg);
+        }
+    }
+
+    /// Bytes dirty now, in all txgs.
+    pub fn dirty(&self) -> u64 {
+        self.0.dirty.get()
+    }
+
+    /// Bytes of `txg` (one of the three that exist) that are dirty now.
+    pub fn dirty_in(&self, txg: Txg) -> u64 {
+        self.0.dirty_of[txg.slot()].get()
+    }
+
+    /// Waits until `txg` is on disk; 0 means the one that is open now. Makes it sync if nothing else does.
+    pub async fn wait_synced(&self, txg: Txg) -> Result<()> {
+        let p = &*self.0;
+        let txg = if txg == Txg(0) { p.open.get() } else { txg };
+        loop {
+            if p.synced.get() >= txg {
+                return Ok(());
+            }
+            if let Some(e) = p.ended() {
+                return Err(e);
+            }
+            if p.sync_wanted.get() < txg {
+                p.sync_wanted.set(txg);
+                p.work.notify_all();
+            }
+            p.progress.notified().await;
+        }
+    }
+
+    /// Waits until `txg` or a later one is open; 0 means the one after that which is open now. Errors as
+    /// [`TxgPool::wait_synced`].
+    pub async fn wait_open(&self, txg: Txg) -> Result<()> {
+        let p = &*self.0;
+        let txg = if txg == Txg(0) { p.open.get().next() } else { txg };
+        loop {
+            if p.open.get() >= txg {
+                return Ok(());
+            }
+            if let Some(e) = p.ended() {
+                return Err(e);
+            }
+            p.want_closed(Txg(txg.0 - 1));
+            p.progress.notified().await;
+        }
+    }
+
+    /// Closes the open txg as soon as the stage behind it is free; it then syncs.
+    pub fn kick(&self) {
+        self.0.want_closed(self.0.open.get());
+    }
+
+    /// Stops the loop after the sync that is running, if any. Waiters get an error of kind `Interrupted`.
+    pub fn stop(&self) {
+        self.0.stopping.set(true);
+        if self.0.syncing.get().is_none() {
+            self.0.finish(End::Stopped);
+        }
+        self.0.work.notify_all();
+    }
+
+    /// Waits until [`TxgPool::run`] has returned (at once if it does not run).
+    pub async fn wait_stopped(&self) {
+        while self.0.running.get() {
+            self.0.progress.notified().await;
+        }
+    }
+
+    /// Marks the pool as suspended because of `cause`, as a failed sync does.
+    pub fn suspend(&self, cause: Error) {
+        self.0.finish(End::Suspended(cause));
+    }
+
+    /// The error that waiters get, if the pool has been suspended or stopped.
+    pub fn ended(&self) -> Option<Error> {
+        self.0.ended()
+    }
+
+    /// The sync loop: closes, drains and syncs txgs in order, each by one call of `sync`, until [`TxgPool::stop`] (then Ok)
+    /// or until `sync` fails (then its error, and the pool is suspended). One loop per pool.
+    pub async fn run(&self, sync: impl AsyncFn(Txg) -> Result<()>) -> Result<()> {
+        let p = &*self.0;
+        assert!(!p.running.replace(true), "one sync loop per pool");
+        let _running = Running(p);
+        let mut last_start = p.rt.now();
+        loop {
+            let txg = loop {
+                if p.stopping.get() || p.end.borrow().is_some() {
+                    p.finish(End::Stopped);
+                    return Ok(());
+                }
+                if let Some(txg) = p.quiesced.get() {
+                    break txg;
+                }
+                let (now, timeout) = (p.rt.now(), p.tunables.get().txg_timeout);
+                match policy::sync_due(false, p.sync_wanted.get().0, p.synced.get().0, now, last_start, timeout) {
+                    Ok(_) => {
+                        // A txg that quiesces already will do.
+                        if p.quiescing.get().is_none() {
+                            p.want_closed(p.open.get());
+                        }
+                        if p.quiesced.get().is_none() {
+                            p.work.notified().await;
+                        }
+                    }
+                    Err(until) => {
+                        select2(p.work.notified(), p.rt.sleep_until(until)).await;
+                    }
+                }
+            };
+            let now = p.rt.now();
+            last_start = now;
+            p.quiesced.set(None);
+            p.syncing.set(Some(txg));
+            p.record(txg, |r| (r.state, r.sync_start) = (TxgState::Syncing, now));
+            // Whoever asked for the next txg to be closed may have it now.
+            p.close_if_wanted();
+            let result = sync(txg).await;
+            p.syncing.set(None);
+            if let Err(e) = result {
+                p.finish(End::Suspended(e.clone()));
+                return Err(e);
+            }
+            let now = p.rt.now();
+            p.record(txg, |r| (r.state, r.synced) = (TxgState::Committed, now));
+            // What nobody took back was dirtied for nothing, or by the sync itself.
+            let left = p.dirty_of[txg.slot()].replace(0);
+            let log = p.wrlog_of[txg.slot()].replace(0);
+            p.wrlog.set(p.wrlog.get() - log);
+            p.synced.set(txg);
+            p.set_dirty(p.dirty.get() - left);
+            p.count(|s| s.synced += 1);
+            p.progress.notify_all();
+        }
+    }
+
+    /// The txg that transactions join now.
+    pub fn open_txg(&self) -> Txg {
+        self.0.open.get()
+    }
+    /// The txg that is being written, if one is.
+    pub fn syncing_txg(&self) -> Option<Txg> {
+        self.0.syncing.get()
+    }
+    /// The last txg that is on disk.
+    pub fn last_synced(&self) -> Txg {
+        self.0.synced.get()
+    }
+    /// The settings.
+    pub fn tunables(&self) -> TxgTunables {
+        self.0.tunables.get()
+    }
+    /// Changes the settings; they hold from the next decision on.
+    pub fn set_tunables(&self, tunables: TxgTunables) {
+        self.0.tunables.set(tunables);
+        self.0.set_dirty(self.0.dirty.get());
+        self.0.work.notify_all();
+    }
+    /// Counters.
+    pub fn stats(&self) -> TxgStats {
+        TxgStats { dirty: self.0.dirty.get(), ..self.0.stats.get() }
+    }
+    /// The last hundred txgs, oldest first; the last is the open one.
+    pub fn history(&self) -> Vec<TxgRecord> {
+        self.0.history.borrow().to_vec()
+    }
+}
+
+/// Counts a blocked transaction for as long as it is one.
+struct Blocked<'a>(&'a Inner);
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.count(|s| s.blocked_now -= 1);
+    }
+}
+
+/// The loop is alive; if its future is dropped, nobody waits for it in vain.
+struct Running<'a>(&'a Inner);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(false);
+        self.0.syncing.set(None);
+        self.0.finish(End::Stopped);
+    }
+}
