@@ -1,0 +1,101 @@
+//! One limit for several pools.
+//!
+//! Each pool's cache lives on its own thread and reports what it holds and what it missed ([`Demand`], a plain value); whoever owns the pools
+//! passes the reports on and sets each cache to the limit that comes out.
+
+use std::collections::BTreeMap;
+
+/// What a pool's cache says about itself.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Demand {
+    /// Bytes that it holds.
+    pub size: u64,
+    /// Bytes that it read again soon after it had dropped them, since its last report: what a larger limit would have kept.
+    pub missed: u64,
+}
+
+/// Splits one limit over pools by demand.
+#[derive(Debug, Default)]
+pub struct MemBroker {
+    total: u64,
+    pools: BTreeMap<u64, Demand>,
+}
+
+/// Every pool keeps this part of an equal share, whatever the others want.
+const FLOOR_OF_EQUAL: u64 = 4;
+/// A missed byte speaks as loud as so many held ones: they are counted over a short time.
+const MISSED_WEIGHT: u64 = 4;
+
+/// The limits of pools with these demands: together exactly `total` (nothing for no pools).
+pub fn split(total: u64, demands: &[Demand]) -> Vec<u64> {
+    let Ok(n) = u64::try_from(demands.len()) else { return Vec::new() };
+    if n == 0 {
+        return Vec::new();
+    }
+    let floor = total / n / FLOOR_OF_EQUAL;
+    let rest = total - floor * n;
+    // One byte each keeps the sum from being 0.
+    let want = |d: &Demand| d.size.saturating_add(d.missed.saturating_mul(MISSED_WEIGHT)).saturating_add(1);
+    let wants: Vec<u128> = demands.iter().map(|d| u128::from(want(d))).collect();
+    let sum: u128 = wants.iter().sum();
+    let mut limits: Vec<u64> = wants.iter().map(|w| floor + (u128::from(rest) * w / sum) as u64).collect();
+    let given: u64 = limits.iter().sum();
+    limits[0] += total - given;
+    limits
+}
+
+impl MemBroker {
+    /// A broker of `total` bytes.
+    pub fn new(total: u64) -> MemBroker {
+        MemBroker { total, pools: BTreeMap::new() }
+    }
+    /// Changes the total.
+    pub fn set_total(&mut self, total: u64) {
+        self.total = total;
+    }
+    /// The report of pool `id` (any number that is its own, such as its guid), or its arrival.
+    pub fn report(&mut self, id: u64, demand: Demand) {
+        self.pools.insert(id, demand);
+    }
+    /// Pool `id` is gone.
+    pub fn remove(&mut self, id: u64) {
+        self.pools.remove(&id);
+    }
+    /// The limit of each pool, by id.
+    pub fn limits(&self) -> Vec<(u64, u64)> {
+        let demands: Vec<Demand> = self.pools.values().copied().collect();
+        self.pools.keys().copied().zip(split(self.total, &demands)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_add_up_and_follow_demand() {
+        assert!(split(100, &[]).is_empty());
+        assert_eq!(split(1000, &[Demand::default()]), [1000]);
+        let two = split(1000, &[Demand { size: 100, missed: 0 }, Demand { size: 100, missed: 0 }]);
+        assert_eq!(two, [500, 500]);
+        let busy = split(
+            1 << 30,
+            &[Demand { size: 1 << 28, missed: 1 << 28 }, Demand { size: 1 << 28, missed: 0 }, Demand::default()],
+        );
+        assert_eq!(busy.iter().sum::<u64>(), 1 << 30);
+        assert!(busy[0] > 3 * busy[1] && busy[2] >= (1 << 30) / 12, "{busy:?}");
+        let huge = split(u64::MAX, &[Demand { size: u64::MAX, missed: u64::MAX }; 3]);
+        assert_eq!(huge.iter().map(|&l| u128::from(l)).sum::<u128>(), u128::from(u64::MAX));
+    }
+
+    #[test]
+    fn pools_come_and_go() {
+        let mut b = MemBroker::new(1000);
+        b.report(7, Demand { size: 10, missed: 0 });
+        b.report(3, Demand { size: 10, missed: 0 });
+        assert_eq!(b.limits(), [(3, 500), (7, 500)]);
+        b.remove(3);
+        b.set_total(10);
+        assert_eq!(b.limits(), [(7, 10)]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The shell around [`Core`]: reads what is not there, once for all who ask at the same time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::Result;
+use bdev::Bytes;
+use ondisk::blkptr::Blkptr;
+use rt::Rt;
+use rt::sync::Notify;
+use vdev::Prio;
+use zio::Zio;
+
+use crate::Demand;
+use crate::core::{ArcStats, Core, Key};
+
+/// Whose memory is charged.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum MemKind {
+    /// Cached dnodes and what is attached to them.
+    Dnode,
+    /// In-memory indexes of ZAPs.
+    ZapIndex,
+    /// Range trees of loaded metaslabs.
+    Metaslab,
+    /// Changes that no txg has written yet.
+    Dirty,
+    /// Anything else.
+    Other,
+}
+
+/// How many kinds there are.
+const KINDS: usize = 5;
+
+/// A read on its way, and those who wait for it.
+#[derive(Default)]
+struct Pending {
+    result: RefCell<Option<Result<Bytes>>>,
+    done: Notify,
+    /// The block was dropped or written anew meanwhile: what is read is not kept.
+    stale: Cell<bool>,
+}
+
+struct Inner {
+    rt: Rt,
+    zio: Zio,
+    core: RefCell<Core>,
+    pending: RefCell<BTreeMap<Key, Rc<Pending>>>,
+    charged: [Cell<u64>; KINDS],
+}
+
+/// The cache of one pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Arc(Rc<Inner>);
+
+/// The duty of the one who reads: to tell the others, even if its future is dropped half-way (then one of them reads).
+struct Leader<'a> {
+    inner: &'a Inner,
+    key: Key,
+    pending: Rc<Pending>,
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        let mut map = self.inner.pending.borrow_mut();
+        if map.get(&self.key).is_some_and(|p| Rc::ptr_eq(p, &self.pending)) {
+            map.remove(&self.key);
+        }
+        drop(map);
+        self.pending.done.notify_all();
+    }
+}
+
+fn is_meta(bp: &Blkptr) -> bool {
+    bp.level() > 0 || bp.otype().is_metadata()
+}
+
+impl Inner {
+    fn now_ms(&self) -> u32 {
+        (self.rt.now().0 / 1_000_000) as u32
+    }
+}
+
+impl Arc {
+    /// A cache of at most `limit` bytes over `zio`.
+    pub fn new(rt: Rt, zio: Zio, limit: u64) -> Arc {
+        Arc(Rc::new(Inner {
+            rt,
+            zio,
+            core: RefCell::new(Core::new(limit)),
+            pending: RefCell::default(),
+            charged: Default::default(),
+        }))
+    }
+
+    /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`]. Holes and embedded blocks are made anew each time.
+    pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        let c = &*self.0;
+        let Some(key) = Key::of(bp) else { return c.zio.read(bp, prio).await };
+        loop {
+            if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
+                return Ok(data);
+            }
+            let other = c.pending.borrow().get(&key).cloned();
+            let Some(other) = other else { break };
+            c.core.borrow_mut().coalesced();
+            other.done.notified().await;
+            match &*other.result.borrow() {
+                Some(Ok(data)) if data.len() as u64 == bp.lsize() => return Ok(data.clone()),
+                Some(Err(e)) => return Err(e.clone()),
+                // Two pointers disagree about the block's size: each must see for itself.
+                Some(Ok(_)) => return c.zio.read(bp, prio).await,
+                // Whoever read went away.
+                None => {}
+            }
+        }
+        c.core.borrow_mut().miss(&key);
+        let pending = Rc::new(Pending::default());
+        c.pending.borrow_mut().insert(key, pending.clone());
+        let leader = Leader { inner: c, key, pending };
+        let result = c.zio.read(bp, prio).await;
+        if let Ok(data) = &result
+            && !leader.pending.stale.get()
+        {
+            c.core.borrow_mut().put(key, data.clone(), is_meta(bp), c.now_ms());
+        }
+        *leader.pending.result.borrow_mut() = Some(result.clone());
+        drop(leader);
+        result
+    }
+
+    /// Starts to read a block that will be wanted soon, unless it is here or on its way. What goes wrong shows when it is read.
+    pub fn prefetch(&self, bp: &Blkptr, prio: Prio) {
+        let Some(key) = Key::of(bp) else { return };
+        if self.0.core.borrow().contains(&key) || self.0.pending.borrow().contains_key(&key) {
+            return;
+        }
+        let (arc, bp) = (self.clone(), *bp);
+        drop(self.0.rt.spawn("arc prefetch", async move {
+            let _ = arc.read(&bp, prio).await;
+        }));
+    }
+
+    /// The block if it is in memory; counts as a use of it.
+    pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {
+        let key = Key::of(bp)?;
+        self.0.core.borrow_mut().get(&key, bp.lsize(), self.0.now_ms())
+    }
+
+    /// Keeps a block that is being written, lsize bytes in native order; replaces what is here. `meta` says whether it is metadata.
+    pub fn insert(&self, bp: &Blkptr, data: Bytes, meta: bool) {
+        let Some(key) = Key::of(bp) else { return };
+        self.disown(&key);
+        self.0.core.borrow_mut().put(key, data, meta, self.0.now_ms());
+    }
+
+    /// Drops a block, for instance because it was freed.
+    pub fn forget(&self, bp: &Blkptr) {
+        let Some(key) = Key::of(bp) else { return };
+        self.disown(&key);
+        self.0.core.borrow_mut().forget(&key);
+    }
+
+    /// A read of `key` that is on its way is not kept, and nobody new joins it.
+    fn disown(&self, key: &Key) {
+        if let Some(p) = self.0.pending.borrow_mut().remove(key) {
+            p.stale.set(true);
+        }
+    }
+
+    /// Counts `delta` bytes of others under the limit: memory that they hold on behalf of this pool.
+    pub fn charge(&self, kind: MemKind, delta: i64) {
+        let cell = &self.0.charged[kind as usize];
+        cell.set(cell.get().checked_add_signed(delta).expect("no more is given back than was charged"));
+        self.0.core.borrow_mut().charge(delta);
+    }
+
+    /// Bytes charged as `kind`.
+    pub fn charged(&self, kind: MemKind) -> u64 {
+        self.0.charged[kind as usize].get()
+    }
+
+    /// Changes the limit, in bytes; what is above it is dropped at once.
+    pub fn set_limit(&self, limit: u64) {
+        self.0.core.borrow_mut().set_limit(limit);
+    }
+    /// The limit in bytes.
+    pub fn limit(&self) -> u64 {
+        self.0.core.borrow().limit()
+    }
+    /// Bytes in use: blocks, headers, charges.
+    pub fn size(&self) -> u64 {
+        self.0.core.borrow().size()
+    }
+    /// Counters and sizes.
+    pub fn stats(&self) -> ArcStats {
+        self.0.core.borrow().stats()
+    }
+    /// What to tell a [`crate::MemBroker`]; the misses count from the last call on.
+    pub fn demand(&self) -> Demand {
+        let mut core = self.0.core.borrow_mut();
+        Demand { size: core.size(), missed: core.take_missed() }
+    }
+    /// The block I/O behind it.
+    pub fn zio(&self) -> &Zio {
+        &self.0.zio
+    }
+}
