@@ -1,0 +1,220 @@
+//! Gang blocks: writing a block in pieces, reading it back, freeing it (format page 02 section 6).
+//!
+//! Writing is two steps, so that nothing is on its way to a device when space runs out half-way: first every header and piece gets its place (a [`Gang`],
+//! a tree of at most [`GANG_MAX_DEPTH`] levels), then everything is written. Gang blocks are rare; this code prefers plainness to speed.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result, Txg};
+use bdev::{Buf, Bytes};
+use codec::CompressAlgo;
+use metaslab::LBF;
+use ondisk::blkptr::{Blkptr, Dva};
+use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
+use ondisk::object_type::ObjectType;
+use rt::join::join_all;
+use vdev::{Prio, WriteDone};
+
+use crate::request::WriteReq;
+use crate::write::{MAX_COPIES, Places};
+use crate::zio::{Inner, Zio};
+
+/// A block with its places, not written yet.
+struct Gang {
+    bp: Blkptr,
+    /// Where `body` goes, as allocated: the copies of the data, or of the header.
+    places: Places,
+    body: GangBody,
+}
+
+enum GangBody {
+    Data(Bytes),
+    Header(Vec<Gang>),
+}
+
+impl Gang {
+    /// Every place in the tree.
+    fn collect(&self, out: &mut Vec<Dva>) {
+        out.extend_from_slice(self.places.as_slice());
+        if let GangBody::Header(children) = &self.body {
+            children.iter().for_each(|c| c.collect(out));
+        }
+    }
+}
+
+impl Inner {
+    /// Writes `data` in pieces; `bp` describes the whole and gets the DVAs of the header.
+    pub(crate) async fn write_gang(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
+        let gang = self.plan_header(req, *bp, data, 0).await?;
+        *bp = gang.bp;
+        let mut dones = Vec::new();
+        self.write_plan(gang, req.prio, &mut dones)?;
+        Ok(WriteDone::join(dones))
+    }
+
+    /// Places for the header of `bp` and for the pieces of its `data`.
+    fn plan_header<'a>(&'a self, req: &'a WriteReq, mut bp: Blkptr, data: Bytes, depth: u32) -> LBF<'a, Result<Gang>> {
+        Box::pin(async move {
+            let psize = data.len() as u64;
+            if depth >= GANG_MAX_DEPTH || psize <= GANG_HEADER_SIZE as u64 {
+                return Err(Error::new(ErrorKind::NoSpace, format!("no place for {psize} bytes, not even in pieces")));
+            }
+            let copies = (usize::from(req.copies) + 1).min(MAX_COPIES);
+            let places = self.alloc_copies(req, GANG_HEADER_SIZE as u64, copies).await?;
+            let mut children = Vec::with_capacity(GANG_CHILDREN);
+            let mut at = 0usize;
+            for piece in gang::piece_sizes(psize).into_iter().filter(|&p| p > 0) {
+                let part = data.slice(at..at + piece as usize);
+                at += piece as usize;
+                match self.plan_piece(req, part, depth).await {
+                    Ok(child) => children.push(child),
+                    Err(e) => {
+                        let mut taken = places.as_slice().to_vec();
+                        children.iter().for_each(|c: &Gang| c.collect(&mut taken));
+                        self.give_back(&taken, req);
+                        return Err(e);
+                    }
+                }
+            }
+            for (i, dva) in places.as_slice().iter().enumerate() {
+                let pieces: u64 = children.iter().map(|c| c.bp.dva(i).asize()).sum();
+                bp.set_dva(i, Dva::new(dva.vdev(), dva.offset(), dva.asize() + pieces, true));
+            }
+            Ok(Gang { bp, places, body: GangBody::Header(children) })
+        })
+    }
+
+    /// A place for one piece, or for pieces of it.
+    async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
+        let psize = data.len() as u64;
+        let mut bp = Blkptr::hole();
+        bp.set_lsize(psize);
+        bp.set_psize(psize);
+        bp.set_compress(CompressAlgo::Off as u8);
+        bp.set_checksum(req.checksum as u8);
+        bp.set_otype(ObjectType::NONE);
+        bp.set_little_endian(true);
+        bp.set_birth(req.txg, req.txg);
+        bp.set_checksum_words(codec::compute(req.checksum, &data, false, self.opts.get().salt.as_ref())?.0);
+        let forced = self.opts.get().gang_above;
+        if forced == 0 || psize <= forced {
+            match self.alloc_copies(req, psize, usize::from(req.copies)).await {
+                Ok(places) => {
+                    for (i, dva) in places.as_slice().iter().enumerate() {
+                        bp.set_dva(i, *dva);
+                    }
+                    return Ok(Gang { bp, places, body: GangBody::Data(data) });
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.plan_header(req, bp, data, depth + 1).await
+    }
+
+    /// Queues the writes of a planned tree.
+    fn write_plan(self: &Rc<Self>, gang: Gang, prio: Prio, dones: &mut Vec<WriteDone>) -> Result<()> {
+        let body = match gang.body {
+            GangBody::Data(data) => data,
+            GangBody::Header(children) => {
+                let mut bps = [Blkptr::hole(); GANG_CHILDREN];
+                for (slot, child) in bps.iter_mut().zip(&children) {
+                    *slot = child.bp;
+                }
+                for child in children {
+                    self.write_plan(child, prio, dones)?;
+                }
+                Buf::copy_from(&gang::build(&bps, &gang.bp)).freeze()
+            }
+        };
+        dones.push(self.write_copies(gang.places.as_slice(), &body, prio)?);
+        Ok(())
+    }
+
+    /// The children named by the header of `bp`, from the first copy that is intact.
+    pub(crate) async fn read_gang_header(&self, bp: &Blkptr, prio: Prio) -> Result<[Blkptr; GANG_CHILDREN]> {
+        let mut errors = crate::read::CopyErrors::default();
+        for dva in bp.dvas() {
+            let result = match self.read_copy(dva, GANG_HEADER_SIZE as u64, prio).await {
+                Ok(block) => gang::parse(&block, bp),
+                Err(e) => Err(e),
+            };
+            match result {
+                Ok(children) => return Ok(children),
+                Err(e) => {
+                    self.note_bad_copy(bp, dva, e.kind());
+                    errors.add(dva, e);
+                }
+            }
+        }
+        self.count(|s| s.unreadable += 1);
+        Err(errors.into_error(bp, "gang header"))
+    }
+
+    /// The stored bytes of a gang block, joined; its checksum is not verified yet, those of the pieces are.
+    pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LBF<'a, Result<Bytes>> {
+        Box::pin(async move {
+            let children = self.gang_children(bp, prio, depth).await?;
+            let mut out = Buf::for_overwrite(bp.psize() as usize);
+            let parts = join_all(children.iter().map(|c| self.read_piece(c, prio, depth)).collect()).await;
+            let mut at = 0;
+            for part in parts {
+                let part = part?;
+                out[at..at + part.len()].copy_from_slice(&part);
+                at += part.len();
+            }
+            assert_eq!(at, out.len(), "the header's sizes were checked");
+            Ok(out.freeze())
+        })
+    }
+
+    async fn read_piece(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Bytes> {
+        self.read_stored(bp, prio, depth + 1).await
+    }
+
+    /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller than the whole, adding up to it.
+    async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
+        if depth >= GANG_MAX_DEPTH {
+            return Err(Error::corrupt(format!("gang block {bp}: nested more than {GANG_MAX_DEPTH} deep")));
+        }
+        let children = self.read_gang_header(bp, prio).await?;
+        let children: Vec<Blkptr> = children.into_iter().filter(|c| !c.is_hole()).collect();
+        for c in &children {
+            crate::read::validate(c).map_err(|e| e.at(format_args!("gang block {bp}")))?;
+            let plain = c.compress_raw() == CompressAlgo::Off as u8 && c.level() == 0 && !c.is_embedded();
+            if !plain || c.psize() >= bp.psize() {
+                return Err(Error::corrupt(format!("gang block {bp}: {c} cannot be a piece of it")));
+            }
+        }
+        // The header's parser has checked the sum over all three slots; holes store nothing.
+        let sum: u64 = children.iter().map(Blkptr::psize).sum();
+        if sum != bp.psize() {
+            return Err(Error::corrupt(format!("gang block {bp}: its pieces hold {sum} bytes")));
+        }
+        Ok(children)
+    }
+
+    fn free_tree<'a>(&'a self, zio: &'a Zio, bp: Blkptr, txg: Txg, depth: u32) -> LBF<'a, Result<()>> {
+        Box::pin(async move {
+            if !bp.is_gang() {
+                return zio.free(&bp, txg);
+            }
+            for child in self.gang_children(&bp, Prio::AsyncRead, depth).await? {
+                self.free_tree(zio, child, txg, depth + 1).await?;
+            }
+            let mut result = Ok(());
+            for dva in bp.dvas() {
+                result = result.and(self.alloc.free(self.header_place(dva)?, bp.phys_birth(), txg));
+            }
+            result
+        })
+    }
+}
+
+impl Zio {
+    /// Frees a block of any kind in `txg`; of a gang block also its pieces, whose headers it has to read. Nothing is freed of a gang block whose header
+    /// cannot be read.
+    pub async fn free_gang(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        self.0.free_tree(self, *bp, txg, 0).await
+    }
+}

@@ -1,0 +1,129 @@
+//! The CPU half of a write: from lsize bytes to what is stored (format page 02 section 4, "Write pipeline rules").
+
+use base::{MAX_BLOCK, Result, SECTOR};
+use bdev::{Buf, Bytes};
+use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use ondisk::blkptr::{Blkptr, EMBEDDED_MAX};
+
+use crate::cost;
+use crate::request::{Body, Prepared, WriteReq};
+use crate::zio::Zio;
+
+/// How to pack a block; all that a CPU job needs to know.
+#[derive(Clone, Copy)]
+struct Packing {
+    compression: Compression,
+    checksum: ChecksumAlgo,
+    /// Stored sizes are multiples of this.
+    min_alloc: u64,
+    embeddable: bool,
+    salt: Option<[u8; 32]>,
+}
+
+/// A packed block.
+enum Packed {
+    Embedded {
+        payload: [u8; EMBEDDED_MAX],
+        len: usize,
+    },
+    Compressed {
+        data: Bytes,
+        sum: [u64; 4],
+    },
+    /// The block itself is stored.
+    Plain {
+        sum: [u64; 4],
+    },
+}
+
+impl Packing {
+    /// Room that [`Packing::run`] needs for the compressed block; `None` if it will not try.
+    fn room(&self, lsize: u64) -> Option<usize> {
+        let compresses = !matches!(self.compression.algo, CompressAlgo::Off | CompressAlgo::Empty);
+        // A block of one allocation unit gains nothing unless it gets into its pointer.
+        let may_gain = self.embeddable || lsize > self.min_alloc;
+        (compresses && may_gain).then(|| (limit(lsize) as u64).next_multiple_of(self.min_alloc).min(lsize) as usize)
+    }
+
+    /// Packs `data`. `room` is what [`Packing::room`] asked for; it comes back if it was not needed.
+    fn run(&self, data: &[u8], room: Option<Buf>) -> (Result<Packed>, Option<Buf>) {
+        let sum = |bytes: &[u8]| codec::compute(self.checksum, bytes, false, self.salt.as_ref()).map(|c| c.0);
+        let plain = |room| (sum(data).map(|sum| Packed::Plain { sum }), room);
+        let Some(mut room) = room else { return plain(None) };
+        let Some(n) = codec::compress(self.compression, data, &mut room, limit(data.len() as u64)) else {
+            return plain(Some(room));
+        };
+        if self.embeddable && n <= EMBEDDED_MAX {
+            let mut payload = [0; EMBEDDED_MAX];
+            payload[..n].copy_from_slice(&room[..n]);
+            return (Ok(Packed::Embedded { payload, len: n }), Some(room));
+        }
+        let psize = (n as u64).next_multiple_of(self.min_alloc) as usize;
+        if psize >= data.len() {
+            return plain(Some(room));
+        }
+        room[n..psize].fill(0);
+        room.truncate(psize);
+        (sum(&room).map(|sum| Packed::Compressed { data: room.freeze(), sum }), None)
+    }
+}
+
+/// Longest stream that is worth storing: an eighth must be saved.
+fn limit(lsize: u64) -> usize {
+    (lsize - (lsize >> 3)) as usize
+}
+
+impl Zio {
+    /// The CPU half of a write: hole detection, compression, checksum. Runs away from the engine where that pays, so several may run at once. The error is
+    /// of kind `Unsupported`, for checksums that weir cannot compute.
+    ///
+    /// # Panics
+    /// If the request's size is not a multiple of 512 from 512 to 16 MiB, or its compression is `inherit` or `on`.
+    pub async fn prepare(&self, req: WriteReq) -> Result<Prepared> {
+        let lsize = req.data.len() as u64;
+        assert!(
+            lsize > 0 && lsize <= MAX_BLOCK && lsize.is_multiple_of(SECTOR),
+            "a block of {lsize} bytes cannot be written"
+        );
+        let algo = req.compression.algo;
+        if algo != CompressAlgo::Off && codec::is_zero(&req.data) {
+            self.0.count(|s| s.holes += 1);
+            return Ok(Prepared { req, body: Body::Hole });
+        }
+        let packing = Packing {
+            compression: req.compression,
+            checksum: req.checksum,
+            min_alloc: self.0.tree.min_alloc().max(SECTOR),
+            embeddable: req.embed && req.level == 0 && !req.otype.has_fill(),
+            salt: self.0.opts.get().salt,
+        };
+        let room = packing.room(lsize);
+        let cost = cost::pack(if room.is_some() { req.compression } else { Compression::OFF }, req.checksum, lsize);
+        let inline =
+            cost < rt::CPU_INLINE_NS_MAX || cost::is_cheap(algo, req.checksum) && lsize <= cost::CHEAP_INLINE_MAX;
+        // The buffers are taken and dropped on this thread, whose free lists they belong to.
+        let room = room.map(Buf::for_overwrite);
+        let (packed, _unused) = if inline {
+            self.0.rt.charge(cost);
+            packing.run(&req.data, room)
+        } else {
+            let data = req.data.clone();
+            let job = move || {
+                let (packed, room) = packing.run(&data, room);
+                ((packed, room), data)
+            };
+            self.0.rt.cpu(cost, job).await.0
+        };
+        let body = match packed? {
+            Packed::Plain { sum } => {
+                Body::Stored { data: req.data.clone(), compress: CompressAlgo::Off, checksum: sum }
+            }
+            Packed::Compressed { data, sum } => Body::Stored { data, compress: algo, checksum: sum },
+            Packed::Embedded { payload, len } => {
+                self.0.count(|s| s.embedded += 1);
+                Body::Embedded(Blkptr::embedded(&payload[..len], lsize, algo as u8, req.otype, req.level, req.txg))
+            }
+        };
+        Ok(Prepared { req, body })
+    }
+}

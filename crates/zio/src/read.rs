@@ -1,0 +1,253 @@
+//! Reading: from a pointer that nobody has checked to lsize bytes in native order, or an error that says where it hurts.
+
+use std::fmt::Write;
+
+use base::{Error, ErrorKind, MAX_BLOCK, Result, SECTOR};
+use bdev::{Buf, Bytes};
+use codec::{ChecksumAlgo, CompressAlgo};
+use ondisk::blkptr::{Blkptr, BpLimits, Dva};
+use ondisk::byteswap::swap_block;
+use ondisk::object_type::ObjectType;
+use vdev::Prio;
+
+use crate::cost;
+use crate::zio::{Inner, Zio};
+
+/// What the copies of one block did wrong.
+#[derive(Default)]
+pub(crate) struct CopyErrors {
+    kind: Option<ErrorKind>,
+    text: String,
+}
+
+impl CopyErrors {
+    pub(crate) fn add(&mut self, dva: Dva, e: Error) {
+        // A wrong checksum says most: the device gave something.
+        if self.kind.is_none() || e.kind() == ErrorKind::Checksum {
+            self.kind = Some(e.kind());
+        }
+        let _ = write!(self.text, "; vdev {} offset {:#x}: {e}", dva.vdev(), dva.offset());
+    }
+
+    pub(crate) fn into_error(self, bp: &Blkptr, what: &str) -> Error {
+        let kind = self.kind.unwrap_or(ErrorKind::Corrupt);
+        Error::new(kind, format!("{what} {bp}: no copy is readable{}", self.text))
+    }
+}
+
+/// Checks a pointer by itself; that its places exist is checked copy by copy, since one bad DVA does not spoil the others.
+pub(crate) fn validate(bp: &Blkptr) -> Result<()> {
+    bp.validate(&BpLimits { max_block: MAX_BLOCK, ..BpLimits::FORMAT })
+}
+
+/// The two numbers of a validated pointer as what they mean.
+fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
+    match (CompressAlgo::from_u8(bp.compress_raw()), ChecksumAlgo::from_u8(bp.checksum_raw())) {
+        (Some(c), Some(s)) => Ok((c, s)),
+        _ => Err(Error::corrupt(format!("block {bp}: unknown compression or checksum"))),
+    }
+}
+
+/// A stored block that is to be verified and unpacked; all that a CPU job needs.
+struct Unpacking {
+    bp: Blkptr,
+    compress: CompressAlgo,
+    checksum: ChecksumAlgo,
+    salt: Option<[u8; 32]>,
+}
+
+impl Unpacking {
+    fn new(bp: &Blkptr, salt: Option<[u8; 32]>) -> Result<Unpacking> {
+        let (compress, checksum) = algorithms(bp)?;
+        if matches!(
+            checksum,
+            ChecksumAlgo::Label | ChecksumAlgo::GangHeader | ChecksumAlgo::Zilog | ChecksumAlgo::Zilog2
+        ) {
+            return Err(Error::unsupported(format!("block {bp}: checksum {} is inside of the block", checksum.name())));
+        }
+        Ok(Unpacking { bp: *bp, compress, checksum, salt })
+    }
+
+    fn cost(&self) -> base::Nanos {
+        cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize())
+    }
+
+    fn is_plain(&self) -> bool {
+        matches!(self.compress, CompressAlgo::Off | CompressAlgo::Empty)
+    }
+
+    /// Whether the checksum of `raw` is the pointer's.
+    fn verify(&self, raw: &[u8]) -> Result<()> {
+        if matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity) {
+            return Ok(());
+        }
+        let sum = codec::compute(self.checksum, raw, !self.bp.is_little_endian(), self.salt.as_ref())?.0;
+        let want = self.bp.checksum_words();
+        let same = if self.bp.encrypted() && self.bp.otype() != ObjectType::OBJSET {
+            // Half of the words are a MAC; weak sums were folded before they were cut (format page 02 section 8).
+            let weak = matches!(self.checksum, ChecksumAlgo::Fletcher2 | ChecksumAlgo::Fletcher4);
+            let got = if weak { [sum[0] ^ sum[2], sum[1] ^ sum[3]] } else { [sum[0], sum[1]] };
+            got == want[..2]
+        } else {
+            sum == want
+        };
+        if same { Ok(()) } else { Err(Error::new(ErrorKind::Checksum, "wrong checksum")) }
+    }
+
+    /// Unpacks `raw`, whose checksum is right. `room`: lsize bytes for a compressed block.
+    fn unpack(&self, raw: Bytes, room: Option<Buf>) -> Result<Bytes> {
+        let swap = self.bp.needs_swap();
+        let place = |e: Error| e.at(format_args!("block {}", self.bp));
+        let Some(mut room) = room else {
+            if !swap {
+                return Ok(raw);
+            }
+            let mut buf = raw.into_buf();
+            swap_block(self.bp.otype(), self.bp.level(), &mut buf);
+            return Ok(buf.freeze());
+        };
+        codec::decompress(self.compress, &raw, &mut room).map_err(place)?;
+        if swap {
+            swap_block(self.bp.otype(), self.bp.level(), &mut room);
+        }
+        Ok(room.freeze())
+    }
+}
+
+/// What became of one copy.
+enum Copy {
+    Bad(Error),
+    /// The checksum was right; all copies would give this.
+    Good(Result<Bytes>),
+}
+
+impl Inner {
+    /// `psize` bytes at `dva`, if that is inside of a device that is there.
+    pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
+        let top = self.tree.top(dva.vdev())?;
+        if dva.offset().checked_add(psize).is_none_or(|end| end > top.asize.get()) {
+            return Err(Error::corrupt("beyond the end of the device"));
+        }
+        let raw = top.read(dva.offset(), psize, prio).await?;
+        assert_eq!(raw.len() as u64, psize, "a vdev gives what it was asked for");
+        Ok(raw)
+    }
+
+    /// Verifies and unpacks, away from the engine if that is costly.
+    async fn check(&self, what: &Unpacking, raw: Bytes) -> Copy {
+        let cost = what.cost();
+        if cost < rt::CPU_INLINE_NS_MAX {
+            self.rt.charge(cost);
+            return match what.verify(&raw) {
+                Err(e) => Copy::Bad(e),
+                Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),
+            };
+        }
+        let job = Unpacking { ..*what };
+        let (room, mine) = (self.room(what), raw.clone());
+        let copy = self
+            .rt
+            .cpu(cost, move || match job.verify(&raw) {
+                Err(e) => Copy::Bad(e),
+                Ok(()) => Copy::Good(job.unpack(raw, room)),
+            })
+            .await;
+        // Dropped here rather than there: this thread's free lists are where the memory belongs.
+        drop(mine);
+        copy
+    }
+
+    fn room(&self, what: &Unpacking) -> Option<Buf> {
+        (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
+    }
+
+    /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked block.
+    pub(crate) async fn read_stored(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Bytes> {
+        let what = Unpacking::new(bp, self.opts.get().salt)?;
+        let psize = bp.psize();
+        if bp.is_gang() {
+            let raw = self.read_gang(bp, prio, depth).await?;
+            return match self.check(&what, raw).await {
+                Copy::Good(result) => result,
+                Copy::Bad(e) => {
+                    self.count(|s| s.unreadable += 1);
+                    Err(e.at(format_args!("gang block {bp}")))
+                }
+            };
+        }
+        let mut errors = CopyErrors::default();
+        for dva in bp.dvas() {
+            let copy = match self.read_copy(dva, psize, prio).await {
+                Ok(raw) => self.check(&what, raw).await,
+                Err(e) => Copy::Bad(e),
+            };
+            match copy {
+                Copy::Good(result) => {
+                    self.count(|s| (s.reads, s.read_bytes) = (s.reads + 1, s.read_bytes + psize));
+                    return result;
+                }
+                // Not the copy's fault.
+                Copy::Bad(e) if e.kind() == ErrorKind::Unsupported => return Err(e.at(format_args!("block {bp}"))),
+                Copy::Bad(e) => {
+                    self.note_bad_copy(bp, dva, e.kind());
+                    errors.add(dva, e);
+                }
+            }
+        }
+        self.count(|s| s.unreadable += 1);
+        Err(errors.into_error(bp, "block"))
+    }
+}
+
+fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
+    if bp.is_redacted() {
+        return Err(Error::unsupported(format!("block {bp} was removed by redaction")));
+    }
+    if bp.embedded_type() != 0 {
+        return Err(Error::corrupt(format!("block {bp}: nothing is known to be embedded like this")));
+    }
+    let (payload, len) = bp.payload();
+    let (compress, _) = algorithms(bp)?;
+    let mut out = Buf::for_overwrite(bp.lsize() as usize);
+    match compress {
+        // The payload is the block; a writer that received it raw did that.
+        CompressAlgo::Off | CompressAlgo::Empty => {
+            if len != out.len() {
+                return Err(Error::corrupt(format!("block {bp}: the payload is not as long as the block")));
+            }
+            out.copy_from_slice(&payload[..len]);
+        }
+        algo => codec::decompress(algo, &payload[..len], &mut out).map_err(|e| e.at(format_args!("block {bp}")))?,
+    }
+    if bp.needs_swap() {
+        swap_block(bp.otype(), bp.level(), &mut out);
+    }
+    Ok(out.freeze())
+}
+
+impl Zio {
+    /// Reads a block: lsize bytes in native order, zeros for a hole. All copies are tried. Errors: `Checksum` if a copy was read and none was right, `Io` if
+    /// none could be read, `Corrupt` if the pointer or the stream is not what the format allows, `Unsupported` if the block is encrypted, redacted, or needs a
+    /// checksum that weir cannot compute.
+    pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        validate(bp)?;
+        if bp.is_hole() {
+            return Ok(Bytes::zeroed(bp.lsize() as usize));
+        }
+        if bp.is_embedded() {
+            return read_embedded(bp);
+        }
+        if bp.is_encrypted_data() {
+            return Err(Error::unsupported(format!("block {bp} is encrypted")));
+        }
+        self.0.read_stored(bp, prio, 0).await
+    }
+
+    /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize` is a multiple of 512 up to 16 MiB.
+    pub async fn read_raw(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
+        if psize == 0 || psize > MAX_BLOCK || !psize.is_multiple_of(SECTOR) {
+            return Err(Error::invalid(format!("{psize} bytes is no size of a block")));
+        }
+        self.0.read_copy(dva, psize, prio).await
+    }
+}

@@ -1,0 +1,223 @@
+//! The other half of a write: find places, make the pointer, queue the device writes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{ErrorKind, Result};
+use bdev::Bytes;
+use ondisk::blkptr::{Blkptr, Dva};
+use vdev::{Prio, WriteDone};
+
+use crate::request::{Body, Prepared, WriteOut, WriteReq};
+use crate::zio::{Inner, Zio};
+use crate::{ClassKind, CompressAlgo};
+
+/// Most copies of a block.
+pub(crate) const MAX_COPIES: usize = 3;
+
+/// Where a class's blocks go when it has no space (format page 06 section 5).
+fn fallback(class: ClassKind) -> Option<ClassKind> {
+    match class {
+        ClassKind::Normal => None,
+        ClassKind::Log => Some(ClassKind::EmbeddedLog),
+        ClassKind::Dedup => Some(ClassKind::Special),
+        ClassKind::EmbeddedLog | ClassKind::Special => Some(ClassKind::Normal),
+    }
+}
+
+/// Copies of one block on their way.
+struct AnyOf {
+    left: Cell<usize>,
+    good: Cell<bool>,
+    completer: Cell<Option<vdev::Completer>>,
+}
+
+/// The copies that were allocated for one block.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Places {
+    dvas: [Dva; MAX_COPIES],
+    len: usize,
+}
+
+impl Places {
+    pub(crate) fn as_slice(&self) -> &[Dva] {
+        &self.dvas[..self.len]
+    }
+}
+
+impl Inner {
+    /// One copy of `psize` bytes, away from the copies `avoid`.
+    async fn alloc_one(&self, req: &WriteReq, psize: u64, avoid: &[Dva]) -> Result<Dva> {
+        let mut class = req.class;
+        loop {
+            // The first call neither waits nor allocates memory; a metaslab that must be loaded is the exception.
+            let got = match self.alloc.try_alloc(class, psize, req.txg, avoid, None) {
+                Ok(Some(dva)) => Ok(dva),
+                Ok(None) => self.alloc.alloc(class, psize, req.txg, avoid, None).await,
+                Err(e) => Err(e),
+            };
+            match (got, fallback(class)) {
+                (Err(e), Some(next)) if e.kind() == ErrorKind::NoSpace => class = next,
+                (got, _) => return got,
+            }
+        }
+    }
+
+    /// Up to `copies` places of `psize` bytes. Fewer, but one, are fine; none is an error of kind `NoSpace`.
+    pub(crate) async fn alloc_copies(&self, req: &WriteReq, psize: u64, copies: usize) -> Result<Places> {
+        let mut places = Places::default();
+        while places.len < copies.clamp(1, MAX_COPIES) {
+            match self.alloc_one(req, psize, places.as_slice()).await {
+                Ok(dva) => {
+                    places.dvas[places.len] = dva;
+                    places.len += 1;
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace && places.len > 0 => {
+                    self.count(|s| s.copies_short += 1);
+                    break;
+                }
+                Err(e) => {
+                    self.give_back(places.as_slice(), req);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Returns places that were allocated for `req` and will not be written.
+    pub(crate) fn give_back(&self, places: &[Dva], req: &WriteReq) {
+        for dva in places {
+            self.alloc.unalloc(*dva, req.txg).expect("what was just allocated can be given back");
+        }
+    }
+
+    /// Queues a write of `data` to every copy. Ready when all have ended; an error only if no copy was written.
+    pub(crate) fn write_copies(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
+        let write = |dva: &Dva| Ok(self.tree.top(dva.vdev())?.write(dva.offset(), data.clone(), prio));
+        if let [one] = places {
+            return write(one);
+        }
+        let parts = places.iter().map(write).collect::<Result<Vec<_>>>()?;
+        Ok(self.any_of(parts))
+    }
+
+    /// Ready when all `parts`, the copies of one block, are over; an error only if every one failed. Others are counted.
+    fn any_of(self: &Rc<Self>, parts: Vec<WriteDone>) -> WriteDone {
+        let (any, completer) = WriteDone::pending();
+        let state = Rc::new(AnyOf {
+            left: Cell::new(parts.len()),
+            good: Cell::new(false),
+            completer: Cell::new(Some(completer)),
+        });
+        for part in parts {
+            let (state, inner) = (state.clone(), self.clone());
+            part.on_done(move |r| {
+                if r.is_err() {
+                    inner.count(|s| s.write_errors += 1);
+                }
+                state.good.set(state.good.get() || r.is_ok());
+                state.left.set(state.left.get() - 1);
+                if state.left.get() == 0
+                    && let Some(c) = state.completer.take()
+                {
+                    // The last error stands for all of them.
+                    c.complete(if state.good.get() { Ok(()) } else { r.clone() });
+                }
+            });
+        }
+        any
+    }
+
+    /// A pointer for `req` without places.
+    fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4]) -> Blkptr {
+        let mut bp = Blkptr::hole();
+        bp.set_lsize(req.data.len() as u64);
+        bp.set_psize(psize);
+        bp.set_compress(compress as u8);
+        bp.set_checksum(req.checksum as u8);
+        bp.set_otype(req.otype);
+        bp.set_level(req.level);
+        bp.set_little_endian(true);
+        bp.set_birth(req.txg, req.txg);
+        bp.set_fill(req.fill);
+        bp.set_checksum_words(checksum);
+        bp
+    }
+}
+
+/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1, `zfs_sync_pass_rewrite` 2): nobody outside of this txg can know that.
+fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
+    req.pass >= 2
+        && old.birth() == req.txg
+        && old.phys_birth() == req.txg
+        && !old.is_hole()
+        && !old.is_embedded()
+        && !old.is_gang()
+        && !old.dedup()
+        && old.psize() == psize
+        && old.ndvas() == usize::from(req.copies)
+}
+
+impl Zio {
+    /// Both halves of a write: [`Zio::prepare`], then [`Zio::issue`].
+    pub async fn write(&self, req: WriteReq) -> Result<WriteOut> {
+        let prepared = self.prepare(req).await?;
+        self.issue(prepared).await
+    }
+
+    /// The second half of a write: allocates the copies, makes the pointer, queues the device writes, and returns without waiting for them. Waits only
+    /// when a metaslab has to be loaded. Errors: `NoSpace` when nothing fits, not even in pieces.
+    pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
+        let Prepared { req, body } = prepared;
+        let z = &self.0;
+        let (data, compress, checksum) = match body {
+            Body::Hole => {
+                let lsize = req.data.len() as u64;
+                let bp = if req.hole_birth {
+                    Blkptr::punched_hole(lsize, req.otype, req.level, req.txg)
+                } else {
+                    Blkptr::hole()
+                };
+                return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+            }
+            Body::Embedded(bp) => {
+                return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+            }
+            Body::Stored { data, compress, checksum } => (data, compress, checksum),
+        };
+        let psize = data.len() as u64;
+        z.count(|s| (s.writes, s.write_bytes) = (s.writes + 1, s.write_bytes + psize));
+        let mut bp = Inner::pointer(&req, psize, compress, checksum);
+
+        if let Some(old) = req.rewrite.filter(|old| may_rewrite(&req, old, psize)) {
+            let mut places = Places::default();
+            for (i, dva) in old.dvas().enumerate() {
+                bp.set_dva(i, dva);
+                places.dvas[i] = dva;
+                places.len = i + 1;
+            }
+            z.count(|s| s.rewrites += 1);
+            let done = z.write_copies(places.as_slice(), &data, req.prio)?;
+            return Ok(WriteOut { bp, done, rewritten_in_place: true });
+        }
+
+        let forced = z.opts.get().gang_above;
+        if forced == 0 || psize <= forced {
+            match z.alloc_copies(&req, psize, usize::from(req.copies)).await {
+                Ok(places) => {
+                    for (i, dva) in places.as_slice().iter().enumerate() {
+                        bp.set_dva(i, *dva);
+                    }
+                    let done = z.write_copies(places.as_slice(), &data, req.prio)?;
+                    return Ok(WriteOut { bp, done, rewritten_in_place: false });
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                Err(e) => return Err(e),
+            }
+        }
+        z.count(|s| s.gangs += 1);
+        let done = z.write_gang(&req, &mut bp, data).await?;
+        Ok(WriteOut { bp, done, rewritten_in_place: false })
+    }
+}

@@ -1,0 +1,146 @@
+//! The handle: what all halves share, and the calls that only need the space allocator.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result, Txg};
+use metaslab::Allocator;
+use ondisk::blkptr::{Blkptr, Dva};
+use rt::Rt;
+use vdev::{VdevKind, VdevTree};
+
+use crate::{BadCopy, ZioStats};
+
+/// Bad copies remembered until somebody takes them.
+const BAD_COPIES: usize = 256;
+
+/// Settings of a [`Zio`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ZioOpts {
+    /// The pool's salt, for checksums that are keyed.
+    pub salt: Option<[u8; 32]>,
+    /// Blocks stored in more bytes than this become gang blocks even where there is space (as `metaslab_force_ganging`); 0: none do.
+    pub gang_above: u64,
+}
+
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) tree: Rc<VdevTree>,
+    pub(crate) alloc: Rc<Allocator>,
+    pub(crate) opts: Cell<ZioOpts>,
+    stats: Cell<ZioStats>,
+    bad: RefCell<VecDeque<BadCopy>>,
+}
+
+/// Block I/O of one pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Zio(pub(crate) Rc<Inner>);
+
+impl Inner {
+    pub(crate) fn count(&self, f: impl FnOnce(&mut ZioStats)) {
+        let mut s = self.stats.get();
+        f(&mut s);
+        self.stats.set(s);
+    }
+
+    /// A copy of `bp` at `dva` was not what it should be.
+    pub(crate) fn note_bad_copy(&self, bp: &Blkptr, dva: Dva, kind: ErrorKind) {
+        if kind == ErrorKind::Checksum {
+            self.count(|s| s.checksum_errors += 1);
+            if let Ok(top) = self.tree.top(dva.vdev())
+                && let VdevKind::Leaf(leaf) = &top.kind
+            {
+                leaf.count_checksum_error();
+            }
+        } else {
+            self.count(|s| s.read_errors += 1);
+        }
+        let mut bad = self.bad.borrow_mut();
+        if bad.len() == BAD_COPIES {
+            bad.pop_front();
+        }
+        bad.push_back(BadCopy { dva, bp: *bp, kind });
+    }
+
+    /// What a gang header at `dva` occupies there.
+    pub(crate) fn header_place(&self, dva: Dva) -> Result<Dva> {
+        let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64);
+        Ok(Dva::new(dva.vdev(), dva.offset(), asize, false))
+    }
+}
+
+impl Zio {
+    /// Block I/O over the devices of `tree` with space from `alloc`.
+    pub fn new(rt: Rt, tree: Rc<VdevTree>, alloc: Rc<Allocator>, opts: ZioOpts) -> Zio {
+        Zio(Rc::new(Inner {
+            rt,
+            tree,
+            alloc,
+            opts: Cell::new(opts),
+            stats: Cell::new(ZioStats::default()),
+            bad: RefCell::default(),
+        }))
+    }
+    /// The devices.
+    pub fn tree(&self) -> &Rc<VdevTree> {
+        &self.0.tree
+    }
+    /// The space.
+    pub fn allocator(&self) -> &Rc<Allocator> {
+        &self.0.alloc
+    }
+    /// The world.
+    pub fn rt(&self) -> &Rt {
+        &self.0.rt
+    }
+    /// Changes the settings.
+    pub fn set_opts(&self, opts: ZioOpts) {
+        self.0.opts.set(opts);
+    }
+    /// The settings.
+    pub fn opts(&self) -> ZioOpts {
+        self.0.opts.get()
+    }
+
+    /// Frees every copy in `txg`. Nothing for holes and embedded pointers. The pieces of a gang block are named only in its headers on disk: use
+    /// [`Zio::free_gang`], which takes any block.
+    ///
+    /// # Panics
+    /// If the block is a gang block.
+    pub fn free(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
+        if bp.dedup() && !bp.is_hole() && !bp.is_embedded() {
+            return Err(Error::unsupported(format!("freeing block {bp}: a dedup table counts its references")));
+        }
+        let mut result = Ok(());
+        for dva in bp.dvas() {
+            // One copy that cannot be freed is no reason to leak the others.
+            result = result.and(self.0.alloc.free(dva, bp.phys_birth(), txg));
+        }
+        result
+    }
+
+    /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Gang blocks: the header only.
+    pub async fn claim(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        for dva in bp.dvas() {
+            let dva = if dva.gang() { self.0.header_place(dva)? } else { dva };
+            self.0.alloc.claim(dva, txg).await?;
+        }
+        Ok(())
+    }
+
+    /// Allocated bytes of all copies, deflated as datasets are charged (format page 05).
+    pub fn dsize(&self, bp: &Blkptr) -> u64 {
+        bp.dvas().map(|d| self.0.tree.top(d.vdev()).map_or(d.asize(), |top| top.dsize(d.asize()))).sum()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ZioStats {
+        self.0.stats.get()
+    }
+    /// The copies found bad since the last call; the newest few hundred are kept.
+    pub fn take_bad_copies(&self) -> Vec<BadCopy> {
+        std::mem::take(&mut *self.0.bad.borrow_mut()).into()
+    }
+}
