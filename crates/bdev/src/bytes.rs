@@ -118,6 +118,12 @@ impl Bytes {
         }
     }
 
+    /// Names the memory behind these bytes: equal for two handles on one allocation, 0 for static bytes. Valid while a handle
+    /// is alive.
+    pub fn memory_id(&self) -> usize {
+        self.owner.as_ref().map_or(0, |o| Arc::as_ptr(o).addr())
+    }
+
     /// Whether this is the only handle on its memory (never for static bytes).
     pub fn is_unique(&self) -> bool {
         self.owner.as_ref().is_some_and(|o| Arc::strong_count(o) == 1)
