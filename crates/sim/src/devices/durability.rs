@@ -7,7 +7,7 @@
 //! The state changes by [`Moment`]s only. A live disk feeds them as they happen, a recorded log feeds them again later,
 //! so both give the same images for the same cut.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bdev::Bytes;
@@ -171,11 +171,19 @@ impl Durability {
     fn settle(&mut self, covered: u64, current: &DiskImage) {
         let count = self.pending.partition_point(|(serial, ..)| *serial < covered);
         let settled: Vec<_> = self.pending.drain(..count).collect();
-        // With nothing newer completed, the medium itself holds just the stable bytes: share its memory.
-        let share = self.pending.is_empty();
-        for (_, change, torn) in settled {
-            if share {
+        // Chunks that no later completion touches hold just the stable bytes on the medium: share their memory.
+        let newer: BTreeSet<u64> = self
+            .pending
+            .iter()
+            .flat_map(|(_, change, _)| {
                 let (offset, len) = change.range();
+                DiskImage::chunk_numbers(offset, len)
+            })
+            .collect();
+        for (_, change, torn) in settled {
+            let (offset, len) = change.range();
+            let numbers = DiskImage::chunk_numbers(offset, len);
+            if newer.range(numbers).next().is_none() {
                 self.stable.share(current, offset, len);
             } else {
                 let mut stable = std::mem::take(&mut self.stable);

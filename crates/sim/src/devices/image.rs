@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -102,9 +103,10 @@ impl DiskImage {
                 Some(chunk) => Arc::make_mut(chunk)[within..within + part].copy_from_slice(data),
                 None if is_zero(data) => {}
                 None => {
-                    let mut chunk = [0; CHUNK];
-                    chunk[within..within + part].copy_from_slice(data);
-                    self.chunks.insert(number, Arc::new(chunk));
+                    let mut chunk: Chunk = Arc::new([0; CHUNK]);
+                    let bytes = Arc::get_mut(&mut chunk).expect("a new chunk is not shared");
+                    bytes[within..within + part].copy_from_slice(data);
+                    self.chunks.insert(number, chunk);
                 }
             }
         }
@@ -189,10 +191,13 @@ impl DiskImage {
         }
         None
     }
+    /// The chunks that a range touches.
+    pub(crate) fn chunk_numbers(offset: u64, len: u64) -> Range<u64> {
+        offset / CHUNK as u64..(offset + len).div_ceil(CHUNK as u64)
+    }
     /// Takes over from `other` (of which this is an older state) everything in chunks that touch the range.
     pub(crate) fn share(&mut self, other: &DiskImage, offset: u64, len: u64) {
-        let (first, last) = (offset / CHUNK as u64, (offset + len).div_ceil(CHUNK as u64));
-        for number in first..last {
+        for number in DiskImage::chunk_numbers(offset, len) {
             match other.chunks.get(&number) {
                 Some(chunk) => self.chunks.insert(number, chunk.clone()),
                 None => self.chunks.remove(&number),
