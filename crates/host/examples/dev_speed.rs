@@ -1,0 +1,102 @@
+//! Measures a device through the engine: `dev_speed FILE [MiB]`. Writes all of FILE first if it is short.
+//!
+//! Prints, for 128 KiB sequential writes 16 deep and 8 KiB random reads and writes 32 deep: throughput, operations per
+//! second and CPU time of the process (kernel work on its behalf included) per operation.
+#![allow(unsafe_code, missing_docs)]
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Instant;
+
+use bdev::{BlockDev, Buf, Bytes, Op};
+use host::{BackendChoice, Engine, EngineConfig, HostDev, OpenOpts};
+use rt::join::join_all;
+
+fn cpu_us() -> f64 {
+    // SAFETY: rusage is plain data that the kernel fills in.
+    let u = unsafe {
+        let mut u: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut u);
+        u
+    };
+    let us = |t: libc::timeval| t.tv_sec as f64 * 1e6 + t.tv_usec as f64;
+    us(u.ru_utime) + us(u.ru_stime)
+}
+
+async fn measure(
+    name: &str,
+    dev: &Rc<dyn BlockDev>,
+    rt: &rt::Rt,
+    depth: usize,
+    len: usize,
+    count: u64,
+    random: bool,
+    write: bool,
+) {
+    let blocks = dev.size() / len as u64;
+    let next = Rc::new(Cell::new(0u64));
+    let data = Bytes::copy_from(&(0..len).map(|i| i as u8).collect::<Vec<_>>());
+    let (start, cpu) = (Instant::now(), cpu_us());
+    let lanes = (0..depth).map(|_| {
+        let (next, data) = (next.clone(), data.clone());
+        async move {
+            let mut buf = Some(Buf::zeroed(len));
+            while next.get() < count {
+                let n = next.get();
+                next.set(n + 1);
+                let offset = (if random { rt.rng_below(blocks) } else { n % blocks }) * len as u64;
+                if write {
+                    bdev::run(&**dev, Op::Write { offset, bufs: vec![data.clone()] }).await.expect("write");
+                } else {
+                    let bufs = vec![buf.take().expect("given back")];
+                    buf = bdev::readv(&**dev, offset, bufs).await.expect("read").pop();
+                }
+            }
+        }
+    });
+    join_all(lanes.collect()).await;
+    let (secs, cpu) = (start.elapsed().as_secs_f64(), cpu_us() - cpu);
+    println!(
+        "{name:<28} {:>7.2} GB/s {:>9.0} /s {:>7.2} CPU us each",
+        count as f64 * len as f64 / secs / 1e9,
+        count as f64 / secs,
+        cpu / count as f64
+    );
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let path = args.next().expect("usage: dev_speed FILE [MiB]");
+    let mib: u64 = args.next().map_or(1024, |s| s.parse().expect("a number of MiB"));
+    let _ = host::create_sparse(&path, mib << 20);
+    for backend in [BackendChoice::Auto, BackendChoice::Threads] {
+        let engine = Engine::new(EngineConfig { backend, ..EngineConfig::default() }).expect("an engine");
+        let rt = engine.rt();
+        engine.block_on(async {
+            let dev = HostDev::open(&rt, &path, OpenOpts { write: true, ..OpenOpts::default() }).expect("open");
+            let full = dev.size() / (128 << 10);
+            if backend == BackendChoice::Auto {
+                measure("(first fill)", &dev, &rt, 16, 128 << 10, full, false, true).await;
+                bdev::flush(&*dev).await.expect("flush");
+            }
+            println!("{}:", engine.backend());
+            for _ in 0..2 {
+                measure("128K sequential write qd16", &dev, &rt, 16, 128 << 10, full * 2, false, true).await;
+                measure("128K sequential read qd16", &dev, &rt, 16, 128 << 10, full, false, false).await;
+                measure("8K random read qd32", &dev, &rt, 32, 8192, 200_000, true, false).await;
+                measure("8K random write qd32", &dev, &rt, 32, 8192, 100_000, true, true).await;
+            }
+            let (start, n) = (Instant::now(), 300u32);
+            for _ in 0..n {
+                bdev::write(&*dev, 0, Bytes::zeroed(8192)).await.expect("write");
+                bdev::flush(&*dev).await.expect("flush");
+            }
+            println!(
+                "8K write + flush             {:>7.1} us each",
+                start.elapsed().as_secs_f64() * 1e6 / f64::from(n)
+            );
+        });
+        let s = engine.stats();
+        println!("  {} turns, {} polls, {} completions, {} kernel entries", s.turns, s.polls, s.completions, s.enters);
+    }
+}

@@ -1,0 +1,37 @@
+//! The production world: real time, real devices, one engine thread that waits in one place.
+//!
+//! An [`Engine`] belongs to the thread that made it. It implements `rt::World`, so the engine crates run on its
+//! [`Engine::rt`] and know nothing of what is below. The thread polls tasks while any is ready; when none is, it enters
+//! the kernel once, in its io_uring, and whatever happens next (a device completion, a readable descriptor, a timer, a
+//! message from another thread) ends that one wait. Where io_uring is not to be had the same operations run on a small
+//! thread pool and the wait is a `ppoll`; nothing above can tell.
+//!
+//! What the edges use beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`] (reads and writes of
+//! descriptors with owned buffers, for FUSE), [`UnixListener`] and [`UnixStream`] (the control socket), and
+//! [`RemoteSpawner`], the only way into an engine from another thread.
+#![allow(unsafe_code)]
+
+mod dev;
+mod driver;
+mod engine;
+mod fdio;
+mod ident;
+mod open;
+mod poller;
+mod remote;
+mod ring;
+mod shared;
+mod slab;
+mod tempdir;
+mod timers;
+mod unix;
+mod workers;
+
+pub use dev::HostDev;
+pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
+pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
+pub use ident::{entropy, host_identity, physmem_bytes};
+pub use open::{Direct, Lock, OpenOpts, create_sparse};
+pub use remote::{RemoteCall, RemoteSpawner};
+pub use tempdir::TempDir;
+pub use unix::{PeerCred, UnixListener, UnixStream};

@@ -1,0 +1,276 @@
+//! Opening files and disks: access, locks, sizes, what direct I/O asks for.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use base::{Error, ErrorKind, Result};
+use bdev::DevInfo;
+
+use crate::driver::PUNCH_HOLE;
+
+/// Whether transfers bypass the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Direct {
+    /// Where the medium allows it.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// Always; an error where the medium does not allow it.
+    On,
+}
+
+/// Who else may have the device open. Only programs that lock too are kept out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Lock {
+    /// Nobody if it is opened for writing, else other readers.
+    #[default]
+    Auto,
+    /// Nobody.
+    Exclusive,
+    /// Others that share.
+    Shared,
+    /// Anybody: for looking at labels.
+    None,
+}
+
+/// How to open a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OpenOpts {
+    /// For writing as well as reading.
+    pub write: bool,
+    /// Whether to bypass the page cache.
+    pub direct: Direct,
+    /// Who else may have it open.
+    pub lock: Lock,
+}
+
+/// Alignment of addresses and lengths that direct I/O is sure to be content with where the kernel does not say, in
+/// bytes.
+const SAFE_ALIGN: u32 = 512;
+/// Physical sector that files are said to have: default ashift 12.
+const FILE_PHYSICAL: u32 = 4096;
+/// Logical sector of files.
+const FILE_LOGICAL: u32 = 512;
+
+/// `linux/fs.h`: `_IO(0x12, 104)`, `_IO(0x12, 123)`, `_IOR(0x12, 114, size_t)`.
+const BLKSSZGET: libc::Ioctl = 0x1268;
+const BLKPBSZGET: libc::Ioctl = 0x127b;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+
+/// An open device and what was found out about it.
+pub(crate) struct Opened {
+    /// Direct if `direct` says so.
+    pub(crate) file: File,
+    /// The same through the page cache, for transfers that direct I/O does not take. Only beside a direct `file`.
+    pub(crate) buffered: Option<File>,
+    pub(crate) direct: Option<DirectAlign>,
+    pub(crate) info: DevInfo,
+    pub(crate) block_device: bool,
+}
+
+/// What direct I/O asks for, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DirectAlign {
+    pub(crate) memory: u32,
+    /// Of offset and every length.
+    pub(crate) offset: u32,
+}
+
+pub(crate) fn os_error(path: &str, what: &str, e: &io::Error) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::NotFound => ErrorKind::NotFound,
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        io::ErrorKind::ReadOnlyFilesystem => ErrorKind::ReadOnly,
+        io::ErrorKind::AlreadyExists => ErrorKind::Exists,
+        io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+        io::ErrorKind::ResourceBusy => ErrorKind::Busy,
+        io::ErrorKind::IsADirectory => ErrorKind::IsDir,
+        _ => ErrorKind::Io,
+    };
+    Error::new(kind, format!("{path}: {what}: {e}"))
+}
+
+fn in_use(path: &str) -> Error {
+    Error::new(ErrorKind::Busy, format!("{path} is in use by another process"))
+}
+
+pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
+    let name = path.display().to_string();
+    let meta = std::fs::metadata(path).map_err(|e| os_error(&name, "cannot be opened", &e))?;
+    let kind = meta.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(Error::invalid(format!("{name} is neither a file nor a block device")));
+    }
+    let block_device = kind.is_block_device();
+    let open_with = |flags: i32| -> io::Result<File> {
+        // The kernel's own claim on a disk: refused while it is mounted or part of something.
+        let claim = if block_device && opts.write { libc::O_EXCL } else { 0 };
+        OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
+    };
+    let failed = |e: io::Error| {
+        if e.kind() == io::ErrorKind::ResourceBusy { in_use(&name) } else { os_error(&name, "cannot be opened", &e) }
+    };
+    let (mut file, mut direct) = match opts.direct {
+        Direct::Off => (open_with(0).map_err(failed)?, false),
+        Direct::On => (open_with(libc::O_DIRECT).map_err(failed)?, true),
+        Direct::Auto => match open_with(libc::O_DIRECT) {
+            Ok(f) => (f, true),
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open_with(0).map_err(failed)?, false),
+            Err(e) => return Err(failed(e)),
+        },
+    };
+    lock(&file, &name, opts)?;
+    let fd = file.as_raw_fd();
+    let (size, logical, physical) = if block_device {
+        let logical = ioctl_u32(fd, BLKSSZGET).map_err(|e| os_error(&name, "its sector size is not known", &e))?;
+        let physical = ioctl_u32(fd, BLKPBSZGET).unwrap_or(logical).max(logical);
+        if !logical.is_power_of_two() || !physical.is_power_of_two() || !(512..=65536).contains(&logical) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{name} has sectors of {logical} and {physical} bytes, which weir does not do"),
+            ));
+        }
+        (device_size(&file, true), logical, physical)
+    } else {
+        (device_size(&file, false), FILE_LOGICAL, FILE_PHYSICAL)
+    };
+    let size = size.map_err(|e| os_error(&name, "its size is not known", &e))?;
+    let mut align = None;
+    if direct {
+        align = direct_align(&file, size, logical);
+        if align.is_none() {
+            if opts.direct == Direct::On {
+                return Err(Error::new(ErrorKind::Unsupported, format!("{name} does not allow direct I/O")));
+            }
+            // Same file, lock and all: only the flag goes.
+            // SAFETY: plain fcntl on a descriptor that we own.
+            let cleared = unsafe { libc::fcntl(fd, libc::F_SETFL, 0) } == 0;
+            if !cleared {
+                let again = open_with(0).map_err(failed)?;
+                drop(std::mem::replace(&mut file, again));
+                lock(&file, &name, opts)?;
+            }
+            direct = false;
+        }
+    }
+    let buffered = match align {
+        Some(a) if a.offset > logical => {
+            // Not exclusive again: the first open holds the claim.
+            let f = OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC).open(path);
+            Some(f.map_err(|e| os_error(&name, "cannot be opened", &e))?)
+        }
+        _ => None,
+    };
+    debug_assert_eq!(direct, align.is_some());
+    let fd = file.as_raw_fd();
+    let dev = if block_device { meta.rdev() } else { meta.dev() };
+    let info = DevInfo {
+        path: name,
+        size_bytes: size & !(u64::from(logical) - 1),
+        logical_sector: logical,
+        physical_sector: physical,
+        rotational: queue_attribute(dev, "rotational") == Some(1),
+        writable: opts.write,
+        supports_discard: opts.write
+            && if block_device {
+                queue_attribute(dev, "discard_max_bytes").is_some_and(|n| n > 0)
+            } else {
+                // Behind the end there is nothing to lose: this only asks whether the file system can.
+                // SAFETY: plain fallocate on a descriptor that we own.
+                unsafe { libc::fallocate(fd, PUNCH_HOLE, size as i64, 4096) == 0 }
+            },
+    };
+    Ok(Opened { file, buffered, direct: align, info, block_device })
+}
+
+fn lock(file: &File, name: &str, opts: OpenOpts) -> Result<()> {
+    let result = match (opts.lock, opts.write) {
+        (Lock::None, _) => return Ok(()),
+        (Lock::Exclusive, _) | (Lock::Auto, true) => file.try_lock(),
+        (Lock::Shared, _) | (Lock::Auto, false) => file.try_lock_shared(),
+    };
+    match result {
+        Ok(()) => Ok(()),
+        Err(std::fs::TryLockError::WouldBlock) => Err(in_use(name)),
+        Err(std::fs::TryLockError::Error(e)) => Err(os_error(name, "cannot be locked", &e)),
+    }
+}
+
+/// Bytes of the medium now.
+pub(crate) fn device_size(file: &File, block_device: bool) -> io::Result<u64> {
+    if !block_device {
+        return Ok(file.metadata()?.len());
+    }
+    let mut bytes = 0u64;
+    // SAFETY: BLKGETSIZE64 writes a u64.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(bytes)
+}
+
+fn ioctl_u32(fd: RawFd, request: libc::Ioctl) -> io::Result<u32> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the requests used here write a C int.
+    if unsafe { libc::ioctl(fd, request, &raw mut value) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// What direct I/O on `file` asks for; None if it does not work at all.
+fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
+    // SAFETY: statx is plain data for which zeros are a value.
+    let mut st: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is an empty C string, `st` is written by the kernel.
+    let r =
+        unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut st) };
+    let sane = |n: u32| n.is_power_of_two() && n <= 65536;
+    if r == 0 && st.stx_mask & libc::STATX_DIOALIGN != 0 {
+        let (memory, offset) = (st.stx_dio_mem_align, st.stx_dio_offset_align);
+        // Both 0: the file system says no.
+        return (sane(memory) && sane(offset)).then_some(DirectAlign { memory, offset: offset.max(logical) });
+    }
+    // An older kernel: try.
+    for offset in [logical.max(SAFE_ALIGN), 4096] {
+        if size < u64::from(offset) {
+            return Some(DirectAlign { memory: 4096, offset: 4096 });
+        }
+        let mut probe = bdev::Buf::zeroed(offset as usize);
+        // SAFETY: reads at most `offset` bytes into the probe buffer.
+        let n = unsafe { libc::pread(file.as_raw_fd(), probe.as_raw_mut().cast(), probe.len(), 0) };
+        if n >= 0 {
+            return Some(DirectAlign { memory: SAFE_ALIGN.max(offset), offset });
+        }
+    }
+    None
+}
+
+/// A number that the kernel shows of the queue of the disk (or of the disk that a partition is on) numbered `dev`.
+fn queue_attribute(dev: u64, name: &str) -> Option<u64> {
+    let base = format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev));
+    [format!("{base}/queue/{name}"), format!("{base}/../queue/{name}")]
+        .iter()
+        .find_map(|p| std::fs::read_to_string(p).ok())
+        .and_then(|s| s.trim().parse().ok())
+}
+
+/// Makes a file of `size` bytes that takes no space yet. [`ErrorKind::Exists`] if there is one already.
+pub fn create_sparse(path: impl AsRef<Path>, size: u64) -> Result<()> {
+    let path = path.as_ref();
+    let name = path.display().to_string();
+    let file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|e| os_error(&name, "cannot be created", &e))?;
+    if let Err(e) = file.set_len(size) {
+        let _ = std::fs::remove_file(path);
+        return Err(os_error(&name, "cannot be made that long", &e));
+    }
+    Ok(())
+}

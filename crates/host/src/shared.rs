@@ -1,0 +1,170 @@
+//! What other threads may touch of an engine: its queue of wake-ups and messages, and the bell that ends its sleep.
+//!
+//! Everything goes into one queue under a mutex. Whoever adds to it rings the bell (an eventfd that the engine's one
+//! wait includes) only if the engine said that it sleeps. The engine says so *before* it looks at the queue for the
+//! last time, so that an addition is either seen by that look or finds the flag and rings.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Wake;
+
+use rt::Rt;
+
+/// A message to the engine.
+pub(crate) enum Msg {
+    /// Run this on the engine thread.
+    Call(Box<dyn FnOnce(&Rt) + Send>),
+    /// A worker thread finished the I/O operation `token`: a count, or a negative errno.
+    Io { token: u64, res: i32 },
+    /// A CPU job ended; with what it panicked, if it did.
+    CpuDone { id: u32, panic: Option<Box<dyn Any + Send>> },
+}
+
+#[derive(Default)]
+pub(crate) struct Incoming {
+    pub(crate) ready: Vec<Arc<TaskHeader>>,
+    pub(crate) msgs: Vec<Msg>,
+    pub(crate) closed: bool,
+}
+
+pub(crate) struct Shared {
+    queue: Mutex<Incoming>,
+    sleeping: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Shared {
+    pub(crate) fn new() -> io::Result<Shared> {
+        // SAFETY: no preconditions; the result is checked before it becomes an owned descriptor.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Shared { queue: Mutex::default(), sleeping: AtomicBool::new(false), bell })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Incoming> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a message; gives it back if the engine has ended.
+    pub(crate) fn post(&self, msg: Msg) -> Result<(), Msg> {
+        {
+            let mut q = self.lock();
+            if q.closed && !matches!(msg, Msg::Io { .. }) {
+                return Err(msg);
+            }
+            q.msgs.push(msg);
+        }
+        self.ring();
+        Ok(())
+    }
+
+    fn ready(&self, task: Arc<TaskHeader>) {
+        {
+            let mut q = self.lock();
+            if q.closed {
+                return;
+            }
+            q.ready.push(task);
+        }
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
+            let one = 1u64;
+            // SAFETY: writes 8 bytes of `one`. It can only fail if the counter is full, and then the bell rings already.
+            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Moves what has come into `ready` and `msgs`, which are empty.
+    pub(crate) fn take(&self, ready: &mut Vec<Arc<TaskHeader>>, msgs: &mut Vec<Msg>) {
+        let mut q = self.lock();
+        std::mem::swap(&mut q.ready, ready);
+        std::mem::swap(&mut q.msgs, msgs);
+    }
+
+    /// Says that the engine is about to sleep; whether it may (nothing has come).
+    pub(crate) fn fall_asleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        let q = self.lock();
+        let idle = q.ready.is_empty() && q.msgs.is_empty();
+        drop(q);
+        if !idle {
+            self.sleeping.store(false, Ordering::SeqCst);
+        }
+        idle
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    /// Lets nothing more in and gives out what is there, except results of I/O.
+    pub(crate) fn close(&self) -> Incoming {
+        let mut q = self.lock();
+        q.closed = true;
+        let (io, msgs) = std::mem::take(&mut q.msgs).into_iter().partition(|m| matches!(m, Msg::Io { .. }));
+        q.msgs = io;
+        Incoming { ready: std::mem::take(&mut q.ready), msgs, closed: true }
+    }
+
+    /// Results of worker threads that came after the queue was closed are still wanted: they say that memory is free.
+    pub(crate) fn take_io(&self) -> Vec<(u64, i32)> {
+        let msgs = std::mem::take(&mut self.lock().msgs);
+        msgs.into_iter()
+            .filter_map(|m| if let Msg::Io { token, res } = m { Some((token, res)) } else { None })
+            .collect()
+    }
+
+    pub(crate) fn bell_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    /// Makes the bell silent again.
+    pub(crate) fn clear_bell(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads at most 8 bytes into `count`; the descriptor does not block.
+        unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+/// The part of a task that its wakers share.
+pub(crate) struct TaskHeader {
+    pub(crate) id: u64,
+    pub(crate) slot: u32,
+    queued: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl TaskHeader {
+    /// A header that counts as queued: whoever makes it hands it to the ready queue.
+    pub(crate) fn new(id: u64, slot: u32, shared: Arc<Shared>) -> TaskHeader {
+        TaskHeader { id, slot, queued: AtomicBool::new(true), shared }
+    }
+    /// The task is about to be polled: wake-ups from now on count again.
+    pub(crate) fn begin_poll(&self) {
+        self.queued.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Wake for TaskHeader {
+    fn wake(self: Arc<Self>) {
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            let shared = self.shared.clone();
+            shared.ready(self);
+        }
+    }
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.queued.swap(true, Ordering::SeqCst) {
+            self.shared.ready(self.clone());
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Bounded pools of operating system threads: one for CPU jobs at low priority, one for blocking system calls.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    stop: bool,
+}
+
+struct Core {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+impl Core {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// At most `max` threads, started when work finds none idle. Jobs start in the order given. Jobs must not panic.
+pub(crate) struct Workers {
+    core: Arc<Core>,
+    name: &'static str,
+    nice: i32,
+    max: usize,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    /// A pool whose threads run at `nice` (0: as the process does).
+    pub(crate) fn new(name: &'static str, max: usize, nice: i32) -> Workers {
+        let core = Core { queue: Mutex::default(), wake: Condvar::new() };
+        Workers { core: Arc::new(core), name, nice, max: max.max(1), handles: Mutex::default() }
+    }
+
+    pub(crate) fn run(&self, job: Job) {
+        let mut q = self.core.lock();
+        q.jobs.push_back(job);
+        // An idle thread counts until it has taken a job, so compare with the jobs that wait.
+        let start = q.idle < q.jobs.len() && q.threads < self.max;
+        if start {
+            q.threads += 1;
+        }
+        drop(q);
+        self.core.wake.notify_one();
+        if start && let Err(e) = self.start() {
+            let mut q = self.core.lock();
+            q.threads -= 1;
+            assert!(q.threads > 0, "no worker thread can be started: {e}");
+        }
+    }
+
+    fn start(&self) -> io::Result<()> {
+        let (core, nice) = (self.core.clone(), self.nice);
+        let handle = std::thread::Builder::new().name(self.name.into()).spawn(move || {
+            if nice != 0 {
+                // SAFETY: no preconditions; 0 names the calling thread, and a refusal only costs the lower priority.
+                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+            }
+            work(&core);
+        })?;
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+        Ok(())
+    }
+
+    /// Drops jobs that have not begun and waits for those that have.
+    pub(crate) fn stop(&self) {
+        let dropped = {
+            let mut q = self.core.lock();
+            q.stop = true;
+            std::mem::take(&mut q.jobs)
+        };
+        self.core.wake.notify_all();
+        drop(dropped);
+        for h in std::mem::take(&mut *self.handles.lock().unwrap_or_else(PoisonError::into_inner)) {
+            let _ = h.join();
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn work(core: &Core) {
+    let mut q = core.lock();
+    loop {
+        if q.stop {
+            return;
+        }
+        if let Some(job) = q.jobs.pop_front() {
+            drop(q);
+            job();
+            q = core.lock();
+            continue;
+        }
+        q.idle += 1;
+        q = core.wake.wait(q).unwrap_or_else(PoisonError::into_inner);
+        q.idle -= 1;
+    }
+}

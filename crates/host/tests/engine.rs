@@ -1,0 +1,327 @@
+//! The engine's loop, on both drivers: tasks, timers, CPU jobs, calls from other threads, descriptors, sockets.
+
+use std::cell::{Cell, RefCell};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ErrorKind, Nanos};
+use bdev::{Buf, Bytes};
+use host::{BackendChoice, Engine, EngineConfig, FdIo, Handle, TempDir, UnixListener, UnixStream};
+use rt::Rt;
+use rt::join::{Either, join_all, join2, select2};
+use rt::sync::oneshot;
+
+fn on(backend: BackendChoice) -> Engine {
+    Engine::new(EngineConfig { backend, cpu_threads: 2, ..EngineConfig::default() }).expect("an engine")
+}
+
+/// Runs `f` on an engine of each kind that this machine has.
+fn both<Fut: Future<Output = ()>>(f: impl Fn(Rt) -> Fut) {
+    for backend in [BackendChoice::Auto, BackendChoice::Threads] {
+        let engine = on(backend);
+        engine.block_on(f(engine.rt()));
+        assert_eq!(engine.stats().in_flight, 0, "{}", engine.backend());
+    }
+}
+
+#[test]
+fn io_uring_is_found_where_the_kernel_has_it() {
+    match Engine::new(EngineConfig { backend: BackendChoice::Ring, ..EngineConfig::default() }) {
+        Ok(engine) => {
+            assert_eq!(engine.backend(), "io_uring");
+            assert_eq!(on(BackendChoice::Auto).backend(), "io_uring");
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Unsupported);
+            assert_eq!(on(BackendChoice::Auto).backend(), "threads");
+        }
+    }
+    assert_eq!(on(BackendChoice::Threads).backend(), "threads");
+}
+
+#[test]
+fn timers_fire_in_order_and_never_early() {
+    both(|rt| async move {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let tasks = [900u64, 100, 500, 300, 100, 0].map(|us| {
+            let (rt, order) = (rt.clone(), order.clone());
+            async move {
+                let at = rt.now() + Nanos::from_us(us);
+                rt.sleep_until(at).await;
+                assert!(rt.now() >= at, "a timer fired early");
+                order.borrow_mut().push(us);
+            }
+        });
+        join_all(Vec::from(tasks)).await;
+        assert_eq!(*order.borrow(), [0, 100, 100, 300, 500, 900]);
+        // A timer that is cancelled does not fire, one that is dropped leaves nothing to wait for.
+        let won = select2(rt.sleep(Nanos::from_us(200)), rt.sleep(Nanos::from_secs(3600))).await;
+        assert_eq!(won, Either::First(()));
+    });
+}
+
+#[test]
+fn sleeps_are_precise_to_tens_of_microseconds() {
+    both(|rt| async move {
+        // The best of many: others may use the machine.
+        let mut best = Nanos(u64::MAX);
+        for _ in 0..50 {
+            let at = rt.now() + Nanos::from_us(300);
+            rt.sleep_until(at).await;
+            best = best.min(rt.now().since(at));
+        }
+        assert!(best < Nanos::from_us(100), "the best of 50 timers is {} ns late", best.0);
+    });
+}
+
+#[test]
+fn tasks_run_wake_and_join() {
+    both(|rt| async move {
+        let sum = Rc::new(Cell::new(0u64));
+        let tasks: Vec<_> = (0..1000u64)
+            .map(|i| {
+                let (rt2, sum) = (rt.clone(), sum.clone());
+                rt.spawn("adder", async move {
+                    for _ in 0..i % 7 {
+                        rt2.yield_now().await;
+                    }
+                    assert_ne!(rt2.current_task(), rt::TaskId::NONE);
+                    sum.set(sum.get() + i);
+                    i
+                })
+            })
+            .collect();
+        let got = join_all(tasks).await;
+        assert!(got.into_iter().eq(0..1000));
+        assert_eq!(sum.get(), 499_500);
+        let (tx, rx) = oneshot::oneshot();
+        let rt2 = rt.clone();
+        drop(rt.spawn("detached", async move {
+            rt2.sleep(Nanos::from_us(50)).await;
+            tx.send(7).expect("somebody waits");
+        }));
+        assert_eq!(rx.await.expect("a detached task goes on"), 7);
+    });
+}
+
+#[test]
+fn cpu_jobs_run_elsewhere_and_come_back() {
+    both(|rt| async move {
+        let here = std::thread::current().id();
+        let small = rt.cpu(Nanos(10), || std::thread::current().id()).await;
+        assert_eq!(small, here, "little work stays");
+        let jobs = (0..200u64).map(|i| {
+            let rt = &rt;
+            async move {
+                let data = Bytes::from(vec![i as u8; 10_000]);
+                rt.cpu(Nanos::from_ms(1), move || {
+                    let sum: u64 = data.iter().map(|&b| u64::from(b)).sum();
+                    (sum, std::thread::current().id())
+                })
+                .await
+            }
+        });
+        for (i, (sum, id)) in join_all(jobs.collect()).await.into_iter().enumerate() {
+            assert_eq!(sum, i as u64 * 10_000);
+            assert_ne!(id, here);
+        }
+    });
+}
+
+#[test]
+fn a_panic_in_a_cpu_job_reaches_the_engine() {
+    let engine = on(BackendChoice::Auto);
+    let rt = engine.rt();
+    let r = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        engine.block_on(rt.cpu(Nanos::from_ms(1), || {
+            std::panic::resume_unwind(Box::new("of the job"));
+        }))
+    }));
+    assert_eq!(*r.expect_err("a panic").downcast::<&str>().expect("the same"), "of the job");
+}
+
+#[test]
+fn calls_from_other_threads() {
+    for backend in [BackendChoice::Auto, BackendChoice::Threads] {
+        let engine = on(backend);
+        let remote = engine.remote();
+        let (tx, done) = oneshot::oneshot();
+        let tx = Rc::new(Cell::new(Some(tx)));
+        // Things that only the engine's thread may touch, reached through a thread-local of the test.
+        thread_local!(static STOP: RefCell<Option<oneshot::Sender<()>>> = const { RefCell::new(None) });
+        STOP.set(tx.take());
+        let thread = std::thread::spawn(move || {
+            let mut calls = Vec::new();
+            for i in 0..500u64 {
+                calls.push(remote.call(move |rt| {
+                    let rt = rt.clone();
+                    async move {
+                        rt.sleep(Nanos::from_us(i % 50)).await;
+                        i * 2
+                    }
+                }));
+            }
+            for (i, c) in calls.into_iter().enumerate() {
+                assert_eq!(c.wait().expect("an answer"), i as u64 * 2);
+            }
+            let never = remote.call(|_| std::future::pending::<()>());
+            let never = never.wait_for(Duration::from_millis(1)).err().expect("not over");
+            remote
+                .call(|_| async {
+                    STOP.take().expect("still there").send(()).expect("the engine waits");
+                })
+                .wait()
+                .expect("an answer");
+            (remote, never)
+        });
+        engine.block_on(done).expect("told to stop");
+        let (remote, never) = thread.join().expect("the thread does not panic");
+        drop(engine);
+        assert_eq!(never.wait().expect_err("the engine is gone").kind(), ErrorKind::Interrupted);
+        let late = remote.call(|_| async {}).wait();
+        assert_eq!(late.expect_err("the engine is gone").kind(), ErrorKind::Interrupted);
+    }
+}
+
+#[test]
+fn an_engine_that_ends_drops_its_tasks() {
+    for backend in [BackendChoice::Auto, BackendChoice::Threads] {
+        let engine = on(backend);
+        let token = Rc::new(());
+        let (io, (a, b)) =
+            (FdIo::new(&engine.rt()).expect("io"), std::os::unix::net::UnixStream::pair().expect("pair"));
+        let a = Rc::new(OwnedFd::from(a));
+        for _ in 0..10 {
+            let (theirs, rt, io, a) = (token.clone(), engine.rt(), io.clone(), a.clone());
+            drop(engine.rt().spawn("waits for ever", async move {
+                let _token = theirs;
+                let read = io.readv_fd(&a, Buf::zeroed(10), vec![]);
+                select2(read, rt.sleep(Nanos::from_secs(3600))).await;
+            }));
+        }
+        engine.block_on(engine.rt().sleep(Nanos::from_us(100)));
+        assert_eq!(engine.stats().in_flight, 10, "the reads wait");
+        let rt = engine.rt();
+        assert!(Handle::of(&rt).is_some());
+        drop(engine);
+        assert!(Handle::of(&rt).is_none());
+        assert_eq!(Rc::strong_count(&token), 1);
+        assert_eq!(Rc::strong_count(&a), 1, "no operation holds the descriptor");
+        drop(b);
+    }
+}
+
+#[test]
+fn descriptors_with_owned_buffers() {
+    both(|rt| async move {
+        let io = FdIo::new(&rt).expect("io");
+        let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("pair");
+        a.set_nonblocking(true).expect("fcntl");
+        let a = Rc::new(OwnedFd::from(a));
+        // A read that waits, woken by a write; header and payload are filled in order.
+        let read = async {
+            let d = io.readv_fd(&a, Buf::zeroed(4), vec![Buf::zeroed(3), Buf::zeroed(100)]).await;
+            assert_eq!(d.result.expect("read"), 10);
+            assert_eq!(
+                (&d.header[..], &d.payload[0][..], &d.payload[1][..3]),
+                (&b"head"[..], &b"pay"[..], &b"loa"[..])
+            );
+        };
+        let write = async {
+            rt.sleep(Nanos::from_us(300)).await;
+            (&b).write_all(b"headpayloa").expect("write");
+        };
+        join2(read, write).await;
+        // An abandoned read takes nothing that comes later.
+        {
+            let read = io.readv_fd(&a, Buf::zeroed(10), vec![]);
+            let gave_up = select2(read, rt.sleep(Nanos::from_us(200))).await;
+            assert!(matches!(gave_up, Either::Second(())));
+        }
+        for _ in 0..20 {
+            rt.yield_now().await;
+        }
+        b.write_all(b"later").expect("write");
+        io.readable(&a).await.expect("readable");
+        let d = io.readv_fd(&a, Buf::zeroed(10), vec![]).await;
+        assert_eq!((d.result.expect("read"), &d.header[..5]), (5, &b"later"[..]));
+        let mut small = [0u8; 1];
+        let e = host::read_now(a.as_fd(), &mut [std::io::IoSliceMut::new(&mut small)]).expect_err("nothing there");
+        assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+        // Writes, gathered, by the ring and at once.
+        let n =
+            io.writev_fd(&a, vec![Bytes::from(b"one".to_vec()), Bytes::from(b"two".to_vec())]).await.expect("write");
+        assert_eq!(n, 6);
+        host::write_now(a.as_fd(), &[std::io::IoSlice::new(b"three")]).expect("write");
+        let mut got = [0; 11];
+        b.read_exact(&mut got).expect("read");
+        assert_eq!(&got, b"onetwothree");
+        // The end.
+        drop(b);
+        let d = io.readv_fd(&a, Buf::zeroed(10), vec![]).await;
+        assert_eq!(d.result.expect("end of stream"), 0);
+        let e = io.writev_fd(&a, vec![Bytes::from(vec![1])]).await.expect_err("nobody reads");
+        assert_eq!(e.kind(), std::io::ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
+fn sockets_connect_and_carry_large_messages() {
+    both(|rt| async move {
+        let dir = TempDir::new("sock").expect("a folder");
+        let path = dir.join("control");
+        let listener = UnixListener::bind(&rt, &path).expect("bind");
+        assert_eq!(UnixListener::bind(&rt, &path).err().expect("taken").kind(), ErrorKind::Busy);
+        // The second one knocked to see whether somebody listens.
+        let knock = listener.accept().await.expect("accept");
+        assert!(knock.read_exact(1).await.expect("read").is_none());
+        let message = Bytes::from((0..3_000_000u32).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
+        let server = async {
+            let s = listener.accept().await.expect("accept");
+            let peer = s.peer_cred().expect("credentials");
+            assert_eq!(peer.pid as u32, std::process::id());
+            assert!(peer.is_owner());
+            let got = s.read_exact(3_000_000).await.expect("read").expect("a message");
+            assert!(got[..] == message[..]);
+            s.write_all_vectored(vec![Bytes::empty(), message.slice(..5), message.slice(5..)]).await.expect("write");
+            assert!(s.read_exact(1).await.expect("read").is_none(), "the client has closed");
+        };
+        let client = async {
+            let s = UnixStream::connect(&rt, &path).expect("connect");
+            s.write_all(message.clone()).await.expect("write");
+            let got = s.read_exact(3_000_000).await.expect("read").expect("an echo");
+            assert!(got[..] == message[..]);
+            s.shutdown_write().expect("shutdown");
+        };
+        join2(server, client).await;
+        drop(listener);
+        assert!(!path.exists());
+        // A socket left behind by a crash is replaced.
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("bind"));
+        assert!(path.exists());
+        drop(UnixListener::bind(&rt, &path).expect("bind over a dead socket"));
+        // A file is not.
+        std::fs::write(&path, b"precious").expect("write");
+        assert_eq!(UnixListener::bind(&rt, &path).err().expect("refused").kind(), ErrorKind::Exists);
+        assert!(path.exists());
+    });
+}
+
+#[test]
+fn the_machine_is_known() {
+    let engine = on(BackendChoice::Auto);
+    let rt = engine.rt();
+    assert!(rt.physmem_bytes() > 64 << 20);
+    assert!(rt.wall_clock().secs > 1_700_000_000);
+    let id = rt.host_identity();
+    assert!(!id.hostname.is_empty() && id.hostid <= u64::from(u32::MAX));
+    assert_ne!(rt.new_guid(), rt.new_guid());
+    assert_ne!(rt.rng_u64(), rt.rng_u64());
+    let seeded = |seed| {
+        let e = Engine::new(EngineConfig { seed: Some(seed), ..EngineConfig::default() }).expect("an engine");
+        e.rt().rng_u64()
+    };
+    assert_eq!(seeded(5), seeded(5));
+}
