@@ -1,0 +1,505 @@
+//! One metaslab: its trees, what it gives out, what it writes.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use base::{Error, ObjectId, Result, ResultExt, TXG_DEFER, TXG_SIZE, Txg};
+use ondisk::space_map::ONE_WORD_MAX_RUN;
+use rt::sync::Notify;
+
+use crate::range_tree::{BUCKETS, RangeTree, Run};
+use crate::store::LoadedMap;
+use crate::tunables::AllocTunables;
+use crate::weight::{Weight, fragmentation};
+
+/// What the sync of a txg must write to the space map of one metaslab.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MsChanges {
+    /// Allocated since the last call, ascending, absolute in the top-level vdev.
+    pub allocs: Vec<Run>,
+    /// Freed since the last call, ascending, disjoint from `allocs`.
+    pub frees: Vec<Run>,
+    /// The space map object, if the metaslab has one.
+    pub object: Option<ObjectId>,
+    /// If set: rewrite the map from scratch with these ALLOC entries *instead of* appending `allocs` and `frees`, which they include.
+    pub condense: Option<Vec<Run>>,
+    /// Free segments by size after these changes, bucket b counting `2^(b + ashift)` bytes and more. Frees that wait for later txgs are free here, and
+    /// counted as segments of their own even where they touch others. Zeros if the map has no histogram and was not loaded.
+    pub histogram: [u64; BUCKETS],
+    /// `smp_alloc` after these changes.
+    pub alloc_after: i64,
+}
+
+pub(crate) enum State {
+    Unloaded,
+    Loading(Rc<Notify>),
+    Loaded(Box<Loaded>),
+}
+
+pub(crate) struct Loaded {
+    /// What can be allocated now.
+    pub free: RangeTree,
+    /// Where the last allocation ended, by the lowest bit set of its size: equal sizes stay together.
+    cursors: [u64; 64],
+}
+
+/// What changes of a metaslab in txgs that are not settled. Exists only while there is something.
+struct Pending {
+    allocating: [RangeTree; TXG_SIZE],
+    freeing: [RangeTree; TXG_SIZE],
+    /// As `freeing`, of blocks born in the same txg whose ALLOC was taken already.
+    freeing_born: [RangeTree; TXG_SIZE],
+    /// Born and freed in the same txg before the ALLOC was taken: the map never hears of it.
+    returning: [RangeTree; TXG_SIZE],
+    freed: RangeTree,
+    freed_born: RangeTree,
+    defer: VecDeque<(Txg, RangeTree)>,
+    /// Changes taken while not loaded, for a load that reads a map without them: txg, allocations, frees.
+    recent: Vec<(Txg, Vec<Run>, Vec<Run>)>,
+    taken_in: Option<Txg>,
+    listed: [bool; TXG_SIZE],
+}
+
+impl Pending {
+    fn new(like: &RangeTree) -> Box<Pending> {
+        let four = || std::array::from_fn(|_| like.empty_like());
+        Box::new(Pending {
+            allocating: four(),
+            freeing: four(),
+            freeing_born: four(),
+            returning: four(),
+            freed: like.empty_like(),
+            freed_born: like.empty_like(),
+            defer: VecDeque::new(),
+            recent: Vec::new(),
+            taken_in: None,
+            listed: [false; TXG_SIZE],
+        })
+    }
+
+    /// Trees of space that the map has as free but that cannot be allocated yet.
+    fn freed_trees(&self) -> impl Iterator<Item = &RangeTree> {
+        [&self.freed, &self.freed_born].into_iter().chain(self.defer.iter().map(|(_, t)| t))
+    }
+
+    fn freeing_trees(&self) -> impl Iterator<Item = &RangeTree> {
+        self.freeing.iter().chain(&self.freeing_born)
+    }
+
+    fn is_empty(&self) -> bool {
+        let four = self.allocating.iter().chain(&self.returning).chain(self.freeing_trees());
+        four.chain(self.freed_trees()).all(RangeTree::is_empty) && self.recent.is_empty()
+    }
+
+    fn deferred(&self) -> u64 {
+        self.defer.iter().map(|(_, t)| t.total()).sum()
+    }
+}
+
+pub(crate) struct Metaslab {
+    /// What it covers.
+    pub run: Run,
+    shift: u8,
+    pub object: Option<ObjectId>,
+    /// Bytes of entries in its map.
+    pub length: u64,
+    /// Allocated according to its map with everything that was taken.
+    alloc: u64,
+    /// Free segments according to its map; `None` if not known.
+    histogram: Option<[u64; BUCKETS]>,
+    pub state: State,
+    /// Why it cannot be loaded; it gives out nothing then.
+    pub broken: Option<Error>,
+    pending: Option<Box<Pending>>,
+    /// Allocated (deferred frees included) and deferred as of the last commit.
+    pub settled: (u64, u64),
+    pub weight: Weight,
+    pub fragmentation: Option<u8>,
+    /// When it last gave something out.
+    pub used: Txg,
+    /// The group that it belongs to.
+    pub group: usize,
+}
+
+impl Metaslab {
+    pub fn new(
+        run: Run,
+        shift: u8,
+        object: Option<ObjectId>,
+        length: u64,
+        alloc: u64,
+        histogram: Option<[u64; BUCKETS]>,
+        group: usize,
+    ) -> Metaslab {
+        let mut ms = Metaslab {
+            run,
+            shift,
+            object,
+            length,
+            alloc,
+            histogram,
+            state: State::Unloaded,
+            broken: None,
+            pending: None,
+            settled: (alloc, 0),
+            weight: Weight(0),
+            fragmentation: None,
+            used: Txg(0),
+            group,
+        };
+        if alloc == 0 && object.is_none() {
+            // One segment; unless it is too large for a bucket of its own.
+            let mut h = [0; BUCKETS];
+            ondisk::space_map::histogram_add(&mut h, run.size, u32::from(shift));
+            ms.histogram = Some(h);
+        }
+        ms.reweigh();
+        ms
+    }
+
+    fn tree(&self) -> RangeTree {
+        RangeTree::new(self.run.start, self.run.size, self.shift)
+    }
+
+    fn pending(&mut self) -> &mut Pending {
+        if self.pending.is_none() {
+            self.pending = Some(Pending::new(&self.tree()));
+        }
+        self.pending.as_mut().expect("just made")
+    }
+
+    pub fn is_loaded(&self) -> bool {
+        matches!(self.state, State::Loaded(_))
+    }
+
+    pub fn loaded(&self) -> Option<&Loaded> {
+        match &self.state {
+            State::Loaded(l) => Some(l),
+            _ => None,
+        }
+    }
+
+    /// No allocation can be larger than this.
+    pub fn most(&self) -> u64 {
+        self.loaded().map_or(self.run.size - self.alloc.min(self.run.size), |l| l.free.largest())
+    }
+
+    pub fn has_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Says that it has changes of `txg`; true if that was not known.
+    pub fn list(&mut self, txg: Txg) -> bool {
+        !std::mem::replace(&mut self.pending().listed[txg.slot()], true)
+    }
+
+    pub fn has_changes(&self, txg: Txg) -> bool {
+        let slot = txg.slot();
+        let has = |p: &Pending| [&p.allocating, &p.freeing, &p.freeing_born].iter().any(|t| !t[slot].is_empty());
+        self.pending.as_deref().is_some_and(has)
+    }
+
+    /// Recomputes weight and fragmentation from what is known.
+    pub fn reweigh(&mut self) {
+        let in_use = self.pending.is_some();
+        let (weight, frag) = match &self.state {
+            State::Loaded(l) if l.free.total() == self.run.size => (Weight::empty(self.run.size), Some(0)),
+            State::Loaded(l) => {
+                let h = l.free.histogram();
+                (Weight::from_histogram(&h, self.shift), Some(fragmentation(&h, self.shift)))
+            }
+            _ if self.alloc == 0 && !in_use => (Weight::empty(self.run.size), Some(0)),
+            _ => {
+                let frag = self.histogram.map(|h| fragmentation(&h, self.shift));
+                let free = self.run.size.saturating_sub(self.alloc);
+                let weight = match &self.histogram {
+                    _ if free == 0 => Weight(0),
+                    Some(h) => Weight::from_histogram(h, self.shift),
+                    None => Weight::from_space(free, frag),
+                };
+                (weight, frag)
+            }
+        };
+        self.weight = if self.broken.is_some() { Weight(0) } else { weight };
+        self.fragmentation = frag;
+    }
+
+    /// Gives out `asize` bytes in `txg`, if it is loaded and has them in one piece.
+    pub fn allocate(&mut self, asize: u64, txg: Txg, t: &AllocTunables) -> Option<u64> {
+        let size = self.run.size;
+        let State::Loaded(l) = &mut self.state else { return None };
+        let cursor = &mut l.cursors[asize.trailing_zeros() as usize & 63];
+        let start = pick(&l.free, cursor, asize, size, t)?;
+        l.free.remove(start, asize).expect("the segment was just found to be free");
+        self.used = txg;
+        self.pending().allocating[txg.slot()].add(start, asize).expect("free space is in no other tree");
+        Some(start)
+    }
+
+    /// Takes back at once what was allocated in `txg` and never written.
+    pub fn unalloc(&mut self, start: u64, asize: u64, txg: Txg) -> Result<()> {
+        self.pending().allocating[txg.slot()].remove(start, asize).at(|| "undoing an allocation")?;
+        let State::Loaded(l) = &mut self.state else { unreachable!("a metaslab with allocations is loaded") };
+        l.free.add(start, asize).expect("allocated space is in no other tree");
+        Ok(())
+    }
+
+    /// Marks free space as allocated in `txg`. The metaslab must be loaded.
+    pub fn claim(&mut self, start: u64, asize: u64, txg: Txg) -> Result<()> {
+        let State::Loaded(l) = &mut self.state else { unreachable!("claims load the metaslab first") };
+        l.free.remove(start, asize).at(|| "claim")?;
+        self.used = txg;
+        self.pending().allocating[txg.slot()].add(start, asize).expect("free space is in no other tree");
+        Ok(())
+    }
+
+    /// Frees in `txg` a range born in `birth`. What is free already, as far as is known, is damage.
+    pub fn free(&mut self, start: u64, asize: u64, birth: Txg, txg: Txg) -> Result<()> {
+        let slot = txg.slot();
+        if let State::Loaded(l) = &self.state
+            && let Some(r) = l.free.overlap(start, asize)
+        {
+            return Err(Error::corrupt(format!("free of space of which {r} is free already")));
+        }
+        if self.object.is_none() && !self.is_loaded() {
+            return Err(Error::corrupt("free of space in a metaslab that was never used"));
+        }
+        let p = self.pending();
+        if birth == txg && p.allocating[slot].remove(start, asize).is_ok() {
+            return p.returning[slot].add(start, asize).at(|| "free");
+        }
+        let known = p.freeing_trees().chain(p.freed_trees()).chain(&p.returning);
+        if let Some(r) = known.filter_map(|t| t.overlap(start, asize)).next() {
+            return Err(Error::corrupt(format!("free of space of which {r} was freed before")));
+        }
+        if let Some(r) = p.allocating.iter().find_map(|t| t.overlap(start, asize)) {
+            return Err(Error::corrupt(format!("free of an older block on space of which {r} was allocated just now")));
+        }
+        let tree = if birth == txg { &mut p.freeing_born[slot] } else { &mut p.freeing[slot] };
+        tree.add(start, asize).at(|| "free")
+    }
+
+    /// The set of free space according to the map as it is after everything that was taken; loaded metaslabs only.
+    fn free_in_map(&self) -> Option<RangeTree> {
+        let mut all = self.loaded()?.free.clone();
+        if let Some(p) = &self.pending {
+            for r in p.freed_trees().chain(&p.returning).chain(&p.allocating).flat_map(RangeTree::iter) {
+                all.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
+            }
+        }
+        Some(all)
+    }
+
+    /// The same as a histogram, each tree's segments counted by themselves.
+    fn histogram_in_map(&self) -> Option<[u64; BUCKETS]> {
+        let mut sum = self.loaded()?.free.histogram();
+        if let Some(p) = &self.pending {
+            for t in p.freed_trees().chain(&p.returning).chain(&p.allocating).filter(|t| !t.is_empty()) {
+                sum.iter_mut().zip(t.histogram()).for_each(|(a, b)| *a += b);
+            }
+        }
+        Some(sum)
+    }
+
+    /// Bytes of a map that holds nothing but what is allocated, if loaded.
+    fn optimal_length(&self) -> Option<u64> {
+        let free = &self.loaded()?.free;
+        let segments = free.len() as u64 + 1;
+        let long = (self.run.size >> self.shift) / ONE_WORD_MAX_RUN;
+        Some(8 * (1 + segments + long))
+    }
+
+    /// The changes of `txg` since the last call.
+    pub fn take(&mut self, txg: Txg, t: &AllocTunables) -> MsChanges {
+        let slot = txg.slot();
+        let loaded = self.is_loaded();
+        let p = self.pending();
+        p.listed[slot] = false;
+        let first = p.taken_in.replace(txg) != Some(txg);
+        let allocs: Vec<Run> = p.allocating[slot].take().iter().collect();
+        let (freeing, born) = (p.freeing[slot].take(), p.freeing_born[slot].take());
+        let mut frees = freeing.clone();
+        born.iter().for_each(|r| frees.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
+        let list: Vec<Run> = frees.iter().collect();
+        for (from, to) in [(freeing, &mut p.freed), (born, &mut p.freed_born)] {
+            from.iter().for_each(|r| to.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
+        }
+        if !loaded && !(allocs.is_empty() && list.is_empty()) {
+            p.recent.push((txg, allocs.clone(), list.clone()));
+        }
+        let added: u64 = allocs.iter().map(|r| r.size).sum();
+        // A map that was never read may be damaged and count less than is freed; loading it will tell.
+        self.alloc = (self.alloc + added).saturating_sub(frees.total());
+        if let Some(h) = self.histogram_in_map() {
+            self.histogram = Some(h);
+        } else if let Some(h) = &mut self.histogram {
+            h.iter_mut().zip(frees.histogram()).for_each(|(a, b)| *a = a.saturating_add(b));
+        }
+        let long = |optimal: u64| self.length >= optimal * t.condense_pct / 100 && self.length > t.condense_min_bytes;
+        let condense = (first && self.object.is_some() && self.optimal_length().is_some_and(long))
+            .then(|| self.free_in_map().map(|free| free.gaps().collect::<Vec<Run>>()))
+            .flatten();
+        if let Some(c) = &condense {
+            assert_eq!(
+                c.iter().map(|r| r.size).sum::<u64>(),
+                self.alloc,
+                "the trees of a metaslab account for all of it"
+            );
+        }
+        MsChanges {
+            allocs,
+            frees: list,
+            object: self.object,
+            condense,
+            histogram: self.histogram.unwrap_or([0; BUCKETS]),
+            alloc_after: self.alloc as i64,
+        }
+    }
+
+    /// `txg` is committed. True while something is still pending.
+    pub fn sync_done(&mut self, txg: Txg) -> bool {
+        let slot = txg.slot();
+        let Some(mut p) = self.pending.take() else { return false };
+        p.listed[slot] = false;
+        let untaken = [&p.allocating, &p.freeing, &p.freeing_born].iter().any(|t| !t[slot].is_empty());
+        assert!(!untaken, "txg {txg} was committed without all changes of the metaslab at {}", self.run);
+        let mut back = vec![p.returning[slot].take(), p.freed_born.take()];
+        while p.defer.front().is_some_and(|(t, _)| t.0 + TXG_DEFER <= txg.0) {
+            back.extend(p.defer.pop_front().map(|(_, t)| t));
+        }
+        let freed = p.freed.take();
+        if !freed.is_empty() {
+            p.defer.push_back((txg, freed));
+        }
+        if let State::Loaded(l) = &mut self.state {
+            for r in back.iter().flat_map(RangeTree::iter) {
+                l.free.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
+            }
+        }
+        // A load under way may have read the map before this commit.
+        if !matches!(self.state, State::Loading(_)) {
+            p.recent.retain(|(t, _, _)| *t > txg);
+        }
+        let deferred = p.deferred();
+        self.settled = (self.alloc + deferred, deferred);
+        if !p.is_empty() {
+            self.pending = Some(p);
+        }
+        self.reweigh();
+        self.pending.is_some()
+    }
+
+    /// Becomes loaded from the content of its map; an error makes it broken for good.
+    pub fn finish_load(&mut self, map: Result<Option<LoadedMap>>) -> Result<()> {
+        let result = map.and_then(|m| self.free_from(m));
+        let outcome = match result {
+            Ok(free) => {
+                self.state = State::Loaded(Box::new(Loaded { free, cursors: [0; 64] }));
+                Ok(())
+            }
+            Err(e) => {
+                self.state = State::Unloaded;
+                self.broken = Some(e.clone());
+                Err(e)
+            }
+        };
+        self.reweigh();
+        outcome
+    }
+
+    fn free_from(&self, map: Option<LoadedMap>) -> Result<RangeTree> {
+        let mut free = match map {
+            Some(map) => {
+                if map.allocated.area() != self.run {
+                    return Err(Error::corrupt(format!("its map covers {}, not {}", map.allocated.area(), self.run)));
+                }
+                map.allocated.complement()
+            }
+            None => self.tree().complement(),
+        };
+        let Some(p) = &self.pending else { return Ok(free) };
+        // The map may or may not have these; a range changes at most once within the txgs in question, so saying it again does no harm.
+        for (_, allocs, frees) in &p.recent {
+            allocs.iter().try_for_each(|r| free.clear_range(r.start, r.size))?;
+            frees.iter().try_for_each(|r| free.set_range(r.start, r.size))?;
+        }
+        for r in p.freed_trees().flat_map(RangeTree::iter) {
+            free.remove(r.start, r.size).at(|| "space that was freed")?;
+        }
+        for r in p.freeing_trees().flat_map(RangeTree::iter) {
+            if let Some(hit) = free.overlap(r.start, r.size) {
+                return Err(Error::corrupt(format!("{r} was freed, but according to its map {hit} was free already")));
+            }
+        }
+        Ok(free)
+    }
+
+    /// Forgets its free space, if nothing is pending.
+    pub fn unload(&mut self) -> bool {
+        if self.pending.is_some() || !self.is_loaded() {
+            return false;
+        }
+        self.histogram = self.histogram_in_map();
+        self.state = State::Unloaded;
+        self.reweigh();
+        true
+    }
+}
+
+/// Where `asize` bytes go: the `dynamic` allocator. First fit from the cursor on while there is room; best fit in a metaslab that is nearly full or in
+/// small pieces.
+fn pick(free: &RangeTree, cursor: &mut u64, asize: u64, ms_size: u64, t: &AllocTunables) -> Option<u64> {
+    let largest = free.largest();
+    if largest < asize {
+        return None;
+    }
+    let roomy = largest >= t.df_alloc_threshold && free.total() * 100 / ms_size >= t.df_free_pct;
+    let found = roomy.then(|| free.first_fit(*cursor, asize, t.df_max_search, t.min_search_count)).flatten();
+    let start = found.or_else(|| free.best_fit(asize))?.start;
+    *cursor = start + asize;
+    Some(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const M: u64 = 1 << 20;
+
+    #[test]
+    fn the_dynamic_allocator_changes_its_ways() {
+        let t = AllocTunables::default();
+        let tree = |runs: &[(u64, u64)]| {
+            let mut f = RangeTree::indexed(0, 16 * M, 9);
+            runs.iter().for_each(|&(s, n)| f.add(s, n).expect("disjoint"));
+            f
+        };
+        // Roomy: first fit from the cursor, which moves.
+        let f = tree(&[(0, 4096), (M, 8 * M), (12 * M, 4096)]);
+        let mut cursor = 0;
+        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(0));
+        assert_eq!(cursor, 4096);
+        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));
+        cursor = 10 * M;
+        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(12 * M));
+        // Nothing fits behind the cursor: the best fit anywhere.
+        assert_eq!(pick(&f, &mut cursor, 8192, 16 * M, &t), Some(M));
+        // In small pieces: best fit at once.
+        let f = tree(&[(0, 65536), (M, 8192), (2 * M, 65536), (3 * M, 4096)]);
+        cursor = 0;
+        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(3 * M));
+        assert_eq!(pick(&f, &mut cursor, 8000, 16 * M, &t), Some(M));
+        assert_eq!(pick(&f, &mut cursor, 65537, 16 * M, &t), None);
+        // Nearly full: best fit although a large piece is there.
+        let f = tree(&[(0, 512 << 10), (M, 4096)]);
+        cursor = 0;
+        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));
+        // The search from the cursor ends after 16 MiB and 100 segments.
+        let mut f = RangeTree::indexed(0, 64 * M, 9);
+        (0..200).for_each(|i| f.add(i * 128 * 1024, 512).expect("disjoint"));
+        f.add(60 * M, M).expect("disjoint");
+        let short = AllocTunables { df_free_pct: 0, ..t };
+        assert_eq!(f.first_fit(0, 4096, short.df_max_search, short.min_search_count), None);
+        assert!(f.first_fit(0, 4096, 64 * M, 0).is_some());
+    }
+}
