@@ -225,6 +225,7 @@ impl Objset {
         let n = DnodeInner::new(obj, phys, false);
         let old = self.0.map.borrow_mut().insert(obj.0, n.clone());
         assert!(old.is_none(), "object {obj} was given out twice");
+        self.0.entered();
         let dn = Dnode { os: self.0.clone(), n };
         dn.slot(&mut dn.n.st.borrow_mut(), tx).alloc = true;
         dn

@@ -358,7 +358,7 @@ impl Dnode {
     /// Most bytes that the bonus can hold with or without a spill pointer.
     pub fn bonus_capacity(&self, spill: bool) -> usize {
         let st = self.n.st.borrow();
-        bonus_area(st.phys.num_slots(), st.phys.nblkptr) - if spill { BLKPTR_SIZE } else { 0 }
+        bonus_area(st.phys.num_slots(), st.phys.nblkptr).saturating_sub(if spill { BLKPTR_SIZE } else { 0 })
     }
     /// Whether it has changes that have not synced.
     pub fn is_dirty(&self) -> bool {
@@ -446,7 +446,7 @@ impl Dnode {
                 ));
             }
             let (have, room) = (self.n.st.borrow().bonus.len(), self.bonus_capacity(true));
-            if have > room {
+            if have > room || self.bonus_capacity(false) < BLKPTR_SIZE {
                 return Err(Error::invalid(format!(
                     "object {}: bonus of {have} bytes leaves no room for a spill pointer",
                     self.n.obj

@@ -423,7 +423,9 @@ impl<'a> TreeSync<'a> {
         }
         let p = self.indirect[usize::from(level > 1)];
         let req = self.cx.request(buf.freeze(), &p, self.otype, level, fill, (self.dn.n.obj, id));
-        self.cx.spend(ISSUE_NS + self.indblksz as u64 / 4).await;
+        // Larger ones are compressed away from the engine.
+        let work = if self.indblksz <= 64 << 10 { self.indblksz as u64 * 2 } else { 0 };
+        self.cx.spend(ISSUE_NS + work).await;
         let bp = self.cx.put(req, None, old, true, 0).await?;
         self.replace_used(old, &bp);
         Ok(bp)
@@ -612,6 +614,7 @@ impl SyncCx<'_> {
             }
             Some(Some(content)) => {
                 let old = spill_bp.unwrap_or(Blkptr::hole());
+                self.spend(ISSUE_NS + content.len() as u64 * 2).await;
                 let p = policy_of(phys.bonustype, 0, true);
                 let req = self.request(content, &p, phys.bonustype, 0, 1, (dn.n.obj, 0));
                 let bp = self.put(req, None, &old, true, 0).await?;
