@@ -76,7 +76,11 @@ impl DslPool {
                 let room = dir.parent().map_or_else(|| dir.available(), |p| p.available());
                 let over_quota = phys.quota != 0 && reserved > phys.quota;
                 if over_quota || more > room {
-                    let why = format!("'{}' cannot reserve {reserved} bytes: only {} more are available", dir.full_name(), room);
+                    let why = format!(
+                        "'{}' cannot reserve {reserved} bytes: only {} more are available",
+                        dir.full_name(),
+                        room
+                    );
                     return Err(Error::new(ErrorKind::NoSpace, why));
                 }
                 Ok(())
@@ -89,10 +93,15 @@ impl DslPool {
     pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str) -> Result<()> {
         match props::find(prop) {
             Some(known) if !known.settable() => {
-                return Err(Error::new(ErrorKind::ReadOnly, format!("property '{prop}' cannot be inherited: it is computed")));
+                return Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    format!("property '{prop}' cannot be inherited: it is computed"),
+                ));
             }
             Some(known) if !known.inheritable() => {
-                return Err(Error::invalid(format!("property '{prop}' cannot be inherited: set it to 'none' to clear it")));
+                return Err(Error::invalid(format!(
+                    "property '{prop}' cannot be inherited: set it to 'none' to clear it"
+                )));
             }
             None if !props::is_user_prop(prop) => return Err(Error::invalid(format!("'{prop}' is not a property"))),
             _ => {}
@@ -115,7 +124,9 @@ impl DslPool {
             Box::pin(async move {
                 let dir = pool.find_dir(&from)?;
                 let Some(old_parent) = dir.parent() else {
-                    return Err(Error::invalid(format!("'{from}' is a pool: a pool is renamed by importing it under another name")));
+                    return Err(Error::invalid(format!(
+                        "'{from}' is a pool: a pool is renamed by importing it under another name"
+                    )));
                 };
                 if to.starts_with(&format!("{from}/")) {
                     return Err(Error::invalid(format!("'{from}' cannot be moved below itself to '{to}'")));

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::Txg;
+use base::{Error, Txg};
 use dmu::BlockAccounting;
 use ondisk::blkptr::Blkptr;
 use zio::Zio;
@@ -34,7 +34,9 @@ impl Space {
         Space { used: zio.dsize(bp) as i64, compressed: bp.psize() as i64, uncompressed: bp.ucsize() as i64 }
     }
     /// The opposite change.
-    pub fn negated(self) -> Space { Space { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed } }
+    pub fn negated(self) -> Space {
+        Space { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
+    }
     /// Adds another change.
     pub fn add(&mut self, other: Space) {
         self.used += other.used;
@@ -52,12 +54,19 @@ pub struct Core {
     /// Freed blocks that must wait (deferred, or gangs, which need reads to free).
     frees: RefCell<Vec<Blkptr>>,
     mos: Cell<Space>,
+    error: RefCell<Option<Error>>,
 }
 
 impl Core {
     /// Over this block layer.
     pub fn new(zio: Zio) -> Rc<Core> {
-        Rc::new(Core { zio, pass: Cell::new(1), frees: RefCell::default(), mos: Cell::default() })
+        Rc::new(Core {
+            zio,
+            pass: Cell::new(1),
+            frees: RefCell::default(),
+            mos: Cell::default(),
+            error: RefCell::default(),
+        })
     }
 
     /// Really frees a block: now in the first pass, on the list otherwise.
@@ -66,23 +75,38 @@ impl Core {
             return;
         }
         if self.pass.get() == 1 && !bp.is_gang() {
-            self.zio.free(bp, txg);
+            if let Err(e) = self.zio.free(bp, txg) {
+                self.error.borrow_mut().get_or_insert(e);
+            }
         } else {
             self.frees.borrow_mut().push(*bp);
         }
     }
 
+    /// The first error of a free, which must stop the txg.
+    pub fn take_error(&self) -> Option<Error> {
+        self.error.take()
+    }
+
     /// Takes the list of blocks that could not be freed at once.
-    pub fn take_frees(&self) -> Vec<Blkptr> { std::mem::take(&mut *self.frees.borrow_mut()) }
+    pub fn take_frees(&self) -> Vec<Blkptr> {
+        std::mem::take(&mut *self.frees.borrow_mut())
+    }
 
     /// True if some wait.
-    pub fn has_frees(&self) -> bool { !self.frees.borrow().is_empty() }
+    pub fn has_frees(&self) -> bool {
+        !self.frees.borrow().is_empty()
+    }
 
     /// Takes what the MOS gained since the last call; it is charged to `$MOS` one pass later (format page 05 section 5).
-    pub fn take_mos_delta(&self) -> Space { self.mos.take() }
+    pub fn take_mos_delta(&self) -> Space {
+        self.mos.take()
+    }
 
     /// True if the MOS gained or lost since the last call of `take_mos_delta`.
-    pub fn has_mos_delta(&self) -> bool { self.mos.get() != Space::default() }
+    pub fn has_mos_delta(&self) -> bool {
+        self.mos.get() != Space::default()
+    }
 }
 
 /// Accounting of the MOS: no snapshots, so every killed block is freed.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
-use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, SpaceGate, Tx, zap};
+use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, ObjsetHooks, Tx, zap};
 use ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys, DslDirPhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
@@ -28,17 +28,25 @@ const DEADLIST_BONUS: usize = 320;
 /// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too deep.
 pub fn check_name(name: &str) -> Result<()> {
     if name.len() > NAME_MAX {
-        return Err(Error::new(ErrorKind::NameTooLong, format!("the dataset name '{name}' is longer than {NAME_MAX} bytes")));
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("the dataset name '{name}' is longer than {NAME_MAX} bytes"),
+        ));
     }
     if name.split('/').count() > NESTING_MAX {
-        return Err(Error::new(ErrorKind::NameTooLong, format!("the dataset name '{name}' has more than {NESTING_MAX} levels")));
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("the dataset name '{name}' has more than {NESTING_MAX} levels"),
+        ));
     }
     for part in name.split('/') {
         if part.is_empty() {
             return Err(Error::invalid(format!("the dataset name '{name}' has an empty part")));
         }
         if let Some(c) = part.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c))) {
-            return Err(Error::invalid(format!("the dataset name '{name}' has the character '{c}', which names cannot have")));
+            return Err(Error::invalid(format!(
+                "the dataset name '{name}' has the character '{c}', which names cannot have"
+            )));
         }
         if part == "." || part == ".." {
             return Err(Error::invalid(format!("the dataset name '{name}' has a part that is only dots")));
@@ -49,7 +57,13 @@ pub fn check_name(name: &str) -> Result<()> {
 
 impl DslPool {
     /// Makes the DSL of a new pool: the hidden directories and the root file system (syncing context of the first txg).
-    pub async fn create(setup: DslSetup, pool_name: &str, props: Vec<(String, PropValue)>, init: Init, tx: Rc<Tx>) -> Result<Rc<DslPool>> {
+    pub async fn create(
+        setup: DslSetup,
+        pool_name: &str,
+        props: Vec<(String, PropValue)>,
+        init: Init,
+        tx: Rc<Tx>,
+    ) -> Result<Rc<DslPool>> {
         let pool = DslPool::bare(setup);
         let root = pool.make_dir(None, pool_name, &tx).await?;
         zap::add_u64(pool.directory(), b"root_dataset", root.object.0, &tx).await?;
@@ -86,7 +100,8 @@ impl DslPool {
 
     async fn make_deadlist(&self, keys: &[u64], tx: &Tx) -> Result<ObjectId> {
         let bonus = [0u8; DEADLIST_BONUS];
-        let dn = zap::create_with_bonus(self.mos(), ObjectType::DEADLIST, 0, ObjectType::DEADLIST_HDR, &bonus, tx).await?;
+        let dn =
+            zap::create_with_bonus(self.mos(), ObjectType::DEADLIST, 0, ObjectType::DEADLIST_HDR, &bonus, tx).await?;
         for key in keys {
             let list = self.empty_list(tx).await?;
             zap::add_int(&dn, *key, list.0, tx).await?;
@@ -107,7 +122,8 @@ impl DslPool {
     }
 
     async fn write_new_dataset(&self, phys: &DslDatasetPhys, tx: &Tx) -> Result<ObjectId> {
-        let spec = ObjSpec::new(ObjectType::DSL_DATASET, 512).bonus(ObjectType::DSL_DATASET, ondisk::dsl::DSL_DATASET_SIZE as u16);
+        let spec = ObjSpec::new(ObjectType::DSL_DATASET, 512)
+            .bonus(ObjectType::DSL_DATASET, ondisk::dsl::DSL_DATASET_SIZE as u16);
         let dn = self.mos().alloc(spec, tx).await?;
         dn.set_bonus(&phys.to_bytes(), tx)?;
         Ok(dn.object())
@@ -137,7 +153,16 @@ impl DslPool {
             p.head_dataset_obj = head_obj.0;
             p.clones = clones.object().0;
         });
-        let ds = Dataset::new(head_obj, dir.clone(), head, BTreeSet::new(), None, self.core().clone(), self.ctx().clone(), false);
+        let ds = Dataset::new(
+            head_obj,
+            dir.clone(),
+            head,
+            BTreeSet::new(),
+            None,
+            self.core().clone(),
+            self.ctx().clone(),
+            false,
+        );
         self.add_dataset(&ds);
         self.set_origin_snap(snap_obj);
         Ok(())
@@ -158,19 +183,36 @@ impl DslPool {
         origin.num_children += 1;
         origin_dn.set_bonus(&origin.to_bytes(), tx)?;
         zap::add_int(&mos.hold(ObjectId(origin.next_clones_obj)).await?, object.0, object.0, tx).await?;
-        let origin_dir = self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
+        let origin_dir =
+            self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
         zap::add_int(&mos.hold(ObjectId(origin_dir.phys().clones)).await?, object.0, object.0, tx).await?;
         dir.change(|p| {
             p.head_dataset_obj = object.0;
             p.origin_obj = origin_obj.0;
         });
-        let ds = Dataset::new(object, dir.clone(), phys, BTreeSet::new(), None, self.core().clone(), self.ctx().clone(), true);
+        let ds = Dataset::new(
+            object,
+            dir.clone(),
+            phys,
+            BTreeSet::new(),
+            None,
+            self.core().clone(),
+            self.ctx().clone(),
+            true,
+        );
         self.add_dataset(&ds);
         Ok(ds)
     }
 
     /// Sets the properties and makes the object set of a new head.
-    async fn make_file_system(&self, dir: &Rc<Dir>, head: &Rc<Dataset>, props: Vec<(String, PropValue)>, init: Init, tx: Rc<Tx>) -> Result<()> {
+    async fn make_file_system(
+        &self,
+        dir: &Rc<Dir>,
+        head: &Rc<Dataset>,
+        props: Vec<(String, PropValue)>,
+        init: Init,
+        tx: Rc<Tx>,
+    ) -> Result<()> {
         for (name, value) in &props {
             self.write_prop(dir, name, Some(value), &tx).await?;
         }
@@ -185,24 +227,22 @@ impl DslPool {
                 account.activate(id.get().guid, tx.txg());
             }
         }
-        let os = Objset::create(
-            self.ctx().clone(),
-            head.object.0,
-            ObjsetType::Zfs,
-            flags,
-            head.objset_props(),
-            account.clone(),
-            Some(account.clone() as Rc<dyn SpaceGate>),
-            Some(account as Rc<dyn FeatureUse>),
-            &tx,
-        );
+        let hooks = ObjsetHooks { acct: account.clone(), gate: Some(account.clone()), feat: Some(account) };
+        let os =
+            Objset::create(self.ctx().clone(), head.object.0, ObjsetType::Zfs, head.objset_props(), hooks, tx.txg());
+        os.set_flags(flags, &tx);
         head.set_objset(Some(os.clone()));
         self.activate_features(head, &tx).await?;
         init(os, tx).await
     }
 
     /// Creates the file system `name` with these properties; `init` fills it. The parent must exist.
-    pub async fn create_fs(self: &Rc<Self>, name: &str, props: Vec<(String, PropValue)>, init: Init) -> Result<Rc<Dataset>> {
+    pub async fn create_fs(
+        self: &Rc<Self>,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+        init: Init,
+    ) -> Result<Rc<Dataset>> {
         check_name(name)?;
         for (prop, _) in &props {
             let known = props::find(prop).is_some_and(|p| p.settable() || p.kind == PropKind::Once);
@@ -218,7 +258,10 @@ impl DslPool {
                     pool.check_space(SpaceCheck::Normal, 20)?;
                     let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
                     if reserved > parent.available() {
-                        let why = format!("'{name}' cannot reserve {reserved} bytes: only {} are available", parent.available());
+                        let why = format!(
+                            "'{name}' cannot reserve {reserved} bytes: only {} are available",
+                            parent.available()
+                        );
                         return Err(Error::new(ErrorKind::NoSpace, why));
                     }
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
@@ -236,10 +279,13 @@ impl DslPool {
         if self.find_dir(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("dataset '{name}' exists already")));
         }
-        let (parent, last) =
-            name.rsplit_once('/').ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool, not of a new dataset")))?;
+        let (parent, last) = name
+            .rsplit_once('/')
+            .ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool, not of a new dataset")))?;
         let dir = self.find_dir(parent).map_err(|_| {
-            Error::not_found(format!("cannot create '{name}': parent '{parent}' does not exist (use -p to create it as well)"))
+            Error::not_found(format!(
+                "cannot create '{name}': parent '{parent}' does not exist (use -p to create it as well)"
+            ))
         })?;
         Ok((dir, last.to_string()))
     }

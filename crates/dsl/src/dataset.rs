@@ -10,7 +10,10 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
-use dmu::{BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetProps, RedundantMetadata, Reservation, SpaceGate, TxSpace};
+use dmu::{
+    BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, RedundantMetadata, Reservation, SpaceGate,
+    TxSpace,
+};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::DslDatasetPhys;
 
@@ -95,7 +98,10 @@ impl SpaceGate for Account {
             let referenced = self.phys.borrow().referenced_bytes;
             let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
             if referenced >= refquota {
-                return Err(Error::new(ErrorKind::Quota, format!("the refquota of '{}' is used up", self.dir.full_name())));
+                return Err(Error::new(
+                    ErrorKind::Quota,
+                    format!("the refquota of '{}' is used up", self.dir.full_name()),
+                ));
             }
             if referenced.saturating_add(in_flight) >= refquota.saturating_add(refquota >> 5) {
                 return Err(ErrorKind::Restart.into());
@@ -150,7 +156,9 @@ impl Dataset {
     }
 
     /// Its directory.
-    pub fn dir(&self) -> &Rc<Dir> { &self.account.dir }
+    pub fn dir(&self) -> &Rc<Dir> {
+        &self.account.dir
+    }
 
     /// `pool/fs` or `pool/fs@snapshot`.
     pub fn name(&self) -> String {
@@ -161,39 +169,73 @@ impl Dataset {
     }
 
     /// True for snapshots.
-    pub fn is_snapshot(&self) -> bool { self.snapname.is_some() }
+    pub fn is_snapshot(&self) -> bool {
+        self.snapname.is_some()
+    }
 
     /// True if it may be written to at all (a head in a pool imported read-write).
-    pub fn is_writable(&self) -> bool { self.writable }
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
 
     /// The record as it is now.
-    pub fn phys(&self) -> DslDatasetPhys { *self.account.phys.borrow() }
+    pub fn phys(&self) -> DslDatasetPhys {
+        *self.account.phys.borrow()
+    }
 
     /// Changes the record (syncing context) and marks it for writing.
-    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> R { self.account.change(f) }
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> R {
+        self.account.change(f)
+    }
 
-    pub(crate) fn account(&self) -> &Rc<Account> { &self.account }
-    pub(crate) fn is_dirty(&self) -> bool { self.account.dirty.get() }
-    pub(crate) fn take_dirty(&self) -> bool { self.account.dirty.replace(false) }
-    pub(crate) fn take_new_features(&self) -> BTreeSet<&'static str> { self.account.new_features.take() }
-    pub(crate) fn take_deadlisted(&self) -> Vec<Blkptr> { self.account.deadlisted.take() }
-    pub(crate) fn note_feature(&self, guid: &str) { self.account.features.borrow_mut().insert(guid.to_string()); }
-    pub(crate) fn synced(&self, txg: Txg) { self.account.in_flight[txg.slot()].set(0); }
+    pub(crate) fn account(&self) -> &Rc<Account> {
+        &self.account
+    }
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.account.dirty.get()
+    }
+    pub(crate) fn take_dirty(&self) -> bool {
+        self.account.dirty.replace(false)
+    }
+    pub(crate) fn take_new_features(&self) -> BTreeSet<&'static str> {
+        self.account.new_features.take()
+    }
+    pub(crate) fn take_deadlisted(&self) -> Vec<Blkptr> {
+        self.account.deadlisted.take()
+    }
+    pub(crate) fn note_feature(&self, guid: &str) {
+        self.account.features.borrow_mut().insert(guid.to_string());
+    }
+    pub(crate) fn synced(&self, txg: Txg) {
+        self.account.in_flight[txg.slot()].set(0);
+    }
 
     /// Feature guids that this dataset uses.
-    pub fn features(&self) -> BTreeSet<String> { self.account.features.borrow().clone() }
+    pub fn features(&self) -> BTreeSet<String> {
+        self.account.features.borrow().clone()
+    }
 
     /// Somebody begins to use the file system (a mount); such a dataset is busy.
-    pub fn begin_use(&self) { self.users.set(self.users.get() + 1); }
+    pub fn begin_use(&self) {
+        self.users.set(self.users.get() + 1);
+    }
     /// The use ends.
-    pub fn end_use(&self) { self.users.set(self.users.get().saturating_sub(1)); }
+    pub fn end_use(&self) {
+        self.users.set(self.users.get().saturating_sub(1));
+    }
     /// True while somebody uses it.
-    pub fn is_used(&self) -> bool { self.users.get() > 0 }
+    pub fn is_used(&self) -> bool {
+        self.users.get() > 0
+    }
 
     /// The object set if it is open.
-    pub fn opened(&self) -> Option<Objset> { self.objset.borrow().clone() }
+    pub fn opened(&self) -> Option<Objset> {
+        self.objset.borrow().clone()
+    }
 
-    pub(crate) fn set_objset(&self, os: Option<Objset>) { *self.objset.borrow_mut() = os; }
+    pub(crate) fn set_objset(&self, os: Option<Objset>) {
+        *self.objset.borrow_mut() = os;
+    }
 
     /// The object set, opened now if it was not.
     pub async fn objset(&self) -> Result<Objset> {
@@ -209,21 +251,19 @@ impl Dataset {
             return Err(Error::corrupt(format!("dataset '{}' has no object set", self.name())));
         }
         if self.account.features.borrow().contains("com.datto:encryption") {
-            return Err(Error::unsupported(format!("dataset '{}' is encrypted, which weir does not read yet", self.name())));
+            return Err(Error::unsupported(format!(
+                "dataset '{}' is encrypted, which weir does not read yet",
+                self.name()
+            )));
         }
-        let gate: Option<Rc<dyn SpaceGate>> = self.writable.then(|| self.account.clone() as Rc<dyn SpaceGate>);
-        let os = Objset::open(
-            self.ctx.clone(),
-            self.object.0,
-            bp,
-            self.objset_props(),
-            self.account.clone(),
-            gate,
-            Some(self.account.clone() as Rc<dyn FeatureUse>),
-            self.writable,
-        )
-        .await
-        .map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
+        let hooks = ObjsetHooks {
+            acct: self.account.clone(),
+            gate: Some(self.account.clone()),
+            feat: Some(self.account.clone()),
+        };
+        let os = Objset::open(self.ctx.clone(), self.object.0, bp, self.objset_props(), hooks, self.writable)
+            .await
+            .map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
         self.set_objset(Some(os.clone()));
         Ok(os)
     }

@@ -47,11 +47,16 @@ impl DslPool {
             return Err(Error::new(ErrorKind::Busy, format!("dataset '{name}' is in use: unmount it first")));
         }
         if let Some(child) = dir.children().first() {
-            let why = format!("dataset '{name}' has children such as '{}': use -r to destroy them as well", child.full_name());
+            let why = format!(
+                "dataset '{name}' has children such as '{}': use -r to destroy them as well",
+                child.full_name()
+            );
             return Err(Error::new(ErrorKind::NotEmpty, why));
         }
         if !self.snapshots(ds).await?.is_empty() || ds.phys().prev_snap_obj != self.origin_snap().0 {
-            return Err(Error::unsupported(format!("dataset '{name}' has or comes from snapshots, which weir cannot destroy yet")));
+            return Err(Error::unsupported(format!(
+                "dataset '{name}' has or comes from snapshots, which weir cannot destroy yet"
+            )));
         }
         self.check_space(SpaceCheck::ExtraReserved, 0)
     }
@@ -108,7 +113,8 @@ impl DslPool {
         origin.num_children -= 1;
         origin_dn.set_bonus(&origin.to_bytes(), tx)?;
         zap::remove_int(&mos.hold(ObjectId(origin.next_clones_obj)).await?, ds.object.0, tx).await?;
-        let origin_dir = self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
+        let origin_dir =
+            self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
         zap::remove_int(&mos.hold(ObjectId(origin_dir.phys().clones)).await?, ds.object.0, tx).await?;
         let deadlist = mos.hold(ObjectId(phys.deadlist_obj)).await?;
         for entry in zap::list(&deadlist).await? {

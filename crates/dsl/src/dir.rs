@@ -76,7 +76,9 @@ impl Dir {
     }
 
     /// The last part of its name; the pool's name for the root.
-    pub fn name(&self) -> String { self.name.borrow().clone() }
+    pub fn name(&self) -> String {
+        self.name.borrow().clone()
+    }
 
     /// The full name, `pool/a/b`.
     pub fn full_name(&self) -> String {
@@ -87,21 +89,33 @@ impl Dir {
     }
 
     /// The directory above, none for the root.
-    pub fn parent(&self) -> Option<Rc<Dir>> { self.parent.borrow().upgrade() }
+    pub fn parent(&self) -> Option<Rc<Dir>> {
+        self.parent.borrow().upgrade()
+    }
 
     /// Children in order of name, the hidden `$MOS`, `$FREE`, `$ORIGIN` included.
-    pub fn children(&self) -> Vec<Rc<Dir>> { self.children.borrow().values().cloned().collect() }
+    pub fn children(&self) -> Vec<Rc<Dir>> {
+        self.children.borrow().values().cloned().collect()
+    }
 
     /// The child of that name.
-    pub fn child(&self, name: &str) -> Option<Rc<Dir>> { self.children.borrow().get(name).cloned() }
+    pub fn child(&self, name: &str) -> Option<Rc<Dir>> {
+        self.children.borrow().get(name).cloned()
+    }
 
     /// The head dataset; none for `$MOS` and `$FREE`.
-    pub fn head(&self) -> Option<Rc<Dataset>> { self.head.borrow().clone() }
+    pub fn head(&self) -> Option<Rc<Dataset>> {
+        self.head.borrow().clone()
+    }
 
-    pub(crate) fn set_head(&self, head: Option<Rc<Dataset>>) { *self.head.borrow_mut() = head; }
+    pub(crate) fn set_head(&self, head: Option<Rc<Dataset>>) {
+        *self.head.borrow_mut() = head;
+    }
 
     /// The record as it is now.
-    pub fn phys(&self) -> DslDirPhys { self.phys.borrow().clone() }
+    pub fn phys(&self) -> DslDirPhys {
+        self.phys.borrow().clone()
+    }
 
     /// Changes the record (syncing context) and marks it for writing.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut DslDirPhys) -> R) -> R {
@@ -109,8 +123,12 @@ impl Dir {
         f(&mut self.phys.borrow_mut())
     }
 
-    pub(crate) fn take_dirty(&self) -> bool { self.dirty.replace(false) }
-    pub(crate) fn is_dirty(&self) -> bool { self.dirty.get() }
+    pub(crate) fn take_dirty(&self) -> bool {
+        self.dirty.replace(false)
+    }
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
 
     pub(crate) fn attach_to(self: &Rc<Self>, parent: &Rc<Dir>, name: &str) {
         self.detach();
@@ -125,8 +143,6 @@ impl Dir {
         }
         *self.parent.borrow_mut() = Weak::new();
     }
-
-    pub(crate) fn rename_root(&self, name: &str) { *self.name.borrow_mut() = name.to_string(); }
 
     /// Records a change of what this directory uses, here and up the tree (syncing context).
     pub(crate) fn did_use(&self, kind: Used, space: Space) {
@@ -214,7 +230,8 @@ impl Dir {
             }
         }
         if let Some(parent) = parent {
-            let above = space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
+            let above =
+                space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
             if above > 0 {
                 parent.reserve(above as u64, kind, txg)?;
             }
@@ -233,7 +250,9 @@ impl Dir {
     }
 
     /// Properties that are set here.
-    pub fn local_props(&self) -> BTreeMap<String, PropValue> { self.props.borrow().clone() }
+    pub fn local_props(&self) -> BTreeMap<String, PropValue> {
+        self.props.borrow().clone()
+    }
 
     pub(crate) fn store_prop(&self, name: &str, value: Option<PropValue>) {
         match value {
@@ -257,7 +276,10 @@ impl Dir {
         if prop.is_none_or(|p| p.inheritable()) {
             let mut at = self.parent();
             while let Some(dir) = at {
-                let found = dir.props.borrow().get(name).or_else(|| dir.props.borrow().get(&received).map(|v| v)).cloned();
+                let found = {
+                    let props = dir.props.borrow();
+                    props.get(name).or_else(|| props.get(&received)).cloned()
+                };
                 if let Some(value) = found {
                     let value = if name == "mountpoint" { self.inherited_mountpoint(&dir, value) } else { value };
                     return (value, PropSource::Inherited(dir.full_name()));

@@ -77,9 +77,13 @@ impl Features {
     }
 
     /// Features of the read ZAP with their counts, unknown ones included.
-    pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> { Self::counts_of(&self.read).await }
+    pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> {
+        Self::counts_of(&self.read).await
+    }
     /// The same of the write ZAP.
-    pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> { Self::counts_of(&self.write).await }
+    pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> {
+        Self::counts_of(&self.write).await
+    }
 
     async fn counts_of(dn: &Dnode) -> Result<Vec<(String, u64)>> {
         let all = zap::list(dn).await?.into_iter();
@@ -87,13 +91,21 @@ impl Features {
     }
 
     /// The count of an enabled feature, by guid.
-    pub fn count(&self, guid: &str) -> Option<u64> { self.counts.borrow().get(guid).copied() }
+    pub fn count(&self, guid: &str) -> Option<u64> {
+        self.counts.borrow().get(guid).copied()
+    }
     /// True if enabled (count 0 or more).
-    pub fn is_enabled(&self, id: FeatureId) -> bool { self.count(id.get().guid).is_some() }
+    pub fn is_enabled(&self, id: FeatureId) -> bool {
+        self.count(id.get().guid).is_some()
+    }
     /// True if its count is not 0.
-    pub fn is_active(&self, id: FeatureId) -> bool { self.count(id.get().guid).is_some_and(|n| n > 0) }
+    pub fn is_active(&self, id: FeatureId) -> bool {
+        self.count(id.get().guid).is_some_and(|n| n > 0)
+    }
     /// True once if an active feature that labels list came or went since the last call.
-    pub fn take_label_changed(&self) -> bool { self.label_changed.replace(false) }
+    pub fn take_label_changed(&self) -> bool {
+        self.label_changed.replace(false)
+    }
 
     /// Guids that labels list: active features with the MOS flag.
     pub fn for_labels(&self) -> Vec<String> {
@@ -108,7 +120,8 @@ impl Features {
     /// Changes the count of an enabled feature (syncing context).
     pub async fn add(&self, id: FeatureId, delta: i64, tx: &Tx) -> Result<()> {
         let feature = id.get();
-        let old = self.count(feature.guid).unwrap_or_else(|| panic!("feature {} is counted but not enabled", feature.guid));
+        let old =
+            self.count(feature.guid).unwrap_or_else(|| panic!("feature {} is counted but not enabled", feature.guid));
         let new = old.checked_add_signed(delta).unwrap_or_else(|| panic!("feature {} counts below 0", feature.guid));
         zap::update_u64(self.zap_of(feature), feature.guid.as_bytes(), new, tx).await?;
         self.counts.borrow_mut().insert(feature.guid.to_string(), new);

@@ -95,13 +95,19 @@ impl DslPool {
         if let Some(obj) = zap::lookup_u64(&pool.directory, b"empty_bpobj").await? {
             pool.empty_bpobj.set(Some(ObjectId(obj)));
         }
-        let mut todo: Vec<(ObjectId, String, Option<Rc<Dir>>, usize)> = vec![(ObjectId(root), pool_name.to_string(), None, 0)];
+        let mut todo: Vec<(ObjectId, String, Option<Rc<Dir>>, usize)> =
+            vec![(ObjectId(root), pool_name.to_string(), None, 0)];
         let mut seen = BTreeSet::new();
         while let Some((object, name, parent, depth)) = todo.pop() {
             if !seen.insert(object) || depth > 2 * NESTING_MAX {
-                return Err(Error::corrupt(format!("directory object {object} ('{name}') stands in the tree twice or too deep")));
+                return Err(Error::corrupt(format!(
+                    "directory object {object} ('{name}') stands in the tree twice or too deep"
+                )));
             }
-            let dir = pool.load_dir(object, name.clone(), parent.as_ref()).await.map_err(|e| e.at(format!("directory '{name}'")))?;
+            let dir = pool
+                .load_dir(object, name.clone(), parent.as_ref())
+                .await
+                .map_err(|e| e.at(format!("directory '{name}'")))?;
             if parent.is_none() {
                 *pool.root.borrow_mut() = Some(dir.clone());
             }
@@ -154,34 +160,71 @@ impl DslPool {
                 }
             }
         }
-        Ok(Dataset::new(object, dir.clone(), phys, features, snapname, self.core.clone(), self.ctx.clone(), self.writable))
+        Ok(Dataset::new(
+            object,
+            dir.clone(),
+            phys,
+            features,
+            snapname,
+            self.core.clone(),
+            self.ctx.clone(),
+            self.writable,
+        ))
     }
 
     /// The root directory.
-    pub fn root(&self) -> Rc<Dir> { self.root.borrow().clone().expect("the root directory is set when the pool opens") }
-    pub(crate) fn set_root(&self, root: Rc<Dir>) { *self.root.borrow_mut() = Some(root); }
+    pub fn root(&self) -> Rc<Dir> {
+        self.root.borrow().clone().expect("the root directory is set when the pool opens")
+    }
+    pub(crate) fn set_root(&self, root: Rc<Dir>) {
+        *self.root.borrow_mut() = Some(root);
+    }
     /// The MOS.
-    pub fn mos(&self) -> &Objset { &self.mos }
+    pub fn mos(&self) -> &Objset {
+        &self.mos
+    }
     /// Object 1 of the MOS.
-    pub fn directory(&self) -> &Dnode { &self.directory }
+    pub fn directory(&self) -> &Dnode {
+        &self.directory
+    }
     /// The pool's features.
-    pub fn features(&self) -> &Rc<Features> { &self.features }
+    pub fn features(&self) -> &Rc<Features> {
+        &self.features
+    }
     /// The pool's DMU.
-    pub fn ctx(&self) -> &DmuCtx { &self.ctx }
+    pub fn ctx(&self) -> &DmuCtx {
+        &self.ctx
+    }
     /// The pool's txgs.
-    pub fn txg(&self) -> &TxgPool { &self.txg }
+    pub fn txg(&self) -> &TxgPool {
+        &self.txg
+    }
     /// Shared accounting.
-    pub fn core(&self) -> &Rc<Core> { &self.core }
+    pub fn core(&self) -> &Rc<Core> {
+        &self.core
+    }
     /// False in a pool that was imported read-only.
-    pub fn is_writable(&self) -> bool { self.writable }
-    pub(crate) fn origin_snap(&self) -> ObjectId { self.origin_snap.get() }
-    pub(crate) fn set_origin_snap(&self, object: ObjectId) { self.origin_snap.set(object); }
-    pub(crate) fn space_cell(&self) -> &Rc<Cell<PoolSpace>> { &self.space }
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+    pub(crate) fn origin_snap(&self) -> ObjectId {
+        self.origin_snap.get()
+    }
+    pub(crate) fn set_origin_snap(&self, object: ObjectId) {
+        self.origin_snap.set(object);
+    }
+    pub(crate) fn space_cell(&self) -> &Rc<Cell<PoolSpace>> {
+        &self.space
+    }
 
     /// The pool's size, pushed by the sync loop.
-    pub fn set_space(&self, space: PoolSpace) { self.space.set(space); }
+    pub fn set_space(&self, space: PoolSpace) {
+        self.space.set(space);
+    }
     /// The size as last pushed.
-    pub fn space(&self) -> PoolSpace { self.space.get() }
+    pub fn space(&self) -> PoolSpace {
+        self.space.get()
+    }
 
     pub(crate) fn add_dataset(&self, ds: &Rc<Dataset>) {
         ds.dir().set_head(Some(ds.clone()));
@@ -246,7 +289,8 @@ impl DslPool {
 
     /// The snapshot `pool/fs@name`.
     pub async fn find_snapshot(&self, name: &str) -> Result<Rc<Dataset>> {
-        let (fs, snap) = name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a snapshot")))?;
+        let (fs, snap) =
+            name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a snapshot")))?;
         let head = self.find(fs)?;
         let missing = || Error::not_found(format!("snapshot '{name}' does not exist"));
         let names = self.mos.hold(ObjectId(head.phys().snapnames_zapobj)).await?;
@@ -261,11 +305,14 @@ impl DslPool {
         task: impl FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + 'static,
     ) -> Result<T> {
         if !self.writable {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.root().name())));
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("pool '{}' is imported read-only", self.root().name()),
+            ));
         }
         let (sender, receiver) = oneshot::<Result<T>>();
         let hold = self.txg.hold_open().await;
-        let txg = hold.txg();
+        let txg = hold.txg;
         self.tasks[txg.slot()].borrow_mut().push_back(Box::new(move |pool, tx| {
             Box::pin(async move {
                 let result = task(pool, tx).await;
@@ -275,7 +322,9 @@ impl DslPool {
         }));
         drop(hold);
         self.txg.wait_synced(txg).await?;
-        receiver.await.map_err(|_| Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made"))?
+        receiver
+            .await
+            .unwrap_or_else(|| Err(Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made")))
     }
 
     /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2).
@@ -283,7 +332,10 @@ impl DslPool {
         let space = self.space.get();
         let room = space.adjusted(check).saturating_sub(space.deferred);
         if self.root().phys().used_bytes.saturating_add(3 * (blocks << 14)) > room {
-            return Err(Error::new(ErrorKind::NoSpace, format!("pool '{}' has no space left for this change", self.root().name())));
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("pool '{}' has no space left for this change", self.root().name()),
+            ));
         }
         Ok(())
     }
@@ -345,7 +397,11 @@ impl DslPool {
             }
             self.activate_features(&ds, tx).await?;
             let dead = ds.take_deadlisted();
-            assert!(dead.is_empty(), "blocks of snapshots were freed in '{}', whose snapshots cannot be written yet", ds.name());
+            assert!(
+                dead.is_empty(),
+                "blocks of snapshots were freed in '{}', whose snapshots cannot be written yet",
+                ds.name()
+            );
         }
         Ok(())
     }
@@ -368,7 +424,7 @@ impl DslPool {
     pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<Dnode> {
         let dn = self.mos.hold(object).await?;
         if dn.otype() != ObjectType::OTN_ZAP_METADATA {
-            dn.set_type(ObjectType::OTN_ZAP_METADATA, tx);
+            dn.set_type(ObjectType::OTN_ZAP_METADATA, tx)?;
             zap::init(&dn, 0, tx).await?;
             self.features.add(FeatureId::ExtensibleDataset, 1, tx).await?;
         }

@@ -1,0 +1,405 @@
+//! Finding and importing pools (format page 01 section 4).
+//!
+//! 1. The labels of every device are read; devices with the same pool guid make a candidate.
+//! 2. The best intact uberblock of all devices is the state to import; the newest label that is not newer than it tells how the devices stand together.
+//! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up to the uberblock's sum.
+//! 4. Features decide: everything supported for writing, read-only only, or refused by name.
+//!
+//! A pool whose newest label is younger than the newest intact uberblock imports in the older state and says so.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg, VdevId};
+use bdev::BlockDev;
+use dmu::{DmuFeatures, Objset, ObjsetProps, zap};
+use dsl::DslPool;
+use dsl::features::Features;
+use ondisk::feature::{FeatureId, FeatureZap, Support, support_of};
+use ondisk::label::{LabelConfig, MosConfig, PoolState};
+use ondisk::uberblock::{self, Uberblock};
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use rt::Rt;
+use vdev::labels::{LeafLabels, read_labels};
+use vdev::{DirtyGauge, Leaf, Top, TopSpec, VdevKind, VdevTree, leaf_asize};
+
+use crate::config::read_packed;
+use crate::create::check_pool_name;
+use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
+
+/// Pool versions that can be opened: those with feature flags.
+const SPA_VERSION: u64 = 5000;
+
+/// A device with pool labels.
+pub struct FoundDevice {
+    /// The device.
+    pub dev: Rc<dyn BlockDev>,
+    /// Its labels and uberblocks.
+    pub labels: LeafLabels,
+    /// The best of its labels.
+    pub config: LabelConfig,
+}
+
+/// A pool that some devices belong to.
+pub struct PoolCandidate {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: Guid,
+    /// State in the newest label.
+    pub state: PoolState,
+    /// Host that had it last.
+    pub hostid: Option<u64>,
+    /// The name of that host.
+    pub hostname: Option<String>,
+    /// The newest label.
+    pub config: LabelConfig,
+    /// Devices found.
+    pub devices: Vec<FoundDevice>,
+}
+
+impl PoolCandidate {
+    /// Places of top-level vdevs none of whose devices were found.
+    pub fn missing_tops(&self) -> Vec<u64> {
+        let holes = &self.config.hole_array;
+        (0..self.config.top_level_count())
+            .filter(|id| !holes.contains(id) && !self.devices.iter().any(|d| d.config.vdev_tree.id == *id))
+            .collect()
+    }
+}
+
+/// How a pool is to be imported.
+#[derive(Clone, Default, Debug)]
+pub struct ImportOpts {
+    /// New name (`zpool import POOL NEWNAME`).
+    pub new_name: Option<String>,
+    /// `-o readonly=on`.
+    pub readonly: bool,
+    /// `-f`: also a pool that another host seems to use.
+    pub force: bool,
+    /// `-D`: also a pool that was destroyed.
+    pub destroyed: bool,
+}
+
+/// Groups devices into candidates, in order of name and guid. Devices without labels are left out.
+pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
+    let mut pools: BTreeMap<Guid, Vec<FoundDevice>> = BTreeMap::new();
+    for dev in devices {
+        let Ok(labels) = read_labels(&*dev).await else { continue };
+        let Some(config) = labels.best_config() else { continue };
+        if config.txg.0 == 0 || !matches!(config.state, PoolState::Active | PoolState::Exported | PoolState::Destroyed)
+        {
+            continue;
+        }
+        pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, labels, config });
+    }
+    let mut out = Vec::new();
+    for (guid, devices) in pools {
+        let Some(newest) = devices.iter().map(|d| &d.config).max_by_key(|c| c.txg).cloned() else { continue };
+        out.push(PoolCandidate {
+            name: newest.name.clone(),
+            guid,
+            state: newest.state,
+            hostid: newest.hostid,
+            hostname: newest.hostname.clone(),
+            config: newest,
+            devices,
+        });
+    }
+    out.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
+    out
+}
+
+fn unsupported_vdev(kind: &ConfigKind) -> Error {
+    Error::unsupported(format!("the pool has a vdev of type '{}', which weir does not read yet", kind.name()))
+}
+
+/// Builds the tree that a configuration describes from the devices at hand.
+fn build_tree(
+    rt: &Rt,
+    root: Guid,
+    tops: &[VdevConfig],
+    devices: &[FoundDevice],
+    gauge: &DirtyGauge,
+    opts: &EngineOpts,
+) -> Result<Rc<VdevTree>> {
+    let mut built = Vec::new();
+    for config in tops {
+        let asize = config.asize.unwrap_or(0);
+        let kind = match config.kind {
+            ConfigKind::File | ConfigKind::Disk => {
+                let found = devices.iter().find(|d| d.config.guid == config.guid);
+                let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
+                let found = found.ok_or_else(|| {
+                    Error::not_found(format!(
+                        "device '{path}' of the pool is missing: name the folder that has it with -d"
+                    ))
+                })?;
+                let info = found.dev.info();
+                if leaf_asize(info.size_bytes) < asize {
+                    return Err(Error::corrupt(format!("device '{}' is smaller than its label says", info.path)));
+                }
+                VdevKind::Leaf(Leaf::new(
+                    rt,
+                    config.guid,
+                    info.path.clone(),
+                    found.dev.clone(),
+                    gauge.clone(),
+                    opts.queue.clone(),
+                ))
+            }
+            ConfigKind::Hole => VdevKind::Hole,
+            ConfigKind::Missing => VdevKind::Missing,
+            ref other => return Err(unsupported_vdev(other)),
+        };
+        built.push(Top::new(TopSpec {
+            id: VdevId(config.id as u32),
+            ashift: config.ashift.unwrap_or(9).clamp(9, 16) as u8,
+            asize,
+            ms_shift: config.metaslab_shift.unwrap_or(0).min(40) as u8,
+            ms_array: config.metaslab_array.unwrap_or_default(),
+            is_log: config.is_log == Some(1),
+            kind,
+            config: config.clone(),
+        }));
+    }
+    Ok(VdevTree::new(root, built))
+}
+
+impl Pool {
+    /// Imports a candidate.
+    pub async fn import(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
+        if let Some(name) = &import.new_name {
+            check_pool_name(name)?;
+        }
+        let name = candidate.name.clone();
+        Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
+    }
+
+    async fn import_inner(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
+        check_owner(&rt, &candidate, &import)?;
+        if candidate.config.version != SPA_VERSION {
+            let why = format!(
+                "the pool has version {}, and weir opens version 5000 (feature flags) only",
+                candidate.config.version
+            );
+            return Err(Error::unsupported(why));
+        }
+        let gauge = DirtyGauge::default();
+        let best =
+            uberblock::best(candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.clone())));
+        let best = best.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        if best.version != SPA_VERSION {
+            return Err(Error::unsupported(format!("the uberblock has version {}", best.version)));
+        }
+        // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
+        let tops = tops_from_labels(&candidate, best.txg)?;
+        let early = build_tree(&rt, candidate.guid, &tops, &candidate.devices, &gauge, &opts)?;
+        let config = read_trusted(&rt, early, &best, &gauge, &opts).await?;
+        if config.pool_guid != candidate.guid {
+            return Err(Error::corrupt("the configuration in the pool has another guid than its labels"));
+        }
+        let tree = build_tree(&rt, candidate.guid, &config.vdev_tree.children, &candidate.devices, &gauge, &opts)?;
+        if tree.guid_sum() != best.guid_sum {
+            return Err(Error::corrupt(
+                "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",
+            ));
+        }
+        let stack = Stack::new(&rt, tree, best.txg.next(), gauge, &opts);
+        let pool = Pool::open_mos(rt, candidate, stack, best, config, &import).await?;
+        pool.check_writable().await?;
+        if !pool.readonly {
+            pool.config.borrow_mut().state = PoolState::Active;
+            let host = pool.rt.host_identity();
+            pool.config.borrow_mut().hostid = (host.hostid != 0).then_some(host.hostid);
+            pool.config.borrow_mut().hostname = Some(host.hostname);
+            pool.dirty_config();
+            pool.start();
+            pool.txg.wait_synced(Txg(0)).await?;
+        }
+        Ok(pool)
+    }
+
+    async fn open_mos(
+        rt: Rt,
+        candidate: PoolCandidate,
+        stack: Stack,
+        ub: Uberblock,
+        mut config: MosConfig,
+        import: &ImportOpts,
+    ) -> Result<Rc<Pool>> {
+        let hooks = mos_hooks(&stack.core);
+        let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, !import.readonly)
+            .await
+            .at(|| "MOS")?;
+        stack.store.set_mos(mos.clone());
+        let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
+        let features = Rc::new(Features::load(&mos, &directory).await?);
+        check_features(&features, import.readonly).await?;
+        stack.ctx.set_features(DmuFeatures {
+            hole_birth: features.is_active(FeatureId::HoleBirth),
+            embedded_data: features.is_active(FeatureId::EmbeddedData),
+            lz4: features.is_active(FeatureId::Lz4Compress),
+        });
+        if !import.readonly {
+            stack.add_tops(Some(&mos)).await?;
+        }
+        let entry = async |name: &str| -> Result<ObjectId> {
+            let object = zap::lookup_u64(&directory, name.as_bytes()).await?;
+            Ok(ObjectId(object.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {name}")))?))
+        };
+        let (config_object, sync_bplist) = (entry("config").await?, entry("sync_bplist").await?);
+        let newest_label = candidate.devices.iter().map(|d| d.config.txg).max().unwrap_or_default();
+        let mut notices = Vec::new();
+        if newest_label > ub.txg {
+            notices.push(format!(
+                "the state of txg {} is imported, which is older than the newest label (txg {newest_label}): the uberblocks in between are damaged",
+                ub.txg
+            ));
+        }
+        if let Some(name) = &import.new_name {
+            config.name = name.clone();
+        }
+        let name = config.name.clone();
+        let pool = Rc::new(Pool {
+            rt,
+            guid: candidate.guid,
+            tree: stack.tree,
+            alloc: stack.alloc,
+            arc: stack.arc,
+            txg: stack.txg,
+            ctx: stack.ctx,
+            mos,
+            directory,
+            features,
+            core: stack.core,
+            store: stack.store,
+            dsl: OnceCell::new(),
+            config_object: Cell::new(config_object),
+            sync_bplist: Cell::new(sync_bplist),
+            config: RefCell::new(config),
+            config_dirty: Cell::new(false),
+            uberblock: RefCell::new(ub),
+            readonly: import.readonly,
+            notices: RefCell::new(notices),
+            sync_task: RefCell::default(),
+        });
+        let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
+        assert!(pool.dsl.set(dsl).is_ok(), "the DSL is opened once");
+        let deferred = dmu::bpobj::Bpobj::open(&pool.mos, sync_bplist).await?.space()?.bytes;
+        pool.push_space(deferred);
+        Ok(pool)
+    }
+
+    /// Refuses to write to what cannot be kept correct yet.
+    async fn check_writable(&self) -> Result<()> {
+        if self.readonly {
+            return Ok(());
+        }
+        let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
+        let dsl = self.dsl();
+        for ds in dsl.all() {
+            if ds.phys().prev_snap_txg > 1 || !dsl.snapshots(&ds).await?.is_empty() {
+                return refuse(format!(
+                    "dataset '{}' has snapshots, which weir cannot keep while writing yet",
+                    ds.name()
+                ));
+            }
+            let os = ds.objset().await?;
+            if !os.zil_header().log.is_hole() {
+                return refuse(format!(
+                    "dataset '{}' has an intent log that must be replayed, which weir cannot do yet",
+                    ds.name()
+                ));
+            }
+        }
+        for name in ["bptree_obj", "com.delphix:zpool_checkpoint", "com.delphix:removing", "com.delphix:deleted_clones"]
+        {
+            if zap::lookup(&self.directory, name.as_bytes()).await?.is_some() {
+                return refuse(format!("the pool has work under way ({name}) that weir cannot finish yet"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Result<()> {
+    match candidate.state {
+        PoolState::Destroyed if !import.destroyed => {
+            return Err(Error::not_found("the pool was destroyed: use -D to import it all the same"));
+        }
+        PoolState::Active if !import.force && !import.readonly => {
+            let ours = rt.host_identity().hostid;
+            if let Some(hostid) = candidate.hostid.filter(|h| *h != ours) {
+                let host = candidate.hostname.clone().unwrap_or_default();
+                let why = format!(
+                    "the pool was last used by host '{host}' (hostid {hostid:x}) and was not exported: use -f if that host is gone"
+                );
+                return Err(Error::new(ErrorKind::Busy, why));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The top-level vdevs as the labels tell them: from each the newest label that is not newer than the uberblock.
+fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Result<Vec<VdevConfig>> {
+    let mut tops = Vec::new();
+    for id in 0..candidate.config.top_level_count().min(4096) {
+        if candidate.config.hole_array.contains(&id) {
+            tops.push(VdevConfig::hole(id));
+            continue;
+        }
+        let labels = candidate.devices.iter().map(|d| &d.config).filter(|c| c.vdev_tree.id == id);
+        let best = labels.max_by_key(|c| (c.txg <= txg, c.txg));
+        let best = best.ok_or_else(|| {
+            Error::not_found(format!(
+                "top-level device {id} of the pool is missing: name the folder that has it with -d"
+            ))
+        })?;
+        tops.push(best.vdev_tree.clone());
+    }
+    Ok(tops)
+}
+
+/// Opens the MOS just to read the configuration in it.
+async fn read_trusted(
+    rt: &Rt,
+    tree: Rc<VdevTree>,
+    ub: &Uberblock,
+    gauge: &DirtyGauge,
+    opts: &EngineOpts,
+) -> Result<MosConfig> {
+    let stack = Stack::new(rt, tree, ub.txg.next(), gauge.clone(), opts);
+    let hooks = mos_hooks(&stack.core);
+    let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
+    let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
+    let object = zap::lookup_u64(&directory, b"config").await?;
+    let object = object.ok_or_else(|| Error::corrupt("the MOS directory has no entry config"))?;
+    let config =
+        MosConfig::from_nvlist(&read_packed(&mos, ObjectId(object)).await?).at(|| "configuration in the MOS")?;
+    config.vdev_tree.validate().at(|| "configuration in the MOS")?;
+    Ok(config)
+}
+
+/// Refuses pools with features that are needed and not supported.
+async fn check_features(features: &Features, readonly: bool) -> Result<()> {
+    for (zap, counts) in
+        [(FeatureZap::Read, features.read_counts().await?), (FeatureZap::Write, features.write_counts().await?)]
+    {
+        let active = counts.iter().filter(|(_, n)| *n > 0).map(|(g, _)| g.as_str());
+        let (support, names) = support_of(zap, active);
+        let need = if readonly { Support::Partial } else { Support::Write };
+        if support < need {
+            let names = names.join(", ");
+            return Err(Error::unsupported(if support >= Support::Partial {
+                format!("the pool uses {names}, which weir cannot write yet: import it with -o readonly=on")
+            } else {
+                format!("the pool uses {names}, which weir does not support")
+            }));
+        }
+    }
+    Ok(())
+}

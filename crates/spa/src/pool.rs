@@ -1,0 +1,264 @@
+//! An imported pool: all layers assembled, its state, and the tasks that run it.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+
+use arc::Arc;
+use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use dmu::{DmuCtx, DmuFeatures, Dnode, Objset, ObjsetHooks};
+use dsl::core::{Core, MosAccounting};
+use dsl::features::Features;
+use dsl::space::PoolSpace;
+use dsl::{DslPool, DslSetup};
+use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary};
+use ondisk::label::{MosConfig, PoolState};
+use ondisk::uberblock::Uberblock;
+use rt::{JoinHandle, Rt};
+use txg::{TxgPool, TxgTunables};
+use vdev::{DirtyGauge, QueueTunables, VdevTree};
+use zio::{Zio, ZioOpts};
+
+use crate::store::{Geometry, MapStore};
+
+/// Limits and tunables of one pool, given when it is created or imported.
+#[derive(Clone, Debug)]
+pub struct EngineOpts {
+    /// `zfs_arc_max`: most bytes that the cache may hold.
+    pub arc_max: u64,
+    /// Dirty-data limits and the write throttle.
+    pub txg: TxgTunables,
+    /// The leaf queues.
+    pub queue: QueueTunables,
+    /// Block layer.
+    pub zio: ZioOpts,
+}
+
+impl EngineOpts {
+    /// OpenZFS's defaults for a machine with `physmem` bytes: half of it for the cache (`zfs_arc_max` of 2.1 on Linux).
+    pub fn for_memory(physmem: u64) -> EngineOpts {
+        EngineOpts {
+            arc_max: (physmem / 2).max(64 << 20),
+            txg: TxgTunables::for_memory(physmem),
+            queue: QueueTunables::default(),
+            zio: ZioOpts::default(),
+        }
+    }
+}
+
+/// An imported pool.
+pub struct Pool {
+    pub(crate) rt: Rt,
+    pub(crate) guid: Guid,
+    pub(crate) tree: Rc<VdevTree>,
+    pub(crate) alloc: Rc<Allocator>,
+    pub(crate) arc: Arc,
+    pub(crate) txg: TxgPool,
+    pub(crate) ctx: DmuCtx,
+    pub(crate) mos: Objset,
+    pub(crate) directory: Dnode,
+    pub(crate) features: Rc<Features>,
+    pub(crate) core: Rc<Core>,
+    pub(crate) store: Rc<MapStore>,
+    pub(crate) dsl: OnceCell<Rc<DslPool>>,
+    pub(crate) config_object: Cell<ObjectId>,
+    pub(crate) sync_bplist: Cell<ObjectId>,
+    /// Everything of the configuration that is not in the vdev tree.
+    pub(crate) config: RefCell<MosConfig>,
+    pub(crate) config_dirty: Cell<bool>,
+    pub(crate) uberblock: RefCell<Uberblock>,
+    pub(crate) readonly: bool,
+    pub(crate) notices: RefCell<Vec<String>>,
+    pub(crate) sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
+}
+
+/// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
+pub(crate) fn mos_hooks(core: &Rc<Core>) -> ObjsetHooks {
+    ObjsetHooks { acct: Rc::new(MosAccounting(core.clone())), gate: None, feat: None }
+}
+
+/// The layers below the MOS, over one tree.
+pub(crate) struct Stack {
+    pub tree: Rc<VdevTree>,
+    pub alloc: Rc<Allocator>,
+    pub store: Rc<MapStore>,
+    pub arc: Arc,
+    pub txg: TxgPool,
+    pub ctx: DmuCtx,
+    pub core: Rc<Core>,
+}
+
+impl Stack {
+    pub(crate) fn new(rt: &Rt, tree: Rc<VdevTree>, first_open: Txg, gauge: DirtyGauge, opts: &EngineOpts) -> Stack {
+        let store = MapStore::new();
+        let alloc = Allocator::new(rt.clone(), store.clone(), AllocTunables::default());
+        let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio.clone());
+        let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
+        let txg = TxgPool::new(rt.clone(), first_open, opts.txg.clone(), gauge);
+        let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
+        Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
+    }
+
+    /// Gives the allocator every top-level vdev that has metaslabs; `mos` is none for a new pool.
+    pub(crate) async fn add_tops(&self, mos: Option<&Objset>) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops.into_iter().filter(|t| t.is_usable() && t.ms_shift.get() != 0) {
+            let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift };
+            self.store.set_geometry(top.id, geometry);
+            let count = top.ms_count();
+            let summaries = match mos {
+                Some(mos) => self.store.summaries(mos, top.id, top.ms_array.get(), count).await?,
+                None => vec![MsSummary::default(); count as usize],
+            };
+            let class = if top.is_log { ClassKind::Log } else { ClassKind::Normal };
+            self.alloc.add_top(top, class, summaries)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.config.borrow().name.clone()
+    }
+    /// Its guid.
+    pub fn guid(&self) -> Guid {
+        self.guid
+    }
+    /// The world it runs in.
+    pub fn rt(&self) -> &Rt {
+        &self.rt
+    }
+    /// Its datasets.
+    pub fn dsl(&self) -> &Rc<DslPool> {
+        self.dsl.get().expect("the DSL is opened before the pool is handed out")
+    }
+    /// Its devices.
+    pub fn tree(&self) -> &Rc<VdevTree> {
+        &self.tree
+    }
+    /// Its allocator.
+    pub fn allocator(&self) -> &Rc<Allocator> {
+        &self.alloc
+    }
+    /// Its cache.
+    pub fn arc(&self) -> &Arc {
+        &self.arc
+    }
+    /// Its txgs.
+    pub fn txg(&self) -> &TxgPool {
+        &self.txg
+    }
+    /// The block layer.
+    pub fn zio(&self) -> &Zio {
+        &self.core.zio
+    }
+    /// Its MOS.
+    pub fn mos(&self) -> &Objset {
+        &self.mos
+    }
+    /// Its feature flags.
+    pub fn features(&self) -> &Rc<Features> {
+        &self.features
+    }
+    /// True if it was imported read-only.
+    pub fn is_readonly(&self) -> bool {
+        self.readonly
+    }
+    /// The uberblock on disk.
+    pub fn uberblock(&self) -> Uberblock {
+        self.uberblock.borrow().clone()
+    }
+    /// Sentences that the import had to say (an older state than the newest label, for example).
+    pub fn notices(&self) -> Vec<String> {
+        self.notices.borrow().clone()
+    }
+
+    /// The configuration as the MOS gets it.
+    pub fn mos_config(&self) -> MosConfig {
+        let mut config = self.config.borrow().clone();
+        config.vdev_tree.children = self.tree.tops.borrow().iter().map(|t| t.config()).collect();
+        config.vdev_children = Some(config.vdev_tree.children.len() as u64);
+        config.features_for_read = self.features.for_labels();
+        config
+    }
+
+    /// Waits until everything written so far is on disk.
+    pub async fn sync(&self) -> Result<()> {
+        if self.readonly {
+            return Ok(());
+        }
+        self.txg.wait_synced(Txg(0)).await
+    }
+
+    /// Marks the configuration for writing with the next txg: MOS object and labels.
+    pub(crate) fn dirty_config(&self) {
+        self.config_dirty.set(true);
+    }
+
+    /// The size of the pool as datasets see it.
+    pub(crate) fn push_space(&self, deferred_bpobj: u64) {
+        let space = self.alloc.space(ClassKind::Normal);
+        self.dsl().set_space(PoolSpace {
+            dspace: space.total,
+            embedded_log: 0,
+            checkpoint: 0,
+            deferred_bpobj,
+            deferred: space.deferred,
+        });
+    }
+
+    pub(crate) fn dsl_setup(&self) -> DslSetup {
+        DslSetup {
+            ctx: self.ctx.clone(),
+            txg: self.txg.clone(),
+            core: self.core.clone(),
+            mos: self.mos.clone(),
+            directory: self.directory.clone(),
+            features: self.features.clone(),
+            writable: !self.readonly,
+        }
+    }
+
+    /// Starts the sync loop.
+    pub(crate) fn start(self: &Rc<Self>) {
+        let pool = self.clone();
+        let task = self.rt.spawn("txg_sync", async move {
+            let txg = pool.txg.clone();
+            txg.run(async |txg| pool.sync_txg(txg).await).await
+        });
+        *self.sync_task.borrow_mut() = Some(task);
+    }
+
+    /// Leaves the pool exported (or destroyed): the last txg writes that state into the labels, then nothing is written any more.
+    pub async fn close(self: &Rc<Self>, state: PoolState) -> Result<()> {
+        if self.readonly {
+            return Ok(());
+        }
+        if let Some(ds) = self.dsl().all().into_iter().find(|ds| ds.is_used()) {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("pool '{}' is busy: dataset '{}' is in use", self.name(), ds.name()),
+            ));
+        }
+        self.config.borrow_mut().state = state;
+        self.dirty_config();
+        self.txg.wait_synced(Txg(0)).await?;
+        self.txg.stop();
+        let task = self.sync_task.borrow_mut().take();
+        if let Some(task) = task {
+            task.await?;
+        }
+        Ok(())
+    }
+
+    /// Exports the pool.
+    pub async fn export(self: &Rc<Self>) -> Result<()> {
+        self.close(PoolState::Exported).await
+    }
+
+    /// Marks the pool as destroyed; its devices are free for others.
+    pub async fn destroy(self: &Rc<Self>) -> Result<()> {
+        self.close(PoolState::Destroyed).await
+    }
+}

@@ -1,0 +1,238 @@
+//! Syncing a txg: from dirty memory to a new uberblock (format pages 01 section 7 and 06 section 9).
+//!
+//! 1. Pass by pass: the DSL writes dirty object sets and runs sync tasks; freed blocks go back to their metaslabs (first pass) or to the deferred list;
+//!    changed metaslabs append to their space maps; the MOS is written. Writing the MOS allocates, which changes space maps, which dirties the MOS:
+//!    from the second pass on blocks born in this txg are overwritten in place, from the eighth compression is off, so it ends after a few passes.
+//! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk but not reachable.
+//! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels, flush: the txg is committed. Labels L1 and L3.
+//!
+//! An error anywhere suspends the pool: the state on disk stays that of the last committed txg.
+
+use base::{Error, ObjectId, Result, Txg, VdevId};
+use dmu::bpobj::Bpobj;
+use dmu::{ObjSpec, Tx};
+use ondisk::blkptr::Blkptr;
+use ondisk::feature::FeatureId;
+use ondisk::label::MosConfig;
+use ondisk::object_type::ObjectType;
+use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
+use ondisk::uberblock::Uberblock;
+use vdev::labels::{LabelPair, write_config, write_uberblock};
+use zio::WriteDone;
+
+use crate::config::write_packed;
+use crate::pool::Pool;
+use crate::store::Committed;
+
+/// Block size of a metaslab's space map without log space maps (format page 06 section 2).
+const SPACE_MAP_BLKSZ: u32 = 16 << 10;
+/// Passes after which a txg that does not converge is a defect of ours; OpenZFS needs 3 to 8, beyond 8 nothing is compressed.
+const PASSES_MAX: u32 = 60;
+/// Entries taken from the deferred list at once.
+const DEFERRED_BATCH: usize = 4096;
+
+impl Pool {
+    /// Syncs `txg`. Only the sync loop calls this.
+    pub(crate) async fn sync_txg(&self, txg: Txg) -> Result<()> {
+        let tx = Tx::syncing(txg);
+        let mut done: Vec<WriteDone> = Vec::new();
+        let mut root: Option<Blkptr> = None;
+        // Set by whoever changes the configuration from now on: for the next txg.
+        let mut config = self.config_dirty.replace(false).then(|| self.config_at(txg));
+        if let Some(config) = &config {
+            write_packed(&self.mos, self.config_object.get(), &config.to_nvlist(), &tx).await?;
+        }
+        let mut pass = 0;
+        loop {
+            pass += 1;
+            assert!(pass <= PASSES_MAX, "txg {txg} does not converge after {PASSES_MAX} passes");
+            done.extend(self.dsl().sync(txg, pass).await?);
+            if self.features.take_label_changed() {
+                let new = self.config_at(txg);
+                write_packed(&self.mos, self.config_object.get(), &new.to_nvlist(), &tx).await?;
+                config = Some(new);
+            }
+            self.process_frees(txg, pass, &tx).await?;
+            if pass == 1 {
+                if !self.is_dirty(txg) {
+                    return Ok(());
+                }
+                self.process_deferred(txg, &tx).await?;
+            }
+            self.sync_metaslabs(txg, pass, &tx).await?;
+            if let Some(synced) = self.mos.sync(txg, pass).await? {
+                root = Some(synced.bp);
+                done.extend(synced.done);
+            }
+            if !self.is_dirty(txg) {
+                break;
+            }
+        }
+        for write in done {
+            write.await?;
+        }
+        if let Some(error) = self.core.take_error() {
+            return Err(error);
+        }
+        let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
+        self.commit(txg, root, config).await?;
+        self.store.commit();
+        self.alloc.sync_done(txg);
+        self.dsl().synced(txg);
+        let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
+        self.push_space(deferred);
+        Ok(())
+    }
+
+    fn is_dirty(&self, txg: Txg) -> bool {
+        self.mos.is_dirty(txg)
+            || self.dsl().is_dirty(txg)
+            || self.core.has_frees()
+            || !self.alloc.dirty_metaslabs(txg).is_empty()
+    }
+
+    fn config_at(&self, txg: Txg) -> MosConfig {
+        let mut config = self.mos_config();
+        config.txg = txg;
+        config
+    }
+
+    /// Frees what the pass gave up: at once in the first pass, onto the deferred list later.
+    async fn process_frees(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
+        let frees = self.core.take_frees();
+        if frees.is_empty() {
+            return Ok(());
+        }
+        if pass == 1 {
+            for bp in &frees {
+                self.free_now(bp, txg).await?;
+            }
+            return Ok(());
+        }
+        let zio = self.zio();
+        let entries: Vec<(Blkptr, u64)> = frees.iter().map(|bp| (*bp, zio.dsize(bp))).collect();
+        Bpobj::open(&self.mos, self.sync_bplist.get()).await?.enqueue(&entries, tx).await
+    }
+
+    async fn free_now(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        if bp.is_gang() { self.zio().free_gang(bp, txg).await } else { self.zio().free(bp, txg) }
+    }
+
+    /// Frees what earlier txgs deferred.
+    async fn process_deferred(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        let list = Bpobj::open(&self.mos, self.sync_bplist.get()).await?;
+        let zio = self.zio().clone();
+        while !list.is_empty()? {
+            for bp in list.drain(DEFERRED_BATCH, tx, &|bp| zio.dsize(bp)).await? {
+                self.free_now(&bp, txg).await?;
+            }
+            self.rt.yield_now().await;
+        }
+        Ok(())
+    }
+
+    async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
+        for (vdev, ms) in self.alloc.dirty_metaslabs(txg) {
+            self.sync_metaslab(vdev, ms, txg, pass, tx)
+                .await
+                .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
+        }
+        Ok(())
+    }
+
+    /// Appends the changes of one metaslab to its space map, or rewrites the map if that is much shorter.
+    async fn sync_metaslab(&self, vdev: VdevId, ms: u64, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
+        let changes = self.alloc.take_changes(vdev, ms, txg);
+        let geometry = self.store.geometry(vdev);
+        let object = match changes.object {
+            Some(object) => object,
+            None => self.create_space_map(vdev, ms, tx).await?,
+        };
+        let dn = self.mos.hold(object).await?;
+        let old = self.store.newest(vdev, ms).map_or(0, |c| c.length);
+        let v2 = self.features.is_active(FeatureId::SpacemapV2);
+        let start = if changes.condense.is_some() { 0 } else { old };
+        let mut encoder = Encoder::new(u32::from(geometry.ashift), u64::from(SPACE_MAP_BLKSZ), start, v2);
+        let base = ms << geometry.ms_shift;
+        let (allocs, frees) = match &changes.condense {
+            Some(all) => (all, &Vec::new()),
+            None => (&changes.allocs, &changes.frees),
+        };
+        for (kind, runs) in [(MapType::Alloc, allocs), (MapType::Free, frees)] {
+            if !runs.is_empty() {
+                encoder.group(kind, pass, txg.0);
+                for run in runs {
+                    encoder.run(kind, run.start - base, run.size);
+                }
+            }
+        }
+        let length = encoder.length();
+        let bytes = encoder.finish();
+        if changes.condense.is_some() {
+            dn.free_range(0, u64::MAX, tx).await?;
+        }
+        dn.write(start, &bytes, tx).await?;
+        let histogram = (dn.bonus().len() >= SPACE_MAP_SIZE).then_some(changes.histogram);
+        let phys = SpaceMapPhys { object: object.0, length, alloc: changes.alloc_after, histogram };
+        let mut bonus = vec![0; phys.size()];
+        phys.write_to(&mut bonus);
+        dn.set_bonus(&bonus, tx)?;
+        self.alloc.set_length(vdev, ms, length);
+        self.store.note(vdev, ms, Committed { object, length, alloc: changes.alloc_after, histogram });
+        Ok(())
+    }
+
+    async fn create_space_map(&self, vdev: VdevId, ms: u64, tx: &Tx) -> Result<ObjectId> {
+        let with_histogram = self.features.is_enabled(FeatureId::SpacemapHistogram);
+        let bonus = if with_histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
+        let mut spec =
+            ObjSpec::new(ObjectType::SPACE_MAP, SPACE_MAP_BLKSZ).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
+        spec.indblkshift = SPACE_MAP_INDBLKSHIFT;
+        let dn = self.mos.alloc(spec, tx).await?;
+        if with_histogram {
+            self.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
+        }
+        let top = self.tree.top(vdev)?;
+        let array = self.mos.hold(top.ms_array.get()).await?;
+        array.write(ms * 8, &dn.object().0.to_le_bytes(), tx).await?;
+        self.alloc.set_object(vdev, ms, dn.object());
+        Ok(dn.object())
+    }
+
+    /// Makes the txg the pool's state: flush, labels, uberblock, flush, labels.
+    async fn commit(&self, txg: Txg, rootbp: Blkptr, config: Option<MosConfig>) -> Result<()> {
+        self.tree.flush_all().await?;
+        let timestamp = self.rt.wall_clock().secs.max(0) as u64;
+        let ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
+        if let Some(config) = &config {
+            self.write_labels(LabelPair::First, config).await?;
+            self.tree.flush_all().await?;
+        }
+        let tops = self.tree.tops.borrow().clone();
+        for top in &tops {
+            for leaf in top.leaves() {
+                write_uberblock(&leaf, top.ashift, &ub).await?;
+            }
+        }
+        self.tree.flush_all().await?;
+        if let Some(config) = &config {
+            self.write_labels(LabelPair::Second, config).await?;
+            self.tree.flush_all().await?;
+        }
+        *self.uberblock.borrow_mut() = ub;
+        Ok(())
+    }
+
+    async fn write_labels(&self, pair: LabelPair, config: &MosConfig) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        for (index, top) in tops.iter().enumerate() {
+            for leaf in top.leaves() {
+                let label = config.label_for(index, leaf.guid).ok_or_else(|| {
+                    Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
+                })?;
+                write_config(&leaf, pair, &label.to_nvlist()).await?;
+            }
+        }
+        Ok(())
+    }
+}
