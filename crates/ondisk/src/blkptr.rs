@@ -480,6 +480,13 @@ impl Blkptr {
         if self.0[W_PHYS_BIRTH] > limits.max_birth.0 {
             return bad("physically born in the future");
         }
+        self.validate_place(limits)
+    }
+
+    /// The part of [`Blkptr::validate`] that concerns where the copies are. Alone it is for the records of remap deadlists, which are pointers with a place
+    /// and a birth and nothing else (format page 14 section 5).
+    pub fn validate_place(&self, limits: &BpLimits<'_>) -> Result<()> {
+        let bad = |what: &str| Err(Error::corrupt(format!("block pointer {self}: {what}")));
         let n = self.ndvas();
         let max = if self.is_encrypted_data() { 2 } else { 3 };
         if (n..max).any(|i| !self.dva(i).is_empty()) {
@@ -549,6 +556,7 @@ impl fmt::Debug for Blkptr {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

@@ -13,6 +13,7 @@ pub mod dsl;
 pub mod feature;
 pub mod gang;
 pub mod history;
+pub mod indirect;
 pub mod label;
 pub mod nvlist;
 pub mod object_type;
