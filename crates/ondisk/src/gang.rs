@@ -3,15 +3,19 @@
 //! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data, joined in order, is the block as the gang pointer describes
 //! it (stored size, compression, checksum); a child may be a gang again. A header proves itself with a SHA-256 that starts from where it is.
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use codec::Endian;
+use codec::checksum::EMBEDDED_MAGIC;
 
 use crate::blkptr::{BLKPTR_SIZE, Blkptr};
+use crate::bytes::{le64_words, put_le64_words};
 use crate::byteswap::swap_ints;
 use crate::object_type::ObjectType;
 
 /// Bytes of a gang header.
 pub const GANG_HEADER_SIZE: usize = 512;
+/// Bytes of the embedded checksum at its end.
+const ECK_SIZE: usize = 40;
 /// Children of a header.
 pub const GANG_CHILDREN: usize = 3;
 /// How deep gangs may nest before a reader takes it for damage: pieces of the largest block are at least a sector long.
@@ -28,17 +32,37 @@ fn folded(parent: &Blkptr) -> bool {
     parent.encrypted() && parent.otype() != ObjectType::OBJSET
 }
 
+fn fold(sum: [u64; 4]) -> [u64; 4] {
+    [sum[0] ^ sum[2], sum[1] ^ sum[3], 0, 0]
+}
+
+/// As `codec::embedded_sha256_verify`, for a header whose words are folded.
+fn verify_folded(b: &[u8], verifier: [u64; 4]) -> Result<Endian> {
+    let words = le64_words::<5>(&b[b.len() - ECK_SIZE..]);
+    let (endian, stored) = match words[0] {
+        EMBEDDED_MAGIC => (Endian::Little, words),
+        m if m == EMBEDDED_MAGIC.swap_bytes() => (Endian::Big, words.map(u64::swap_bytes)),
+        _ => return Err(Error::new(ErrorKind::Checksum, "block has no embedded checksum: its magic is missing")),
+    };
+    if stored[1..] == fold(codec::embedded_sha256(b, verifier, endian).0) {
+        Ok(endian)
+    } else {
+        Err(Error::new(ErrorKind::Checksum, "embedded checksum does not match the block"))
+    }
+}
+
 /// Verifies the header of `parent` in `block` and gives its children, holes where there are fewer than three. Either byte order is read.
 pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
     if block.len() < GANG_HEADER_SIZE {
         return Err(Error::corrupt(format!("gang header of {} bytes", block.len())));
     }
     let mut b = block[..GANG_HEADER_SIZE].to_vec();
-    if folded(parent) {
-        return Err(Error::unsupported(format!("gang header of the encrypted block {parent}")));
-    }
-    let endian = codec::embedded_sha256_verify(&b, verifier(parent))
-        .map_err(|e| e.at(format_args!("gang header of {parent}")))?;
+    let verified = if folded(parent) {
+        verify_folded(&b, verifier(parent))
+    } else {
+        codec::embedded_sha256_verify(&b, verifier(parent))
+    };
+    let endian = verified.map_err(|e| e.at(format_args!("gang header of {parent}")))?;
     if endian == Endian::Big {
         swap_ints::<8>(&mut b[..GANG_CHILDREN * BLKPTR_SIZE]);
     }
@@ -55,12 +79,16 @@ pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
 
 /// The header of `parent` with these children, sealed.
 pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_HEADER_SIZE] {
-    assert!(!folded(parent), "gang headers of encrypted blocks are not written");
     let mut b = [0u8; GANG_HEADER_SIZE];
     for (i, c) in children.iter().enumerate() {
         c.write_to(&mut b[i * BLKPTR_SIZE..]);
     }
     codec::embedded_sha256_seal(&mut b, verifier(parent));
+    if folded(parent) {
+        let at = GANG_HEADER_SIZE - ECK_SIZE + 8;
+        let sum = fold(le64_words(&b[at..]));
+        put_le64_words(&mut b[at..], &sum);
+    }
     b
 }
 
@@ -77,6 +105,7 @@ pub fn piece_sizes(psize: u64) -> [u64; GANG_CHILDREN] {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::blkptr::Dva;
     use base::{Txg, VdevId};
@@ -106,6 +135,15 @@ mod tests {
         assert!(parse(&b, &elsewhere).is_err());
         b[5] ^= 1;
         assert!(parse(&b, &p).is_err());
+        let mut enc = p;
+        enc.set_otype(ObjectType::PLAIN_FILE);
+        enc.set_encrypted(true);
+        let mut b = build(&children, &enc);
+        assert_eq!(b[512 - 16..], [0; 16]);
+        assert_eq!(parse(&b, &enc).unwrap(), children);
+        assert!(parse(&b, &p).is_err());
+        b[5] ^= 1;
+        assert!(parse(&b, &enc).is_err());
     }
 
     #[test]
