@@ -180,6 +180,7 @@ pub fn swapped_first_word(b: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::bytes::{put_le32, put_le64};
     use crate::dnode::DnodePhys;

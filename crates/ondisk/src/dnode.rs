@@ -387,6 +387,7 @@ pub fn spill_blksz(len: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use base::Txg;
     use proptest::prelude::*;

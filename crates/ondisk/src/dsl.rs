@@ -243,6 +243,7 @@ impl DslDatasetPhys {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

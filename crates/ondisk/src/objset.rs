@@ -181,6 +181,7 @@ impl ObjsetPhys {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]

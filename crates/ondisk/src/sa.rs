@@ -497,6 +497,7 @@ pub fn znode_owner_ids(b: &[u8]) -> Result<OwnerIds> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

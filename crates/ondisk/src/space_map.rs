@@ -284,6 +284,7 @@ pub fn histogram_add(histogram: &mut [u64; HISTOGRAM_BUCKETS], size: u64, shift:
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

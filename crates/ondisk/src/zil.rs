@@ -191,6 +191,7 @@ impl<'a> Iterator for Records<'a> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

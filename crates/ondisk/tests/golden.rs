@@ -1,6 +1,8 @@
 //! The parsers on bytes that OpenZFS wrote: each file of `golden/` says where it is from. A file is a comment, the length of the block (with `lz4` when the
 //! bytes are as stored, compressed), and lines of offset and bytes; what is not listed is zero.
 
+#![allow(clippy::unwrap_used)]
+
 use base::Txg;
 use ondisk::blkptr::{Blkptr, BpLimits};
 use ondisk::bytes::put_le64;

@@ -1,5 +1,7 @@
 //! A fat ZAP over a map of blocks, driven by the kernels exactly as a layer with real blocks drives them, against a `BTreeMap`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use base::{ErrorKind, Result};

@@ -254,6 +254,7 @@ pub fn init_fat(header: &mut [u8], leaf: &mut [u8], params: ZapParams) -> Header
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
 

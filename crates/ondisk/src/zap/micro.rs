@@ -150,13 +150,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
         let Some(slot) = (0..self.capacity()).find(|&s| self.raw(s)[NAME_AT] == 0) else {
             return MicroInsert::Full;
         };
-        let e = self.raw_mut(slot as u16);
+        self.put(slot as u16, name, value, cd);
+        MicroInsert::Done(slot as u16)
+    }
+    /// Stores an entry in `slot`, which the caller knows to be free; otherwise as [`MicroZap::insert`].
+    pub fn put(&mut self, slot: u16, name: &[u8], value: u64, cd: u32) {
+        assert!(
+            !name.is_empty() && name.len() <= MICRO_MAX_NAME && !name.contains(&0),
+            "name does not fit a micro ZAP"
+        );
+        let e = self.raw_mut(slot);
         e.fill(0);
         put_le64(e, 0, value);
         put_le32(e, 8, cd);
         put_le16(e, 12, 0);
         e[NAME_AT..NAME_AT + name.len()].copy_from_slice(name);
-        MicroInsert::Done(slot as u16)
     }
     /// Changes the value in `slot`.
     pub fn set_value(&mut self, slot: u16, value: u64) {
@@ -245,6 +253,7 @@ impl MicroIndex {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::zap::NORM_TOUPPER;
     use proptest::prelude::*;

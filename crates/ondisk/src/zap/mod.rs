@@ -194,6 +194,18 @@ impl ZapValue {
     pub fn as_cstr(&self) -> Option<&[u8]> {
         (self.int_size == 1).then(|| self.bytes.split(|&b| b == 0).next().unwrap_or(&[]))
     }
+    /// The bytes as they are, when the integers are bytes.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        (self.int_size == 1).then_some(self.bytes.as_slice())
+    }
+    /// As text without its NUL, when the integers are bytes; what is not UTF-8 is replaced.
+    pub fn as_text(&self) -> Option<String> {
+        self.as_cstr().map(|s| String::from_utf8_lossy(s).into_owned())
+    }
+    /// Bytes of one integer: 1, 2, 4 or 8.
+    pub fn int_size(&self) -> u8 {
+        self.int_size
+    }
     /// Whether a micro ZAP can hold it.
     pub fn fits_micro(&self) -> bool {
         self.as_u64().is_some()
