@@ -25,7 +25,11 @@ pub fn compress(level: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         };
         match encoder.compress(src, dst, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => Some(encoder.total_out() as usize),
-            _ => None,
+            _ => {
+                // An encoder that was stopped half-way keeps bits of its output over a reset (zlib-rs, level 1): the next stream would be damaged.
+                *slot = None;
+                None
+            }
         }
     })
 }
@@ -71,6 +75,28 @@ mod tests {
         bad[13] ^= 1;
         assert!(decompress(&bad, &mut out).is_err());
         decompress(&src, &mut out).unwrap();
+    }
+
+    #[test]
+    fn a_stream_that_did_not_fit_leaves_nothing_behind() {
+        let mut x = 1u32;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 24) as u8
+        })
+        .take(131_072)
+        .collect();
+        let text: Vec<u8> = noise.iter().flat_map(|b| [*b, 1, 2, 3, 4, 5]).take(512).collect();
+        for level in 1..=9 {
+            for limit in [100, 448, 4096, 50_000, 114_688] {
+                assert_eq!(compress(level, &noise, &mut vec![0; limit]), None);
+                let mut dst = vec![0; 512];
+                let n = compress(level, &text, &mut dst).unwrap();
+                let mut out = vec![0; 512];
+                decompress(&dst[..n], &mut out).unwrap();
+                assert_eq!(out, text, "level {level} after {limit}");
+            }
+        }
     }
 
     #[test]
