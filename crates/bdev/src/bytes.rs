@@ -131,7 +131,7 @@ impl Bytes {
 
     /// Whether the bytes start at a multiple of [`PAGE`].
     pub fn is_page_aligned(&self) -> bool {
-        self.ptr.addr() % PAGE == 0
+        self.ptr.addr().is_multiple_of(PAGE)
     }
 }
 

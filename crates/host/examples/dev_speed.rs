@@ -24,16 +24,19 @@ fn cpu_us() -> (f64, f64) {
     (us(u.ru_utime), us(u.ru_stime))
 }
 
-async fn measure(
-    name: &str,
-    dev: &Rc<dyn BlockDev>,
-    rt: &rt::Rt,
+/// One kind of load.
+struct Load {
+    name: &'static str,
     depth: usize,
+    /// Bytes of an operation.
     len: usize,
     count: u64,
     random: bool,
     write: bool,
-) {
+}
+
+async fn measure(dev: &Rc<dyn BlockDev>, rt: &rt::Rt, load: Load) {
+    let Load { name, depth, len, count, random, write } = load;
     let blocks = dev.size() / len as u64;
     let next = Rc::new(Cell::new(0u64));
     let data = Bytes::copy_from(&(0..len).map(|i| i as u8).collect::<Vec<_>>());
@@ -78,15 +81,68 @@ fn main() {
             let dev = HostDev::open(&rt, &path, OpenOpts { write: true, ..OpenOpts::default() }).expect("open");
             let full = dev.size() / (128 << 10);
             if backend == BackendChoice::Auto {
-                measure("(first fill)", &dev, &rt, 16, 128 << 10, full, false, true).await;
+                measure(
+                    &dev,
+                    &rt,
+                    Load { name: "(first fill)", depth: 16, len: 128 << 10, count: full, random: false, write: true },
+                )
+                .await;
                 bdev::flush(&*dev).await.expect("flush");
             }
             println!("{}:", engine.backend());
             for _ in 0..2 {
-                measure("128K sequential write qd16", &dev, &rt, 16, 128 << 10, full * 2, false, true).await;
-                measure("128K sequential read qd16", &dev, &rt, 16, 128 << 10, full, false, false).await;
-                measure("8K random read qd32", &dev, &rt, 32, 8192, 200_000, true, false).await;
-                measure("8K random write qd32", &dev, &rt, 32, 8192, 100_000, true, true).await;
+                measure(
+                    &dev,
+                    &rt,
+                    Load {
+                        name: "128K sequential write qd16",
+                        depth: 16,
+                        len: 128 << 10,
+                        count: full * 2,
+                        random: false,
+                        write: true,
+                    },
+                )
+                .await;
+                measure(
+                    &dev,
+                    &rt,
+                    Load {
+                        name: "128K sequential read qd16",
+                        depth: 16,
+                        len: 128 << 10,
+                        count: full,
+                        random: false,
+                        write: false,
+                    },
+                )
+                .await;
+                measure(
+                    &dev,
+                    &rt,
+                    Load {
+                        name: "8K random read qd32",
+                        depth: 32,
+                        len: 8192,
+                        count: 200_000,
+                        random: true,
+                        write: false,
+                    },
+                )
+                .await;
+                measure(
+                    &dev,
+                    &rt,
+                    Load {
+                        name: "8K random write qd32",
+                        depth: 32,
+                        len: 8192,
+                        count: 100_000,
+                        random: true,
+                        write: true,
+                    },
+                )
+                .await;
             }
             let (start, n) = (Instant::now(), 300u32);
             for _ in 0..n {

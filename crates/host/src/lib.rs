@@ -18,6 +18,7 @@ mod fdio;
 mod ident;
 mod open;
 mod poller;
+mod process;
 mod remote;
 mod ring;
 mod shared;
@@ -32,6 +33,9 @@ pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use open::{Direct, Lock, OpenOpts, create_sparse};
+pub use process::{
+    LocalTime, Signals, effective_gid, effective_uid, local_time, new_session, peer_uid, terminal_width, terminate_self,
+};
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use tempdir::TempDir;
 pub use unix::{PeerCred, UnixListener, UnixStream};

@@ -167,7 +167,7 @@ fn calls_from_other_threads() {
                 assert_eq!(c.wait().expect("an answer"), i as u64 * 2);
             }
             let never = remote.call(|_| std::future::pending::<()>());
-            let never = never.wait_for(Duration::from_millis(1)).err().expect("not over");
+            let never = never.wait_for(Duration::from_millis(1)).expect_err("not over");
             remote
                 .call(|_| async {
                     STOP.take().expect("still there").send(()).expect("the engine waits");

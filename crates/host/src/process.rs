@@ -1,0 +1,126 @@
+//! What the daemon and the program ask of the system about processes: users, sessions, signals, local time.
+//!
+//! Signals are taken one at a time by a thread that waits for them ([`Signals`]); nothing runs in a signal handler.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use base::Result;
+
+use crate::open::os_error;
+
+/// The user that this process acts as.
+pub fn effective_uid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::geteuid() }
+}
+
+/// The group that this process acts as.
+pub fn effective_gid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getegid() }
+}
+
+/// The user at the other end of a Unix socket, as of when the connection was made.
+pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `cred`.
+    let r = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
+    };
+    if r != 0 {
+        return Err(os_error("socket", "SO_PEERCRED", &io::Error::last_os_error()));
+    }
+    Ok(cred.uid)
+}
+
+/// Leaves the terminal and its session, so that neither ends this process. Without effect if it leads one already.
+pub fn new_session() {
+    // SAFETY: no preconditions; the only error is that we lead a process group already.
+    unsafe { libc::setsid() };
+}
+
+/// The signals that ask a process to end: TERM, INT and HUP. They are held back from the moment of [`Signals::hold`].
+pub struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Holds the signals back in this thread and those that it starts from now on.
+    pub fn hold() -> Signals {
+        // SAFETY: the set is initialised by sigemptyset before anything reads it; the mask of this thread only changes.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&raw mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            Signals(set)
+        }
+    }
+
+    /// Waits for one of them and takes it: its number.
+    pub fn wait(&self) -> i32 {
+        let mut signal = 0;
+        // SAFETY: both pointers are valid; EINTR cannot come from sigwait.
+        unsafe { libc::sigwait(&raw const self.0, &raw mut signal) };
+        signal
+    }
+}
+
+/// Asks this process to end, as SIGTERM from outside does.
+pub fn terminate_self() {
+    // SAFETY: plain kill of our own process; the signal is held back or ends us, both as wanted.
+    unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+}
+
+/// A moment in the local time zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalTime {
+    /// Year, such as 2026.
+    pub year: i32,
+    /// Month, 1 to 12.
+    pub month: u32,
+    /// Day of the month, from 1.
+    pub day: u32,
+    /// Day of the week, 0 for Sunday.
+    pub weekday: u32,
+    /// 0 to 23.
+    pub hour: u32,
+    /// 0 to 59.
+    pub minute: u32,
+    /// 0 to 60.
+    pub second: u32,
+}
+
+/// `secs` since 1970 in the local time zone.
+pub fn local_time(secs: i64) -> LocalTime {
+    // SAFETY: tm is plain data for which zeros are a value; localtime_r writes it and keeps no pointer.
+    let tm = unsafe {
+        let mut tm: libc::tm = std::mem::zeroed();
+        let t: libc::time_t = secs;
+        libc::localtime_r(&raw const t, &raw mut tm);
+        tm
+    };
+    let n = |v: libc::c_int| u32::try_from(v).unwrap_or(0);
+    LocalTime {
+        year: tm.tm_year + 1900,
+        month: n(tm.tm_mon) + 1,
+        day: n(tm.tm_mday),
+        weekday: n(tm.tm_wday),
+        hour: n(tm.tm_hour),
+        minute: n(tm.tm_min),
+        second: n(tm.tm_sec),
+    }
+}
+
+/// The columns of the terminal on standard error, if it is one.
+pub fn terminal_width() -> Option<usize> {
+    // SAFETY: winsize is plain data that the request fills.
+    let size = unsafe {
+        let mut size: libc::winsize = std::mem::zeroed();
+        (libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
+    };
+    size.map(|s| usize::from(s.ws_col)).filter(|n| *n > 0)
+}
