@@ -144,6 +144,13 @@ impl Dir {
         *self.parent.borrow_mut() = Weak::new();
     }
 
+    pub(crate) fn close(&self) {
+        self.children.borrow_mut().clear();
+        if let Some(head) = self.head.take() {
+            head.set_objset(None);
+        }
+    }
+
     /// Records a change of what this directory uses, here and up the tree (syncing context).
     pub(crate) fn did_use(&self, kind: Used, space: Space) {
         let above = self.change(|p| {

@@ -217,6 +217,17 @@ impl DslPool {
         &self.space
     }
 
+    /// Forgets all directories and datasets, which refer to each other. The pool is not used any more.
+    pub fn close(&self) {
+        self.datasets.borrow_mut().clear();
+        let root = self.root.borrow_mut().take();
+        let mut todo: Vec<Rc<Dir>> = root.into_iter().collect();
+        while let Some(dir) = todo.pop() {
+            todo.extend(dir.children());
+            dir.close();
+        }
+    }
+
     /// The pool's size, pushed by the sync loop.
     pub fn set_space(&self, space: PoolSpace) {
         self.space.set(space);

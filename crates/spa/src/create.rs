@@ -179,7 +179,6 @@ impl Pool {
         });
         let mos =
             Objset::create(ctx.clone(), 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&stack.core), TXG_INITIAL);
-        stack.store.set_mos(mos.clone());
         let directory = mos.alloc_at(ObjectId(1), ObjSpec::new(ObjectType::OBJECT_DIRECTORY, 512), &tx).await?;
         zap::init(&directory, 0, &tx).await?;
         let flags = Rc::new(Features::create(&mos, &directory, &tx).await?);
@@ -218,6 +217,7 @@ impl Pool {
             sync_task: RefCell::default(),
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
+        pool.store.set_mos(pool.mos.clone());
         assert!(pool.dsl.set(dsl).is_ok(), "the DSL is made once");
         pool.push_space(0);
         // The open txg holds all of this; the loop makes it the first one on disk.

@@ -233,7 +233,6 @@ impl Pool {
         let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, !import.readonly)
             .await
             .at(|| "MOS")?;
-        stack.store.set_mos(mos.clone());
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
         let features = Rc::new(Features::load(&mos, &directory).await?);
         check_features(&features, import.readonly).await?;
@@ -285,6 +284,7 @@ impl Pool {
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
         });
+        pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
         assert!(pool.dsl.set(dsl).is_ok(), "the DSL is opened once");
         let deferred = dmu::bpobj::Bpobj::open(&pool.mos, sync_bplist).await?.space()?.bytes;

@@ -116,6 +116,16 @@ impl Stack {
     }
 }
 
+impl Drop for Pool {
+    /// Cuts the circles of references, so that devices are closed and unlocked.
+    fn drop(&mut self) {
+        self.store.close();
+        if let Some(dsl) = self.dsl.get() {
+            dsl.close();
+        }
+    }
+}
+
 impl Pool {
     /// The pool's name.
     pub fn name(&self) -> String {

@@ -54,6 +54,11 @@ impl MapStore {
         *self.mos.borrow_mut() = Some(mos);
     }
 
+    /// Lets go of the MOS, which holds the allocator, which holds this store.
+    pub(crate) fn close(&self) {
+        *self.mos.borrow_mut() = None;
+    }
+
     pub(crate) fn set_geometry(&self, vdev: VdevId, geometry: Geometry) {
         self.geometry.borrow_mut().insert(vdev, geometry);
     }
