@@ -238,7 +238,7 @@ impl Inner {
                     if tier == Tier::Far && count > 1 && self.too_fragmented(choice, group) {
                         continue;
                     }
-                    match self.from_group(group, psize, txg, avoid, tier) {
+                    match self.take_in_group(group, psize, txg, avoid, tier) {
                         Found::Nothing => {}
                         Found::At(dva) => {
                             self.turn(choice, at, dva.asize(), avoid.is_empty());
@@ -297,14 +297,14 @@ impl Inner {
         }
     }
 
-    fn from_group(&mut self, group: usize, psize: u64, txg: Txg, avoid: &[Dva], tier: Tier) -> Found {
+    fn take_in_group(&mut self, group: usize, psize: u64, txg: Txg, avoid: &[Dva], tier: Tier) -> Found {
         let copy = avoid.len().min(2);
         let g = &self.groups[group];
         let (vdev, asize) = (g.vdev, g.top.asize_of(psize));
         let distance = g.top.asize.get() >> 3;
         if let Some((ms, _)) = g.active[copy]
             && self.is_apart(vdev, ms, avoid, tier, distance)
-            && let Some(dva) = self.from_metaslab(vdev, ms, asize, txg)
+            && let Some(dva) = self.take_in_metaslab(vdev, ms, asize, txg)
         {
             return Found::At(dva);
         }
@@ -342,7 +342,7 @@ impl Inner {
                 // Never used: nothing to read.
                 self.loaded_now(vdev, ms, Ok(None)).expect("an untouched metaslab is free");
             }
-            if let Some(dva) = self.from_metaslab(vdev, ms, asize, txg) {
+            if let Some(dva) = self.take_in_metaslab(vdev, ms, asize, txg) {
                 let weight = self.ms(vdev, ms).weight;
                 let old = self.groups[group].active[copy].replace((ms, weight));
                 if let Some((old, _)) = old {
@@ -355,7 +355,7 @@ impl Inner {
         }
     }
 
-    fn from_metaslab(&mut self, vdev: VdevId, ms: u64, asize: u64, txg: Txg) -> Option<Dva> {
+    fn take_in_metaslab(&mut self, vdev: VdevId, ms: u64, asize: u64, txg: Txg) -> Option<Dva> {
         let top = self.tops[vdev.0 as usize].as_mut().expect("metaslabs are named by the allocator");
         let start = top.metaslabs[ms as usize].allocate(asize, txg, &self.tunables)?;
         self.mark(vdev, ms, txg);

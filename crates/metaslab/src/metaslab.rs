@@ -324,7 +324,8 @@ impl Metaslab {
         for (from, to) in [(freeing, &mut p.freed), (born, &mut p.freed_born)] {
             from.iter().for_each(|r| to.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
         }
-        if !loaded && !(allocs.is_empty() && list.is_empty()) {
+        let changed = !allocs.is_empty() || !list.is_empty();
+        if !loaded && changed {
             p.recent.push((txg, allocs.clone(), list.clone()));
         }
         let added: u64 = allocs.iter().map(|r| r.size).sum();
@@ -417,7 +418,21 @@ impl Metaslab {
             }
             None => self.tree().complement(),
         };
-        let Some(p) = &self.pending else { return Ok(free) };
+        self.apply_pending(&mut free)?;
+        let waiting = self.pending.iter().flat_map(|p| p.freed_trees()).map(RangeTree::total).sum::<u64>();
+        let allocated = self.run.size - free.total() - waiting;
+        if allocated != self.alloc {
+            return Err(Error::corrupt(format!(
+                "its map has {allocated} bytes allocated, its header said {}",
+                self.alloc
+            )));
+        }
+        Ok(free)
+    }
+
+    /// Brings free space as a map has it up to date with what happened since.
+    fn apply_pending(&self, free: &mut RangeTree) -> Result<()> {
+        let Some(p) = &self.pending else { return Ok(()) };
         // The map may or may not have these; a range changes at most once within the txgs in question, so saying it again does no harm.
         for (_, allocs, frees) in &p.recent {
             allocs.iter().try_for_each(|r| free.clear_range(r.start, r.size))?;
@@ -431,7 +446,7 @@ impl Metaslab {
                 return Err(Error::corrupt(format!("{r} was freed, but according to its map {hit} was free already")));
             }
         }
-        Ok(free)
+        Ok(())
     }
 
     /// Forgets its free space, if nothing is pending.

@@ -15,7 +15,7 @@ pub fn fragmentation(histogram: &[u64; BUCKETS], shift: u8) -> u8 {
         free += space;
         bad += space * u128::from(FRAGMENTATION_TABLE[row]);
     }
-    if free == 0 { 0 } else { (bad / free) as u8 }
+    bad.checked_div(free).unwrap_or(0) as u8
 }
 
 /// A metaslab's weight: the higher, the better. Laid out as OpenZFS prints it: bit 60 set for space-based weights; else bits 54 to 59 are the log2 of the

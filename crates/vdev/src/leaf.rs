@@ -201,7 +201,7 @@ impl Leaf {
     fn complete(self: &Rc<Self>, batch: Batch<Job>, started: Nanos, result: Result<Done>) {
         let now = self.rt.now();
         let Batch { prio, write, offset, len, items } = batch;
-        self.queue.borrow_mut().completed(prio, write, offset, &self.tunables.borrow());
+        self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         match result {
             Ok(done) => {
                 if write {

@@ -5,7 +5,8 @@
 //! classes, up to the aggregation limit. Nothing here submits: the leaf turns a [`Batch`] into one device operation and reports it back with
 //! [`Queue::completed`].
 //!
-//! Overlaps: waiting and active writes are disjoint at all times. What overlaps one of them is held aside in order of arrival until it does not.
+//! Overlaps: waiting and active writes are disjoint among themselves and from waiting and active reads. What would break that is held aside, in order of
+//! arrival, until it does not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -54,13 +55,19 @@ const BUCKET_SHIFT: u32 = 29;
 /// An operation's place in its class: bucket or arrival, offset, unique number with the direction in the lowest bit.
 type OrderKey = (u64, u64, u64);
 
+type ByOffset<P> = BTreeMap<(u64, u64), (OrderKey, Item<P>)>;
+
 pub(crate) struct Queue<P> {
     pub state: QueueState,
     /// Waiting operations by direction (0 reads, 1 writes), by offset and unique number.
-    by_offset: [BTreeMap<(u64, u64), (OrderKey, Item<P>)>; 2],
+    by_offset: [ByOffset<P>; 2],
     order: [BTreeSet<OrderKey>; CLASSES],
     /// Writes at the device: start to end, disjoint.
     writing: BTreeMap<u64, u64>,
+    /// Reads at the device: start and end; few.
+    reading: Vec<(u64, u64)>,
+    /// The longest read that ever waited: how far before a write an overlapping read can start.
+    longest_read: u64,
     held: VecDeque<Item<P>>,
     seq: u64,
     last_offset: u64,
@@ -74,29 +81,44 @@ impl<P> Queue<P> {
             by_offset: [BTreeMap::new(), BTreeMap::new()],
             order: [const { BTreeSet::new() }; CLASSES],
             writing: BTreeMap::new(),
+            reading: Vec::new(),
+            longest_read: 0,
             held: VecDeque::new(),
             seq: 0,
             last_offset: 0,
         }
     }
 
-    /// Takes an operation in. `items` of length 0 do not exist.
+    /// Takes an operation in. Its length is not 0.
     pub fn push(&mut self, item: Item<P>) {
-        let behind_held = self.held.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), &item));
-        if behind_held || self.hits_a_write(&item) {
-            self.state.queued[item.prio.index()] += 1;
+        self.state.queued[item.prio.index()] += 1;
+        if behind(&self.held, &item) || self.collides(&item) {
             self.held.push_back(item);
         } else {
-            self.state.queued[item.prio.index()] += 1;
             self.enter(item);
         }
     }
 
-    /// Whether a waiting or active write overlaps `item`. Both kinds are disjoint among themselves, so looking at the last that starts below its end is enough.
-    fn hits_a_write(&self, item: &Item<P>) -> bool {
-        let active = self.writing.range(..item.end()).next_back();
-        let waiting = self.by_offset[1].range(..(item.end(), 0)).next_back();
-        active.is_some_and(|(_, &end)| end > item.offset) || waiting.is_some_and(|(_, (_, w))| w.end() > item.offset)
+    /// Whether a write that waits or is active overlaps a range. They are disjoint, so looking at the last that starts
+    /// below its end is enough.
+    fn written(&self, start: u64, end: u64) -> bool {
+        let active = self.writing.range(..end).next_back();
+        let waiting = self.by_offset[1].range(..(end, 0)).next_back();
+        active.is_some_and(|(_, &e)| e > start) || waiting.is_some_and(|(_, (_, w))| w.end() > start)
+    }
+
+    /// Whether something that waits or is active overlaps `item`, one of the two a write.
+    fn collides(&self, item: &Item<P>) -> bool {
+        let near = (item.offset.saturating_sub(self.longest_read), 0)..(item.end(), 0);
+        self.written(item.offset, item.end())
+            || item.write
+                && (self.reading.iter().any(|&(start, end)| overlap(start, end, item))
+                    || self.by_offset[0].range(near).any(|(_, (_, r))| r.end() > item.offset))
+    }
+
+    /// Whether a read may bridge the gap from `start` to `end`: nothing there is being written.
+    fn bridges(&self, start: u64, end: u64, gap: u64) -> bool {
+        start == end || end - start <= gap && !self.written(start, end)
     }
 
     fn enter(&mut self, item: Item<P>) {
@@ -104,6 +126,9 @@ impl<P> Queue<P> {
         let seq = self.seq | u64::from(item.write);
         let major = if item.prio.is_fifo() { seq } else { item.since.0 >> BUCKET_SHIFT };
         let key = (major, item.offset, seq);
+        if !item.write {
+            self.longest_read = self.longest_read.max(item.len);
+        }
         self.order[item.prio.index()].insert(key);
         self.by_offset[usize::from(item.write)].insert((item.offset, seq), (key, item));
     }
@@ -144,6 +169,8 @@ impl<P> Queue<P> {
         self.last_offset = batch.offset + batch.len;
         if batch.write {
             self.writing.insert(batch.offset, batch.offset + batch.len);
+        } else {
+            self.reading.push((batch.offset, batch.offset + batch.len));
         }
         Some(batch)
     }
@@ -158,7 +185,7 @@ impl<P> Queue<P> {
             // One segment more for a gap's filler.
             while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range(..(start, 0)).next_back() {
                 let fits = item.gather && end - item.offset <= limit && segments + item.segments < MAX_SEGMENTS;
-                if item.end() > start || start - item.end() > gap || !fits {
+                if item.end() > start || !self.bridges(item.end(), start, gap) || !fits {
                     break;
                 }
                 segments += item.segments + usize::from(item.end() != start);
@@ -170,7 +197,7 @@ impl<P> Queue<P> {
             items = before;
             while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range((end, 0)..).next() {
                 let fits = item.gather && item.end() - start <= limit && segments + item.segments < MAX_SEGMENTS;
-                if item.offset - end > gap || !fits {
+                if !self.bridges(end, item.offset, gap) || !fits {
                     break;
                 }
                 segments += item.segments + usize::from(item.offset != end);
@@ -183,19 +210,19 @@ impl<P> Queue<P> {
     }
 
     /// A batch that [`Queue::next`] gave out is over; what waited only for it enters its class.
-    pub fn completed(&mut self, prio: Prio, write: bool, offset: u64, t: &QueueTunables) {
+    pub fn completed(&mut self, prio: Prio, write: bool, offset: u64, len: u64, t: &QueueTunables) {
         self.state.completed(prio, t);
-        if !write {
-            return;
+        if write {
+            self.writing.remove(&offset);
+        } else if let Some(i) = self.reading.iter().position(|&r| r == (offset, offset + len)) {
+            self.reading.swap_remove(i);
         }
-        self.writing.remove(&offset);
         if self.held.is_empty() {
             return;
         }
-        let mut still: VecDeque<Item<P>> = VecDeque::new();
+        let mut still = VecDeque::new();
         for item in std::mem::take(&mut self.held) {
-            let behind = still.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), &item));
-            if behind || self.hits_a_write(&item) {
+            if behind(&still, &item) || self.collides(&item) {
                 still.push_back(item);
             } else {
                 self.enter(item);
@@ -203,6 +230,11 @@ impl<P> Queue<P> {
         }
         self.held = still;
     }
+}
+
+/// Whether `item` must stay behind one of those held.
+fn behind<P>(held: &VecDeque<Item<P>>, item: &Item<P>) -> bool {
+    held.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), item))
 }
 
 fn overlap<P>(start: u64, end: u64, item: &Item<P>) -> bool {
@@ -295,13 +327,18 @@ mod tests {
         assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the read apart")), [4]);
         assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the first write")), [0]);
         assert!(q.next(&t, 1 << 20, 0).is_none());
-        q.completed(Prio::AsyncWrite, true, 0, &t);
+        q.completed(Prio::AsyncWrite, true, 0, 8 * K, &t);
         assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("the second write")), [1]);
         assert!(q.next(&t, 1 << 20, 0).is_none(), "the read came after it, and the last write overlaps it");
-        q.completed(Prio::AsyncWrite, true, 4 * K, &t);
+        q.completed(Prio::AsyncWrite, true, 4 * K, 8 * K, &t);
         let rest: Vec<u32> = std::iter::from_fn(|| q.next(&t, 1 << 20, 0)).flat_map(|b| ids(&b)).collect();
         assert_eq!(rest.len(), 2);
         assert!(rest.contains(&2) && rest.contains(&3));
+        // A write waits for reads, too, waiting or active.
+        q.push(item(5, true, Prio::SyncWrite, 20 * K, K));
+        assert!(q.next(&t, 1 << 20, 0).is_none());
+        q.completed(Prio::SyncRead, false, 20 * K, K, &t);
+        assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("nobody reads there now")), [5]);
         assert_eq!(q.state.queued, [0; CLASSES]);
     }
 }
