@@ -69,9 +69,9 @@ pub(crate) fn unpack(algo: CompressAlgo, sum: ChecksumAlgo, psize: u64, lsize: u
     of(decompress_rate(algo), lsize) + of(checksum_rate(sum), psize)
 }
 
-/// Largest block that a cheap codec is run on inline, whatever the estimate says: at its pace it fits in the 200 us that one poll may take, and usually
-/// takes a fraction of it (data that does not compress is given up early).
-pub(crate) const CHEAP_INLINE_MAX: u64 = 64 << 10;
+/// Largest block that a cheap codec is run on inline, whatever the estimate says: at its pace it fits in one turn, and usually takes a fraction of it (data
+/// that does not compress is given up early).
+pub(crate) const CHEAP_INLINE_MAX: u64 = 32 << 10;
 
 /// Whether both are cheap enough for the engine's thread.
 pub(crate) fn is_cheap(c: CompressAlgo, sum: ChecksumAlgo) -> bool {

@@ -93,7 +93,7 @@ impl Zio {
         let packing = Packing {
             compression: req.compression,
             checksum: req.checksum,
-            min_alloc: self.0.tree.min_alloc().max(SECTOR),
+            min_alloc: self.0.min_alloc(),
             embeddable: req.embed && req.level == 0 && !req.otype.has_fill(),
             salt: self.0.opts.get().salt,
         };
@@ -104,7 +104,7 @@ impl Zio {
         // The buffers are taken and dropped on this thread, whose free lists they belong to.
         let room = room.map(Buf::for_overwrite);
         let (packed, _unused) = if inline {
-            self.0.rt.charge(cost);
+            self.0.spend(cost).await;
             packing.run(&req.data, room)
         } else {
             let data = req.data.clone();

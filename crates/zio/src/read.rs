@@ -125,9 +125,6 @@ impl Inner {
     /// `psize` bytes at `dva`, if that is inside of a device that is there.
     pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
         let top = self.tree.top(dva.vdev())?;
-        if dva.offset().checked_add(psize).is_none_or(|end| end > top.asize.get()) {
-            return Err(Error::corrupt("beyond the end of the device"));
-        }
         let raw = top.read(dva.offset(), psize, prio).await?;
         assert_eq!(raw.len() as u64, psize, "a vdev gives what it was asked for");
         Ok(raw)
@@ -137,7 +134,7 @@ impl Inner {
     async fn check(&self, what: &Unpacking, raw: Bytes) -> Copy {
         let cost = what.cost();
         if cost < rt::CPU_INLINE_NS_MAX {
-            self.rt.charge(cost);
+            self.spend(cost).await;
             return match what.verify(&raw) {
                 Err(e) => Copy::Bad(e),
                 Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),

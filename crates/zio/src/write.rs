@@ -8,22 +8,12 @@ use bdev::Bytes;
 use ondisk::blkptr::{Blkptr, Dva};
 use vdev::{Prio, WriteDone};
 
+use crate::CompressAlgo;
 use crate::request::{Body, Prepared, WriteOut, WriteReq};
 use crate::zio::{Inner, Zio};
-use crate::{ClassKind, CompressAlgo};
 
 /// Most copies of a block.
 pub(crate) const MAX_COPIES: usize = 3;
-
-/// Where a class's blocks go when it has no space (format page 06 section 5).
-fn fallback(class: ClassKind) -> Option<ClassKind> {
-    match class {
-        ClassKind::Normal => None,
-        ClassKind::Log => Some(ClassKind::EmbeddedLog),
-        ClassKind::Dedup => Some(ClassKind::Special),
-        ClassKind::EmbeddedLog | ClassKind::Special => Some(ClassKind::Normal),
-    }
-}
 
 /// Copies of one block on their way.
 struct AnyOf {
@@ -48,18 +38,10 @@ impl Places {
 impl Inner {
     /// One copy of `psize` bytes, away from the copies `avoid`.
     async fn alloc_one(&self, req: &WriteReq, psize: u64, avoid: &[Dva]) -> Result<Dva> {
-        let mut class = req.class;
-        loop {
-            // The first call neither waits nor allocates memory; a metaslab that must be loaded is the exception.
-            let got = match self.alloc.try_alloc(class, psize, req.txg, avoid, None) {
-                Ok(Some(dva)) => Ok(dva),
-                Ok(None) => self.alloc.alloc(class, psize, req.txg, avoid, None).await,
-                Err(e) => Err(e),
-            };
-            match (got, fallback(class)) {
-                (Err(e), Some(next)) if e.kind() == ErrorKind::NoSpace => class = next,
-                (got, _) => return got,
-            }
+        // The first call neither waits nor allocates memory; a metaslab that must be loaded is the exception.
+        match self.alloc.try_alloc(req.class, psize, req.txg, avoid, None)? {
+            Some(dva) => Ok(dva),
+            None => self.alloc.alloc(req.class, psize, req.txg, avoid, None).await,
         }
     }
 
