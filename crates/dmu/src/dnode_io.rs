@@ -99,7 +99,8 @@ impl Dnode {
         if let Some(b) = self.peek_block(blkid) {
             return Ok(b);
         }
-        let data = self.block(blkid).await?;
+        // Boxed: the state of a read that waits is large, and would be part of everybody's who may have to read.
+        let data = Box::pin(self.block(blkid)).await?;
         let size = self.block_size() as usize;
         Ok(data.map_or_else(|| Bytes::zeroed(size), |b| fit(b, size)))
     }
@@ -333,7 +334,7 @@ impl Dnode {
             }
             let id = self.n.st.borrow_mut().rmw_begin(blkid);
             let guard = RmwGuard { dn: self, id };
-            let data = self.read_committed(blkid).await;
+            let data = Box::pin(self.read_committed(blkid)).await;
             drop_guard(guard, &mut base, data)?;
             self.check_tx()?;
         }

@@ -63,6 +63,8 @@ pub(crate) struct ObjsetInner {
     pub alloc: RefCell<AllocState>,
     /// The task that syncs this object set now.
     pub sync_task: Cell<Option<TaskId>>,
+    /// Whether that sync may overwrite blocks in place.
+    pub sync_in_place: Cell<bool>,
     /// A sync of one object, or of the whole, has ended.
     pub synced: Notify,
 }
@@ -95,9 +97,9 @@ impl ObjsetInner {
             self.dirty_txg[slot].set(txg);
         }
     }
-    /// Whether a task other than this one syncs the object set.
+    /// Whether a task other than this one syncs the object set and may overwrite blocks that readers still look for: not in the first pass of a txg.
     pub(crate) fn is_syncing(&self) -> bool {
-        self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
+        self.sync_in_place.get() && self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
     }
     /// Waits until the sync that runs, if any, has finished with some object.
     pub(crate) async fn sync_step(&self) {
@@ -207,6 +209,7 @@ impl Objset {
             feat: hooks.feat,
             alloc: RefCell::default(),
             sync_task: Cell::new(None),
+            sync_in_place: Cell::new(false),
             synced: Notify::default(),
             ctx,
         }))

@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
 impl RangeSet {
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
     /// Adds `start..end`, merging what it touches.
     pub fn insert(&mut self, start: u64, end: u64) {
         if start >= end {

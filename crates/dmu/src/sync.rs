@@ -50,6 +50,7 @@ impl Objset {
         }
         assert!(self.0.sync_task.get().is_none(), "object set {} is synced twice at once", self.0.id);
         self.0.sync_task.set(Some(self.0.ctx.rt().current_task()));
+        self.0.sync_in_place.set(pass > 1);
         let _syncing = Syncing(&self.0);
         let cx = SyncCx::new(self, txg, pass);
         let slot = txg.slot();

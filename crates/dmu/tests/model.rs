@@ -25,9 +25,13 @@ struct Model {
 
 impl Model {
     fn write(&mut self, off: u64, data: &[u8]) {
-        for (i, &b) in data.iter().enumerate() {
-            let at = off + i as u64;
-            self.data.entry(at / 512).or_insert([0; 512])[(at % 512) as usize] = b;
+        let mut at = 0;
+        while at < data.len() {
+            let pos = off + at as u64;
+            let from = (pos % 512) as usize;
+            let n = (512 - from).min(data.len() - at);
+            self.data.entry(pos / 512).or_insert([0; 512])[from..from + n].copy_from_slice(&data[at..at + n]);
+            at += n;
         }
     }
     fn zero(&mut self, off: u64, end: u64) {
@@ -45,9 +49,15 @@ impl Model {
         }
     }
     fn read(&self, off: u64, len: usize) -> Vec<u8> {
-        (0..len as u64)
-            .map(|i| self.data.get(&((off + i) / 512)).map_or(0, |d| d[((off + i) % 512) as usize]))
-            .collect()
+        let mut out = vec![0; len];
+        for (&s, d) in self.data.range(off / 512..(off + len as u64).div_ceil(512)) {
+            for (i, &b) in d.iter().enumerate() {
+                if let Some(at) = (s * 512 + i as u64).checked_sub(off).filter(|&at| at < len as u64) {
+                    out[at as usize] = b;
+                }
+            }
+        }
+        out
     }
     fn end(&self) -> u64 {
         self.data.last_key_value().map_or(0, |(&s, _)| (s + 1) * 512)
@@ -355,10 +365,15 @@ fn run(cfg: Run) {
     });
 }
 
+/// Seeds from `first` on: one, or as many as DMU_SEEDS says.
+fn seeds(first: u64) -> std::ops::Range<u64> {
+    first..first + std::env::var("DMU_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
 fn base_run(seed: u64) -> Run {
     Run {
         seed,
-        steps: 1500,
+        steps: std::env::var("DMU_STEPS").ok().and_then(|s| s.parse().ok()).unwrap_or(400),
         props: ObjsetProps { compression: Compression { algo: CompressAlgo::Lz4, level: 0 }, ..ObjsetProps::default() },
         features: features(),
         cache: 64 << 20,
@@ -370,26 +385,28 @@ fn base_run(seed: u64) -> Run {
 
 #[test]
 fn random_operations_compressed() {
-    for seed in 1..4 {
+    for seed in seeds(1) {
         run(base_run(seed));
     }
 }
 
 #[test]
 fn random_operations_uncompressed_small_cache() {
-    for seed in 10..12 {
+    for seed in seeds(1000) {
         run(Run { props: ObjsetProps { copies: 2, ..ObjsetProps::default() }, cache: 1 << 20, ..base_run(seed) });
     }
 }
 
 #[test]
 fn random_operations_without_features() {
-    run(Run { features: DmuFeatures { hole_birth: false, embedded_data: false, lz4: false }, ..base_run(20) });
+    for seed in seeds(2000) {
+        run(Run { features: DmuFeatures { hole_birth: false, embedded_data: false, lz4: false }, ..base_run(seed) });
+    }
 }
 
 #[test]
 fn random_operations_on_a_meta_object_set_in_passes() {
-    for seed in 30..32 {
+    for seed in seeds(3000) {
         run(Run { props: ObjsetProps::mos(), os_type: ObjsetType::Meta, again: true, far: false, ..base_run(seed) });
     }
 }
