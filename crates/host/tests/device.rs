@@ -168,3 +168,22 @@ fn rt_less_block_on<T>(fut: impl Future<Output = T>) -> T {
         std::task::Poll::Pending => panic!("not ready"),
     }
 }
+
+/// Destroys what is on the block device that the variable names; for a loop device, say.
+#[test]
+#[ignore = "needs a block device to destroy, named by WEIR_TEST_BLOCK_DEVICE"]
+fn block_devices_keep_the_contract() {
+    let path = std::env::var("WEIR_TEST_BLOCK_DEVICE").expect("WEIR_TEST_BLOCK_DEVICE names a block device");
+    for engine in engines() {
+        let rt = engine.rt();
+        engine.block_on(async {
+            let dev = HostDev::open_dev(&rt, &path, rw()).expect("open");
+            assert!(dev.is_block_device());
+            println!("{:?}, direct {}", bdev::BlockDev::info(&*dev), dev.is_direct());
+            assert_eq!(HostDev::open(&rt, &path, rw()).err().expect("claimed").kind(), ErrorKind::Busy);
+            conformance::run(&rt, dev, conformance::Opts::default()).await;
+            let dev = HostDev::open(&rt, &path, OpenOpts::default()).expect("open read-only");
+            conformance::run(&rt, dev, conformance::Opts::default()).await;
+        });
+    }
+}
