@@ -194,7 +194,7 @@ impl Pool {
             return Err(Error::unsupported(format!("the uberblock has version {}", best.version)));
         }
         // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
-        let tops = tops_from_labels(&candidate, best.txg)?;
+        let tops = tops_from_labels(&candidate, best.txg);
         let early = build_tree(&rt, candidate.guid, &tops, &candidate.devices, &gauge, &opts)?;
         let config = read_trusted(&rt, early, &best, &gauge, &opts).await?;
         if config.pool_guid != candidate.guid {
@@ -345,7 +345,7 @@ fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Resul
 }
 
 /// The top-level vdevs as the labels tell them: from each the newest label that is not newer than the uberblock.
-fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Result<Vec<VdevConfig>> {
+fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     let mut tops = Vec::new();
     for id in 0..candidate.config.top_level_count().min(4096) {
         if candidate.config.hole_array.contains(&id) {
@@ -354,14 +354,14 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Result<Vec<VdevConfi
         }
         let labels = candidate.devices.iter().map(|d| &d.config).filter(|c| c.vdev_tree.id == id);
         let best = labels.max_by_key(|c| (c.txg <= txg, c.txg));
-        let best = best.ok_or_else(|| {
-            Error::not_found(format!(
-                "top-level device {id} of the pool is missing: name the folder that has it with -d"
-            ))
-        })?;
+        // What no label tells is a removed device or a missing one: the MOS's own configuration, which has copies elsewhere, will say.
+        let Some(best) = best else {
+            tops.push(VdevConfig::new(ConfigKind::Missing, id, Guid(0)));
+            continue;
+        };
         tops.push(best.vdev_tree.clone());
     }
-    Ok(tops)
+    tops
 }
 
 /// Opens the MOS just to read the configuration in it.
