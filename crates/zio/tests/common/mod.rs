@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use base::{Guid, ObjectId, Result, VdevId};
-use bdev::MemDev;
+use bdev::{BlockDev, MemDev};
 use metaslab::{AllocTunables, Allocator, ClassKind, LBF, LoadedMap, MsSummary, SpaceMapStore};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
@@ -40,11 +40,28 @@ impl Lab {
     }
 
     pub fn with(config: SimConfig, count: u32, size: u64, ashift: u8) -> Lab {
+        let mut devs = Vec::new();
+        let mut lab = Lab::over(config, count, size, ashift, |rt, bytes| {
+            let dev = Rc::new(MemDev::new(rt, bytes));
+            devs.push(dev.clone());
+            dev
+        });
+        lab.devs = devs;
+        lab
+    }
+
+    /// The same over any devices; `make` is given their size.
+    pub fn over(
+        config: SimConfig,
+        count: u32,
+        size: u64,
+        ashift: u8,
+        mut make: impl FnMut(&Rt, u64) -> Rc<dyn BlockDev>,
+    ) -> Lab {
         let sim = Sim::new(config);
         let rt = sim.rt();
-        let devs: Vec<Rc<MemDev>> =
-            (0..count).map(|_| Rc::new(MemDev::new(&rt, size + DATA_START + (1 << 20)))).collect();
-        let top = |(i, dev): (u32, &Rc<MemDev>)| {
+        let devs: Vec<Rc<dyn BlockDev>> = (0..count).map(|_| make(&rt, size + DATA_START + (1 << 20))).collect();
+        let top = |(i, dev): (u32, &Rc<dyn BlockDev>)| {
             let guid = Guid(u64::from(i) + 100);
             let leaf =
                 Leaf::new(&rt, guid, format!("mem{i}"), dev.clone(), DirtyGauge::default(), QueueTunables::default());
@@ -66,7 +83,7 @@ impl Lab {
         }
         let tree = VdevTree::new(Guid(1), tops);
         let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), ZioOpts::default());
-        Lab { sim, rt, devs, tree, alloc, zio }
+        Lab { sim, rt, devs: Vec::new(), tree, alloc, zio }
     }
 
     /// Spoils one byte of a copy.
