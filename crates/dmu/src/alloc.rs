@@ -190,11 +190,16 @@ impl Objset {
         st.exists = false;
         st.spoil_rmw(0, u64::MAX);
         dn.slot(st, tx).free = true;
-        for i in st.newer_than(tx.txg()).chain([tx.txg().slot()]) {
-            let d = st.dirty[i].as_mut().expect("slots in use");
-            let gone = std::mem::take(&mut d.blocks);
-            dn.release(d.txg, gone);
+        // What a newer txg was to change is no more; what older ones change is still written.
+        for i in st.newer_than(tx.txg()) {
+            if let Some(d) = st.dirty[i].take() {
+                self.0.dirty[i].borrow_mut().remove(&obj.0);
+                dn.release(d.txg, d.blocks);
+            }
         }
+        let slot = st.dirty[tx.txg().slot()].as_mut().expect("just used");
+        let gone = std::mem::take(&mut slot.blocks);
+        dn.release(tx.txg(), gone);
         Ok(())
     }
 

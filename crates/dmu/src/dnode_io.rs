@@ -247,7 +247,11 @@ impl Dnode {
             let from = (pos % size) as usize;
             let n = (size as usize - from).min(data.len() - at);
             if n == size as usize {
-                self.put_block(pos / size, DirtyBlk::Frozen(data.slice(at..at + n)), tx)?;
+                // A small slice would keep all of a large buffer in memory as long as it is cached.
+                let part = data.slice(at..at + n);
+                let lean = part.footprint() <= n.saturating_mul(8);
+                let blk = if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(Buf::copy_from(&part)) };
+                self.put_block(pos / size, blk, tx)?;
             } else {
                 let part = &data[at..at + n];
                 self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
@@ -567,6 +571,9 @@ impl Dnode {
                 break;
             }
             blkid += 1;
+            if blkid.is_multiple_of(256) {
+                self.os.ctx.rt().yield_now().await;
+            }
         }
         Ok(off.max(blkid * size))
     }

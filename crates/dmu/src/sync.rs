@@ -23,6 +23,9 @@ use crate::sync_dnode::{SyncCx, Synced};
 use crate::tx::Tx;
 use crate::userused::Deltas;
 
+/// Estimated work of syncing an object beside its blocks.
+const OBJECT_NS: u64 = 10_000;
+
 /// A synced object set.
 #[derive(Debug)]
 pub struct SyncedRoot {
@@ -68,6 +71,7 @@ impl Objset {
         let mut deltas = Deltas::new(flags);
         while let Some(n) = self.next_dirty_object(slot) {
             let dn = Dnode { os: self.0.clone(), n };
+            cx.spend(OBJECT_NS).await;
             let old_ids = if dn_flags != 0 { deltas.owners_before(&dn).await? } else { None };
             let synced = cx.sync_dnode(&dn, dn_flags).await?;
             if dn_flags != 0 {
