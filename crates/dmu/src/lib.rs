@@ -17,6 +17,7 @@ mod dnode;
 mod dnode_io;
 mod objset;
 mod ranges;
+pub mod ranks;
 mod sync;
 mod sync_dnode;
 mod tree;
