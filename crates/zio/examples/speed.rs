@@ -9,7 +9,7 @@ mod common;
 use std::time::Instant;
 
 use base::Txg;
-use codec::{ChecksumAlgo, Compression};
+use codec::Compression;
 use common::{Lab, noise, text};
 use ondisk::object_type::ObjectType;
 use sim::{Pick, SimConfig};
@@ -26,22 +26,28 @@ mod null {
     use rt::Rt;
     use rt::sync::Notify;
 
+    #[derive(Default)]
+    struct Queue {
+        ops: RefCell<VecDeque<(Op, Completion)>>,
+        more: Notify,
+    }
+
     pub struct NullDev {
         info: DevInfo,
-        queue: Rc<(RefCell<VecDeque<(Op, Completion)>>, Notify)>,
+        queue: Rc<Queue>,
     }
 
     impl NullDev {
         pub fn new(rt: &Rt, size: u64) -> NullDev {
-            let queue: Rc<(RefCell<VecDeque<(Op, Completion)>>, Notify)> = Rc::default();
+            let queue: Rc<Queue> = Rc::default();
             let q = queue.clone();
             drop(rt.spawn("null device", async move {
                 loop {
-                    let next = q.0.borrow_mut().pop_front();
+                    let next = q.ops.borrow_mut().pop_front();
                     match next {
                         Some((Op::Read { bufs, .. }, done)) => done(Ok(Done { bufs })),
                         Some((_, done)) => done(Ok(Done::default())),
-                        None => q.1.notified().await,
+                        None => q.more.notified().await,
                     }
                 }
             }));
@@ -63,8 +69,8 @@ mod null {
             &self.info
         }
         fn submit(&self, op: Op, done: Completion) {
-            self.queue.0.borrow_mut().push_back((op, done));
-            self.queue.1.notify_one();
+            self.queue.ops.borrow_mut().push_back((op, done));
+            self.queue.more.notify_one();
         }
         fn size(&self) -> u64 {
             self.info.size_bytes
@@ -78,7 +84,7 @@ mod null {
 fn main() {
     let config = SimConfig { pick: Pick::Fifo, poll_charge_max: None, ..SimConfig::seeded(1) };
     let size = 64u64 << 30;
-    let lab = Lab::over(config, 1, size, 12, |rt, bytes| std::rc::Rc::new(null::NullDev::new(rt, bytes)));
+    let lab = Lab::over(config, 1, size, 12, |sim, bytes| std::rc::Rc::new(null::NullDev::new(&sim.rt(), bytes)));
     let lz4 = Compression::LZ4;
     for (name, len, count, compression, data) in [
         ("128 KiB, no compression", 131_072, 50_000usize, Compression::OFF, noise(1, 131_072)),
@@ -121,7 +127,6 @@ fn main() {
             }
         });
     }
-    let _ = ChecksumAlgo::Fletcher4;
 }
 
 fn report(what: &str, name: &str, len: usize, count: usize, start: Instant) {

@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use base::{ErrorKind, Txg, VdevId};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
@@ -10,6 +13,7 @@ use common::{DATA_START, Lab, noise, text};
 use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::object_type::ObjectType;
+use sim::{Fault, Model, SimConfig, SimDisk};
 use vdev::Prio;
 use zio::{WriteOut, WriteReq, Zio, ZioOpts};
 
@@ -492,7 +496,44 @@ fn gang_headers_that_nest_without_end_are_refused() {
 }
 
 #[test]
-fn fewer_copies_are_legal_and_one_that_fails_is_no_failure() {
+fn a_copy_that_a_device_refuses_is_no_failure_unless_it_is_the_last() {
+    let disks: Rc<RefCell<Vec<SimDisk>>> = Rc::default();
+    let d = disks.clone();
+    let lab = Lab::over(SimConfig::seeded(3), 2, 64 << 20, 12, move |sim, bytes| {
+        let disk = SimDisk::new(sim, bytes, Model::nvme(), 1);
+        d.borrow_mut().push(disk.clone());
+        Rc::new(disk)
+    });
+    let disks = disks.borrow();
+    lab.sim.block_on(async {
+        let two = |n| WriteReq { copies: 2, ..file(noise(n, 131_072)) };
+        let fault = disks[0].fault(Fault::Offline);
+        let bp = put(&lab.zio, two(1)).await;
+        assert_ne!(bp.dva(0).vdev(), bp.dva(1).vdev());
+        assert_eq!(lab.zio.stats().write_errors, 1);
+        assert_eq!(get(&lab.zio, &bp).await.unwrap(), noise(1, 131_072));
+        disks[1].fault(Fault::Offline);
+        let out = lab.zio.write(two(2)).await.unwrap();
+        assert_eq!(out.done.await.unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(get(&lab.zio, &bp).await.unwrap_err().kind(), ErrorKind::Io);
+        disks[0].unfault(fault);
+        // A gang block needs one copy of each of its pieces and headers.
+        lab.zio.set_opts(ZioOpts { gang_above: 20_000, ..ZioOpts::default() });
+        let bp = put(&lab.zio, two(3)).await;
+        assert_eq!(get(&lab.zio, &bp).await.unwrap(), noise(3, 131_072));
+        // With one copy of each piece it depends on where they are.
+        let mut failed = 0;
+        for n in 0..20 {
+            let out = lab.zio.write(WriteReq { copies: 1, ..two(n) }).await.unwrap();
+            failed += u32::from(out.done.await.is_err());
+        }
+        assert!((1..20).contains(&failed), "{failed} of 20");
+        assert!(lab.zio.stats().write_errors > 3);
+    });
+}
+
+#[test]
+fn fewer_copies_are_legal() {
     // Room for one copy of this size only.
     let lab = Lab::new(1, 16 << 20, 12);
     lab.sim.block_on(async {

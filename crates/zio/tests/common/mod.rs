@@ -41,8 +41,8 @@ impl Lab {
 
     pub fn with(config: SimConfig, count: u32, size: u64, ashift: u8) -> Lab {
         let mut devs = Vec::new();
-        let mut lab = Lab::over(config, count, size, ashift, |rt, bytes| {
-            let dev = Rc::new(MemDev::new(rt, bytes));
+        let mut lab = Lab::over(config, count, size, ashift, |sim, bytes| {
+            let dev = Rc::new(MemDev::new(&sim.rt(), bytes));
             devs.push(dev.clone());
             dev
         });
@@ -56,11 +56,11 @@ impl Lab {
         count: u32,
         size: u64,
         ashift: u8,
-        mut make: impl FnMut(&Rt, u64) -> Rc<dyn BlockDev>,
+        mut make: impl FnMut(&Sim, u64) -> Rc<dyn BlockDev>,
     ) -> Lab {
         let sim = Sim::new(config);
         let rt = sim.rt();
-        let devs: Vec<Rc<dyn BlockDev>> = (0..count).map(|_| make(&rt, size + DATA_START + (1 << 20))).collect();
+        let devs: Vec<Rc<dyn BlockDev>> = (0..count).map(|_| make(&sim, size + DATA_START + (1 << 20))).collect();
         let top = |(i, dev): (u32, &Rc<dyn BlockDev>)| {
             let guid = Guid(u64::from(i) + 100);
             let leaf =
