@@ -106,9 +106,10 @@ impl Arc {
             let Some(other) = other else { break };
             c.core.borrow_mut().coalesced();
             other.done.notified().await;
-            match &*other.result.borrow() {
-                Some(Ok(data)) if data.len() as u64 == bp.lsize() => return Ok(data.clone()),
-                Some(Err(e)) => return Err(e.clone()),
+            let result = other.result.borrow().clone();
+            match result {
+                Some(Ok(data)) if data.len() as u64 == bp.lsize() => return Ok(data),
+                Some(Err(e)) => return Err(e),
                 // Two pointers disagree about the block's size: each must see for itself.
                 Some(Ok(_)) => return c.zio.read(bp, prio).await,
                 // Whoever read went away.
