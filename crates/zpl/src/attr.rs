@@ -1,0 +1,184 @@
+//! Reading and setting attributes; reading symbolic links.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::sa::{SaAttr, SaHandle, Times, ZnodeAttrs};
+use ondisk::zpl::{ZnodePhys, aces_to_bytes, pflags, trivial_acl};
+
+use crate::fs::Zfs;
+use crate::node::{Node, check_flags, kind_of, times};
+use crate::types::{Attr, FileKind, SetAttr, SetTime, from_ioc, ioc_flags, to_ioc};
+
+/// Flags that say something about an ACL, which a new mode makes untrue (format page 16 section 4).
+const ACL_HINTS: u64 = pflags::INHERIT_ACE
+    | pflags::ACL_OBJ_ACE
+    | pflags::ACL_PROTECTED
+    | pflags::ACL_DEFAULTED
+    | pflags::ACL_AUTO_INHERIT;
+
+impl Zfs {
+    /// The object's attributes.
+    pub async fn getattr(&self, obj: ObjectId) -> Result<Attr> {
+        let n = self.node(obj).await?;
+        let a = self.attrs(&n).await?;
+        self.to_attr(&n, &a)
+    }
+
+    /// Changes attributes, and gives all as they are then.
+    pub async fn setattr(&self, obj: ObjectId, set: SetAttr) -> Result<Attr> {
+        let _pass = self.enter()?;
+        let n = self.node(obj).await?;
+        let a = self.live_attrs(&n).await?;
+        let kind = kind_of(obj, a.mode)?;
+        check_flags(obj, &a, pflags::IMMUTABLE)?;
+        let at = |t: Option<SetTime>| matches!(t, Some(SetTime::At(_)));
+        if set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || at(set.atime) || at(set.mtime) {
+            check_flags(obj, &a, pflags::APPENDONLY)?;
+        }
+        if let Some(size) = set.size {
+            // A change of owner and size at once must not leave half of it behind for a reason that was known before.
+            self.check_file(&n, &a)?;
+            self.truncate(obj, size).await?;
+        }
+        let others = SetAttr { size: None, ..set };
+        if others != SetAttr::default() {
+            self.set_others(&n, kind, others).await?;
+        }
+        self.getattr(obj).await
+    }
+
+    async fn set_others(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
+        let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
+        let now = self.now();
+        let time = |t: SetTime| -> Times {
+            match t {
+                SetTime::Now => now,
+                SetTime::At(t) => times(t),
+            }
+        };
+        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let lock = n.st.attrs.lock().await;
+        let mut a = sa.attrs().await?;
+        if let Some(t) = self.take_atime(n.obj()) {
+            a.atime = t;
+        }
+        a.ctime = now;
+        if let Some(uid) = set.uid {
+            a.uid = uid.into();
+        }
+        if let Some(gid) = set.gid {
+            a.gid = gid.into();
+        }
+        if let Some(t) = set.atime {
+            a.atime = time(t);
+        }
+        if let Some(t) = set.mtime {
+            a.mtime = time(t);
+            a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+        }
+        match set.mode {
+            Some(mode) => set_mode(&sa, &mut a, mode, kind, &tx).await?,
+            None => sa.set_attrs(&a, &tx).await?,
+        }
+        drop(lock);
+        self.end(tx).await
+    }
+
+    /// The target of a symbolic link.
+    pub async fn readlink(&self, obj: ObjectId) -> Result<Vec<u8>> {
+        let n = self.node(obj).await?;
+        let a = self.attrs(&n).await?;
+        if kind_of(obj, a.mode)? != FileKind::Symlink {
+            return Err(Error::invalid(format!("object {obj} is no symbolic link")));
+        }
+        let target = match &self.sa {
+            Some(table) => SaHandle::open(&n.dn, table)?.symlink().await?,
+            None => {
+                let z = n.dn.with_bonus(ZnodePhys::parse)?;
+                match z.symlink_target() {
+                    Some(t) => Some(t.to_vec()),
+                    None => {
+                        let block = n.dn.read_block(0).await?;
+                        usize::try_from(z.size).ok().and_then(|len| block.get(..len)).map(<[u8]>::to_vec)
+                    }
+                }
+            }
+        };
+        let target = target.ok_or_else(|| Error::corrupt(format!("symbolic link {obj} has no target")))?;
+        self.accessed(&n, &a);
+        Ok(target)
+    }
+
+    /// Flags as `FS_IOC_GETFLAGS` tells them ([`ioc_flags`]).
+    pub async fn get_flags(&self, obj: ObjectId) -> Result<u32> {
+        let n = self.node(obj).await?;
+        Ok(to_ioc(self.attrs(&n).await?.flags))
+    }
+
+    /// Sets flags as `FS_IOC_SETFLAGS` does; `Unsupported` for others than those of [`ioc_flags`].
+    pub async fn set_flags(&self, obj: ObjectId, flags: u32) -> Result<()> {
+        let _pass = self.enter()?;
+        if flags & !ioc_flags::ALL != 0 {
+            return Err(Error::unsupported(format!("files have no flags {:#x}", flags & !ioc_flags::ALL)));
+        }
+        let n = self.node(obj).await?;
+        let a = self.live_attrs(&n).await?;
+        let inherits = flags & ioc_flags::PROJINHERIT != 0;
+        if inherits && (!self.projects || kind_of(obj, a.mode)? != FileKind::Dir) {
+            return Err(Error::unsupported(format!("object {obj} cannot hand down a project")));
+        }
+        let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
+        let now = self.now();
+        self.change_attrs(&n, &tx, |a| {
+            a.flags = from_ioc(a.flags, flags);
+            a.ctime = now;
+        })
+        .await?;
+        self.end(tx).await
+    }
+
+    /// Sets the project of a file or directory.
+    pub async fn set_project(&self, obj: ObjectId, projid: u32) -> Result<()> {
+        let _pass = self.enter()?;
+        if projid == u32::MAX {
+            return Err(Error::invalid(format!("{projid} is no project")));
+        }
+        let n = self.node(obj).await?;
+        let a = self.live_attrs(&n).await?;
+        if !self.projects || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir) {
+            return Err(Error::unsupported(format!("object {obj} cannot belong to a project")));
+        }
+        check_flags(obj, &a, pflags::IMMUTABLE)?;
+        let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
+        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let lock = n.st.attrs.lock().await;
+        let mut a = sa.attrs().await?;
+        a.projid = projid.into();
+        a.flags |= pflags::PROJID;
+        a.ctime = self.now();
+        sa.update(Some(&a), &[(SaAttr::Projid, Some(&u64::from(projid).to_le_bytes()))], &tx).await?;
+        drop(lock);
+        self.end(tx).await
+    }
+}
+
+/// Gives the object another mode, and the ACL that says the same.
+async fn set_mode(sa: &SaHandle<'_>, a: &mut ZnodeAttrs, mode: u32, kind: FileKind, tx: &dmu::Tx) -> Result<()> {
+    a.mode = kind.mode_bits() | u64::from(mode & 0o7777);
+    a.flags = a.flags & !(ACL_HINTS | pflags::NO_EXECS_DENIED) | pflags::ACL_TRIVIAL;
+    if a.mode & 0o111 == 0o111 {
+        a.flags |= pflags::NO_EXECS_DENIED;
+    }
+    if sa.is_znode() {
+        // Its old ACL stays: on Linux the mode is what counts.
+        return sa.set_attrs(a, tx).await;
+    }
+    let aces = trivial_acl(a.mode, kind == FileKind::Dir);
+    a.dacl_count = aces.len() as u64;
+    let bytes = aces_to_bytes(&aces);
+    match sa.update(Some(a), &[(SaAttr::DaclAces, Some(&bytes))], tx).await {
+        Err(e) if e.kind() == ErrorKind::TooBig => {
+            Err(Error::new(ErrorKind::NoSpace, "there is no room for another access control list"))
+        }
+        r => r,
+    }
+}

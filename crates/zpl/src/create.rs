@@ -1,0 +1,268 @@
+//! Making things: files, directories, devices, symbolic links, hard links.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::sa::{NewZnode, SaHandle, ZnodeAttrs};
+use dmu::{Dnode, Tx, zap};
+use ondisk::object_type::ObjectType;
+use ondisk::zpl::{Dirent, aces_to_bytes, new_pflags, pflags, trivial_acl};
+
+use crate::fs::Zfs;
+use crate::names::{entry_exists, no_entry};
+use crate::node::{Node, check_flags, kind_of, new_file_spec};
+use crate::types::{Attr, Cred, FileKind};
+
+/// Most links of a file, and of a directory (`ZPL_LINK_MAX` of Linux).
+pub(crate) const LINK_MAX: u64 = i32::MAX as u64;
+/// Longest target of a symbolic link in bytes (`PATH_MAX` of Linux without its NUL).
+const SYMLINK_MAX: usize = 4095;
+const S_ISGID: u64 = 0o2000;
+const S_IXGRP: u64 = 0o010;
+
+/// What is to be made.
+struct New<'a> {
+    kind: FileKind,
+    /// Permission bits.
+    mode: u32,
+    rdev: u64,
+    target: Option<&'a [u8]>,
+    /// It is an error if the name exists.
+    exclusive: bool,
+}
+
+/// The error for one link too many.
+pub(crate) fn too_many_links(obj: ObjectId) -> Error {
+    Error::new(ErrorKind::TooManyLinks, format!("object {obj} has {LINK_MAX} links already"))
+}
+
+impl Zfs {
+    /// Makes a regular file; with `exclusive` it is an error if the name exists, otherwise what is there is given (`IsDir` for a directory).
+    pub async fn create(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred, exclusive: bool) -> Result<Attr> {
+        self.make(dir, name, cred, New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive }).await
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr> {
+        self.make(dir, name, cred, New { kind: FileKind::Dir, mode, rdev: 0, target: None, exclusive: true }).await
+    }
+
+    /// Makes a device, FIFO, socket or regular file: `mode` says which. `rdev` as in [`Attr::rdev`].
+    pub async fn mknod(&self, dir: ObjectId, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Result<Attr> {
+        let kind = match FileKind::from_mode(mode.into()) {
+            Some(
+                kind @ (FileKind::CharDev | FileKind::BlockDev | FileKind::Fifo | FileKind::Socket | FileKind::File),
+            ) => kind,
+            // POSIX: no type bits mean a regular file.
+            None if mode & 0o170000 == 0 => FileKind::File,
+            _ => return Err(Error::invalid(format!("mknod makes nothing of mode {mode:#o}"))),
+        };
+        let rdev = if matches!(kind, FileKind::CharDev | FileKind::BlockDev) { rdev } else { 0 };
+        self.make(dir, name, cred, New { kind, mode, rdev, target: None, exclusive: true }).await
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub async fn symlink(&self, dir: ObjectId, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(no_entry(target));
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("the target of a symbolic link has {} bytes, more than {SYMLINK_MAX}", target.len()),
+            ));
+        }
+        if target.contains(&0) {
+            return Err(Error::invalid("the target of a symbolic link holds a NUL"));
+        }
+        let new = New { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), exclusive: true };
+        self.make(dir, name, cred, new).await
+    }
+
+    async fn make(&self, dir: ObjectId, name: &[u8], cred: &Cred, new: New<'_>) -> Result<Attr> {
+        let _pass = self.enter()?;
+        self.check_new_name(name)?;
+        let (d, _) = self.dir(dir).await?;
+        let _names = d.st.names.lock().await;
+        let da = self.live_attrs(&d).await?;
+        if let Some(found) = self.find(&d, name).await? {
+            if new.exclusive {
+                return Err(entry_exists(name));
+            }
+            let there = self.getattr(found.obj()).await?;
+            return match there.kind {
+                FileKind::Dir => Err(Error::new(ErrorKind::IsDir, format!("object {} is a directory", found.obj()))),
+                _ => Ok(there),
+            };
+        }
+        if da.links == 0 {
+            return Err(no_entry(name));
+        }
+        check_flags(dir, &da, pflags::IMMUTABLE)?;
+        if new.kind == FileKind::Dir && da.links >= LINK_MAX {
+            return Err(too_many_links(dir));
+        }
+        let mut a = self.new_attrs(&d, &da, cred, &new);
+        self.check_quota(&a, true).await?;
+        self.check_quota(&a, false).await?;
+
+        let extra = new.target.map_or(0, |t| t.len() as u64) + if new.kind == FileKind::Dir { 512 } else { 0 };
+        let tx = self.plan_layout().create(1).write_new(extra).zap(&d.dn).bonus(&d.dn).assign().await?;
+        let dn = self.new_object(&mut a, &new, &tx).await?;
+        let entered = zap::add_u64(&d.dn, name, Dirent::new(a.mode, dn.object().0).pack(), &tx).await;
+        if let Err(e) = entered {
+            self.os.free(dn.object(), &tx).await?;
+            return Err(e);
+        }
+        self.change_attrs(&d, &tx, |da| {
+            da.size += 1;
+            da.links += u64::from(new.kind == FileKind::Dir);
+            (da.mtime, da.ctime) = (a.mtime, a.mtime);
+        })
+        .await?;
+        self.end(tx).await?;
+        self.to_attr(&Node::new(dn), &a)
+    }
+
+    /// Attributes of an object to be made in a directory.
+    fn new_attrs(&self, d: &Node, da: &ZnodeAttrs, cred: &Cred, new: &New<'_>) -> ZnodeAttrs {
+        let mut mode = new.kind.mode_bits() | u64::from(new.mode & 0o7777);
+        let mut gid = u64::from(cred.gid);
+        if da.mode & S_ISGID != 0 {
+            gid = da.gid;
+            if new.kind == FileKind::Dir {
+                mode |= S_ISGID;
+            }
+        }
+        // Nobody may make programs that run as a group he does not belong to.
+        let runs_as_group = new.kind == FileKind::File && mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+        if runs_as_group && cred.uid != 0 && !cred.is_member(gid) {
+            mode &= !S_ISGID;
+        }
+        let has_project = self.projects && matches!(new.kind, FileKind::File | FileKind::Dir);
+        let mut flags = new_pflags(mode, has_project);
+        let mut projid = 0;
+        if has_project && da.flags & pflags::PROJINHERIT != 0 {
+            projid = da.projid;
+            if new.kind == FileKind::Dir {
+                flags |= pflags::PROJINHERIT;
+            }
+        }
+        let now = self.now();
+        ZnodeAttrs {
+            mode,
+            size: match new.kind {
+                FileKind::Dir => 2,
+                _ => new.target.map_or(0, |t| t.len() as u64),
+            },
+            uid: cred.uid.into(),
+            gid,
+            parent: d.obj().0,
+            flags,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links: if new.kind == FileKind::Dir { 2 } else { 1 },
+            rdev: new.rdev,
+            projid,
+            ..ZnodeAttrs::default()
+        }
+    }
+
+    /// Makes the object itself; `a` gets what only now is known.
+    async fn new_object(&self, a: &mut ZnodeAttrs, new: &New<'_>, tx: &Tx) -> Result<Dnode> {
+        let dn = match new.kind {
+            FileKind::Dir => {
+                zap::create_spec(&self.os, new_file_spec(&self.os, ObjectType::DIRECTORY), self.normflags, tx).await?
+            }
+            _ => self.os.alloc(new_file_spec(&self.os, ObjectType::PLAIN_FILE), tx).await?,
+        };
+        if let Err(e) = self.give_attrs(&dn, a, new.rdev != 0, new.target, tx).await {
+            self.os.free(dn.object(), tx).await?;
+            return Err(e);
+        }
+        Ok(dn)
+    }
+
+    /// Gives a new object its attributes and a trivial ACL.
+    pub(crate) async fn give_attrs(
+        &self,
+        dn: &Dnode,
+        a: &mut ZnodeAttrs,
+        rdev: bool,
+        target: Option<&[u8]>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let aces = trivial_acl(a.mode, true);
+        a.generation = tx.txg().0;
+        a.dacl_count = aces.len() as u64;
+        let bytes = aces_to_bytes(&aces);
+        let projid = a.flags & pflags::PROJID != 0;
+        let more = NewZnode { aces: &bytes, symlink: target, projid, rdev };
+        SaHandle::create_znode(dn, self.table()?, a, more, tx).await?;
+        Ok(())
+    }
+
+    /// Gives an object another name. `Denied` for a directory.
+    pub async fn link(&self, obj: ObjectId, dir: ObjectId, name: &[u8]) -> Result<Attr> {
+        let _pass = self.enter()?;
+        self.check_new_name(name)?;
+        let n = self.node(obj).await?;
+        let (d, _) = self.dir(dir).await?;
+        let a = self.live_attrs(&n).await?;
+        if kind_of(obj, a.mode)? == FileKind::Dir {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                format!("object {obj} is a directory: it cannot have two names"),
+            ));
+        }
+        let _names = d.st.names.lock().await;
+        let _links = n.st.names.lock_same_rank().await;
+        let da = self.live_attrs(&d).await?;
+        let a = self.live_attrs(&n).await?;
+        if self.find(&d, name).await?.is_some() {
+            return Err(entry_exists(name));
+        }
+        if da.links == 0 {
+            return Err(no_entry(name));
+        }
+        if a.links == 0 {
+            return Err(Error::not_found(format!("object {obj} has no name any more")));
+        }
+        check_flags(dir, &da, pflags::IMMUTABLE)?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY)?;
+        if a.flags & pflags::XATTR != 0 {
+            return Err(Error::invalid(format!("object {obj} is part of extended attributes")));
+        }
+        check_project(&da, &a)?;
+        if a.links >= LINK_MAX {
+            return Err(too_many_links(obj));
+        }
+        let tx = self.plan().zap(&d.dn).bonus(&d.dn).bonus(&n.dn).assign().await?;
+        zap::add_u64(&d.dn, name, Dirent::new(a.mode, obj.0).pack(), &tx).await?;
+        let now = self.now();
+        self.change_attrs(&n, &tx, |a| {
+            a.links += 1;
+            a.parent = dir.0;
+            a.ctime = now;
+        })
+        .await?;
+        self.change_attrs(&d, &tx, |a| {
+            a.size += 1;
+            (a.mtime, a.ctime) = (now, now);
+        })
+        .await?;
+        self.end(tx).await?;
+        self.getattr(obj).await
+    }
+}
+
+/// What goes into a directory that hands down its project must belong to that project.
+pub(crate) fn check_project(dir: &ZnodeAttrs, a: &ZnodeAttrs) -> Result<()> {
+    if dir.flags & pflags::PROJINHERIT != 0 && dir.projid != a.projid {
+        return Err(Error::new(
+            ErrorKind::CrossDevice,
+            format!("the directory belongs to project {}, the file to project {}", dir.projid, a.projid),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! Reading and writing data.
+//!
+//! A file that fits one block has a block of its own size, in units of 512 bytes, up to the record size; it grows by being rewritten. Once it is larger its
+//! blocks have the record size of that moment for good (format page 08 section 5). Growing needs the data lock of the whole file, any other write only that of its range.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use bdev::{Buf, Bytes};
+use dmu::Tx;
+use dmu::sa::ZnodeAttrs;
+use ondisk::zpl::pflags;
+use rt::sync::RangeGuard;
+
+use crate::fs::Zfs;
+use crate::node::{Node, check_flags, gone, kind_of};
+use crate::types::FileKind;
+
+/// Largest size of a file (`MAXOFFSET_T`).
+pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// Bytes that one transaction writes.
+const WRITE_PER_TX: u64 = 1 << 20;
+
+/// Data that is consumed from the front.
+struct Pieces {
+    list: std::vec::IntoIter<Bytes>,
+    head: Bytes,
+}
+
+impl Pieces {
+    fn new(list: Vec<Bytes>) -> Pieces {
+        Pieces { list: list.into_iter(), head: Bytes::empty() }
+    }
+    /// At least one and at most `max` bytes, as they lie.
+    fn next(&mut self, max: usize) -> Bytes {
+        while self.head.is_empty() {
+            self.head = self.list.next().expect("no more is taken than there is");
+        }
+        if self.head.len() <= max {
+            return std::mem::take(&mut self.head);
+        }
+        let part = self.head.slice(..max);
+        self.head = self.head.slice(max..);
+        part
+    }
+    /// Exactly `len` bytes in one piece: as they lie, or copied together.
+    fn whole(&mut self, len: usize) -> Bytes {
+        let first = self.next(len);
+        if first.len() == len {
+            return first;
+        }
+        let mut buf = Buf::for_overwrite(len);
+        buf[..first.len()].copy_from_slice(&first);
+        let mut at = first.len();
+        while at < len {
+            let part = self.next(len - at);
+            buf[at..at + part.len()].copy_from_slice(&part);
+            at += part.len();
+        }
+        buf.freeze()
+    }
+}
+
+/// The block size that a file of `size` bytes with blocks of `blksz` should get to hold `end` bytes; none if it keeps the one it has.
+fn grown_block(blksz: u64, max_blkid: u64, size: u64, end: u64, recordsize: u64) -> Option<u64> {
+    let final_size = blksz.is_power_of_two() && blksz >= recordsize;
+    if end <= blksz || final_size || max_blkid > 0 || size > blksz {
+        return None;
+    }
+    // The record size may have been lowered since: a size that is no power of two must still become one.
+    let limit = if blksz > recordsize { blksz.next_power_of_two() } else { recordsize };
+    let new = end.min(limit).next_multiple_of(512);
+    (new > blksz).then_some(new)
+}
+
+/// The error for a size that is too large.
+pub(crate) fn too_big(obj: ObjectId, end: Option<u64>) -> Error {
+    let what = end.map_or_else(|| "more than 2^64".to_string(), |e| e.to_string());
+    Error::new(ErrorKind::TooBig, format!("file {obj} cannot have {what} bytes"))
+}
+
+impl Zfs {
+    /// An error unless the object is a regular file.
+    pub(crate) fn check_file(&self, n: &Node, a: &ZnodeAttrs) -> Result<()> {
+        match kind_of(n.obj(), a.mode)? {
+            FileKind::File => Ok(()),
+            FileKind::Dir => Err(Error::new(ErrorKind::IsDir, format!("object {} is a directory", n.obj()))),
+            _ => Err(Error::invalid(format!("object {} is no regular file", n.obj()))),
+        }
+    }
+
+    /// Up to `len` bytes from `off`, fewer at the end of the file, as slices of blocks.
+    pub async fn read(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        let n = self.node(obj).await?;
+        let _data = n.st.data.read(off, len).await;
+        let a = self.attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        if off >= a.size || len == 0 {
+            return Ok(Vec::new());
+        }
+        let out = n.dn.read_range(off, len.min(a.size - off)).await?;
+        if !n.dn.exists() {
+            return Err(gone(obj));
+        }
+        self.accessed(&n, &a);
+        Ok(out)
+    }
+
+    /// The block size for a file that is to hold `end` bytes, if it must change.
+    pub(crate) fn grow_to(&self, n: &Node, size: u64, end: u64) -> Option<u64> {
+        let recordsize = u64::from(self.os.props().recordsize);
+        grown_block(u64::from(n.dn.block_size()), n.dn.max_blkid(), size, end, recordsize)
+    }
+
+    /// Locks what a write of `len` bytes changes; the offset, which appending makes the end of the file, and the attributes.
+    async fn lock_for_write(
+        &self,
+        n: &Node,
+        off: u64,
+        len: u64,
+        append: bool,
+    ) -> Result<(RangeGuard, u64, ZnodeAttrs)> {
+        let mut whole = append;
+        loop {
+            let mut guard = if whole { n.st.data.write(0, u64::MAX).await } else { n.st.data.write(off, len).await };
+            let a = self.live_attrs(n).await?;
+            self.check_file(n, &a)?;
+            let at = if append { a.size } else { off };
+            let Some(end) = at.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX) else {
+                return Err(too_big(n.obj(), at.checked_add(len)));
+            };
+            let grows = self.grow_to(n, a.size, end.max(a.size)).is_some();
+            if grows && !whole {
+                drop(guard);
+                whole = true;
+                continue;
+            }
+            if whole && !grows {
+                guard.shrink(at, len);
+            }
+            return Ok((guard, at, a));
+        }
+    }
+
+    /// Writes `data`, one slice after the other, at `off`, or at the end of the file if `append`. Whole aligned blocks within one slice are not copied. How much was written
+    /// and the file's size then; an error only if nothing was.
+    pub async fn write(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
+        let _pass = self.enter()?;
+        let n = self.node(obj).await?;
+        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
+        let (_data, off, a) = self.lock_for_write(&n, off, len, append).await?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
+        if off < a.size {
+            check_flags(obj, &a, pflags::APPENDONLY)?;
+        }
+        if len == 0 {
+            return Ok((0, a.size));
+        }
+        let mut pieces = Pieces::new(data);
+        let (mut done, mut size) = (0, a.size);
+        while done < len {
+            match self.write_some(&n, &a, off + done, len - done, &mut pieces).await {
+                Ok((some, new_size)) => {
+                    done += some;
+                    size = new_size;
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((done, size))
+    }
+
+    /// Writes what one transaction may; how much, and the file's size then.
+    async fn write_some(
+        &self,
+        n: &Node,
+        a: &ZnodeAttrs,
+        off: u64,
+        len: u64,
+        pieces: &mut Pieces,
+    ) -> Result<(u64, u64)> {
+        self.check_quota(a, false).await?;
+        let size = self.attrs(n).await?.size;
+        // All of what is coming counts, not only this transaction's part.
+        let grown = self.grow_to(n, size, (off + len).max(size));
+        let blksz = grown.unwrap_or(u64::from(n.dn.block_size()));
+        // Up to a multiple of the block size, so that no block is written by two transactions.
+        let some = len.min(WRITE_PER_TX.max(blksz) - off % blksz);
+        let plan = self.plan().write(&n.dn, off, some).write_new(grown.unwrap_or(0)).bonus(&n.dn);
+        let tx = plan.assign().await?;
+        if let Some(blksz) = grown {
+            n.dn.set_block_size(blksz as u32, &tx)?;
+        }
+        put(n, off, some, pieces, &tx).await?;
+        let now = self.now();
+        let new_size = self
+            .change_attrs(n, &tx, |a| {
+                a.size = a.size.max(off + some);
+                (a.mtime, a.ctime) = (now, now);
+                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+                a.size
+            })
+            .await?;
+        self.end(tx).await?;
+        Ok((some, new_size))
+    }
+}
+
+/// Puts `len` bytes at `off`.
+async fn put(n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
+    let blksz = u64::from(n.dn.block_size());
+    let end = off + len;
+    let mut at = off;
+    while at < end {
+        let in_block = (blksz - at % blksz).min(end - at);
+        if in_block == blksz {
+            n.dn.write_bytes(at, pieces.whole(blksz as usize), tx).await?;
+        } else {
+            let stop = at + in_block;
+            let mut pos = at;
+            while pos < stop {
+                let part = pieces.next((stop - pos) as usize);
+                n.dn.write(pos, &part, tx).await?;
+                pos += part.len() as u64;
+            }
+        }
+        at += in_block;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_sizes_grow_as_in_openzfs() {
+        let rec = 128 << 10;
+        for (blksz, max_blkid, size, end, recordsize, want) in [
+            (512, 0, 0, 3, rec, None),
+            (512, 0, 0, 513, rec, Some(1024)),
+            (512, 0, 0, 100_000, rec, Some(100_352)),
+            (512, 0, 0, 1 << 30, rec, Some(rec)),
+            (100_352, 0, 100_000, 200_000, rec, Some(rec)),
+            (rec, 0, 1000, 1 << 20, rec, None),
+            (rec, 5, 1 << 20, 2 << 20, 1 << 20, None),
+            // The record size was raised while the file still has one block.
+            (rec, 0, 1000, 300_000, 1 << 20, Some(300_032)),
+            // It was lowered, and the block is no power of two yet.
+            (100_352, 0, 100_000, 1 << 20, 8192, Some(131_072)),
+            (512, 0, 0, 4096, 512, None),
+            (1024, 0, 2000, 4096, rec, None),
+        ] {
+            assert_eq!(
+                grown_block(blksz, max_blkid, size, end, recordsize),
+                want,
+                "{blksz} {max_blkid} {size} {end} {recordsize}"
+            );
+        }
+    }
+
+    #[test]
+    fn pieces_are_shared_where_they_lie_together() {
+        let a = Bytes::copy_from(&(0..200).collect::<Vec<u8>>());
+        let mut p = Pieces::new(vec![a.slice(..100), Bytes::empty(), a.slice(100..)]);
+        let whole = p.whole(60);
+        assert_eq!(whole.memory_id(), a.memory_id());
+        let copied = p.whole(60);
+        assert_ne!(copied.memory_id(), a.memory_id());
+        assert_eq!(&copied[..], &a[60..120]);
+        assert_eq!(p.next(1000).len(), 80);
+    }
+}

@@ -1,0 +1,379 @@
+//! A file system in use: opening, closing, space, durability, and what all operations share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+
+use base::{Error, ErrorKind, ObjectId, Result, ResultExt, Txg, WallTime};
+use dmu::sa::{SaTable, Times, ZnodeAttrs};
+use dmu::{Dnode, Objset, Tx, TxPlan, zap};
+use dsl::Dataset;
+use ondisk::dnode::MAX_OBJECT;
+use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
+use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key};
+use rt::Rt;
+use rt::sync::{Gate, Mutex, Pass};
+
+use crate::node::{Node, times};
+use crate::quota::Quotas;
+use crate::ranks;
+use crate::types::{Atime, Case, MountOpts, StatFs, SyncMode};
+
+/// Access times kept in memory before they are written.
+const PENDING_ATIMES_MAX: usize = 1024;
+/// The unit of `statfs`, in bytes.
+const STATFS_UNIT: u64 = 512;
+/// Space that a new object takes at least, in bytes: its dnode.
+const OBJECT_BYTES_MIN: u64 = 512;
+/// Relative access times are renewed after this many seconds.
+const RELATIME_SECS: i64 = 24 * 60 * 60;
+
+/// A file system in use. All operations may run side by side.
+pub struct Zfs {
+    me: Weak<Zfs>,
+    ds: Rc<Dataset>,
+    pub(crate) os: Objset,
+    pub(crate) rt: Rt,
+    opts: Cell<MountOpts>,
+    version: u64,
+    pub(crate) normflags: u64,
+    pub(crate) case: Case,
+    pub(crate) utf8only: bool,
+    root: ObjectId,
+    /// The unlinked set; always there in file systems that can be changed.
+    queue: Option<Dnode>,
+    /// None before version 5.
+    pub(crate) sa: Option<Rc<SaTable>>,
+    /// Objects that a new attribute layout changes.
+    sa_objects: Vec<Dnode>,
+    /// New files and directories have a project id.
+    pub(crate) projects: bool,
+    pub(crate) quotas: Quotas,
+    pub(crate) rename_lock: Mutex<()>,
+    /// Objects that are open.
+    opened: RefCell<BTreeMap<u64, Node>>,
+    /// Access times that have not been stored.
+    atimes: RefCell<BTreeMap<u64, (Node, WallTime)>>,
+    flushing_atimes: Cell<bool>,
+    /// Objects that are being freed.
+    pub(crate) reaping: RefCell<BTreeSet<u64>>,
+    /// Objects of the delete queue that could not be freed.
+    pub(crate) reap_errors: Cell<u64>,
+    busy: Gate,
+    closed: Cell<bool>,
+}
+
+impl Zfs {
+    /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and a file system before version 5 are read-only whatever `opts` say.
+    /// When it can be changed, freeing what a crash left in the delete queue begins in the background.
+    pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
+        let place = || format!("file system '{}'", ds.name());
+        let os = ds.objset().await?;
+        if os.os_type() != ObjsetType::Zfs {
+            return Err(Error::invalid(format!("dataset '{}' is no file system", ds.name())));
+        }
+        let master = os.hold(ObjectId(MASTER_NODE_OBJ)).await.at(place)?;
+        let get = async |key: &str| zap::lookup_u64(&master, key.as_bytes()).await.at(place);
+        let need = async |key: &str| {
+            get(key).await?.ok_or_else(|| Error::corrupt(format!("{}: its master node has no {key}", place())))
+        };
+        let version = need(master_key::VERSION).await?;
+        if version == 0 || version > ZPL_VERSION {
+            return Err(Error::unsupported(format!("{} has version {version}, newer than {ZPL_VERSION}", place())));
+        }
+        let root = ObjectId(need(master_key::ROOT).await?);
+        let normalization = get(master_key::NORMALIZATION).await?.unwrap_or(0);
+        let case = match get(master_key::CASESENSITIVITY).await?.unwrap_or(0) {
+            0 => Case::Sensitive,
+            1 => Case::Insensitive,
+            2 => Case::Mixed,
+            n => return Err(Error::corrupt(format!("{}: casesensitivity is {n}", place()))),
+        };
+        let utf8only = get(master_key::UTF8ONLY).await?.unwrap_or(0) != 0;
+        let mut sa = None;
+        let mut sa_objects = Vec::new();
+        if version >= ZPL_VERSION_SA {
+            let table = SaTable::load(&os, ObjectId(need(master_key::SA_ATTRS).await?)).await.at(place)?;
+            for obj in table.objects() {
+                sa_objects.push(os.hold(obj).await.at(place)?);
+            }
+            sa = Some(table);
+        }
+        let queue = match get(master_key::DELETE_QUEUE).await? {
+            Some(obj) => Some(os.hold(ObjectId(obj)).await.at(place)?),
+            None => None,
+        };
+        let writable = ds.is_writable() && os.is_writable() && sa.is_some() && queue.is_some();
+        let opts = MountOpts { readonly: opts.readonly || !writable, ..opts };
+        let projects = os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
+        let quotas = Quotas::load(&os, &master).await.at(place)?;
+        let fs = Rc::new_cyclic(|me| Zfs {
+            me: me.clone(),
+            ds: ds.clone(),
+            rt: os.ctx().rt().clone(),
+            os,
+            opts: Cell::new(opts),
+            version,
+            normflags: crate::names::normflags(normalization, case),
+            case,
+            utf8only,
+            root,
+            queue,
+            sa,
+            sa_objects,
+            projects,
+            quotas,
+            rename_lock: Mutex::new(ranks::RENAME, ()),
+            opened: RefCell::default(),
+            atimes: RefCell::default(),
+            flushing_atimes: Cell::new(false),
+            reaping: RefCell::default(),
+            reap_errors: Cell::new(0),
+            busy: Gate::new(),
+            closed: Cell::new(false),
+        });
+        // The root must be a directory before anybody is told that there is a file system.
+        fs.dir(root).await.at(place)?;
+        ds.begin_use();
+        if !opts.readonly {
+            fs.spawn_drain();
+        }
+        Ok(fs)
+    }
+
+    /// Ends the use: refuses new changes, waits for those under way, and for all of it to be on disk.
+    pub async fn unmount(&self) -> Result<()> {
+        if self.closed.replace(true) {
+            return Ok(());
+        }
+        self.busy.wait().await;
+        let flushed = self.flush_atimes().await;
+        let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
+        self.opened.borrow_mut().clear();
+        self.atimes.borrow_mut().clear();
+        self.ds.end_use();
+        flushed.and(synced)
+    }
+
+    /// The root directory.
+    pub fn root(&self) -> ObjectId {
+        self.root
+    }
+    /// Its dataset.
+    pub fn dataset(&self) -> &Rc<Dataset> {
+        &self.ds
+    }
+    /// Its object set.
+    pub fn objset(&self) -> &Objset {
+        &self.os
+    }
+    /// The dataset's name.
+    pub fn name(&self) -> String {
+        self.ds.name()
+    }
+    /// ZPL version.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+    /// How it is used.
+    pub fn opts(&self) -> MountOpts {
+        self.opts.get()
+    }
+    /// Changes how it is used, when a property changed. What cannot be written stays read-only.
+    pub fn set_opts(&self, opts: MountOpts) {
+        let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.queue.is_some();
+        self.opts.set(MountOpts { readonly: opts.readonly || !can, ..opts });
+    }
+    /// Objects that are open.
+    pub fn open_objects(&self) -> usize {
+        self.opened.borrow().len()
+    }
+    pub(crate) fn rc(&self) -> Option<Rc<Zfs>> {
+        self.me.upgrade()
+    }
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// The present, as files record it.
+    pub(crate) fn now(&self) -> Times {
+        times(self.rt.wall_clock())
+    }
+    /// The table of attributes, there in every file system that can be changed.
+    pub(crate) fn table(&self) -> Result<&Rc<SaTable>> {
+        self.sa.as_ref().ok_or_else(|| self.readonly_error())
+    }
+    /// The unlinked set, there in every file system that can be changed.
+    pub(crate) fn queue(&self) -> Result<&Dnode> {
+        self.queue.as_ref().ok_or_else(|| self.readonly_error())
+    }
+    fn readonly_error(&self) -> Error {
+        Error::new(ErrorKind::ReadOnly, format!("file system '{}' is read-only", self.name()))
+    }
+
+    /// Begins a change: the file system can be changed, and is not closed as long as the pass lives.
+    pub(crate) fn enter(&self) -> Result<Pass> {
+        if self.closed.get() {
+            return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));
+        }
+        if self.opts.get().readonly {
+            return Err(self.readonly_error());
+        }
+        Ok(self.busy.enter())
+    }
+    /// An empty plan.
+    pub(crate) fn plan(&self) -> TxPlan {
+        TxPlan::new(&self.os)
+    }
+    /// An empty plan of a transaction that may lay out attributes: a layout that one txg adds must not be used by an older one.
+    pub(crate) fn plan_layout(&self) -> TxPlan {
+        self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
+    }
+    /// Ends a transaction, and waits for it where every change must be durable at once.
+    pub(crate) async fn end(&self, tx: Tx) -> Result<()> {
+        let txg = tx.txg();
+        drop(tx);
+        if self.opts.get().sync == SyncMode::Always { self.wait_txg(txg).await } else { Ok(()) }
+    }
+    /// Waits until a txg (0: the open one) is on disk.
+    pub(crate) async fn wait_txg(&self, txg: Txg) -> Result<()> {
+        self.os.ctx().txg().wait_synced(txg).await
+    }
+    /// Waits for the next txg: large work is divided over several.
+    pub(crate) async fn next_txg(&self, after: Txg) -> Result<()> {
+        self.os.ctx().txg().wait_open(after.next()).await
+    }
+
+    /// Makes the object's changes durable. Without an intent log that means waiting for their txg.
+    pub async fn fsync(&self, obj: ObjectId) -> Result<()> {
+        if !self.os.is_writable() || self.opts.get().sync == SyncMode::Disabled {
+            return Ok(());
+        }
+        let n = self.node(obj).await?;
+        if n.dn.is_dirty() { self.wait_txg(Txg(0)).await } else { Ok(()) }
+    }
+
+    /// Makes everything durable.
+    pub async fn sync_all(&self) -> Result<()> {
+        if !self.os.is_writable() {
+            return Ok(());
+        }
+        self.flush_atimes().await?;
+        self.wait_txg(Txg(0)).await
+    }
+
+    /// Space and objects: what the dataset says.
+    pub fn statfs(&self) -> StatFs {
+        let phys = self.ds.phys();
+        let available = self.ds.available();
+        let used_objects = self.os.used_objects();
+        let ffree = MAX_OBJECT.saturating_sub(used_objects).min(available / OBJECT_BYTES_MIN);
+        let free = available / STATFS_UNIT;
+        StatFs {
+            bsize: self.os.props().recordsize,
+            frsize: STATFS_UNIT as u32,
+            blocks: phys.referenced_bytes.saturating_add(available) / STATFS_UNIT,
+            free,
+            avail: free,
+            files: ffree.saturating_add(used_objects),
+            ffree,
+            namelen: MAX_NAME as u32,
+            fsid: phys.fsid_guid,
+        }
+    }
+
+    /// Counts the object as open: it lives on without a name until the last [`Zfs::release`]. `NotFound` if it has neither name nor opener any more.
+    pub async fn open_file(&self, obj: ObjectId) -> Result<()> {
+        let n = self.node(obj).await?;
+        self.live_attrs(&n).await?;
+        n.st.opens.set(n.st.opens.get() + 1);
+        self.opened.borrow_mut().insert(obj.0, n);
+        Ok(())
+    }
+
+    /// Takes back one [`Zfs::open_file`]. The last one frees an object without a name, in the background.
+    pub async fn release(&self, obj: ObjectId) {
+        let Some(n) = self.opened.borrow().get(&obj.0).cloned() else { return };
+        n.st.opens.set(n.st.opens.get().saturating_sub(1));
+        if n.st.opens.get() > 0 {
+            return;
+        }
+        self.opened.borrow_mut().remove(&obj.0);
+        let nameless = self.stored_attrs(&n).await.is_ok_and(|a| a.links == 0);
+        if nameless && n.dn.exists() && n.st.opens.get() == 0 {
+            self.spawn_reap(obj);
+        }
+    }
+
+    /// Notes that a file was read, as the access time policy asks for.
+    pub(crate) fn accessed(&self, n: &Node, a: &ZnodeAttrs) {
+        let opts = self.opts.get();
+        if opts.readonly || opts.atime == Atime::Off || self.closed.get() {
+            return;
+        }
+        let now = self.rt.wall_clock();
+        if opts.atime == Atime::Relative {
+            let at = |t: Times| (t[0] as i64, t[1]);
+            let fresh = at(a.atime) > at(a.mtime) && at(a.atime) > at(a.ctime);
+            if fresh && now.secs.saturating_sub(a.atime[0] as i64) < RELATIME_SECS {
+                return;
+            }
+        }
+        let full = {
+            let mut atimes = self.atimes.borrow_mut();
+            atimes.entry(n.obj().0).or_insert_with(|| (n.clone(), now)).1 = now;
+            atimes.len() > PENDING_ATIMES_MAX
+        };
+        if full
+            && !self.flushing_atimes.replace(true)
+            && let Some(fs) = self.rc()
+        {
+            self.rt.spawn("zpl access times", async move {
+                // What cannot be written now is not worth an error: nobody waits for it.
+                let _ = fs.flush_atimes().await;
+                fs.flushing_atimes.set(false);
+            });
+        }
+    }
+    /// An access time that has not been stored.
+    pub(crate) fn pending_atime(&self, obj: ObjectId) -> Option<Times> {
+        let atimes = self.atimes.borrow();
+        if atimes.is_empty() { None } else { atimes.get(&obj.0).map(|(_, t)| times(*t)) }
+    }
+    /// Takes it, to be stored or forgotten.
+    pub(crate) fn take_atime(&self, obj: ObjectId) -> Option<Times> {
+        if self.atimes.borrow().is_empty() {
+            return None;
+        }
+        let taken = self.atimes.borrow_mut().remove(&obj.0);
+        taken.map(|(_, t)| times(t))
+    }
+
+    /// Stores the access times that are only in memory.
+    async fn flush_atimes(&self) -> Result<()> {
+        let _pass = self.busy.enter();
+        let list: Vec<Node> = self.atimes.borrow().values().map(|(n, _)| n.clone()).collect();
+        if self.opts.get().readonly {
+            return Ok(());
+        }
+        for n in list {
+            if !n.dn.exists() {
+                self.take_atime(n.obj());
+                continue;
+            }
+            let tx = self.plan().bonus(&n.dn).net_free().assign().await?;
+            if n.dn.exists() && self.pending_atime(n.obj()).is_some() {
+                self.change_attrs(&n, &tx, |_| ()).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Zfs {
+    fn drop(&mut self) {
+        if !self.closed.get() {
+            self.ds.end_use();
+        }
+    }
+}

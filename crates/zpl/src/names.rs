@@ -1,0 +1,116 @@
+//! Names: which are allowed, how they are compared, and looking them up.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::zap::{self, Match};
+use ondisk::zap::NORM_TOUPPER;
+use ondisk::zpl::{Dirent, MAX_NAME};
+
+use crate::fs::Zfs;
+use crate::node::Node;
+use crate::types::{Attr, Case, FileKind};
+
+/// The flags of directory ZAPs (format page 16 section 6).
+pub(crate) fn normflags(normalization: u64, case: Case) -> u64 {
+    normalization | if case == Case::Sensitive { 0 } else { NORM_TOUPPER }
+}
+
+/// An entry that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    /// The name as it is stored.
+    pub name: Vec<u8>,
+    pub entry: Dirent,
+}
+
+impl Found {
+    pub fn obj(&self) -> ObjectId {
+        ObjectId(self.entry.object)
+    }
+}
+
+/// A name for messages.
+pub(crate) fn show(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// The error for a name that is not there.
+pub(crate) fn no_entry(name: &[u8]) -> Error {
+    Error::not_found(format!("there is no '{}'", show(name)))
+}
+
+/// The error for a name that is there.
+pub(crate) fn entry_exists(name: &[u8]) -> Error {
+    Error::new(ErrorKind::Exists, format!("'{}' exists already", show(name)))
+}
+
+impl Zfs {
+    /// Checks a name that is looked up.
+    pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
+        if name.len() > MAX_NAME {
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("a name of {} bytes is longer than {MAX_NAME}", name.len()),
+            ));
+        }
+        if name.is_empty() || name.iter().any(|&c| c == b'/' || c == 0) {
+            return Err(Error::invalid(format!("'{}' cannot be the name of a file", show(name))));
+        }
+        Ok(())
+    }
+
+    /// Checks a name that is to be made.
+    pub(crate) fn check_new_name(&self, name: &[u8]) -> Result<()> {
+        self.check_name(name)?;
+        if name == b"." || name == b".." {
+            return Err(entry_exists(name));
+        }
+        if self.utf8only && std::str::from_utf8(name).is_err() {
+            return Err(Error::invalid(format!("'{}' is not UTF-8, which this file system asks for", show(name))));
+        }
+        Ok(())
+    }
+
+    /// The entry that `name` means in a directory.
+    pub(crate) async fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Found>> {
+        if self.normflags == 0 {
+            let value = zap::lookup_u64(&dir.dn, name).await?;
+            return Ok(value.map(|v| Found { name: name.to_vec(), entry: Dirent::unpack(v) }));
+        }
+        let how = match self.case {
+            Case::Insensitive => Match::Folded,
+            Case::Sensitive => Match::Normalised,
+            Case::Mixed if self.normflags == NORM_TOUPPER => Match::Exact,
+            Case::Mixed => Match::Normalised,
+        };
+        let Some(e) = zap::lookup_norm(&dir.dn, name, how).await? else { return Ok(None) };
+        let value = e.value.as_u64().ok_or_else(|| {
+            Error::corrupt(format!("the entry '{}' of directory {} is no object", show(&e.name), dir.obj()))
+        })?;
+        Ok(Some(Found { name: e.name, entry: Dirent::unpack(value) }))
+    }
+
+    /// As [`Zfs::find`]; an error if there is none.
+    pub(crate) async fn find_there(&self, dir: &Node, name: &[u8]) -> Result<Found> {
+        self.find(dir, name).await?.ok_or_else(|| no_entry(name))
+    }
+
+    /// The object called `name` in a directory. `.` and `..` are understood.
+    pub async fn lookup(&self, dir: ObjectId, name: &[u8]) -> Result<Attr> {
+        self.check_name(name)?;
+        let (d, a) = self.dir(dir).await?;
+        let obj = match name {
+            b"." => dir,
+            b".." => ObjectId(a.parent),
+            _ => self.find_there(&d, name).await?.obj(),
+        };
+        self.getattr(obj).await
+    }
+
+    /// What an entry is; file systems of version 1 do not say it in the entry.
+    pub(crate) async fn kind_of_entry(&self, e: Dirent) -> Result<FileKind> {
+        match FileKind::from_dtype(e.dtype) {
+            Some(kind) => Ok(kind),
+            None => Ok(self.getattr(ObjectId(e.object)).await?.kind),
+        }
+    }
+}

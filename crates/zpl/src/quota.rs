@@ -1,0 +1,47 @@
+//! Limits of users, groups and projects (format page 16 section 7).
+//!
+//! They are compared with what the last sync counted, so a txg's changes may go beyond them.
+
+use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
+use dmu::sa::ZnodeAttrs;
+use dmu::{Dnode, Objset, zap};
+use ondisk::zpl::master_key;
+
+use crate::fs::Zfs;
+
+const KINDS: [(&str, ObjectId); 3] =
+    [("user", ObjectId::USERUSED), ("group", ObjectId::GROUPUSED), ("project", ObjectId::PROJECTUSED)];
+
+/// The ZAPs of limits, of bytes and then of objects: users, groups, projects.
+pub(crate) struct Quotas([Option<Dnode>; 6]);
+
+impl Quotas {
+    pub async fn load(os: &Objset, master: &Dnode) -> Result<Quotas> {
+        let mut zaps = [const { None }; 6];
+        for (z, key) in zaps.iter_mut().zip(master_key::QUOTAS) {
+            if let Some(obj) = zap::lookup_u64(master, key.as_bytes()).await? {
+                *z = Some(os.hold(ObjectId(obj)).await.at(|| key)?);
+            }
+        }
+        Ok(Quotas(zaps))
+    }
+}
+
+impl Zfs {
+    /// An error of kind `Quota` if an owner of an object with these attributes has used up a limit: of bytes, or (`objects`) of objects.
+    pub(crate) async fn check_quota(&self, a: &ZnodeAttrs, objects: bool) -> Result<()> {
+        let offset = if objects { 3 } else { 0 };
+        for (i, (kind, used)) in KINDS.into_iter().enumerate() {
+            let Some(limits) = &self.quotas.0[i + offset] else { continue };
+            let id = [a.uid, a.gid, a.projid][i];
+            let Some(limit) = zap::lookup_int(limits, id).await? else { continue };
+            let Some(used) = self.os.accounting(used) else { continue };
+            let key = if objects { format!("obj-{id:x}") } else { format!("{id:x}") };
+            if limit != 0 && zap::lookup_u64(&used, key.as_bytes()).await?.unwrap_or(0) >= limit {
+                let what = if objects { "objects" } else { "space" };
+                return Err(Error::new(ErrorKind::Quota, format!("the quota of {what} of {kind} {id} is used up")));
+            }
+        }
+        Ok(())
+    }
+}

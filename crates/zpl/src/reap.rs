@@ -1,0 +1,282 @@
+//! Freeing objects that have no name any more, and ranges of data that are large.
+//!
+//! The delete queue names objects without a link: large ones, those with an xattr directory, those that were open when their last name went. An object is
+//! freed when its last opener goes, or at the next mount, by [`Zfs::reap`]: first what its xattr directory holds, then its data in pieces, then the object
+//! itself together with its entry in the queue. Each step leaves a state from which another attempt can go on. One txg frees only so much, since its
+//! sync must visit every block.
+
+use base::{Error, ErrorKind, ObjectId, Result, Txg};
+use dmu::sa::SaHandle;
+use dmu::zap;
+use ondisk::bytes::le64;
+use ondisk::zpl::{Dirent, pflags};
+
+use crate::fs::Zfs;
+use crate::node::{Node, kind_of};
+use crate::types::FileKind;
+
+/// Blocks that one txg frees of one file: 128 indirect blocks of the usual size.
+const FREE_BLOCKS_PER_TXG: u64 = 128 << 10;
+/// Pieces that are looked for before freeing begins.
+const PIECES_MAX: usize = 64 << 10;
+/// Files of an xattr directory that one transaction frees.
+const XATTRS_PER_TX: usize = 32;
+/// Objects of the queue that one txg frees at most.
+const OBJECTS_PER_TXG: u32 = 4096;
+
+impl Zfs {
+    /// Bytes of a file that one txg frees.
+    fn span(&self, n: &Node) -> u64 {
+        u64::from(n.dn.block_size()).saturating_mul(FREE_BLOCKS_PER_TXG)
+    }
+
+    /// Frees all data from about `keep` on but the first piece, which is left to the caller's transaction; last piece first. `shorten`: SIZE follows.
+    pub(crate) async fn free_tail(&self, n: &Node, keep: u64, shorten: bool) -> Result<()> {
+        let size = u64::from(n.dn.block_size());
+        let span = self.span(n);
+        loop {
+            let first = (keep - keep % size).saturating_add(span);
+            let mut pieces = Vec::new();
+            let mut pos = first;
+            while pos <= n.dn.max_blkid().saturating_mul(size) && pieces.len() < PIECES_MAX {
+                match n.dn.next_data(pos).await? {
+                    Some(at) => pieces.push(at),
+                    None => break,
+                }
+                pos = pieces[pieces.len() - 1].saturating_add(span);
+            }
+            let more = pieces.len() == PIECES_MAX;
+            let mut end = if more { pos } else { u64::MAX };
+            for start in pieces.into_iter().rev() {
+                // What is in the delete queue goes on at the next mount; a truncation is seen through.
+                if !shorten && self.is_closed() {
+                    return Err(Error::new(ErrorKind::Interrupted, "the file system is being unmounted"));
+                }
+                let tx = self.plan().free(&n.dn).net_free().assign().await?;
+                let len = if end == u64::MAX { u64::MAX } else { end - start };
+                n.dn.free_range(start, len, &tx).await?;
+                if shorten && !more {
+                    self.change_attrs(n, &tx, |a| a.size = a.size.min(start)).await?;
+                }
+                end = start;
+                let txg = tx.txg();
+                drop(tx);
+                self.next_txg(txg).await?;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Frees a range in the middle in pieces, each in a transaction of its own; `each` is done in every one of them.
+    pub(crate) async fn free_middle(
+        &self,
+        n: &Node,
+        off: u64,
+        end: u64,
+        mut each: impl AsyncFnMut(&dmu::Tx) -> Result<()>,
+    ) -> Result<()> {
+        let size = u64::from(n.dn.block_size());
+        let span = self.span(n);
+        let mut pos = off;
+        while pos < end {
+            let upto = (pos - pos % size).saturating_add(span).min(end);
+            let tx = self.plan().write(&n.dn, pos, 1).write(&n.dn, upto - 1, 1).free(&n.dn).net_free().assign().await?;
+            n.dn.free_range(pos, upto - pos, &tx).await?;
+            each(&tx).await?;
+            let txg = tx.txg();
+            drop(tx);
+            if upto == end {
+                break;
+            }
+            match n.dn.next_data(upto).await? {
+                Some(at) if at < end => pos = at.max(upto),
+                _ => break,
+            }
+            self.next_txg(txg).await?;
+        }
+        Ok(())
+    }
+
+    /// The object that holds the ACL of an object from before version 5, if there is one (format page 16 section 3).
+    pub(crate) fn acl_object(&self, n: &Node) -> Result<Option<ObjectId>> {
+        let Some(table) = &self.sa else { return Ok(None) };
+        let sa = SaHandle::open(&n.dn, table)?;
+        if !sa.is_znode() {
+            return Ok(None);
+        }
+        Ok(sa.znode()?.filter(|z| z.acl.len() >= 8).map(|z| le64(&z.acl, 0)).filter(|&obj| obj != 0).map(ObjectId))
+    }
+
+    /// Frees an object of the delete queue, unless it is open or being freed already.
+    pub(crate) async fn reap(&self, obj: ObjectId) -> Result<()> {
+        if !self.reaping.borrow_mut().insert(obj.0) {
+            return Ok(());
+        }
+        let done = self.reap_marked(obj).await;
+        self.reaping.borrow_mut().remove(&obj.0);
+        done
+    }
+
+    async fn reap_marked(&self, obj: ObjectId) -> Result<()> {
+        let _pass = self.enter()?;
+        let n = match self.node(obj).await {
+            Ok(n) => n,
+            Err(e) if e.kind() == ErrorKind::NotFound => return self.forget_queued(obj).await,
+            Err(e) => return Err(e),
+        };
+        if n.st.opens.get() > 0 {
+            return Ok(());
+        }
+        let a = self.attrs(&n).await?;
+        if a.links > 0 {
+            return Err(Error::corrupt(format!("object {obj} is in the delete queue with {} links", a.links)));
+        }
+        let is_dir = kind_of(obj, a.mode)? == FileKind::Dir;
+        if is_dir && a.flags & pflags::XATTR != 0 {
+            self.empty_xattr_dir(&n).await?;
+        }
+        let xattr_dir = if a.xattr == 0 { None } else { self.node_if_there(ObjectId(a.xattr)).await? };
+        if let Some(x) = &xattr_dir {
+            self.empty_xattr_dir(x).await?;
+        }
+        // Whoever still reads without having opened it ends first.
+        let _data = n.st.data.write(0, u64::MAX).await;
+        if !is_dir {
+            self.free_tail(&n, 0, false).await?;
+        }
+        let acl = self.acl_object(&n)?;
+        let mut plan = self.plan().free(&n.dn).zap(self.queue()?).net_free();
+        if let Some(x) = &xattr_dir {
+            plan = plan.free(&x.dn);
+        }
+        let tx = plan.assign().await?;
+        if n.st.opens.get() > 0 || !n.dn.exists() {
+            return Ok(());
+        }
+        if let Some(x) = &xattr_dir {
+            self.os.free(x.obj(), &tx).await?;
+            remove_queued(self, x.obj(), &tx).await?;
+        }
+        if let Some(acl) = acl
+            && self.os.hold(acl).await.is_ok()
+        {
+            self.os.free(acl, &tx).await?;
+        }
+        self.take_atime(obj);
+        self.os.free(obj, &tx).await?;
+        remove_queued(self, obj, &tx).await
+    }
+
+    /// Takes a number out of the queue whose object is gone.
+    async fn forget_queued(&self, obj: ObjectId) -> Result<()> {
+        let tx = self.plan().zap(self.queue()?).net_free().assign().await?;
+        remove_queued(self, obj, &tx).await
+    }
+
+    pub(crate) async fn node_if_there(&self, obj: ObjectId) -> Result<Option<Node>> {
+        match self.node(obj).await {
+            Ok(n) => Ok(Some(n)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Frees everything in an xattr directory.
+    async fn empty_xattr_dir(&self, x: &Node) -> Result<()> {
+        loop {
+            let entries = zap::Cursor::new(&x.dn).next_batch(XATTRS_PER_TX).await?;
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let mut files = Vec::new();
+            for (e, _) in entries {
+                let file = match e.value.as_u64() {
+                    Some(v) => self.node_if_there(ObjectId(Dirent::unpack(v).object)).await?,
+                    None => None,
+                };
+                if let Some(f) = &file {
+                    self.free_tail(f, 0, false).await?;
+                }
+                files.push((e.name, file));
+            }
+            let mut plan = self.plan().zap(&x.dn).net_free();
+            for (_, f) in &files {
+                if let Some(f) = f {
+                    plan = plan.free(&f.dn);
+                }
+            }
+            let tx = plan.assign().await?;
+            for (name, f) in files {
+                zap::remove(&x.dn, &name, &tx).await?;
+                if let Some(f) = f
+                    && f.dn.exists()
+                {
+                    self.os.free(f.obj(), &tx).await?;
+                }
+            }
+        }
+    }
+
+    /// Frees an object of the queue in the background.
+    pub(crate) fn spawn_reap(&self, obj: ObjectId) {
+        if self.is_closed() {
+            return;
+        }
+        if let Some(fs) = self.rc() {
+            self.rt.spawn("zpl reap", async move {
+                if fs.reap(obj).await.is_err() {
+                    fs.reap_errors.set(fs.reap_errors.get() + 1);
+                }
+            });
+        }
+    }
+
+    /// Frees everything in the queue that is not open, in the background.
+    pub(crate) fn spawn_drain(&self) {
+        if let Some(fs) = self.rc() {
+            self.rt.spawn("zpl drain", async move {
+                if fs.drain().await.is_err() {
+                    fs.reap_errors.set(fs.reap_errors.get() + 1);
+                }
+            });
+        }
+    }
+
+    async fn drain(&self) -> Result<()> {
+        let mut cursor = zap::Cursor::new(self.queue()?);
+        let (mut txg, mut count) = (Txg(0), 0);
+        while let Some((e, _)) = cursor.next().await? {
+            if self.is_closed() {
+                break;
+            }
+            let Some(obj) = e.value.as_u64() else { continue };
+            match self.reap(ObjectId(obj)).await {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => break,
+                // One that cannot be freed must not keep the others.
+                Err(_) => self.reap_errors.set(self.reap_errors.get() + 1),
+            }
+            let open = self.os.ctx().txg().open_txg();
+            count = if open == txg { count + 1 } else { 0 };
+            txg = open;
+            if count >= OBJECTS_PER_TXG {
+                self.next_txg(open).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Objects without a name that still wait to be freed.
+    pub async fn queued(&self) -> Result<u64> {
+        zap::count(self.queue()?).await
+    }
+}
+
+async fn remove_queued(fs: &Zfs, obj: ObjectId, tx: &dmu::Tx) -> Result<()> {
+    match zap::remove_int(fs.queue()?, obj.0, tx).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        r => r,
+    }
+}

@@ -1,0 +1,134 @@
+//! Taking names away.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::{Tx, zap};
+use ondisk::zpl::pflags;
+
+use crate::fs::Zfs;
+use crate::names::show;
+use crate::node::{Node, check_flags, kind_of};
+use crate::types::FileKind;
+
+/// Blocks of a file that are freed at once, when its last name goes (`zfs_delete_blocks`).
+const FREE_NOW_BLOCKS: u64 = 20480;
+
+/// What became of an object that lost a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    /// It has other names.
+    Linked,
+    /// It was freed.
+    Freed,
+    /// It is in the delete queue; nobody has it open.
+    Queued,
+    /// It is in the delete queue and open.
+    Open,
+}
+
+/// Flags of a directory that keep its entries.
+pub(crate) const KEEPS_ENTRIES: u64 = pflags::IMMUTABLE | pflags::APPENDONLY;
+/// Flags of an object that keep its names.
+pub(crate) const KEEPS_NAMES: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NOUNLINK;
+
+impl Zfs {
+    /// Takes a name away. `IsDir` for a directory.
+    pub async fn unlink(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
+        self.remove(dir, name, false).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(Error::invalid("'.' cannot be removed")),
+            b".." => Err(Error::new(ErrorKind::NotEmpty, "'..' cannot be removed: it is not empty")),
+            _ => self.remove(dir, name, true).await,
+        }
+    }
+
+    async fn remove(&self, dir: ObjectId, name: &[u8], want_dir: bool) -> Result<()> {
+        let _pass = self.enter()?;
+        self.check_name(name)?;
+        if name == b"." || name == b".." {
+            return Err(Error::new(ErrorKind::IsDir, format!("'{}' is a directory", show(name))));
+        }
+        let (d, _) = self.dir(dir).await?;
+        let names = d.st.names.lock().await;
+        let found = self.find_there(&d, name).await?;
+        let n = self.node(found.obj()).await?;
+        let links = n.st.names.lock_same_rank().await;
+        let (da, a) = (self.attrs(&d).await?, self.attrs(&n).await?);
+        let is_dir = kind_of(n.obj(), a.mode)? == FileKind::Dir;
+        if is_dir != want_dir {
+            let (kind, what) =
+                if is_dir { (ErrorKind::IsDir, "a directory") } else { (ErrorKind::NotDir, "no directory") };
+            return Err(Error::new(kind, format!("'{}' is {what}", show(name))));
+        }
+        check_flags(dir, &da, KEEPS_ENTRIES)?;
+        check_flags(n.obj(), &a, KEEPS_NAMES)?;
+        if is_dir {
+            self.check_empty(&n).await?;
+        }
+        let plan = self.plan().zap(&d.dn).bonus(&d.dn).free(&n.dn).zap(self.queue()?).net_free();
+        let tx = plan.assign().await?;
+        zap::remove(&d.dn, &found.name, &tx).await?;
+        let fate = self.drop_link(&n, &tx).await?;
+        let now = self.now();
+        self.change_attrs(&d, &tx, |a| {
+            a.size = a.size.saturating_sub(1);
+            a.links = a.links.saturating_sub(u64::from(is_dir));
+            (a.mtime, a.ctime) = (now, now);
+        })
+        .await?;
+        drop(links);
+        drop(names);
+        self.end(tx).await?;
+        self.after(&n, fate);
+        Ok(())
+    }
+
+    /// `NotEmpty` if the directory has entries.
+    pub(crate) async fn check_empty(&self, n: &Node) -> Result<()> {
+        match zap::count(&n.dn).await? {
+            0 => Ok(()),
+            entries => {
+                Err(Error::new(ErrorKind::NotEmpty, format!("directory {} still has {entries} entries", n.obj())))
+            }
+        }
+    }
+
+    /// Counts one link less. The last one of what is small and not open frees it; other things go to the delete queue. The caller holds its names lock and has planned
+    /// for freeing it and for a change of the queue.
+    pub(crate) async fn drop_link(&self, n: &Node, tx: &Tx) -> Result<Fate> {
+        let a = self.attrs(n).await?;
+        let is_dir = kind_of(n.obj(), a.mode)? == FileKind::Dir;
+        let now = self.now();
+        if !is_dir && a.links > 1 {
+            self.change_attrs(n, tx, |a| {
+                a.links -= 1;
+                a.ctime = now;
+            })
+            .await?;
+            return Ok(Fate::Linked);
+        }
+        let open = n.st.opens.get() > 0;
+        if !open && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
+            self.take_atime(n.obj());
+            self.os.free(n.obj(), tx).await?;
+            return Ok(Fate::Freed);
+        }
+        self.change_attrs(n, tx, |a| {
+            a.links = 0;
+            a.ctime = now;
+        })
+        .await?;
+        zap::update_int(self.queue()?, n.obj().0, n.obj().0, tx).await?;
+        Ok(if open { Fate::Open } else { Fate::Queued })
+    }
+
+    /// What is to be done once the transaction has ended.
+    pub(crate) fn after(&self, n: &Node, fate: Fate) {
+        if fate == Fate::Queued || (fate == Fate::Open && n.st.opens.get() == 0) {
+            self.spawn_reap(n.obj());
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Renaming, in every case that POSIX and Linux know.
+//!
+//! Two directories are locked in the order in which everybody locks: an ancestor first, else by number. Which it is cannot change while the rename lock is held, since
+//! only renames between directories give a directory another parent. The chains of ancestors found for that also tell whether a directory would move into itself.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::sa::ZnodeAttrs;
+use dmu::zap;
+use ondisk::zpl::{Dirent, pflags};
+
+use crate::create::{LINK_MAX, check_project, too_many_links};
+use crate::fs::Zfs;
+use crate::names::{Found, entry_exists, no_entry, show};
+use crate::node::{Node, check_flags, kind_of};
+use crate::remove::{Fate, KEEPS_ENTRIES, KEEPS_NAMES};
+use crate::types::{FileKind, RenameFlags};
+
+/// Directories nested deeper than this are a loop.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// One side of a rename: a directory, what is in it under the name, that object.
+struct Side<'a> {
+    dir: &'a Node,
+    found: Found,
+    node: Node,
+    attrs: ZnodeAttrs,
+    is_dir: bool,
+}
+
+impl Side<'_> {
+    fn entry(&self) -> u64 {
+        Dirent::new(self.attrs.mode, self.node.obj().0).pack()
+    }
+}
+
+fn into_itself(name: &[u8]) -> Error {
+    Error::invalid(format!("directory '{}' cannot move into itself", show(name)))
+}
+
+impl Zfs {
+    /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. What has that name already goes, if it may.
+    pub async fn rename(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        new_dir: ObjectId,
+        new_name: &[u8],
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let _pass = self.enter()?;
+        if flags.noreplace && flags.exchange {
+            return Err(Error::invalid("a rename cannot both exchange and refuse to replace"));
+        }
+        for n in [name, new_name] {
+            self.check_name(n)?;
+            if n == b"." || n == b".." {
+                return Err(Error::invalid(format!("'{}' cannot be renamed", show(n))));
+            }
+        }
+        self.check_new_name(new_name)?;
+        let cross = dir != new_dir;
+        let _topology = if cross { Some(self.rename_lock.lock().await) } else { None };
+        let (from, _) = self.dir(dir).await?;
+        let (to, _) = self.dir(new_dir).await?;
+        // Each from the directory itself up to the root.
+        let above_from = if cross { self.ancestors(&from).await? } else { Vec::new() };
+        let above_to = if cross { self.ancestors(&to).await? } else { Vec::new() };
+        let from_first = above_to.contains(&dir) || (!above_from.contains(&new_dir) && dir <= new_dir);
+        let (first, second) = if from_first { (&from, &to) } else { (&to, &from) };
+        let _names = first.st.names.lock().await;
+        let _names2 = if cross { Some(second.st.names.lock_same_rank().await) } else { None };
+
+        let (from_attrs, to_attrs) = (self.live_attrs(&from).await?, self.live_attrs(&to).await?);
+        let source = self.side(&from, name).await?.ok_or_else(|| no_entry(name))?;
+        let mut target = self.side(&to, new_name).await?;
+        if to_attrs.links == 0 || from_attrs.links == 0 {
+            return Err(no_entry(new_name));
+        }
+        if let Some(t) = &target
+            && t.node.is(&source.node)
+        {
+            if flags.noreplace {
+                return Err(entry_exists(new_name));
+            }
+            // Two names of one file: nothing happens. One name that only changes how it is written: it does.
+            if flags.exchange || cross || t.found.name != source.found.name || new_name == source.found.name {
+                return Ok(());
+            }
+            target = None;
+        }
+        if flags.noreplace && target.is_some() {
+            return Err(entry_exists(new_name));
+        }
+        if flags.exchange && target.is_none() {
+            return Err(no_entry(new_name));
+        }
+
+        // Nothing goes below itself.
+        if source.is_dir && above_to.contains(&source.node.obj()) {
+            return Err(into_itself(name));
+        }
+        if let Some(t) = &target
+            && t.is_dir
+            && above_from.contains(&t.node.obj())
+        {
+            return Err(if flags.exchange {
+                into_itself(new_name)
+            } else {
+                Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", show(new_name)))
+            });
+        }
+        check_flags(dir, &from_attrs, KEEPS_ENTRIES)?;
+        check_flags(new_dir, &to_attrs, if target.is_some() { KEEPS_ENTRIES } else { pflags::IMMUTABLE })?;
+        check_flags(source.node.obj(), &source.attrs, KEEPS_NAMES)?;
+        check_project(&to_attrs, &source.attrs)?;
+        if source.is_dir && cross && !flags.exchange && target.is_none() && to_attrs.links >= LINK_MAX {
+            return Err(too_many_links(new_dir));
+        }
+        match target {
+            Some(t) if flags.exchange => {
+                check_flags(t.node.obj(), &t.attrs, KEEPS_NAMES)?;
+                check_project(&from_attrs, &t.attrs)?;
+                self.exchange(source, t, cross).await
+            }
+            target => self.replace(source, &to, new_name, target, cross).await,
+        }
+    }
+
+    async fn side<'a>(&self, dir: &'a Node, name: &[u8]) -> Result<Option<Side<'a>>> {
+        let Some(found) = self.find(dir, name).await? else { return Ok(None) };
+        let node = self.node(found.obj()).await?;
+        let attrs = self.attrs(&node).await?;
+        let is_dir = kind_of(node.obj(), attrs.mode)? == FileKind::Dir;
+        Ok(Some(Side { dir, found, node, attrs, is_dir }))
+    }
+
+    /// The directory and all above it.
+    async fn ancestors(&self, dir: &Node) -> Result<Vec<ObjectId>> {
+        let mut chain = vec![dir.obj()];
+        let mut at = dir.clone();
+        while at.obj() != self.root() {
+            let parent = ObjectId(self.attrs(&at).await?.parent);
+            if chain.len() >= DEPTH_MAX {
+                return Err(Error::corrupt(format!("the parents of directory {} lead nowhere", dir.obj())));
+            }
+            chain.push(parent);
+            at = self.dir(parent).await?.0;
+        }
+        Ok(chain)
+    }
+
+    /// The two change places.
+    async fn exchange(&self, a: Side<'_>, b: Side<'_>, cross: bool) -> Result<()> {
+        let plan = self.plan().zap(&a.dir.dn).zap(&b.dir.dn).bonus(&a.node.dn).bonus(&b.node.dn);
+        let tx = plan.assign().await?;
+        zap::update_u64(&b.dir.dn, &b.found.name, a.entry(), &tx).await?;
+        zap::update_u64(&a.dir.dn, &a.found.name, b.entry(), &tx).await?;
+        let now = self.now();
+        for (side, parent) in [(&a, &b), (&b, &a)] {
+            self.change_attrs(&side.node, &tx, |x| {
+                x.parent = parent.dir.obj().0;
+                x.ctime = now;
+            })
+            .await?;
+            if side.dir.is(parent.dir) && side.node.is(&b.node) {
+                continue;
+            }
+            self.change_attrs(side.dir, &tx, |x| {
+                if cross {
+                    x.links = x.links.saturating_add(parent.is_dir.into()).saturating_sub(side.is_dir.into());
+                }
+                (x.mtime, x.ctime) = (now, now);
+            })
+            .await?;
+        }
+        self.end(tx).await
+    }
+
+    /// The source gets the new name, in place of the target if there is one.
+    async fn replace(
+        &self,
+        source: Side<'_>,
+        to: &Node,
+        new_name: &[u8],
+        target: Option<Side<'_>>,
+        cross: bool,
+    ) -> Result<()> {
+        let target_lock = match &target {
+            Some(t) => Some(t.node.st.names.lock_same_rank().await),
+            None => None,
+        };
+        if let Some(t) = &target {
+            match (source.is_dir, t.is_dir) {
+                (false, true) => {
+                    return Err(Error::new(ErrorKind::IsDir, format!("'{}' is a directory", show(new_name))));
+                }
+                (true, false) => {
+                    return Err(Error::new(ErrorKind::NotDir, format!("'{}' is no directory", show(new_name))));
+                }
+                (true, true) => self.check_empty(&t.node).await?,
+                (false, false) => {}
+            }
+            check_flags(t.node.obj(), &self.attrs(&t.node).await?, KEEPS_NAMES)?;
+        }
+        let from = source.dir;
+        let mut plan = self.plan().zap(&from.dn).bonus(&from.dn).zap(&to.dn).bonus(&to.dn).bonus(&source.node.dn);
+        if let Some(t) = &target {
+            plan = plan.free(&t.node.dn).zap(self.queue()?);
+        }
+        let tx = plan.assign().await?;
+        let same_entry = |name: &[u8]| target.as_ref().is_some_and(|t| t.found.name == name);
+        if same_entry(new_name) {
+            zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
+            zap::remove(&from.dn, &source.found.name, &tx).await?;
+        } else {
+            // Where case or form of a name does not count, the old spelling goes first: the new one could not be added beside it.
+            if let Some(t) = &target {
+                zap::remove(&to.dn, &t.found.name, &tx).await?;
+            }
+            zap::remove(&from.dn, &source.found.name, &tx).await?;
+            zap::add_u64(&to.dn, new_name, source.entry(), &tx).await?;
+        }
+        let fate = match &target {
+            Some(t) => self.drop_link(&t.node, &tx).await?,
+            None => Fate::Linked,
+        };
+        let now = self.now();
+        self.change_attrs(&source.node, &tx, |a| {
+            a.parent = to.obj().0;
+            a.ctime = now;
+        })
+        .await?;
+        let replaced = u64::from(target.is_some());
+        let replaced_dir = u64::from(target.as_ref().is_some_and(|t| t.is_dir));
+        let moved_dir = u64::from(source.is_dir);
+        if cross {
+            self.change_attrs(from, &tx, |a| {
+                a.size = a.size.saturating_sub(1);
+                a.links = a.links.saturating_sub(moved_dir);
+                (a.mtime, a.ctime) = (now, now);
+            })
+            .await?;
+        }
+        self.change_attrs(to, &tx, |a| {
+            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) };
+            a.links = (a.links + if cross { moved_dir } else { 0 }).saturating_sub(replaced_dir);
+            (a.mtime, a.ctime) = (now, now);
+        })
+        .await?;
+        drop(target_lock);
+        self.end(tx).await?;
+        if let Some(t) = &target {
+            self.after(&t.node, fate);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Changing a file's size, freeing and zeroing ranges, finding data and holes.
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::sa::ZnodeAttrs;
+use ondisk::zpl::pflags;
+
+use crate::data::{FILE_SIZE_MAX, too_big};
+use crate::fs::Zfs;
+use crate::node::{Node, check_flags};
+use crate::types::Fallocate;
+
+impl Zfs {
+    /// Sets the size of a regular file. What is cut off is gone; what is added reads as zeros.
+    pub async fn truncate(&self, obj: ObjectId, size: u64) -> Result<()> {
+        let _pass = self.enter()?;
+        let n = self.node(obj).await?;
+        if size > FILE_SIZE_MAX {
+            return Err(too_big(obj, Some(size)));
+        }
+        let _data = n.st.data.write(0, u64::MAX).await;
+        let a = self.live_attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY | pflags::READONLY)?;
+        self.resize(&n, &a, size).await
+    }
+
+    /// As [`Zfs::truncate`], with everything checked and locked.
+    async fn resize(&self, n: &Node, a: &ZnodeAttrs, size: u64) -> Result<()> {
+        let now = self.now();
+        let set = |a: &mut ZnodeAttrs| {
+            a.size = size;
+            (a.mtime, a.ctime) = (now, now);
+            a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+        };
+        if size >= a.size {
+            let grown = self.grow_to(n, a.size, size);
+            let tx = self.plan().write_new(grown.unwrap_or(0)).bonus(&n.dn).assign().await?;
+            if let Some(blksz) = grown {
+                n.dn.set_block_size(blksz as u32, &tx)?;
+            }
+            self.change_attrs(n, &tx, set).await?;
+            return self.end(tx).await;
+        }
+        self.free_tail(n, size, true).await?;
+        let mut plan = self.plan().free(&n.dn).bonus(&n.dn).net_free();
+        if size > 0 {
+            plan = plan.write(&n.dn, size - 1, 1);
+        }
+        let tx = plan.assign().await?;
+        n.dn.free_range(size, u64::MAX, &tx).await?;
+        self.change_attrs(n, &tx, set).await?;
+        self.end(tx).await
+    }
+
+    /// Makes room, holes or zeros in `len` bytes from `off`.
+    pub async fn fallocate(&self, obj: ObjectId, what: Fallocate, off: u64, len: u64) -> Result<()> {
+        let _pass = self.enter()?;
+        if len == 0 {
+            return Err(Error::invalid("a range of no bytes"));
+        }
+        let Some(end) = off.checked_add(len).filter(|&e| e <= FILE_SIZE_MAX) else {
+            return Err(too_big(obj, off.checked_add(len)));
+        };
+        let n = self.node(obj).await?;
+        let _data = n.st.data.write(0, u64::MAX).await;
+        let a = self.live_attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
+        let keep_size = match what {
+            Fallocate::Allocate { keep_size } => {
+                // Copy on write cannot keep room for anybody; it can say that there is none now, with a tenth for what goes with the data.
+                if self.statfs().avail.saturating_mul(512) < len.saturating_add(len / 10) {
+                    return Err(Error::new(ErrorKind::NoSpace, format!("there is no room for {len} bytes")));
+                }
+                keep_size
+            }
+            Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
+                check_flags(obj, &a, pflags::APPENDONLY)?;
+                let upto = end.min(a.size);
+                if off < upto {
+                    self.zero(&n, off, upto).await?;
+                }
+                !matches!(what, Fallocate::ZeroRange { keep_size: false })
+            }
+        };
+        if !keep_size && end > a.size { self.resize(&n, &a, end).await } else { Ok(()) }
+    }
+
+    async fn zero(&self, n: &Node, off: u64, end: u64) -> Result<()> {
+        let now = self.now();
+        self.free_middle(n, off, end, async |tx| {
+            self.change_attrs(n, tx, |a| {
+                (a.mtime, a.ctime) = (now, now);
+                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+            })
+            .await
+        })
+        .await
+    }
+
+    /// The first byte at or after `off` that may be data; `None` when there is none before the end of the file.
+    pub async fn seek_data(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
+        let n = self.node(obj).await?;
+        let _data = n.st.data.read(0, u64::MAX).await;
+        let a = self.attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        if off >= a.size {
+            return Ok(None);
+        }
+        Ok(n.dn.next_data(off).await?.filter(|&at| at < a.size))
+    }
+
+    /// The first byte at or after `off` that begins a hole, the end of the file at the latest; `None` when `off` is not within the file.
+    pub async fn seek_hole(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
+        let n = self.node(obj).await?;
+        let _data = n.st.data.read(0, u64::MAX).await;
+        let a = self.attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        if off >= a.size {
+            return Ok(None);
+        }
+        Ok(Some(n.dn.next_hole(off).await?.min(a.size)))
+    }
+}

@@ -1,0 +1,340 @@
+//! What callers say to a file system and what it answers.
+
+use base::{ObjectId, WallTime};
+use dsl::Dataset;
+use ondisk::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, pflags};
+
+/// Who acts: the owner of what is made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Cred {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Cred {
+    /// A user with one group.
+    pub fn new(uid: u32, gid: u32) -> Cred {
+        Cred { uid, gid, groups: Vec::new() }
+    }
+    pub(crate) fn is_member(&self, gid: u64) -> bool {
+        u64::from(self.gid) == gid || self.groups.iter().any(|&g| u64::from(g) == gid)
+    }
+}
+
+/// What an object is. The discriminants are those of directory entries (format page 08 section 5), which are also those of `d_type`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum FileKind {
+    /// FIFO.
+    Fifo = 1,
+    /// Character device.
+    CharDev = 2,
+    /// Directory.
+    Dir = 4,
+    /// Block device.
+    BlockDev = 6,
+    /// Regular file.
+    File = 8,
+    /// Symbolic link.
+    Symlink = 10,
+    /// Socket.
+    Socket = 12,
+}
+
+impl FileKind {
+    /// From the type bits of a mode.
+    pub fn from_mode(mode: u64) -> Option<FileKind> {
+        Some(match mode & S_IFMT {
+            S_IFIFO => FileKind::Fifo,
+            S_IFCHR => FileKind::CharDev,
+            S_IFDIR => FileKind::Dir,
+            S_IFBLK => FileKind::BlockDev,
+            S_IFREG => FileKind::File,
+            S_IFLNK => FileKind::Symlink,
+            S_IFSOCK => FileKind::Socket,
+            _ => return None,
+        })
+    }
+    pub(crate) fn from_dtype(dtype: u8) -> Option<FileKind> {
+        FileKind::from_mode(u64::from(dtype) << 12)
+    }
+    /// The type bits of a mode.
+    pub fn mode_bits(self) -> u64 {
+        u64::from(self as u8) << 12
+    }
+}
+
+/// Attributes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// Its number.
+    pub obj: ObjectId,
+    /// The txg that made it: tells apart objects that had the number one after the other.
+    pub generation: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Mode with type bits.
+    pub mode: u32,
+    /// Owner; ids that POSIX cannot say are 65534.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Links; of a directory 2 + its subdirectories.
+    pub nlink: u32,
+    /// Bytes; of a directory its entries + 2; of a symbolic link the length of its target.
+    pub size: u64,
+    /// Space it takes, in units of 512 bytes, as of the last sync.
+    pub blocks: u64,
+    /// Block size in bytes.
+    pub blksize: u32,
+    /// Device number as Linux keeps it in its kernel: major << 20 | minor. 0 for what is no device.
+    pub rdev: u64,
+    /// Access time.
+    pub atime: WallTime,
+    /// Modification time.
+    pub mtime: WallTime,
+    /// Change time.
+    pub ctime: WallTime,
+    /// Creation time.
+    pub crtime: WallTime,
+    /// Flags as stored (`ondisk::zpl::pflags`).
+    pub flags: u64,
+    /// Project.
+    pub projid: u32,
+}
+
+/// The flags that `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of Linux speak of (format page 16 section 5).
+pub mod ioc_flags {
+    /// Nothing may change.
+    pub const IMMUTABLE: u32 = 0x10;
+    /// Only appending is allowed.
+    pub const APPEND: u32 = 0x20;
+    /// Not to be dumped.
+    pub const NODUMP: u32 = 0x40;
+    /// New children take the project.
+    pub const PROJINHERIT: u32 = 0x2000_0000;
+    /// All of them.
+    pub const ALL: u32 = IMMUTABLE | APPEND | NODUMP | PROJINHERIT;
+}
+
+const IOC_TO_PFLAGS: [(u32, u64); 4] = [
+    (ioc_flags::IMMUTABLE, pflags::IMMUTABLE),
+    (ioc_flags::APPEND, pflags::APPENDONLY),
+    (ioc_flags::NODUMP, pflags::NODUMP),
+    (ioc_flags::PROJINHERIT, pflags::PROJINHERIT),
+];
+
+/// Stored flags as `FS_IOC_GETFLAGS` tells them.
+pub(crate) fn to_ioc(flags: u64) -> u32 {
+    IOC_TO_PFLAGS.iter().filter(|(_, p)| flags & p != 0).map(|(i, _)| i).sum()
+}
+/// Stored flags after `FS_IOC_SETFLAGS`.
+pub(crate) fn from_ioc(flags: u64, ioc: u32) -> u64 {
+    IOC_TO_PFLAGS.iter().fold(flags, |f, (i, p)| if ioc & i != 0 { f | p } else { f & !p })
+}
+
+impl Attr {
+    /// The flags as `FS_IOC_GETFLAGS` tells them.
+    pub fn ioc_flags(&self) -> u32 {
+        to_ioc(self.flags)
+    }
+}
+
+/// A time to be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetTime {
+    /// The present.
+    Now,
+    /// That.
+    At(WallTime),
+}
+
+/// Attributes to be changed; the change time becomes the present.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits (07777); type bits do not count.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size of a regular file in bytes.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Modification time.
+    pub mtime: Option<SetTime>,
+}
+
+/// How [`crate::Zfs::rename`] treats what has the new name already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RenameFlags {
+    /// It is an error (`RENAME_NOREPLACE`).
+    pub noreplace: bool,
+    /// The two change places (`RENAME_EXCHANGE`).
+    pub exchange: bool,
+}
+
+/// How [`crate::Zfs::setxattr`] treats what is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SetXattr {
+    /// Sets it, new or not.
+    #[default]
+    Any,
+    /// It is an error if it is there (`XATTR_CREATE`).
+    Create,
+    /// It is an error if it is not (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// What [`crate::Zfs::fallocate`] does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fallocate {
+    /// Makes room: checks that there is space, and extends the file unless `keep_size`. Copy on write cannot promise more.
+    Allocate {
+        /// The size stays.
+        keep_size: bool,
+    },
+    /// Frees the range; the size stays.
+    PunchHole,
+    /// Makes the range read as zeros.
+    ZeroRange {
+        /// The size stays even if the range goes beyond it.
+        keep_size: bool,
+    },
+}
+
+/// An entry of a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The object.
+    pub obj: ObjectId,
+    /// What it is.
+    pub kind: FileKind,
+    /// Resumes the listing behind this entry.
+    pub next_cookie: u64,
+}
+
+/// An entry of a directory with the object's attributes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntryPlus {
+    /// The entry.
+    pub entry: DirEntry,
+    /// Attributes; none for `.` and `..`, and when the object cannot be read.
+    pub attr: Option<Attr>,
+}
+
+/// Space of a file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatFs {
+    /// Preferred size of transfers in bytes: the record size.
+    pub bsize: u32,
+    /// The unit of the next three, in bytes.
+    pub frsize: u32,
+    /// What is referenced and what can still be written.
+    pub blocks: u64,
+    /// What can still be written.
+    pub free: u64,
+    /// The same: there is no reserve for anybody.
+    pub avail: u64,
+    /// Objects that there can be.
+    pub files: u64,
+    /// Objects that there still can be.
+    pub ffree: u64,
+    /// Longest name in bytes.
+    pub namelen: u32,
+    /// Identifies the file system.
+    pub fsid: u64,
+}
+
+/// How names are compared (property `casesensitivity`, numbers of format page 08).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Case {
+    /// Case counts.
+    #[default]
+    Sensitive,
+    /// Case does not count.
+    Insensitive,
+    /// Case counts except for callers who say otherwise, and there are none here.
+    Mixed,
+}
+
+/// When reading changes the access time (properties `atime` and `relatime`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Atime {
+    /// Never.
+    Off,
+    /// Always.
+    #[default]
+    On,
+    /// When it is older than the last change or than a day.
+    Relative,
+}
+
+/// Where extended attributes are put (property `xattr`). Reading looks everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum XattrMode {
+    /// There are none.
+    Off,
+    /// In a hidden directory.
+    #[default]
+    Dir,
+    /// With the other attributes, if they are small enough.
+    Sa,
+}
+
+/// When changes must be durable (property `sync`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SyncMode {
+    /// When asked for.
+    #[default]
+    Standard,
+    /// Before the operation ends.
+    Always,
+    /// With their txg, whatever is asked for.
+    Disabled,
+}
+
+/// How a file system is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MountOpts {
+    /// Nothing is changed.
+    pub readonly: bool,
+    /// Access times.
+    pub atime: Atime,
+    /// Extended attributes.
+    pub xattr: XattrMode,
+    /// Durability.
+    pub sync: SyncMode,
+}
+
+impl MountOpts {
+    /// As the dataset's properties say.
+    pub fn from_props(ds: &Dataset) -> MountOpts {
+        let num = |name: &str| ds.dir().prop(name).0.num();
+        MountOpts {
+            readonly: num("readonly") != 0,
+            atime: match (num("atime"), num("relatime")) {
+                (0, _) => Atime::Off,
+                (_, 0) => Atime::On,
+                _ => Atime::Relative,
+            },
+            xattr: match num("xattr") {
+                0 => XattrMode::Off,
+                1 => XattrMode::Dir,
+                _ => XattrMode::Sa,
+            },
+            sync: match num("sync") {
+                0 => SyncMode::Standard,
+                1 => SyncMode::Always,
+                _ => SyncMode::Disabled,
+            },
+        }
+    }
+}

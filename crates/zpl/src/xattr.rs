@@ -1,0 +1,196 @@
+//! Extended attributes: names such as `user.comment` with values of up to 64 KiB.
+//!
+//! With `xattr=sa` they are in one attribute of the object, a packed name-value list of at most 64 KiB; what is too large for it goes the other way, into a file
+//! in the object's hidden xattr directory (`xattr_dir`). Reading looks at both, whatever the property says; setting and removing leave a name in one place only.
+
+use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
+use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
+use ondisk::nvlist::{NvList, NvValue};
+use ondisk::zpl::pflags;
+
+use crate::fs::Zfs;
+use crate::names::show;
+use crate::node::{Node, check_flags};
+use crate::types::{SetXattr, XattrMode};
+
+/// Longest value in bytes (`XATTR_SIZE_MAX` of Linux).
+const VALUE_MAX: usize = 64 << 10;
+/// Longest name in bytes.
+const NAME_MAX: usize = 255;
+/// Largest value beside the other attributes (`DXATTR_MAX_ENTRY_SIZE`, format page 08 section 6).
+const SA_VALUE_MAX: usize = 32 << 10;
+/// Largest packed list; a length has 16 bits.
+const SA_LIST_MAX: usize = u16::MAX as usize;
+
+fn no_xattr(name: &[u8]) -> Error {
+    Error::new(ErrorKind::NoAttr, format!("there is no extended attribute '{}'", show(name)))
+}
+
+fn check_xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
+        return Err(Error::invalid(format!("'{}' cannot be the name of an extended attribute", show(name))));
+    }
+    if name.len() > NAME_MAX {
+        return Err(Error::new(ErrorKind::Range, format!("an extended attribute's name has {} bytes", name.len())));
+    }
+    Ok(())
+}
+
+fn value_of<'a>(list: &'a NvList, name: &[u8]) -> Option<&'a [u8]> {
+    match list.get(std::str::from_utf8(name).ok()?) {
+        Some(NvValue::ByteArray(v) | NvValue::Uint8Array(v)) => Some(v),
+        _ => None,
+    }
+}
+
+impl Zfs {
+    fn xattrs_on(&self) -> Result<()> {
+        if self.opts().xattr == XattrMode::Off {
+            return Err(Error::unsupported(format!("extended attributes are off in '{}'", self.name())));
+        }
+        Ok(())
+    }
+
+    /// The list that is kept with the attributes; empty if there is none.
+    async fn sa_list(&self, n: &Node) -> Result<NvList> {
+        let Some(table) = &self.sa else { return Ok(NvList::new()) };
+        let sa = SaHandle::open(&n.dn, table)?;
+        if sa.is_znode() {
+            return Ok(NvList::new());
+        }
+        match sa.get(SaAttr::Dxattr).await? {
+            Some(packed) if !packed.is_empty() => {
+                NvList::decode(&packed).at(|| format!("extended attributes of object {}", n.obj()))
+            }
+            _ => Ok(NvList::new()),
+        }
+    }
+
+    /// The value of an extended attribute; `NoAttr` if there is none.
+    pub async fn getxattr(&self, obj: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        self.xattrs_on()?;
+        check_xattr_name(name)?;
+        let n = self.node(obj).await?;
+        if let Some(v) = value_of(&self.sa_list(&n).await?, name) {
+            return Ok(v.to_vec());
+        }
+        let a = self.attrs(&n).await?;
+        self.dir_get(&a, name, VALUE_MAX).await?.ok_or_else(|| no_xattr(name))
+    }
+
+    /// The names of all extended attributes, those of the hidden directory first.
+    pub async fn listxattr(&self, obj: ObjectId) -> Result<Vec<Vec<u8>>> {
+        if self.opts().xattr == XattrMode::Off {
+            return Ok(Vec::new());
+        }
+        let n = self.node(obj).await?;
+        let a = self.attrs(&n).await?;
+        let mut names = self.dir_list(&a).await?;
+        for name in self.sa_list(&n).await?.names() {
+            if !names.iter().any(|n| n == name.as_bytes()) {
+                names.push(name.as_bytes().to_vec());
+            }
+        }
+        Ok(names)
+    }
+
+    async fn xattr_for_change(&self, n: &Node) -> Result<ZnodeAttrs> {
+        let a = self.live_attrs(n).await?;
+        check_flags(n.obj(), &a, pflags::IMMUTABLE | pflags::APPENDONLY)?;
+        if a.flags & pflags::XATTR != 0 {
+            return Err(Error::unsupported(format!("object {} is itself part of extended attributes", n.obj())));
+        }
+        Ok(a)
+    }
+
+    /// Sets an extended attribute. `Exists` or `NoAttr` as `how` says; `TooBig` for more than 64 KiB.
+    pub async fn setxattr(&self, obj: ObjectId, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        let _pass = self.enter()?;
+        self.xattrs_on()?;
+        check_xattr_name(name)?;
+        if value.len() > VALUE_MAX {
+            return Err(Error::new(ErrorKind::TooBig, format!("an extended attribute of {} bytes", value.len())));
+        }
+        let n = self.node(obj).await?;
+        let _xattrs = n.st.xattrs.lock().await;
+        let a = self.xattr_for_change(&n).await?;
+        let mut list = self.sa_list(&n).await?;
+        let in_sa = value_of(&list, name).is_some();
+        let in_dir = self.dir_find(&a, name).await?.is_some();
+        match how {
+            SetXattr::Create if in_sa || in_dir => {
+                return Err(Error::new(
+                    ErrorKind::Exists,
+                    format!("extended attribute '{}' exists already", show(name)),
+                ));
+            }
+            SetXattr::Replace if !in_sa && !in_dir => return Err(no_xattr(name)),
+            _ => {}
+        }
+        self.check_quota(&a, false).await?;
+        let sa_name = std::str::from_utf8(name).ok();
+        let fits = value.len() <= SA_VALUE_MAX && self.opts().xattr == XattrMode::Sa;
+        if let Some(sa_name) = sa_name
+            && fits
+            && self.has_attributes(&n)?
+        {
+            list.put(sa_name, NvValue::ByteArray(value.to_vec()));
+            if self.store_list(&n, &list).await? {
+                return if in_dir { self.dir_remove(&n, name).await.map(drop) } else { Ok(()) };
+            }
+            list = self.sa_list(&n).await?;
+        }
+        self.dir_set(&n, name, value).await?;
+        if in_sa && let Some(sa_name) = sa_name {
+            list.remove(sa_name);
+            self.store_list(&n, &list).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes an extended attribute; `NoAttr` if there is none.
+    pub async fn removexattr(&self, obj: ObjectId, name: &[u8]) -> Result<()> {
+        let _pass = self.enter()?;
+        self.xattrs_on()?;
+        check_xattr_name(name)?;
+        let n = self.node(obj).await?;
+        let _xattrs = n.st.xattrs.lock().await;
+        self.xattr_for_change(&n).await?;
+        let mut list = self.sa_list(&n).await?;
+        let mut found = false;
+        if value_of(&list, name).is_some()
+            && let Ok(sa_name) = std::str::from_utf8(name)
+        {
+            list.remove(sa_name);
+            found = self.store_list(&n, &list).await?;
+        }
+        found |= self.dir_remove(&n, name).await?;
+        if found { Ok(()) } else { Err(no_xattr(name)) }
+    }
+
+    fn has_attributes(&self, n: &Node) -> Result<bool> {
+        Ok(!SaHandle::open(&n.dn, self.table()?)?.is_znode())
+    }
+
+    /// Stores the list with the attributes; false if it does not fit.
+    async fn store_list(&self, n: &Node, list: &NvList) -> Result<bool> {
+        let packed = list.encode_xdr();
+        if packed.len() > SA_LIST_MAX {
+            return Ok(false);
+        }
+        let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
+        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let lock = n.st.attrs.lock().await;
+        let mut a = sa.attrs().await?;
+        a.ctime = self.now();
+        let value = if list.is_empty() { None } else { Some(&packed[..]) };
+        match sa.update(Some(&a), &[(SaAttr::Dxattr, value)], &tx).await {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::TooBig => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        drop(lock);
+        self.end(tx).await?;
+        Ok(true)
+    }
+}
