@@ -189,7 +189,7 @@ impl Objset {
         let st = &mut *st;
         st.exists = false;
         st.spoil_rmw(0, u64::MAX);
-        dn.slot(st, tx).free = true;
+        dn.slot(st, tx.txg()).free = true;
         // What a newer txg was to change is no more; what older ones change is still written.
         for i in st.newer_than(tx.txg()) {
             if let Some(d) = st.dirty[i].take() {
@@ -232,7 +232,7 @@ impl Objset {
         assert!(old.is_none(), "object {obj} was given out twice");
         self.0.entered();
         let dn = Dnode { os: self.0.clone(), n };
-        dn.slot(&mut dn.n.st.borrow_mut(), tx).alloc = true;
+        dn.slot(&mut dn.n.st.borrow_mut(), tx.txg()).alloc = true;
         dn
     }
 }

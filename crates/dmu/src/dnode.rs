@@ -391,7 +391,7 @@ impl Dnode {
         }
         let value: Rc<[u8]> = Rc::from(bytes);
         let mut st = self.n.st.borrow_mut();
-        self.slot(&mut st, tx).bonus = Some((bonustype, value.clone()));
+        self.slot(&mut st, tx.txg()).bonus = Some((bonustype, value.clone()));
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if d.bonus.is_some() {
@@ -454,7 +454,7 @@ impl Dnode {
             }
         }
         let mut st = self.n.st.borrow_mut();
-        self.slot(&mut st, tx).spill = Some(spill.clone());
+        self.slot(&mut st, tx.txg()).spill = Some(spill.clone());
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if d.spill.is_some() {
@@ -471,7 +471,7 @@ impl Dnode {
     pub fn set_type(&self, otype: ObjectType, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         let mut st = self.n.st.borrow_mut();
-        self.slot(&mut st, tx).otype = Some(otype);
+        self.slot(&mut st, tx.txg()).otype = Some(otype);
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if d.otype.is_some() {
@@ -485,7 +485,7 @@ impl Dnode {
     pub fn touch(&self, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         let mut st = self.n.st.borrow_mut();
-        self.slot(&mut st, tx);
+        self.slot(&mut st, tx.txg());
         Ok(())
     }
 
@@ -522,11 +522,11 @@ impl Dnode {
         }
         Ok(())
     }
-    /// The transaction's dirty state of this object.
-    pub(crate) fn slot<'a>(&self, st: &'a mut State, tx: &Tx) -> &'a mut DirtyTxg {
-        let (fresh, slot) = st.slot_entry(tx.txg());
+    /// The txg's dirty state of this object.
+    pub(crate) fn slot<'a>(&self, st: &'a mut State, txg: Txg) -> &'a mut DirtyTxg {
+        let (fresh, slot) = st.slot_entry(txg);
         if fresh {
-            self.os.note_dirty(tx.txg(), &self.n);
+            self.os.note_dirty(txg, &self.n);
         }
         slot
     }

@@ -290,6 +290,7 @@ impl Dnode {
         if blk.as_slice().len() != st.blksz as usize {
             blk.resize(st.blksz as usize);
         }
+        self.revive(&mut st, blkid, tx);
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if let Some(b) = d.blocks.get_mut(&blkid) {
@@ -297,20 +298,26 @@ impl Dnode {
                 d.mods += 1;
             }
         }
-        self.insert(&mut st, blkid, blk, tx);
+        self.insert(&mut st, blkid, blk, tx.txg());
         Ok(())
     }
 
-    /// Puts the block into the txg's state, with everything that goes along.
-    fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, tx: &Tx) {
-        let len = blk.as_slice().len() as u64;
-        if self.slot(st, tx).blocks.insert(blkid, blk).is_none() && !self.is_special() {
-            self.os.ctx.dirty_add(tx.txg(), len);
-        }
+    /// Before a block changes: newer txgs that freed it get it as zeros, so that the change has a place in them.
+    fn revive(&self, st: &mut State, blkid: u64, tx: &Tx) {
         for i in st.newer_than(tx.txg()) {
-            let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
-            d.freed.remove_one(blkid);
-            d.cap = d.cap.map(|c| c.max(blkid));
+            let d = st.dirty[i].as_ref().expect("newer_than gives slots in use");
+            if d.freed.contains(blkid) && !d.blocks.contains_key(&blkid) {
+                let (txg, zeros) = (d.txg, Bytes::zeroed(st.blksz as usize));
+                self.insert(st, blkid, DirtyBlk::Frozen(zeros), txg);
+            }
+        }
+    }
+
+    /// Puts the block into the txg's state, with everything that goes along.
+    fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, txg: base::Txg) {
+        let len = blk.as_slice().len() as u64;
+        if self.slot(st, txg).blocks.insert(blkid, blk).is_none() && !self.is_special() {
+            self.os.ctx.dirty_add(txg, len);
         }
         st.maxblkid = st.maxblkid.max(blkid);
         st.spoil_rmw(blkid, blkid + 1);
@@ -369,11 +376,12 @@ impl Dnode {
                     Some(Some(b)) => resized(&b, size),
                 },
             };
-            self.insert(st, blkid, DirtyBlk::Mut(buf), tx);
+            self.insert(st, blkid, DirtyBlk::Mut(buf), tx.txg());
         } else {
             // Counts the change, and brings the block to the present block size if a newer txg changed that.
-            self.slot(st, tx);
+            self.slot(st, tx.txg());
         }
+        self.revive(st, blkid, tx);
         let newer: Vec<usize> = st
             .newer_than(tx.txg())
             .filter(|&i| st.dirty[i].as_ref().is_some_and(|d| d.blocks.contains_key(&blkid)))
@@ -417,7 +425,7 @@ impl Dnode {
         st.blksz = blksz;
         st.spoil_rmw(0, 1);
         let txg = tx.txg();
-        self.slot(st, tx).blksz = Some(blksz);
+        self.slot(st, tx.txg()).blksz = Some(blksz);
         let special = self.is_special();
         let ctx = &self.os.ctx;
         for i in st.newer_than(txg).chain([txg.slot()]) {
@@ -492,7 +500,7 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         st.spoil_rmw(first, end);
-        let slot = self.slot(st, tx);
+        let slot = self.slot(st, tx.txg());
         slot.freed.insert(first, end);
         if let Some(c) = cap {
             slot.cap = Some(slot.cap.map_or(c, |old| old.min(c)));

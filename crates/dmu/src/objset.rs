@@ -432,7 +432,7 @@ impl Objset {
         let n = DnodeInner::new(obj, phys, false);
         self.0.accounting.borrow_mut()[(u64::MAX - obj.0) as usize] = Some(n.clone());
         let dn = Dnode { os: self.0.clone(), n };
-        dn.slot(&mut dn.n.st.borrow_mut(), tx).alloc = true;
+        dn.slot(&mut dn.n.st.borrow_mut(), tx.txg()).alloc = true;
         (dn, true)
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{ErrorKind, ObjectId, Result, Txg};
+use base::{ObjectId, Result, Txg};
 use ondisk::bytes::{try_le16, try_le32, try_le64};
 use ondisk::dnode::{DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DnodePhys};
 use ondisk::object_type::ObjectType;
@@ -15,6 +15,7 @@ use crate::dnode::Dnode;
 use crate::objset::Objset;
 use crate::sync_dnode::Synced;
 use crate::tx::Tx;
+use crate::zap;
 
 /// What an object counts beside its blocks, whatever the size of its dnode.
 const DNODE_CHARGE: i64 = 512;
@@ -133,48 +134,15 @@ impl Deltas {
             }
             let (dn, fresh) = os.accounting_for(ObjectId(u64::MAX - kind as u64), &tx);
             if fresh {
-                zap_ops::init(&dn, &tx).await?;
+                zap::init(&dn, 0, &tx).await?;
             }
             if bytes != 0 {
-                increment(&dn, &format!("{id:x}"), bytes, &tx).await?;
+                zap::increment(&dn, format!("{id:x}").as_bytes(), bytes, &tx).await?;
             }
             if objects != 0 {
-                increment(&dn, &format!("obj-{id:x}"), objects, &tx).await?;
+                zap::increment(&dn, format!("obj-{id:x}").as_bytes(), objects, &tx).await?;
             }
         }
         Ok(())
-    }
-}
-
-/// Adds `delta` to an entry; one that becomes 0 goes away.
-async fn increment(dn: &Dnode, name: &str, delta: i64, tx: &Tx) -> Result<()> {
-    let old = match zap_ops::lookup_u64(dn, name.as_bytes()).await {
-        Ok(v) => v,
-        Err(e) if e.kind() == ErrorKind::NotFound => 0,
-        Err(e) => return Err(e),
-    };
-    match old.wrapping_add_signed(delta) {
-        0 if old == 0 => Ok(()),
-        0 => zap_ops::remove(dn, name.as_bytes(), tx).await,
-        new => zap_ops::update_u64(dn, name.as_bytes(), new, tx).await,
-    }
-}
-
-/// The few ZAP operations needed here.
-mod zap_ops {
-    use crate::dnode::Dnode;
-    use crate::tx::Tx;
-    use base::{Error, Result};
-    pub async fn init(_dn: &Dnode, _tx: &Tx) -> Result<()> {
-        Err(Error::unsupported("space accounting by owner"))
-    }
-    pub async fn lookup_u64(_dn: &Dnode, _name: &[u8]) -> Result<u64> {
-        Err(Error::unsupported("space accounting by owner"))
-    }
-    pub async fn remove(_dn: &Dnode, _name: &[u8], _tx: &Tx) -> Result<()> {
-        Err(Error::unsupported("space accounting by owner"))
-    }
-    pub async fn update_u64(_dn: &Dnode, _name: &[u8], _v: u64, _tx: &Tx) -> Result<()> {
-        Err(Error::unsupported("space accounting by owner"))
     }
 }

@@ -45,7 +45,14 @@ impl BlockAccounting for Ledger {
 }
 
 fn top(sim: &Sim, id: u32, disk: &SimDisk, ashift: u8, size: u64) -> Rc<Top> {
-    let leaf = Leaf::new(&sim.rt(), Guid(10 + u64::from(id)), "disk".into(), disk.dev(), DirtyGauge::default(), QueueTunables::default());
+    let leaf = Leaf::new(
+        &sim.rt(),
+        Guid(10 + u64::from(id)),
+        "disk".into(),
+        disk.dev(),
+        DirtyGauge::default(),
+        QueueTunables::default(),
+    );
     Top::new(TopSpec {
         id: VdevId(id),
         ashift,
@@ -122,7 +129,10 @@ fn try_pool(path: &str) {
             let before = walk(&zio, &root, true).await;
             *ledger.live.borrow_mut() = before.places;
             let ctx = Env::make_ctx(&rt, &zio, first, 32 << 20, features());
-            let props = ObjsetProps { compression: codec::Compression { algo: codec::CompressAlgo::Lz4, level: 0 }, ..ObjsetProps::default() };
+            let props = ObjsetProps {
+                compression: codec::Compression { algo: codec::CompressAlgo::Lz4, level: 0 },
+                ..ObjsetProps::default()
+            };
             let os = Objset::open(ctx.clone(), obj.0, root, props, hooks(), true).await.unwrap();
             let accounts = os.os_type() == ObjsetType::Zfs && os.flags() & 1 != 0;
             if accounts {
@@ -190,7 +200,8 @@ fn try_pool(path: &str) {
             let os = Objset::open(ctx, obj.0, root, props, hooks(), false).await.unwrap();
             for (o, want) in &model {
                 let dn = os.hold(ObjectId(*o)).await.unwrap();
-                let got: Vec<u8> = dn.read_range(0, want.len() as u64).await.unwrap().iter().flat_map(|b| b.to_vec()).collect();
+                let got: Vec<u8> =
+                    dn.read_range(0, want.len() as u64).await.unwrap().iter().flat_map(|b| b.to_vec()).collect();
                 assert!(got == *want, "object {o} of {obj}");
             }
             if accounts {
@@ -198,7 +209,12 @@ fn try_pool(path: &str) {
                 assert_eq!(sums[0], accounted(&os, ObjectId::USERUSED).await);
                 assert_eq!(sums[1], accounted(&os, ObjectId::GROUPUSED).await);
             }
-            println!("  object set {obj}: {} objects, {} changed, level {}", before.objects, model.len(), after.max_level);
+            println!(
+                "  object set {obj}: {} objects, {} changed, level {}",
+                before.objects,
+                model.len(),
+                after.max_level
+            );
         }
         println!("  {sets} object sets");
     });

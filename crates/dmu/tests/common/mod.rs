@@ -297,7 +297,7 @@ pub async fn check(env: &Env, os: &Objset) -> Walk {
 
 /// A seeded world whose tasks may not hog the engine.
 pub fn world(seed: u64) -> Sim {
-    Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed) })
+    Sim::new(SimConfig::seeded(seed))
 }
 
 const _: fn(u64) -> DiskImage = DiskImage::zeroed;
