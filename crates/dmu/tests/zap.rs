@@ -176,6 +176,7 @@ fn grows_as_the_format_says() {
             assert_eq!(u64::from(dn.block_size()), ((i + 2) * 64).next_multiple_of(512));
         }
         assert!(!zap::is_fat(&dn).await.unwrap());
+        assert!(env.ctx.arc().charged(arc::MemKind::ZapIndex) > 2047 * 32);
         zap::remove_int(&dn, 7, &tx).await.unwrap();
         zap::add_int(&dn, 7, 8, &tx).await.unwrap();
         assert!(!verify(&dn).await, "a free slot is used again");
@@ -183,6 +184,7 @@ fn grows_as_the_format_says() {
         zap::add_int(&dn, 2047, 1, &tx).await.unwrap();
         assert!(verify(&dn).await);
         assert_eq!(dn.block_size(), 16384);
+        assert_eq!(env.ctx.arc().charged(arc::MemKind::ZapIndex), 0);
         let after: Vec<u64> = cookies(&dn).await;
         assert_eq!(after.len(), 2048);
         let same: BTreeSet<u64> = before.iter().copied().collect();

@@ -66,10 +66,23 @@ pub(super) struct MicroForm {
     index: RefCell<MicroIndex>,
     free: RefCell<FreeSlots>,
     capacity: Cell<usize>,
+    /// Where the memory of all this is charged.
+    arc: arc::Arc,
+}
+
+/// What the index of a block with room for so many entries is charged as, in bytes.
+fn memory(capacity: usize) -> i64 {
+    256 + 40 * capacity as i64
+}
+
+impl Drop for MicroForm {
+    fn drop(&mut self) {
+        self.arc.charge(arc::MemKind::ZapIndex, -memory(self.capacity.get()));
+    }
 }
 
 impl MicroForm {
-    pub fn build(block: &[u8]) -> Result<MicroForm> {
+    pub fn build(block: &[u8], arc: &arc::Arc) -> Result<MicroForm> {
         let mz = MicroZap::open(block)?;
         let index = MicroIndex::build(&mz)?;
         let mut free = FreeSlots::default();
@@ -78,9 +91,11 @@ impl MicroForm {
                 free.give(slot);
             }
         }
+        arc.charge(arc::MemKind::ZapIndex, memory(mz.capacity()));
         Ok(MicroForm {
             params: mz.params(),
             capacity: Cell::new(mz.capacity()),
+            arc: arc.clone(),
             index: RefCell::new(index),
             free: RefCell::new(free),
         })
@@ -172,6 +187,7 @@ impl MicroForm {
         for slot in self.capacity.get()..capacity {
             free.give(slot as u16);
         }
+        self.arc.charge(arc::MemKind::ZapIndex, memory(capacity) - memory(self.capacity.get()));
         self.capacity.set(capacity);
         Ok(true)
     }

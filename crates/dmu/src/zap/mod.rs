@@ -72,7 +72,7 @@ impl ZapState {
         }
         let block = dn.read_block(0).await?;
         let form = match ondisk::zap::kind(&block)? {
-            ZapKind::Micro => Form::Micro(MicroForm::build(&block)?),
+            ZapKind::Micro => Form::Micro(MicroForm::build(&block, dn.objset().ctx().arc())?),
             ZapKind::Fat => Form::Fat(FatForm::parse(&block)?),
         };
         let form = Rc::new(form);
