@@ -66,7 +66,12 @@ fn main() -> base::Result<()> {
         let fed = start.elapsed();
         pool.sync().await?;
         let t = start.elapsed().as_secs_f64();
-        println!("seq write {mib} MiB: {:.0} MB/s ({:.2} s, fed in {:.2} s)", (mib << 20) as f64 / 1e6 / t, t, fed.as_secs_f64());
+        println!(
+            "seq write {mib} MiB: {:.0} MB/s ({:.2} s, fed in {:.2} s)",
+            (mib << 20) as f64 / 1e6 / t,
+            t,
+            fed.as_secs_f64()
+        );
         let start = Instant::now();
         let mut sum = 0u64;
         for i in 0..n {

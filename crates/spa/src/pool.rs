@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use arc::Arc;
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
-use dmu::{DmuCtx, DmuFeatures, Dnode, Objset, ObjsetHooks};
+use dmu::{DmuCtx, DmuFeatures, DmuTunables, Dnode, Objset, ObjsetHooks};
 use dsl::core::{Core, MosAccounting};
 use dsl::features::Features;
 use dsl::space::PoolSpace;
@@ -19,6 +19,9 @@ use vdev::{DirtyGauge, QueueTunables, VdevTree};
 use zio::{Zio, ZioOpts};
 
 use crate::store::{Geometry, MapStore};
+
+/// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
+const METASLABS_MAX: u64 = 1 << 17;
 
 /// Limits and tunables of one pool, given when it is created or imported.
 #[derive(Clone, Debug)]
@@ -95,6 +98,8 @@ impl Stack {
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg.clone(), gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
+        let min_charge = 1 << tree.max_ashift();
+        ctx.set_tunables(DmuTunables { min_charge, ..DmuTunables::default() });
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
     }
 
@@ -105,6 +110,9 @@ impl Stack {
             let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift };
             self.store.set_geometry(top.id, geometry);
             let count = top.ms_count();
+            if count == 0 || count > METASLABS_MAX {
+                return Err(Error::corrupt(format!("vdev {} has {count} metaslabs", top.id)));
+            }
             let summaries = match mos {
                 Some(mos) => self.store.summaries(mos, top.id, top.ms_array.get(), count).await?,
                 None => vec![MsSummary::default(); count as usize],
@@ -201,6 +209,16 @@ impl Pool {
         self.txg.wait_synced(Txg(0)).await
     }
 
+    /// Changes the property `comment` with the next txg.
+    pub fn set_comment(&self, comment: Option<String>) -> Result<()> {
+        if self.readonly {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
+        }
+        self.config.borrow_mut().comment = comment;
+        self.dirty_config();
+        Ok(())
+    }
+
     /// Marks the configuration for writing with the next txg: MOS object and labels.
     pub(crate) fn dirty_config(&self) {
         self.config_dirty.set(true);
@@ -211,7 +229,7 @@ impl Pool {
         let space = self.alloc.space(ClassKind::Normal);
         self.dsl().set_space(PoolSpace {
             dspace: space.total,
-            embedded_log: 0,
+            embedded_log: self.alloc.space(ClassKind::EmbeddedLog).total,
             checkpoint: 0,
             deferred_bpobj,
             deferred: space.deferred,

@@ -55,6 +55,8 @@ impl Pool {
             self.process_frees(txg, pass, &tx).await?;
             if pass == 1 {
                 if !self.is_dirty(txg) {
+                    // Nothing to commit, but charges end and deferred space comes a txg closer.
+                    self.finish(txg).await?;
                     return Ok(());
                 }
                 self.process_deferred(txg, &tx).await?;
@@ -77,6 +79,11 @@ impl Pool {
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
         self.commit(txg, root, config).await?;
         self.store.commit();
+        self.finish(txg).await
+    }
+
+    /// The txg is over: what it held back is free for the next ones.
+    async fn finish(&self, txg: Txg) -> Result<()> {
         self.alloc.sync_done(txg);
         self.dsl().synced(txg);
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
