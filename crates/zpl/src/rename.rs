@@ -60,8 +60,12 @@ impl Zfs {
         self.check_new_name(new_name)?;
         let cross = dir != new_dir;
         let _topology = if cross { Some(self.rename_lock.lock().await) } else { None };
-        let (from, _) = self.dir(dir).await?;
-        let (to, _) = self.dir(new_dir).await?;
+        let (from, from_attrs) = self.dir(dir).await?;
+        let (to, to_attrs) = self.dir(new_dir).await?;
+        // A directory that was removed has nothing in it and gets nothing; its parent may be gone too.
+        if from_attrs.links == 0 || to_attrs.links == 0 {
+            return Err(no_entry(name));
+        }
         // Each from the directory itself up to the root.
         let above_from = if cross { self.ancestors(&from).await? } else { Vec::new() };
         let above_to = if cross { self.ancestors(&to).await? } else { Vec::new() };
