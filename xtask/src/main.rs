@@ -4,8 +4,13 @@
 //! |---|---|
 //! | `test` | everything that must pass before a change lands; installs the judges where it may |
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
+//! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `judges` | installs the independent checkers (Debian packages) and says which are there |
 
+mod bench_fs;
+mod bench_fs_contest;
+mod bench_fs_jobs;
+mod bench_fs_table;
 mod judges;
 mod layers;
 mod test;
@@ -17,8 +22,9 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("test") => test::run(&args[1..]),
         Some("layers") => layers::run(),
+        Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
-        _ => Err("usage: cargo xtask test [--keep-going] | layers | judges".to_string()),
+        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | judges".to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,504 @@
+//! The contestants of the benchmark: how each is started on its image, made cold, synced and stopped.
+//!
+//! What differs between them is small: a prefix for commands (zfs-fuse lives in a mount namespace), a few control commands, a process whose memory counts. What they do in a row is
+//! the same for all that are mounted ([`mounted_job`]).
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench_fs::{Options, make_image};
+use crate::bench_fs_jobs::{ARC_MAX, DIRTY_MAX, Figures, Row, Sizes, fio, output};
+
+/// Something that does the jobs.
+pub(crate) trait Contestant {
+    /// Its name in the table.
+    fn name(&self) -> &'static str;
+    /// Begins anew, with nothing on its image.
+    fn start(&mut self) -> Result<(), String>;
+    /// Makes what a row needs to find, untimed.
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String>;
+    /// Forgets everything cached.
+    fn cold(&mut self) -> Result<(), String>;
+    /// Does a row's job and makes it durable.
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String>;
+    /// Most memory of its process since the last call, in bytes.
+    fn peak(&mut self) -> Option<u64>;
+    /// Ends it, whatever state it is in.
+    fn stop(&mut self);
+}
+
+fn command(args: &[impl AsRef<OsStr>]) -> Command {
+    let mut cmd = Command::new(args[0].as_ref());
+    cmd.args(&args[1..]);
+    cmd
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Empties the kernel's caches, which hold a contestant's files and its image.
+fn drop_caches() -> Result<(), String> {
+    output(command(&["sync"]))?;
+    std::fs::write("/proc/sys/vm/drop_caches", "3").map_err(|e| format!("caches cannot be dropped (needs root): {e}"))
+}
+
+/// A mounted file system: where it is and how commands reach it.
+#[derive(Clone, Debug, Default)]
+struct Mounted {
+    /// What comes before every command.
+    prefix: Vec<String>,
+    /// Folder with the default record size.
+    dir: PathBuf,
+    /// Folder with records of 8 KiB.
+    db: PathBuf,
+    /// The tree to copy in.
+    tree: PathBuf,
+}
+
+impl Mounted {
+    fn run(&self, args: &[String]) -> Result<String, String> {
+        let all: Vec<&String> = self.prefix.iter().chain(args).collect();
+        output(command(&all))
+    }
+
+    /// Makes the file for the random jobs.
+    fn prepare(&self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        if row != Row::RandRead {
+            return Ok(());
+        }
+        let mut fill = Sizes { seq: sizes.db, ..sizes.clone() };
+        fill.db = 0;
+        self.run(&fio(Row::SeqWrite, &self.db.join("db"), &fill, false, 0)).map(drop)
+    }
+
+    fn loop_args(&self, row: Row, sizes: &Sizes) -> Result<Vec<String>, String> {
+        let me = std::env::current_exe().map_err(|e| format!("where is this program: {e}"))?;
+        let mut args = vec![text(&me), "bench-fs".into(), "--job".into(), row.name().into()];
+        if row == Row::Tree {
+            args.extend([text(&self.tree), text(&self.dir.join("tree"))]);
+        } else {
+            args.extend([text(&self.dir.join("small")), sizes.files.to_string()]);
+        }
+        Ok(args)
+    }
+}
+
+/// A row's job on a mounted file system; `sync` makes it durable.
+fn mounted_job(
+    m: &Mounted,
+    row: Row,
+    sizes: &Sizes,
+    sync: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Figures, String> {
+    let write = row.writes();
+    // Caches are left to what ordinary programs do in sequential jobs; a program that reads and writes records at random has its own.
+    let mut figures = match row {
+        Row::SeqWrite | Row::SeqRead => {
+            Figures::from_fio(&m.run(&fio(row, &m.dir.join("seq"), sizes, false, 0))?, write)?
+        }
+        Row::RandRead => Figures::from_fio(&m.run(&fio(row, &m.db.join("db"), sizes, true, 0))?, write)?,
+        Row::Overwrite => {
+            let mut secs = sizes.overwrite_secs;
+            loop {
+                let f = Figures::from_fio(&m.run(&fio(row, &m.db.join("db"), sizes, true, secs))?, write)?;
+                if f.bytes >= sizes.overwrite_bytes as f64 || secs >= 300 {
+                    break f;
+                }
+                // Too slow to show the steady state: once more, long enough.
+                secs = ((secs as f64 * sizes.overwrite_bytes as f64 / f.bytes * 1.1) as u64).clamp(secs + 1, 300);
+            }
+        }
+        _ => Figures::from_job(&m.run(&m.loop_args(row, sizes)?)?)?,
+    };
+    if write {
+        let start = Instant::now();
+        m.run(&["sync".into(), "-f".into(), text(&m.dir)])?;
+        sync()?;
+        figures.secs += start.elapsed().as_secs_f64();
+    }
+    Ok(figures)
+}
+
+/// Peak memory of a process, counted anew from now on.
+fn peak_of(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib: u64 =
+        status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?.trim().trim_end_matches(" kB").parse().ok()?;
+    // Where this is refused the figure is that of all rows so far.
+    let _ = std::fs::write(format!("/proc/{pid}/clear_refs"), "5");
+    Some(kib << 10)
+}
+
+/// The bare image file, through fio.
+pub(crate) struct Raw {
+    file: PathBuf,
+}
+
+impl Raw {
+    /// On an image of its own.
+    pub(crate) fn new(o: &Options) -> Result<Raw, String> {
+        let file = o.dir.join("raw.img");
+        make_image(&file, 2 << 30)?;
+        Ok(Raw { file })
+    }
+
+    /// The control of a row.
+    pub(crate) fn job(&self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        let out = output(command(&fio(row, &self.file, sizes, true, sizes.raw_secs)))?;
+        let mut figures = Figures::from_fio(&out, row.writes())?;
+        if row.writes() {
+            let start = Instant::now();
+            output(command(&[OsStr::new("sync"), OsStr::new("-d"), self.file.as_os_str()]))?;
+            figures.secs += start.elapsed().as_secs_f64();
+        }
+        Ok(figures)
+    }
+}
+
+/// A directory of the file system that holds the images.
+pub(crate) struct Plain {
+    m: Mounted,
+    top: PathBuf,
+}
+
+impl Plain {
+    /// In a folder called `name`.
+    pub(crate) fn find(o: &Options, name: &str) -> Result<Plain, String> {
+        let top = o.dir.join(name);
+        let m = Mounted { prefix: Vec::new(), dir: top.clone(), db: top.clone(), tree: o.tree.clone() };
+        Ok(Plain { m, top })
+    }
+}
+
+impl Contestant for Plain {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+    fn start(&mut self) -> Result<(), String> {
+        let _ = std::fs::remove_dir_all(&self.top);
+        std::fs::create_dir_all(&self.top).map_err(|e| format!("{}: {e}", self.top.display()))
+    }
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        if row == Row::Create || row == Row::Tree {
+            let _ = std::fs::remove_dir_all(self.top.join("small"));
+            let _ = std::fs::remove_dir_all(self.top.join("tree"));
+        }
+        // The control is asked for the same row again and again; others for the files of earlier rows.
+        let small = self.top.join("small/d000/file-000000");
+        if (row == Row::Stat || row == Row::Remove) && !small.exists() {
+            self.m.run(&self.m.loop_args(Row::Create, sizes)?)?;
+        }
+        self.m.prepare(row, sizes)
+    }
+    fn cold(&mut self) -> Result<(), String> {
+        drop_caches()
+    }
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        mounted_job(&self.m, row, sizes, &mut || Ok(()))
+    }
+    fn peak(&mut self) -> Option<u64> {
+        None
+    }
+    fn stop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.top);
+    }
+}
+
+/// Debian's zfs-fuse 0.7, in a mount namespace of its own with private folders for its state.
+pub(crate) struct ZfsFuse {
+    root: PathBuf,
+    image: PathBuf,
+    m: Mounted,
+    daemon: Option<Child>,
+    syncs: u64,
+}
+
+const ZF_MOUNT: &str = "/run/bench";
+
+impl ZfsFuse {
+    /// Downloads and unpacks the package where that was not done before.
+    pub(crate) fn find(o: &Options) -> Result<ZfsFuse, String> {
+        let cache = match std::env::var_os("XDG_CACHE_HOME").filter(|c| Path::new(c).is_absolute()) {
+            Some(cache) => PathBuf::from(cache),
+            None => {
+                PathBuf::from(std::env::var_os("HOME").ok_or("neither XDG_CACHE_HOME nor HOME is set")?).join(".cache")
+            }
+        }
+        .join("weir-bench");
+        let root = cache.join("root");
+        if !root.join("sbin/zfs-fuse").exists() {
+            std::fs::create_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
+            let script =
+                "apt-get -q download zfs-fuse libfuse2 && for d in *.deb; do dpkg -x \"$d\" root || exit 1; done";
+            let mut sh = command(&["sh", "-c", script]);
+            sh.current_dir(&cache);
+            output(sh).map_err(|e| format!("the packages zfs-fuse and libfuse2 could not be had: {e}"))?;
+        }
+        let image = o.dir.join("zfs-fuse.img");
+        make_image(&image, o.image)?;
+        let dir = PathBuf::from(ZF_MOUNT);
+        let m = Mounted { prefix: Vec::new(), db: dir.join("db"), dir, tree: o.tree.clone() };
+        Ok(ZfsFuse { root, image, m, daemon: None, syncs: 0 })
+    }
+
+    fn tool(&self, tool: &str, args: &[&str]) -> Result<(), String> {
+        let mut all =
+            vec!["env".to_string(), format!("LD_LIBRARY_PATH={}", text(&self.root.join("lib/x86_64-linux-gnu")))];
+        all.push(text(&self.root.join("sbin").join(tool)));
+        all.extend(args.iter().map(ToString::to_string));
+        self.m.run(&all).map(drop)
+    }
+
+    fn sync(&mut self) -> Result<(), String> {
+        self.syncs += 1;
+        self.tool("zfs", &["set", &format!("bench:sync={}", self.syncs), "tank"])
+    }
+}
+
+impl Contestant for ZfsFuse {
+    fn name(&self) -> &'static str {
+        "zfs-fuse"
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        self.stop();
+        // The options are those of the package's configuration file, except for the cache.
+        let script = format!(
+            "mount -t tmpfs none /var/lib && mkdir -p /var/lib/zfs && mount -t tmpfs none /run && mkdir -p /run/zfs /run/lock/zfs {ZF_MOUNT} && \
+             LD_LIBRARY_PATH={0}/lib/x86_64-linux-gnu exec {0}/sbin/zfs-fuse --no-daemon --no-kstat-mount --max-arc-size {1} --fuse-attr-timeout 3600 \
+             --fuse-entry-timeout 3600 --fuse-mount-options default_permissions --zfs-prefetch-disable",
+            self.root.display(),
+            ARC_MAX >> 20
+        );
+        let child = command(&["unshare", "-m", "--propagation", "private", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| format!("unshare: {e}"))?;
+        self.m.prefix =
+            ["nsenter", "-m", "-t", &child.id().to_string(), "--"].iter().map(ToString::to_string).collect();
+        self.daemon = Some(child);
+        let image = text(&self.image);
+        let args = ["create", "-f", "-m", ZF_MOUNT, "tank", &image];
+        let start = Instant::now();
+        while let Err(why) = self.tool("zpool", &args) {
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err(why);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.tool("zfs", &["create", "-o", "recordsize=8k", "tank/db"])
+    }
+
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        self.m.prepare(row, sizes)
+    }
+
+    fn cold(&mut self) -> Result<(), String> {
+        self.tool("zpool", &["export", "tank"])?;
+        drop_caches()?;
+        let dir = text(self.image.parent().unwrap_or(Path::new("/")));
+        self.tool("zpool", &["import", "-d", &dir, "tank"])
+    }
+
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        let m = self.m.clone();
+        mounted_job(&m, row, sizes, &mut || self.sync())
+    }
+
+    fn peak(&mut self) -> Option<u64> {
+        peak_of(self.daemon.as_ref()?.id())
+    }
+
+    fn stop(&mut self) {
+        if self.daemon.is_none() {
+            return;
+        }
+        // If it is not there any more, so much the better.
+        let _ = self.tool("zpool", &["export", "tank"]);
+        if let Some(mut child) = self.daemon.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// weir as users run it.
+pub(crate) struct Weir {
+    program: PathBuf,
+    image: PathBuf,
+    second: PathBuf,
+    dir: PathBuf,
+    m: Mounted,
+    up: bool,
+}
+
+impl Weir {
+    /// Builds the program.
+    pub(crate) fn find(o: &Options) -> Result<Weir, String> {
+        let program = build(&["--package", "cli", "--bin", "weir"], "weir")?;
+        let (image, second) = (o.dir.join("weir.img"), o.dir.join("weir-second.img"));
+        make_image(&image, o.image)?;
+        make_image(&second, 512 << 20)?;
+        let dir = o.dir.join("weir");
+        let mnt = dir.join("mnt");
+        let m = Mounted { prefix: Vec::new(), db: mnt.join("db"), dir: mnt, tree: o.tree.clone() };
+        Ok(Weir { program, image, second, dir, m, up: false })
+    }
+
+    fn tool(&self, args: &[&str]) -> Result<String, String> {
+        let mut cmd = Command::new(&self.program);
+        cmd.args(args)
+            .env("WEIR_RUNTIME_DIR", self.dir.join("run"))
+            .env("WEIR_STATE_DIR", self.dir.join("state"))
+            .env("WEIR_TUNABLES", format!("zfs_arc_max={ARC_MAX},zfs_dirty_data_max={DIRTY_MAX}"));
+        output(cmd)
+    }
+
+    /// The daemon: the process of our program that has our runtime folder.
+    fn pid(&self) -> Option<u32> {
+        let ours = format!("WEIR_RUNTIME_DIR={}", self.dir.join("run").display());
+        let program = self.program.canonicalize().ok()?;
+        std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            if std::fs::read_link(entry.path().join("exe")).ok()? != program {
+                return None;
+            }
+            let env = std::fs::read(entry.path().join("environ")).ok()?;
+            env.split(|&b| b == 0).any(|v| v == ours.as_bytes()).then_some(pid)
+        })
+    }
+}
+
+/// Builds something of the workspace for release; where it is.
+fn build(what: &[&str], file: &str) -> Result<PathBuf, String> {
+    let root = crate::root();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.arg("build").arg("--release").arg("--quiet").args(what).current_dir(&root);
+    output(cargo).map_err(|e| format!("it cannot be built: {e}"))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root.join("target"));
+    let path = target.join("release").join(file);
+    if path.exists() { Ok(path) } else { Err(format!("{} is missing", path.display())) }
+}
+
+impl Contestant for Weir {
+    fn name(&self) -> &'static str {
+        "weir"
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        self.stop();
+        for sub in ["run", "state", "mnt"] {
+            std::fs::create_dir_all(self.dir.join(sub)).map_err(|e| format!("{}: {e}", self.dir.display()))?;
+        }
+        self.up = true;
+        let mountpoint = format!("mountpoint={}", self.m.dir.display());
+        self.tool(&["zpool", "create", "-f", "-O", &mountpoint, "-O", "compression=off", "tank", &text(&self.image)])?;
+        self.tool(&["zfs", "create", "-o", "recordsize=8k", "tank/db"])?;
+        self.tool(&["zpool", "create", "-f", "-O", "mountpoint=none", "second", &text(&self.second)])?;
+        if self.pid().is_none() {
+            return Err("no daemon runs after 'zpool create'".into());
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        self.m.prepare(row, sizes)
+    }
+
+    fn cold(&mut self) -> Result<(), String> {
+        self.tool(&["zpool", "export", "tank"])?;
+        drop_caches()?;
+        self.tool(&["zpool", "import", "-d", &text(&self.image), "tank"]).map(drop)
+    }
+
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        mounted_job(&self.m, row, sizes, &mut || self.tool(&["zpool", "sync", "tank"]).map(drop))
+    }
+
+    fn peak(&mut self) -> Option<u64> {
+        peak_of(self.pid()?)
+    }
+
+    fn stop(&mut self) {
+        if !self.up {
+            return;
+        }
+        self.up = false;
+        // Stopping the daemon exports or at least closes what is imported.
+        let _ = self.tool(&["daemon", "stop"]);
+        if let Some(pid) = self.pid() {
+            std::thread::sleep(Duration::from_secs(2));
+            if self.pid() == Some(pid) {
+                eprintln!("bench-fs: *** weir's daemon {pid} did not end when told to ***");
+                let _ = output(command(&["kill", "-9", &pid.to_string()]));
+                let _ = output(command(&[OsStr::new("umount"), OsStr::new("-l"), self.m.db.as_os_str()]));
+                let _ = output(command(&[OsStr::new("umount"), OsStr::new("-l"), self.m.dir.as_os_str()]));
+            }
+        }
+    }
+}
+
+/// weir's engine without FUSE, as the example `fs_speed` drives it.
+pub(crate) struct Engine {
+    program: PathBuf,
+    image: PathBuf,
+    tree: PathBuf,
+    peak: Option<u64>,
+}
+
+impl Engine {
+    /// Builds the example.
+    pub(crate) fn find(o: &Options) -> Result<Engine, String> {
+        let program = build(&["--package", "zpl", "--example", "fs_speed"], "examples/fs_speed")?;
+        let image = o.dir.join("engine.img");
+        make_image(&image, o.image)?;
+        Ok(Engine { program, image, tree: o.tree.clone(), peak: None })
+    }
+
+    fn tool(&mut self, what: &str, args: &[String]) -> Result<String, String> {
+        let mut cmd = Command::new(&self.program);
+        cmd.arg(&self.image).arg(what).args(args);
+        let out = output(cmd)?;
+        let line = out.lines().rfind(|l| l.starts_with('{')).unwrap_or("{}");
+        let v: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        self.peak = v["vmhwm"].as_u64().or(self.peak);
+        Ok(out)
+    }
+}
+
+impl Contestant for Engine {
+    fn name(&self) -> &'static str {
+        "engine"
+    }
+    fn start(&mut self) -> Result<(), String> {
+        self.tool("init", &[]).map(drop)
+    }
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        if row == Row::RandRead { self.tool("fill", &[sizes.db.to_string()]).map(drop) } else { Ok(()) }
+    }
+    fn cold(&mut self) -> Result<(), String> {
+        // Every job is a process of its own, which imports the pool.
+        drop_caches()
+    }
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        let args = match row {
+            Row::SeqWrite | Row::SeqRead => vec![sizes.seq.to_string()],
+            Row::RandRead => vec![sizes.db.to_string()],
+            Row::Overwrite => {
+                vec![sizes.db.to_string(), sizes.overwrite_secs.to_string(), sizes.overwrite_bytes.to_string()]
+            }
+            Row::Create | Row::Stat | Row::Remove => vec![sizes.files.to_string()],
+            Row::Tree => vec![text(&self.tree)],
+        };
+        Figures::from_job(&self.tool(row.name(), &args)?)
+    }
+    fn peak(&mut self) -> Option<u64> {
+        self.peak.take()
+    }
+    fn stop(&mut self) {}
+}

@@ -1,0 +1,298 @@
+//! What was measured, as tables.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::bench_fs::Options;
+use crate::bench_fs_jobs::{ARC_MAX, DIRTY_MAX, Figures, Row, Sizes};
+
+const BEGIN: &str = "<!-- bench-fs: begin -->";
+const END: &str = "<!-- bench-fs: end -->";
+
+/// All figures.
+pub(crate) struct Results {
+    /// By row and contestant: what it and its control took, by run.
+    all: BTreeMap<(Row, String), BTreeMap<usize, (Figures, Figures)>>,
+    /// Most memory of a contestant's process in each row.
+    peaks: BTreeMap<(String, Row), u64>,
+    /// Contestants that could not run, and why.
+    pub(crate) missing: Vec<(String, String)>,
+    /// Jobs that failed, and why.
+    pub(crate) failed: Vec<(String, Row, String)>,
+    options: Options,
+    sizes: Sizes,
+}
+
+impl Results {
+    /// None yet.
+    pub(crate) fn new(options: &Options, sizes: &Sizes, missing: Vec<(String, String)>) -> Results {
+        Results {
+            all: BTreeMap::new(),
+            peaks: BTreeMap::new(),
+            missing,
+            failed: Vec::new(),
+            options: options.clone(),
+            sizes: sizes.clone(),
+        }
+    }
+
+    /// Adds a job and its control.
+    pub(crate) fn add(&mut self, run: usize, row: Row, who: &str, figures: Figures, control: Figures) {
+        self.all.entry((row, who.to_string())).or_default().insert(run, (figures, control));
+    }
+
+    /// Notes the memory that a contestant's process has used.
+    pub(crate) fn peak(&mut self, row: Row, who: &str, bytes: u64) {
+        let peak = self.peaks.entry((who.to_string(), row)).or_default();
+        *peak = bytes.max(*peak);
+    }
+
+    fn runs(&self, row: Row, who: &str) -> Vec<(Figures, Figures)> {
+        self.all.get(&(row, who.to_string())).map(|r| r.values().cloned().collect()).unwrap_or_default()
+    }
+
+    fn rate(&self, row: Row, who: &str) -> Option<f64> {
+        median(self.runs(row, who).iter().map(|(f, _)| f.rate(row)).collect())
+    }
+
+    /// Median of a contestant's rate over that of its control.
+    fn to_control(&self, row: Row, who: &str) -> Option<f64> {
+        let ratios = self
+            .runs(row, who)
+            .iter()
+            .filter(|(_, c)| c.rate(row) > 0.0)
+            .map(|(f, c)| f.rate(row) / c.rate(row))
+            .collect();
+        median(ratios)
+    }
+
+    /// Median of a contestant's rate over another's in the same run.
+    fn to_other(&self, row: Row, who: &str, other: &str) -> Option<f64> {
+        let (a, b) = (self.all.get(&(row, who.to_string()))?, self.all.get(&(row, other.to_string()))?);
+        median(a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row))).collect())
+    }
+
+    /// All figures as JSON, for other programs.
+    pub(crate) fn json(&self) -> String {
+        let fig = |f: &Figures| json!({ "secs": f.secs, "bytes": f.bytes, "ops": f.ops, "lat_us": f.lat });
+        let mut rows = Vec::new();
+        for ((row, who), runs) in &self.all {
+            for (run, (f, c)) in runs {
+                rows.push(json!({ "row": row.name(), "who": who, "run": run, "figures": fig(f), "control": fig(c) }));
+            }
+        }
+        let peaks: Vec<_> =
+            self.peaks.iter().map(|((who, row), b)| json!({ "who": who, "row": row.name(), "vmhwm": b })).collect();
+        json!({ "jobs": rows, "peaks": peaks }).to_string()
+    }
+}
+
+/// The middle value; of two middle ones their mean.
+fn median(mut v: Vec<f64>) -> Option<f64> {
+    v.sort_by(f64::total_cmp);
+    let mid = v.len() / 2;
+    match v.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(v[mid]),
+        _ => Some((v[mid - 1] + v[mid]) / 2.0),
+    }
+}
+
+fn rate_text(row: Row, rate: f64) -> String {
+    if row.in_bytes() { format!("{:.0} MB/s", rate / 1e6) } else { format!("{rate:.0}/s") }
+}
+
+/// A job's rate in words.
+pub(crate) fn rate(row: Row, f: &Figures) -> String {
+    let [p50, p99, p999, max] = f.lat.map(micros);
+    format!("{} in {:.2} s, latencies {p50} {p99} {p999} {max}", rate_text(row, f.rate(row)), f.secs)
+}
+
+fn micros(us: f64) -> String {
+    match us {
+        us if us >= 10_000.0 => format!("{:.0} ms", us / 1000.0),
+        us if us >= 1000.0 => format!("{:.1} ms", us / 1000.0),
+        us => format!("{us:.0} us"),
+    }
+}
+
+/// What is to be reached: of *weir* over zfs-fuse, and of *engine* over raw.
+fn target(row: Row) -> (f64, Option<f64>) {
+    match row {
+        Row::SeqWrite => (3.0, Some(0.6)),
+        Row::SeqRead | Row::RandRead => (1.0, Some(0.8)),
+        Row::Overwrite => (1.0, Some(0.7)),
+        Row::Create => (3.0, None),
+        _ => (1.0, None),
+    }
+}
+
+fn ratio(value: Option<f64>, goal: Option<f64>) -> String {
+    match (value, goal) {
+        (None, _) => "-".into(),
+        (Some(v), None) => format!("{v:.2}"),
+        (Some(v), Some(goal)) if v >= goal => format!("**{v:.2}**"),
+        (Some(v), Some(goal)) => format!("{v:.2} (below {goal})"),
+    }
+}
+
+fn what(row: Row, s: &Sizes, o: &Options) -> String {
+    match row {
+        Row::SeqWrite => format!("sequential write, {} MiB", s.seq >> 20),
+        Row::SeqRead => format!("sequential read, cold, {} MiB", s.seq >> 20),
+        Row::RandRead => format!("random 8 KiB reads, cold, 8 threads, {} MiB", s.db >> 20),
+        Row::Overwrite => format!("random 8 KiB overwrites, 8 threads, {} s", s.overwrite_secs),
+        Row::Create => format!("create {} files of 1 KiB", s.files),
+        Row::Stat => "list and stat them, cold".into(),
+        Row::Remove => "remove them".into(),
+        Row::Tree => format!("copy {} in", o.tree.display()),
+    }
+}
+
+/// The tables.
+pub(crate) fn markdown(r: &Results) -> String {
+    let mut t = String::new();
+    let mut line = |text: String| {
+        t.push_str(&text);
+        t.push('\n');
+    };
+    let (o, s) = (&r.options, &r.sizes);
+    line(format!(
+        "Measured with `cargo xtask bench-fs{}`: {} run{}, medians. zfs_arc_max {} MiB, zfs_dirty_data_max {} MiB. {}",
+        if o.quick { " --quick" } else { "" },
+        o.runs,
+        if o.runs == 1 { "" } else { "s" },
+        ARC_MAX >> 20,
+        DIRTY_MAX >> 20,
+        machine()
+    ));
+    line(String::new());
+    for (who, why) in &r.missing {
+        line(format!("**Not measured: {who}: {}**\n", why.trim()));
+    }
+    for (who, row, why) in &r.failed {
+        line(format!("**{who} failed in {}: {}**\n", row.name(), why.trim()));
+    }
+    line("Ratios within one run. *raw* is fio with O_DIRECT on an image file; rows over many files are compared to the plain directory instead. Bold: reaches its target.".into());
+    line(String::new());
+    line("| job | weir | engine | zfs-fuse | plain | weir / zfs-fuse | weir / raw or plain | engine / raw or plain | zfs-fuse / raw or plain | plain / raw |".into());
+    line("|---|---|---|---|---|---|---|---|---|---|".into());
+    for row in Row::ALL {
+        let cell = |who: &str| r.rate(row, who).map_or("-".into(), |v| rate_text(row, v));
+        let (over, engine) = target(row);
+        line(format!(
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            what(row, s, o),
+            cell("weir"),
+            cell("engine"),
+            cell("zfs-fuse"),
+            cell("plain"),
+            ratio(r.to_other(row, "weir", "zfs-fuse"), Some(over)),
+            ratio(r.to_control(row, "weir"), None),
+            ratio(r.to_control(row, "engine"), engine),
+            ratio(r.to_control(row, "zfs-fuse"), None),
+            ratio(r.to_control(row, "plain"), None),
+        ));
+    }
+    line(String::new());
+    line(
+        "Latency of single operations: median / 99 % / 99.9 % / longest of all runs (medians of the first three)."
+            .into(),
+    );
+    line(String::new());
+    line("| job | weir | engine | zfs-fuse | plain | raw |".into());
+    line("|---|---|---|---|---|---|".into());
+    for row in Row::ALL {
+        let lat = |runs: Vec<Figures>| {
+            if runs.is_empty() {
+                return "-".to_string();
+            }
+            let mid = |i: usize| median(runs.iter().map(|f| f.lat[i]).collect()).unwrap_or(0.0);
+            let max = runs.iter().map(|f| f.lat[3]).fold(0.0, f64::max);
+            format!("{} / {} / {} / {}", micros(mid(0)), micros(mid(1)), micros(mid(2)), micros(max))
+        };
+        let of = |who: &str| lat(r.runs(row, who).into_iter().map(|(f, _)| f).collect());
+        let raw = || {
+            let all = ["weir", "engine", "zfs-fuse", "plain"];
+            lat(all.iter().flat_map(|who| r.runs(row, who)).map(|(_, c)| c).collect())
+        };
+        let raw = if row.one_file() { raw() } else { "-".into() };
+        line(format!(
+            "| {} | {} | {} | {} | {} | {raw} |",
+            what(row, s, o),
+            of("weir"),
+            of("engine"),
+            of("zfs-fuse"),
+            of("plain")
+        ));
+    }
+    if !r.peaks.is_empty() {
+        line(String::new());
+        line(format!(
+            "Most memory of the process (VmHWM) in MiB. Limit: zfs_arc_max + zfs_dirty_data_max + 256 = {} MiB, with two pools imported in *weir*.",
+            (ARC_MAX + DIRTY_MAX + (256 << 20)) >> 20
+        ));
+        line(String::new());
+        let names = ["weir", "engine", "zfs-fuse"];
+        line(format!("| job | {} |", names.join(" | ")));
+        line("|---|---|---|---|".into());
+        for row in Row::ALL {
+            let mut text = format!("| {} |", what(row, s, o));
+            for who in names {
+                let cell = r.peaks.get(&(who.to_string(), row)).map_or("-".into(), |b| (b >> 20).to_string());
+                let _ = write!(text, " {cell} |");
+            }
+            line(text);
+        }
+    }
+    t
+}
+
+fn machine() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|l| l.strip_prefix("model name")).map_or("", |l| l.trim_start_matches([' ', '\t', ':']));
+    let cores = cpu.lines().filter(|l| l.starts_with("processor")).count();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("?").to_string();
+    let rev = Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(crate::root()).output();
+    let rev = rev.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default();
+    format!("Commit {rev}; {cores} x {model}; load at the end {load}.")
+}
+
+/// Replaces what is between the marks in the document; what people wrote around them stays.
+pub(crate) fn write_doc(path: &Path, text: &str) -> Result<(), String> {
+    let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+    let old = std::fs::read_to_string(path)
+        .unwrap_or_else(|_| format!("# Benchmarks\n\nWritten by `cargo xtask bench-fs --write`.\n\n{BEGIN}\n{END}\n"));
+    let (before, rest) =
+        old.split_once(BEGIN).ok_or_else(|| format!("{}: the line '{BEGIN}' is missing", path.display()))?;
+    let (_, after) = rest.split_once(END).ok_or_else(|| format!("{}: the line '{END}' is missing", path.display()))?;
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).map_err(fail)?;
+    }
+    std::fs::write(path, format!("{before}{BEGIN}\n{text}{END}{after}")).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn targets_are_marked() {
+        assert_eq!(ratio(Some(3.1), Some(3.0)), "**3.10**");
+        assert_eq!(ratio(Some(2.9), Some(3.0)), "2.90 (below 3)");
+        assert_eq!(ratio(None, Some(3.0)), "-");
+    }
+}
