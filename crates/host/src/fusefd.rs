@@ -1,0 +1,376 @@
+//! FUSE: the device, mounting and unmounting.
+//!
+//! Root opens `/dev/fuse` and mounts by itself. Everybody else asks `fusermount3`, which is set-uid root: it mounts and
+//! sends the open device back over a socket.
+//!
+//! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a mount point is often
+//! one of ours, and unmounting writes back dirty pages. So all of it runs on a thread of its own ([`blocking`]) while
+//! the engine goes on answering.
+
+use std::ffi::CString;
+use std::future::poll_fn;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+use base::{Error, ErrorKind, Result};
+
+use crate::fdio::Fd;
+use crate::open::os_error;
+use crate::process::{effective_gid, effective_uid};
+
+/// The device that FUSE requests come from.
+const DEVICE: &str = "/dev/fuse";
+/// The helper of ordinary users, from libfuse 3.
+const HELPER: &str = "fusermount3";
+
+/// How a FUSE file system is mounted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FuseMount {
+    /// What stands for the device in the list of mounts.
+    pub source: String,
+    /// The type is `fuse.SUBTYPE`, or `fuse` if None.
+    pub subtype: Option<String>,
+    /// Users other than the one who mounts may use it.
+    pub allow_other: bool,
+    /// The kernel checks permissions by mode and owner.
+    pub default_permissions: bool,
+    /// Nothing may be changed.
+    pub readonly: bool,
+    /// Set-user-id bits have no effect.
+    pub nosuid: bool,
+    /// Device files cannot be opened.
+    pub nodev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// The list of mounts says `noatime`.
+    pub noatime: bool,
+}
+
+/// How a mount came about, which is how it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MountedBy {
+    /// By system call.
+    Us,
+    /// By the set-uid helper.
+    Helper,
+}
+
+/// Runs `f`, which may block, on a thread of its own. [`ErrorKind::Interrupted`] if `f` panics. If the future is dropped
+/// `f` goes on alone.
+pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let slot = Arc::new(Mutex::new(Slot { value: None, over: false, waker: None }));
+    let end = End(slot.clone());
+    let started = std::thread::Builder::new().name("weir-mount".into()).spawn(move || {
+        let end = end;
+        let value = f();
+        end.0.lock().unwrap_or_else(PoisonError::into_inner).value = Some(value);
+    });
+    if let Err(e) = started {
+        return Err(Error::new(ErrorKind::Io, format!("no thread for a blocking call: {e}")));
+    }
+    poll_fn(|cx| {
+        let mut s = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if !s.over {
+            s.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let died = || Error::new(ErrorKind::Interrupted, "the thread of a blocking call has died");
+        Poll::Ready(s.value.take().ok_or_else(died))
+    })
+    .await
+}
+
+struct Slot<T> {
+    value: Option<T>,
+    over: bool,
+    waker: Option<Waker>,
+}
+
+/// Tells who waits that the thread is done, also when it panics.
+struct End<T>(Arc<Mutex<Slot<T>>>);
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        let waker = {
+            let mut s = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            s.over = true;
+            s.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Mounts at `mountpoint`, which must be a directory, and gives the device, which does not block. Root mounts by system
+/// call, other users through `fusermount3`.
+pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, MountedBy)> {
+    let path = mountpoint.to_owned();
+    let (fd, by) = blocking(move || {
+        if effective_uid() == 0 {
+            Ok::<_, Error>((mount_as_root(&path, &opts)?, MountedBy::Us))
+        } else {
+            Ok((mount_by_helper(&path, &opts)?, MountedBy::Helper))
+        }
+    })
+    .await??;
+    crate::set_nonblocking(std::os::fd::AsFd::as_fd(&fd), true).map_err(|e| os_error(DEVICE, "fcntl", &e))?;
+    Ok((Rc::new(fd), by))
+}
+
+/// Ends the mount at `mountpoint`. `lazy`: it vanishes from the tree at once and ends when nobody uses it any more;
+/// `force`: requests under way fail. [`ErrorKind::Busy`] if somebody uses it and neither is asked for.
+pub async fn fuse_unmount(mountpoint: &Path, by: MountedBy, lazy: bool, force: bool) -> Result<()> {
+    let path = mountpoint.to_owned();
+    blocking(move || match by {
+        MountedBy::Us => unmount_as_root(&path, lazy, force),
+        MountedBy::Helper => unmount_by_helper(&path, lazy || force),
+    })
+    .await?
+}
+
+/// The number of the block device information of the mount at `mountpoint` (`0:NN`), as the list of mounts has it.
+fn device_number(mountpoint: &Path) -> Option<String> {
+    let list = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let wanted = mountpoint.to_str()?;
+    // The last one is on top. Fields: id, parent, major:minor, root, mount point with octal escapes.
+    let found = list.lines().rev().find(|l| l.split(' ').nth(4).is_some_and(|p| unescape(p) == wanted))?;
+    found.split(' ').nth(2).map(str::to_owned)
+}
+
+fn unescape(s: &str) -> String {
+    s.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+/// Lets the kernel read ahead up to `kib` in files below `mountpoint`, where we may say so. Without effect otherwise:
+/// it is only a matter of speed.
+pub async fn fuse_set_readahead(mountpoint: &Path, kib: u32) {
+    let path = mountpoint.to_owned();
+    let set = move || {
+        if let Some(dev) = device_number(&path) {
+            let _ = std::fs::write(format!("/sys/class/bdi/{dev}/read_ahead_kb"), kib.to_string());
+        }
+    };
+    let _ = blocking(set).await;
+}
+
+fn open_device() -> Result<OwnedFd> {
+    // SAFETY: a NUL-terminated path; the result is checked before it becomes an owned descriptor.
+    let fd = unsafe { libc::open(c"/dev/fuse".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) };
+    if fd < 0 {
+        return Err(os_error(DEVICE, "cannot be opened", &io::Error::last_os_error()));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn c_string(bytes: &[u8], what: &str) -> Result<CString> {
+    CString::new(bytes).map_err(|_| Error::invalid(format!("{what} holds a NUL")))
+}
+
+fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
+    let fd = open_device()?;
+    let name = path.display().to_string();
+    let target = c_string(path.as_os_str().as_bytes(), "the mount point")?;
+    let source = c_string(opts.source.as_bytes(), "the name of the file system")?;
+    let fstype = match &opts.subtype {
+        Some(s) => format!("fuse.{s}"),
+        None => "fuse".into(),
+    };
+    let fstype = c_string(fstype.as_bytes(), "the type")?;
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={},group_id={}", fd.as_raw_fd(), effective_uid(), effective_gid());
+    if opts.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if opts.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = c_string(data.as_bytes(), "the options")?;
+    let flags = [
+        (opts.readonly, libc::MS_RDONLY),
+        (opts.nosuid, libc::MS_NOSUID),
+        (opts.nodev, libc::MS_NODEV),
+        (opts.noexec, libc::MS_NOEXEC),
+        (opts.noatime, libc::MS_NOATIME),
+    ];
+    let flags = flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
+    // SAFETY: four NUL-terminated strings that live across the call.
+    let r = unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
+    };
+    if r != 0 {
+        return Err(os_error(&name, "cannot be mounted", &io::Error::last_os_error()));
+    }
+    Ok(fd)
+}
+
+fn unmount_as_root(path: &Path, lazy: bool, force: bool) -> Result<()> {
+    let name = path.display().to_string();
+    let target = c_string(path.as_os_str().as_bytes(), "the mount point")?;
+    let flags = if lazy { libc::MNT_DETACH } else { 0 } | if force { libc::MNT_FORCE } else { 0 };
+    // SAFETY: a NUL-terminated string.
+    if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let e = io::Error::last_os_error();
+    if e.raw_os_error() == Some(libc::EBUSY) {
+        return Err(Error::new(ErrorKind::Busy, format!("{name} is in use and cannot be unmounted")));
+    }
+    Err(os_error(&name, "cannot be unmounted", &e))
+}
+
+fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> {
+    let mut command = Command::new(HELPER);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    if let Some(s) = socket {
+        // The helper inherits a copy without close-on-exec, made between fork and exec by nobody else: the descriptor
+        // itself is inheritable from here until `socket` is dropped by our caller.
+        inherit(s.as_raw_fd()).map_err(|e| os_error(HELPER, "fcntl", &e))?;
+        command.env("_FUSE_COMMFD", s.as_raw_fd().to_string());
+    }
+    let mut child = command.spawn().map_err(|e| {
+        if e.kind() == io::ErrorKind::NotFound {
+            return Error::new(ErrorKind::Unsupported, format!("{HELPER} is not installed: only root can mount"));
+        }
+        os_error(HELPER, "cannot be started", &e)
+    })?;
+    let mut said = String::new();
+    if let Some(out) = child.stderr.take() {
+        // What it says is short; a limit all the same.
+        let _ = out.take(4096).read_to_string(&mut said);
+    }
+    let status = child.wait().map_err(|e| os_error(HELPER, "wait", &e))?;
+    if status.success() {
+        return Ok(());
+    }
+    let said = said.trim();
+    let kind = if said.contains("busy") { ErrorKind::Busy } else { ErrorKind::Denied };
+    Err(Error::new(kind, if said.is_empty() { format!("{HELPER} failed: {status}") } else { said.to_owned() }))
+}
+
+fn inherit(fd: RawFd) -> io::Result<()> {
+    // SAFETY: plain fcntl on an open descriptor.
+    if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn mount_by_helper(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
+    let mut list = vec![format!("fsname={}", escape(&opts.source))];
+    list.extend(opts.subtype.iter().map(|s| format!("subtype={}", escape(s))));
+    let words = [
+        (opts.default_permissions, "default_permissions"),
+        (opts.allow_other, "allow_other"),
+        (opts.readonly, "ro"),
+        (opts.noexec, "noexec"),
+        (opts.noatime, "noatime"),
+    ];
+    list.extend(words.iter().filter(|(on, _)| *on).map(|(_, w)| (*w).to_owned()));
+    let options = list.join(",");
+    let (ours, theirs) = UnixStream::pair().map_err(|e| os_error(HELPER, "socketpair", &e))?;
+    helper(&["-o".as_ref(), options.as_ref(), "--".as_ref(), path.as_os_str()], Some(&theirs))?;
+    drop(theirs);
+    receive_fd(&ours).map_err(|e| os_error(HELPER, "sent no device", &e))
+}
+
+/// Commas and backslashes of an option's value.
+fn escape(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,")
+}
+
+fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
+    let path: PathBuf = path.to_owned();
+    let mut args: Vec<&std::ffi::OsStr> = vec!["-u".as_ref()];
+    if lazy {
+        args.push("-z".as_ref());
+    }
+    args.extend(["--".as_ref(), path.as_os_str()]);
+    helper(&args, None)
+}
+
+/// Takes a descriptor that the other end sent beside one byte.
+fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // Room for one descriptor, aligned as a control message must be.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data for which zeros are a value.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    // SAFETY: all that `msg` points to lives across the call and is as long as it says.
+    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let nothing = || io::Error::new(io::ErrorKind::InvalidData, "no descriptor in the message");
+    if n == 0 {
+        return Err(nothing());
+    }
+    // SAFETY: the kernel filled `msg`; the macros give null or a header within `control`.
+    unsafe {
+        let head = libc::CMSG_FIRSTHDR(&raw const msg);
+        if head.is_null()
+            || (*head).cmsg_level != libc::SOL_SOCKET
+            || (*head).cmsg_type != libc::SCM_RIGHTS
+            || (*head).cmsg_len < libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize
+        {
+            return Err(nothing());
+        }
+        let fd = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
+        if fd < 0 { Err(nothing()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blocking_call_leaves_the_engine_running() {
+        let engine = crate::Engine::new(crate::EngineConfig::default()).expect("an engine");
+        let rt = engine.rt();
+        engine.block_on(async {
+            let (tx, rx) = std::sync::mpsc::channel();
+            // The call ends only when the engine does something else meanwhile.
+            let call = blocking(move || rx.recv().expect("a word"));
+            let other = async {
+                rt.yield_now().await;
+                tx.send(7).expect("somebody waits");
+            };
+            assert_eq!(rt::join::join2(call, other).await.0.expect("a result"), 7);
+            let lost = blocking(|| std::panic::resume_unwind(Box::new("dies")));
+            let lost: Result<()> = lost.await;
+            assert_eq!(lost.expect_err("no result").kind(), ErrorKind::Interrupted);
+        });
+    }
+
+    #[test]
+    fn descriptors_travel_over_sockets() {
+        let (a, b) = UnixStream::pair().expect("pair");
+        assert!(
+            receive_fd(&{
+                let (x, y) = UnixStream::pair().expect("pair");
+                drop(y);
+                x
+            })
+            .is_err()
+        );
+        std::io::Write::write_all(&mut &a, b"x").expect("write");
+        assert!(receive_fd(&b).is_err(), "a byte without a descriptor");
+    }
+
+    #[test]
+    fn options_are_escaped() {
+        assert_eq!(escape("a,b\\c"), "a\\,b\\\\c");
+        assert_eq!(unescape("/a\\040b"), "/a b");
+    }
+}
