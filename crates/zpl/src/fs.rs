@@ -171,6 +171,10 @@ impl Zfs {
     pub fn name(&self) -> String {
         self.ds.name()
     }
+    /// Whether two names mean the same entry only when they are the same bytes.
+    pub fn names_are_exact(&self) -> bool {
+        self.normflags == 0
+    }
     /// ZPL version.
     pub fn version(&self) -> u64 {
         self.version
