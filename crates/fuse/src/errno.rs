@@ -1,0 +1,63 @@
+//! Error numbers: the one place where the engine's error kinds become what system calls return.
+
+use base::{Error, ErrorKind};
+
+/// An error number of Linux, positive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+/// The operation is not there; for most requests the kernel never asks again.
+pub const NO_SYS: Errno = Errno(libc::ENOSYS);
+/// The request makes no sense.
+pub const INVALID: Errno = Errno(libc::EINVAL);
+/// The name or object is not there.
+pub const NO_ENTRY: Errno = Errno(libc::ENOENT);
+/// This cannot be done here.
+pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+/// No such control operation.
+pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
+/// The caller's buffer is too small.
+pub const RANGE: Errno = Errno(libc::ERANGE);
+/// Something failed below.
+pub const IO: Errno = Errno(libc::EIO);
+
+/// The error number for a kind of error.
+pub fn of_kind(kind: ErrorKind) -> Errno {
+    Errno(match kind {
+        ErrorKind::NotFound => libc::ENOENT,
+        ErrorKind::Exists => libc::EEXIST,
+        ErrorKind::NoSpace => libc::ENOSPC,
+        ErrorKind::Quota => libc::EDQUOT,
+        ErrorKind::ReadOnly => libc::EROFS,
+        ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Io | ErrorKind::Suspended => libc::EIO,
+        ErrorKind::Unsupported => libc::EOPNOTSUPP,
+        ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::NotDir => libc::ENOTDIR,
+        ErrorKind::IsDir => libc::EISDIR,
+        ErrorKind::NotEmpty => libc::ENOTEMPTY,
+        ErrorKind::NameTooLong => libc::ENAMETOOLONG,
+        ErrorKind::TooBig => libc::EFBIG,
+        ErrorKind::Busy => libc::EBUSY,
+        ErrorKind::Denied => libc::EPERM,
+        ErrorKind::CrossDevice => libc::EXDEV,
+        ErrorKind::TooManyLinks => libc::EMLINK,
+        ErrorKind::Restart => libc::EAGAIN,
+        ErrorKind::NoAttr => libc::ENODATA,
+        ErrorKind::Range => libc::ERANGE,
+        ErrorKind::Interrupted => libc::EINTR,
+        // Kinds that a later version of the engine may add.
+        _ => libc::EIO,
+    })
+}
+
+impl From<ErrorKind> for Errno {
+    fn from(kind: ErrorKind) -> Errno {
+        of_kind(kind)
+    }
+}
+
+impl From<Error> for Errno {
+    fn from(e: Error) -> Errno {
+        of_kind(e.kind())
+    }
+}

@@ -1,0 +1,591 @@
+//! A session: reads requests, hands them to the handler, writes replies.
+//!
+//! Some tasks, the *workers*, take turns. One of them is the *leader*: it alone reads the device, in one operation of
+//! the engine's ring, and at once begins to serve what came. Most requests need no wait: the leader answers and reads
+//! the next one, all in its own poll, without a task or an allocation per request. If the request must wait (for a
+//! disk, a transaction, a lock), the leader first makes another worker the leader, and then waits as long as it takes.
+//! Having answered it becomes leader if there is none, else waits to be made leader, or ends if enough others wait.
+//!
+//! Invariants: there is one leader, unless as many workers as may exist all serve requests (then the next one to be
+//! done leads) or the session is over. A reply is one system call, made at once. A request is answered exactly once,
+//! except `FORGET`, `BATCH_FORGET`, which have no reply.
+//!
+//! A request is read into a buffer of 80 bytes (header and arguments of `WRITE`) and eight of 128 KiB: the data of a
+//! large aligned write lie where the engine keeps them. Read replies go out from the engine's own buffers, too.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use bdev::{Buf, Bytes};
+use host::{Fd, FdIo, write_now};
+use rt::Rt;
+use rt::sync::oneshot::{Receiver, Sender, oneshot};
+
+use crate::dir::DirOut;
+use crate::errno::{Errno, INVALID, IO, NO_SYS, RANGE};
+use crate::handler::{Entry, Handler};
+use crate::proto::{self, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op, WRITE_ARGS, init, opcode};
+use crate::wire::{Put, Small};
+
+/// Most bytes of one write or read: the most that kernels allow unless told otherwise (256 pages).
+pub(crate) const IO_MAX: usize = 1 << 20;
+/// Bytes of one data buffer: the usual record size.
+const DATA_BUF: usize = 128 << 10;
+/// Bytes before the data of a write.
+const HEAD: usize = IN_HEADER + WRITE_ARGS;
+/// Most workers, and so requests under way.
+const WORKERS_MAX: usize = 256;
+/// Workers that wait to be made leader; more of them end.
+const IDLE_MAX: usize = 16;
+/// Most slices of one reply (the kernel takes 1024); a reply of more is copied together.
+const SLICES_MAX: usize = 512;
+/// Failures of the device one after the other, of kinds that should pass, after which the session ends.
+const READ_ERRORS_MAX: u32 = 16;
+/// Requests of the background under way at most.
+const MAX_BACKGROUND: u16 = 128;
+/// Most bytes of output of a control operation or an extended attribute.
+const SMALL_OUTPUT_MAX: u32 = 64 << 10;
+
+/// What is used of what kernels offer.
+const WANTED: u64 = init::ASYNC_READ
+    | init::ATOMIC_O_TRUNC
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::ABORT_ERROR
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP;
+
+/// Counters of a session, from its beginning.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionStats {
+    /// Requests read.
+    pub requests: u64,
+    /// Of them, those that had to wait before they could be answered.
+    pub waited: u64,
+    /// Requests that made no sense.
+    pub refused: u64,
+}
+
+/// The part of a session that does not depend on the handler.
+pub(crate) struct Core {
+    fd: RefCell<Option<Fd>>,
+    /// Workers that wait to be made leader.
+    idle: RefCell<Vec<Sender<()>>>,
+    workers: Cell<usize>,
+    has_leader: Cell<bool>,
+    /// The device is gone.
+    over: Cell<bool>,
+    /// All workers have ended, too.
+    ended: Cell<bool>,
+    ended_waiters: RefCell<Vec<Sender<()>>>,
+    begun: Cell<bool>,
+    setxattr_ext: Cell<bool>,
+    writeback: bool,
+    stats: Cell<SessionStats>,
+}
+
+impl Core {
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+    pub(crate) fn stats(&self) -> SessionStats {
+        self.stats.get()
+    }
+    /// Waits until the session is over and every request was dealt with.
+    pub(crate) async fn ended(&self) {
+        if self.ended.get() {
+            return;
+        }
+        let (tx, rx) = oneshot();
+        self.ended_waiters.borrow_mut().push(tx);
+        rx.await;
+    }
+
+    /// Nothing more comes: whoever waits to lead ends.
+    fn set_over(&self) {
+        self.over.set(true);
+        self.has_leader.set(false);
+        let idle = std::mem::take(&mut *self.idle.borrow_mut());
+        drop(idle);
+    }
+
+    fn count(&self, f: impl FnOnce(&mut SessionStats)) {
+        let mut s = self.stats.get();
+        f(&mut s);
+        self.stats.set(s);
+    }
+
+    /// Writes a reply. Errors mean that nobody waits for it any more, but for replies that are wrong themselves.
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        let Some(fd) = self.fd.borrow().clone() else { return Ok(()) };
+        match write_now(fd.as_fd(), parts) {
+            Ok(_) => Ok(()),
+            Err(e) => match e.raw_os_error() {
+                // Interrupted; or the file system was unmounted or aborted.
+                Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => Ok(()),
+                _ => Err(e),
+            },
+        }
+    }
+
+    fn send_error(&self, unique: u64, e: Errno) {
+        let mut head = Small::new();
+        proto::put_header(&mut head, unique, Some(e), 0);
+        // Nothing is left to try when even this is refused.
+        let _ = self.send(&[IoSlice::new(head.as_slice())]);
+    }
+
+    fn reply(&self, unique: u64, reply: Reply) {
+        let mut head = Small::new();
+        let sent = match reply {
+            Reply::Nothing => return,
+            Reply::Empty => {
+                proto::put_header(&mut head, unique, None, 0);
+                self.send(&[IoSlice::new(head.as_slice())])
+            }
+            Reply::Small(body) => {
+                let body = body.as_slice();
+                proto::put_header(&mut head, unique, None, body.len());
+                head.raw(body);
+                self.send(&[IoSlice::new(head.as_slice())])
+            }
+            Reply::Bytes(body) => {
+                proto::put_header(&mut head, unique, None, body.len());
+                self.send(&[IoSlice::new(head.as_slice()), IoSlice::new(&body)])
+            }
+            Reply::Listing(mut whole) => {
+                proto::put_header(&mut head, unique, None, whole.len() - OUT_HEADER);
+                whole[..OUT_HEADER].copy_from_slice(head.as_slice());
+                self.send(&[IoSlice::new(&whole)])
+            }
+            Reply::Data(parts) => {
+                proto::put_header(&mut head, unique, None, parts.iter().map(|p| p.len()).sum());
+                if parts.len() < SLICES_MAX {
+                    let mut slices = Vec::with_capacity(parts.len() + 1);
+                    slices.push(IoSlice::new(head.as_slice()));
+                    slices.extend(parts.iter().map(|p| IoSlice::new(p)));
+                    self.send(&slices)
+                } else {
+                    let mut whole = Vec::with_capacity(parts.iter().map(|p| p.len()).sum());
+                    parts.iter().for_each(|p| whole.raw(p));
+                    self.send(&[IoSlice::new(head.as_slice()), IoSlice::new(&whole)])
+                }
+            }
+        };
+        if sent.is_err() {
+            self.send_error(unique, IO);
+        }
+    }
+}
+
+/// Bodies of replies.
+enum Reply {
+    /// There is no reply at all.
+    Nothing,
+    /// A header alone.
+    Empty,
+    Small(Small),
+    Bytes(Vec<u8>),
+    /// With room for the header in front.
+    Listing(Vec<u8>),
+    Data(Vec<Bytes>),
+}
+
+impl Reply {
+    fn small(put: impl FnOnce(&mut Small)) -> Reply {
+        let mut s = Small::new();
+        put(&mut s);
+        Reply::Small(s)
+    }
+    fn entry(e: &Entry) -> Reply {
+        Reply::small(|s| proto::put_entry(s, e))
+    }
+}
+
+/// Memory of a request: what the device is read into.
+struct Request {
+    head: Buf,
+    data: Vec<Buf>,
+    len: usize,
+}
+
+impl Request {
+    fn new() -> Request {
+        Request { head: Buf::zeroed(HEAD), data: Vec::new(), len: 0 }
+    }
+
+    /// The arguments behind the header, copied together where they lie in two buffers.
+    fn args<'a>(&'a self, h: &InHeader, copy: &'a mut Vec<u8>) -> Result<&'a [u8], Errno> {
+        let end = self.len.checked_sub(h.ext).filter(|end| *end >= IN_HEADER).ok_or(INVALID)?;
+        if end <= HEAD || h.opcode == opcode::WRITE {
+            return Ok(&self.head[IN_HEADER..end.min(HEAD)]);
+        }
+        copy.reserve_exact(end - IN_HEADER);
+        copy.extend_from_slice(&self.head[IN_HEADER..]);
+        for part in &self.data {
+            let n = part.len().min(end - IN_HEADER - copy.len());
+            copy.extend_from_slice(&part[..n]);
+        }
+        Ok(copy)
+    }
+}
+
+/// Takes the first `size` bytes of the data out. A buffer that is at least half full goes as it is and leaves an empty
+/// one; what is in a buffer that is not is copied, so that few bytes do not hold much memory.
+fn take_data(bufs: &mut [Buf], size: usize) -> Vec<Bytes> {
+    let mut left = size;
+    let mut out = Vec::with_capacity(size.div_ceil(DATA_BUF));
+    for buf in bufs {
+        let n = left.min(buf.len());
+        if n == 0 {
+            break;
+        }
+        if n * 2 >= DATA_BUF {
+            let mut full = std::mem::take(buf);
+            full.truncate(n);
+            out.push(full.freeze());
+        } else {
+            out.push(Bytes::copy_from(&buf[..n]));
+        }
+        left -= n;
+    }
+    out
+}
+
+/// A session with its handler.
+pub(crate) struct Session<H> {
+    core: Rc<Core>,
+    rt: Rt,
+    io: FdIo,
+    handler: H,
+    spare: RefCell<Option<Request>>,
+}
+
+impl<H: Handler> Session<H> {
+    /// Begins to serve the device.
+    pub(crate) fn start(rt: &Rt, fd: Fd, handler: H, writeback: bool) -> base::Result<Rc<Core>> {
+        let core = Rc::new(Core {
+            fd: RefCell::new(Some(fd)),
+            idle: RefCell::default(),
+            workers: Cell::new(0),
+            has_leader: Cell::new(true),
+            over: Cell::new(false),
+            ended: Cell::new(false),
+            ended_waiters: RefCell::default(),
+            begun: Cell::new(false),
+            setxattr_ext: Cell::new(false),
+            writeback,
+            stats: Cell::default(),
+        });
+        let io = FdIo::new(rt)?;
+        let session = Session { core: core.clone(), rt: rt.clone(), io, handler, spare: RefCell::default() };
+        session.handler.begin();
+        Rc::new(session).spawn_leader();
+        Ok(core)
+    }
+
+    fn spawn_leader(self: Rc<Self>) {
+        self.core.workers.set(self.core.workers.get() + 1);
+        let rt = self.rt.clone();
+        rt.spawn("fuse", async move {
+            self.work().await;
+            let core = &self.core;
+            core.workers.set(core.workers.get() - 1);
+            if core.workers.get() == 0 && core.over.get() {
+                self.handler.end().await;
+                core.fd.replace(None);
+                core.ended.set(true);
+                for waiter in core.ended_waiters.take() {
+                    // Whoever does not wait any more does not mind.
+                    let _ = waiter.send(());
+                }
+            }
+        });
+    }
+
+    /// The life of a worker; it begins as the leader.
+    async fn work(self: &Rc<Self>) {
+        let core = &self.core;
+        let mut request = self.spare.take().unwrap_or_else(Request::new);
+        loop {
+            if !self.read(&mut request).await {
+                core.set_over();
+                return;
+            }
+            {
+                let mut serving = pin!(self.serve(&mut request));
+                let done = poll_fn(|cx| Poll::Ready(serving.as_mut().poll(cx).is_ready())).await;
+                if done {
+                    continue;
+                }
+                core.count(|s| s.waited += 1);
+                self.pass_on();
+                serving.await;
+            }
+            if core.over.get() {
+                return;
+            }
+            if !core.has_leader.replace(true) {
+                continue;
+            }
+            if core.idle.borrow().len() >= IDLE_MAX {
+                return;
+            }
+            // The buffers go to whoever needs some.
+            self.spare.replace(Some(request));
+            let (tx, rx): (Sender<()>, Receiver<()>) = oneshot();
+            core.idle.borrow_mut().push(tx);
+            if rx.await.is_none() {
+                return;
+            }
+            request = self.spare.take().unwrap_or_else(Request::new);
+        }
+    }
+
+    /// Makes another worker the leader, if there may be one.
+    fn pass_on(self: &Rc<Self>) {
+        let core = &self.core;
+        loop {
+            let next = core.idle.borrow_mut().pop();
+            match next {
+                Some(tx) => {
+                    if tx.send(()).is_ok() {
+                        return;
+                    }
+                }
+                None if core.workers.get() < WORKERS_MAX => return self.clone().spawn_leader(),
+                None => return core.has_leader.set(false),
+            }
+        }
+    }
+
+    /// Reads a request. False: there will be no more.
+    async fn read(&self, request: &mut Request) -> bool {
+        let Some(fd) = self.core.fd.borrow().clone() else { return false };
+        let mut errors = 0;
+        loop {
+            // Buffers that went with a write are replaced.
+            request.data.resize_with(IO_MAX / DATA_BUF, Buf::default);
+            for buf in request.data.iter_mut().filter(|b| b.len() != DATA_BUF) {
+                *buf = Buf::for_overwrite(DATA_BUF);
+            }
+            let head = std::mem::take(&mut request.head);
+            let data = std::mem::take(&mut request.data);
+            let done = self.io.readv_fd(&fd, head, data).await;
+            (request.head, request.data) = (done.header, done.payload);
+            match done.result {
+                Ok(n) if n >= IN_HEADER => {
+                    request.len = n;
+                    return true;
+                }
+                Ok(_) => errors += 1,
+                Err(e) => match e.raw_os_error() {
+                    // The request went away before it was read.
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    // Unmounted, or aborted.
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return false,
+                    _ => errors += 1,
+                },
+            }
+            if errors > READ_ERRORS_MAX || request.head.len() != HEAD {
+                return false;
+            }
+        }
+    }
+
+    /// Serves one request, reply included.
+    async fn serve(&self, request: &mut Request) {
+        let core = &self.core;
+        core.count(|s| s.requests += 1);
+        let Ok(h) = InHeader::parse(&request.head) else { return };
+        let no_reply = matches!(h.opcode, opcode::FORGET | opcode::BATCH_FORGET);
+        let result = self.answer(request, &h).await;
+        match result {
+            Ok(reply) => core.reply(h.unique, reply),
+            Err(_) if no_reply => {}
+            Err(e) => core.send_error(h.unique, e),
+        }
+    }
+
+    async fn answer(&self, request: &mut Request, h: &InHeader) -> Result<Reply, Errno> {
+        let mut copy = Vec::new();
+        if h.len as usize != request.len {
+            self.core.count(|s| s.refused += 1);
+            return Err(INVALID);
+        }
+        if h.opcode == opcode::WRITE {
+            // Parsed first: taking the data needs the buffers that the arguments lie beside.
+            let op = Op::parse(h.opcode, request.args(h, &mut copy)?, true)?;
+            let Op::Write { fh, offset, size, kill_suidgid } = op else { return Err(INVALID) };
+            let size_here = request.len.checked_sub(HEAD + h.ext);
+            if size_here != Some(size as usize) || !self.core.begun.get() {
+                self.core.count(|s| s.refused += 1);
+                return Err(INVALID);
+            }
+            let data = take_data(&mut request.data, size as usize);
+            let n = self.handler.write(h.node, fh, offset, data, kill_suidgid).await?;
+            return Ok(Reply::small(|s| {
+                s.u32(n);
+                s.u32(0);
+            }));
+        }
+        let parsed = request.args(h, &mut copy).and_then(|a| Op::parse(h.opcode, a, self.core.setxattr_ext.get()));
+        let op = parsed.inspect_err(|_| self.core.count(|s| s.refused += 1))?;
+        self.dispatch(h, op).await
+    }
+
+    async fn dispatch(&self, h: &InHeader, op: Op<'_>) -> Result<Reply, Errno> {
+        let (who, node, fs) = (h.caller, h.node, &self.handler);
+        if let Op::Init(i) = op {
+            return self.begin(&i);
+        }
+        if !self.core.begun.get() {
+            return Err(IO);
+        }
+        Ok(match op {
+            Op::Lookup { name } => Reply::entry(&fs.lookup(who, node, name).await?),
+            Op::Forget { count } => {
+                fs.forget(node, count);
+                Reply::Nothing
+            }
+            Op::BatchForget { list } => {
+                proto::forgets(list).for_each(|(node, count)| fs.forget(node, count));
+                Reply::Nothing
+            }
+            Op::GetAttr { fh } => {
+                let a = fs.getattr(node, fh).await?;
+                Reply::small(|s| proto::put_attr_reply(s, &a))
+            }
+            Op::Statx { fh } => {
+                let a = fs.getattr(node, fh).await?;
+                Reply::small(|s| proto::put_statx_reply(s, &a))
+            }
+            Op::SetAttr(set) => {
+                let a = fs.setattr(who, node, set).await?;
+                Reply::small(|s| proto::put_attr_reply(s, &a))
+            }
+            Op::ReadLink => Reply::Bytes(fs.readlink(node).await?),
+            Op::Symlink { name, target } => Reply::entry(&fs.symlink(who, node, name, target).await?),
+            Op::MkNod { name, mode, rdev } => Reply::entry(&fs.mknod(who, node, name, mode, rdev).await?),
+            Op::MkDir { name, mode } => Reply::entry(&fs.mkdir(who, node, name, mode).await?),
+            Op::Unlink { name } => empty(fs.unlink(who, node, name).await)?,
+            Op::RmDir { name } => empty(fs.rmdir(who, node, name).await)?,
+            Op::Rename { name, new_dir, new_name, flags } => {
+                empty(fs.rename(who, (node, name), (new_dir, new_name), flags).await)?
+            }
+            Op::Link { node: from, name } => Reply::entry(&fs.link(who, from, node, name).await?),
+            Op::Open { flags, kill_suidgid } => {
+                let o = fs.open(who, node, flags, kill_suidgid).await?;
+                Reply::small(|s| proto::put_open(s, &o))
+            }
+            Op::Create { name, mode, flags, kill_suidgid } => {
+                let (e, o) = fs.create(who, node, name, mode, flags, kill_suidgid).await?;
+                Reply::small(|s| {
+                    proto::put_entry(s, &e);
+                    proto::put_open(s, &o);
+                })
+            }
+            Op::Read { fh, offset, size } => Reply::Data(fs.read(node, fh, offset, size.min(IO_MAX as u32)).await?),
+            Op::Write { .. } => return Err(INVALID),
+            Op::StatFs => {
+                let st = fs.statfs(node).await?;
+                Reply::small(|s| proto::put_statfs(s, &st))
+            }
+            Op::Release { fh } => empty(fs.release(node, fh).await)?,
+            Op::Fsync { fh, datasync } | Op::FsyncDir { fh, datasync } => empty(fs.fsync(node, fh, datasync).await)?,
+            Op::SetXattr { name, value, flags, kill_sgid } => {
+                empty(fs.setxattr(node, name, value, flags, kill_sgid).await)?
+            }
+            Op::GetXattr { name, size } => sized(fs.getxattr(node, name).await?, size)?,
+            Op::ListXattr { size } => sized(fs.listxattr(who, node).await?, size)?,
+            Op::RemoveXattr { name } => empty(fs.removexattr(node, name).await)?,
+            Op::OpenDir => {
+                let o = fs.opendir(node).await?;
+                Reply::small(|s| proto::put_open(s, &o))
+            }
+            Op::ReadDir { fh, offset, size, plus } => {
+                let mut out = DirOut::new((size as usize).min(IO_MAX), plus);
+                fs.readdir(node, fh, offset, &mut out).await?;
+                Reply::Listing(out.into_reply())
+            }
+            Op::ReleaseDir { fh } => empty(fs.releasedir(node, fh).await)?,
+            Op::Destroy => Reply::Empty,
+            Op::Ioctl { cmd, input, out_size } => {
+                let out_size = out_size.min(SMALL_OUTPUT_MAX);
+                let out = fs.ioctl(node, cmd, input, out_size).await?;
+                if out.len() > out_size as usize {
+                    return Err(RANGE);
+                }
+                let mut body = vec![0; 16];
+                body.extend(out);
+                Reply::Bytes(body)
+            }
+            Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(node, fh, offset, len, mode).await)?,
+            Op::Lseek { fh, offset, whence } => {
+                let at = fs.lseek(node, fh, offset, whence).await?;
+                Reply::small(|s| s.u64(at))
+            }
+            Op::SyncFs => empty(fs.syncfs().await)?,
+            // Every request ends by itself; told so, the kernel does not ask again.
+            Op::Interrupt { .. } | Op::Init(_) | Op::Other => return Err(NO_SYS),
+        })
+    }
+
+    /// The first request: what both sides can do.
+    fn begin(&self, i: &Init) -> Result<Reply, Errno> {
+        let mut r = InitReply {
+            minor: proto::MINOR_MAX.min(i.minor),
+            max_readahead: i.max_readahead.max(IO_MAX as u32),
+            flags: 0,
+            max_background: MAX_BACKGROUND,
+            congestion: MAX_BACKGROUND / 4 * 3,
+            max_write: IO_MAX as u32,
+            max_pages: (IO_MAX / 4096) as u16,
+        };
+        if i.major > proto::MAJOR {
+            // It will ask again with our version.
+            return Ok(Reply::small(|s| proto::put_init(s, &r)));
+        }
+        if i.major < proto::MAJOR || i.minor < proto::MINOR_MIN || i.flags & init::MAX_PAGES == 0 {
+            return Err(Errno(libc::EPROTO));
+        }
+        if self.core.begun.replace(true) {
+            return Err(INVALID);
+        }
+        let wanted = WANTED | if self.core.writeback { init::WRITEBACK_CACHE } else { 0 };
+        r.flags = i.flags & wanted;
+        self.core.setxattr_ext.set(r.flags & init::SETXATTR_EXT != 0);
+        Ok(Reply::small(|s| proto::put_init(s, &r)))
+    }
+}
+
+fn empty(r: Result<(), Errno>) -> Result<Reply, Errno> {
+    r.map(|()| Reply::Empty)
+}
+
+/// The answer to a caller with a buffer of `size` bytes; 0 asks for the length only.
+fn sized(value: Vec<u8>, size: u32) -> Result<Reply, Errno> {
+    let len = u32::try_from(value.len()).map_err(|_| RANGE)?;
+    match size {
+        0 => Ok(Reply::small(|s| {
+            s.u32(len);
+            s.u32(0);
+        })),
+        _ if len > size => Err(RANGE),
+        _ => Ok(Reply::Bytes(value)),
+    }
+}

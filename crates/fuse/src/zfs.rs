@@ -1,0 +1,493 @@
+//! The handler that serves a file system of a pool.
+//!
+//! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
+//! handles are 0. What the kernel may remember, and for how long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
+//!
+//! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-user-id bits and capabilities from a file that
+//! somebody without the right to keep them writes to; it says when.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ErrorKind, ObjectId, Result, WallTime};
+use bdev::Bytes;
+use rt::Rt;
+use zpl::{Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, ioc_flags};
+
+use crate::dir::DirOut;
+use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
+use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
+use crate::mounted::{MountOpts, Mounted, mount_handler};
+use crate::proto::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
+use crate::wire::{Fields, Put};
+
+/// How long the kernel may remember what only it changes.
+const LONG: Duration = Duration::from_secs(3600);
+/// How long it may remember attributes of what was changed of late.
+const SHORT: Duration = Duration::from_secs(1);
+/// A change is of late for so many seconds: longer than its txg takes to sync.
+const SETTLED_AFTER_SECS: i64 = 60;
+/// Entries that one step of a listing asks for at most.
+const LIST_STEP_MAX: usize = 512;
+/// Bytes of a name by which a listing guesses how many entries fit.
+const NAME_GUESS: usize = 12;
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+const ANY_EXEC: u32 = 0o111;
+
+/// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever ([`Mounted::ended`]), the file
+/// system is still in use: ending that ([`Zfs::unmount`]) is the caller's.
+pub async fn mount(rt: &Rt, zfs: Rc<Zfs>, mountpoint: &Path, opts: MountOpts) -> Result<Rc<Mounted>> {
+    let readonly = opts.readonly || zfs.opts().readonly;
+    let handler = ZfsHandler::new(rt, zfs);
+    mount_handler(rt, handler, mountpoint, MountOpts { readonly, ..opts }).await
+}
+
+/// The kernel may remember attributes for long, but for the space a file takes: that is known only when its last change
+/// is on disk, and the kernel does not hear of that.
+fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
+    if now.secs.saturating_sub(ctime.secs) > SETTLED_AFTER_SECS { LONG } else { SHORT }
+}
+
+/// The mode without what lets a program run as its owner, if it has that.
+fn without_suidgid(mode: u32) -> Option<u32> {
+    let mut new = mode & !S_ISUID;
+    if mode & S_IXGRP != 0 {
+        new &= !S_ISGID;
+    }
+    (new != mode).then_some(new & 0o7777)
+}
+
+pub(crate) struct ZfsHandler {
+    rt: Rt,
+    zfs: Rc<Zfs>,
+    root: ObjectId,
+    /// How long the kernel may remember what a name leads to, or that it leads nowhere. Only where different names are
+    /// different: where `a` is also `A` the kernel does not know that removing one removes the other.
+    names_ttl: Duration,
+}
+
+impl ZfsHandler {
+    pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>) -> ZfsHandler {
+        let names_ttl = if zfs.names_are_exact() { LONG } else { Duration::ZERO };
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl }
+    }
+
+    fn obj(&self, node: u64) -> ObjectId {
+        if node == ROOT_NODE { self.root } else { ObjectId(node) }
+    }
+
+    fn node(&self, obj: ObjectId) -> u64 {
+        if obj == self.root { ROOT_NODE } else { obj.0 }
+    }
+
+    fn attr(&self, a: &zpl::Attr) -> Attr {
+        let t = |t: WallTime| Time { secs: t.secs, nanos: t.nanos };
+        Attr {
+            ino: a.obj.0,
+            size: a.size,
+            blocks: a.blocks,
+            atime: t(a.atime),
+            mtime: t(a.mtime),
+            ctime: t(a.ctime),
+            crtime: t(a.crtime),
+            mode: a.mode,
+            nlink: a.nlink,
+            uid: a.uid,
+            gid: a.gid,
+            // As Linux keeps device numbers in its kernel: 20 bits of minor number.
+            rdev: ((a.rdev >> 20) as u32 & 0xfff, a.rdev as u32 & 0xf_ffff),
+            blksize: a.blksize,
+            ttl: attr_ttl(self.rt.wall_clock(), a.ctime),
+        }
+    }
+
+    fn entry(&self, a: &zpl::Attr) -> Entry {
+        Entry { node: self.node(a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(a) }
+    }
+
+    /// Takes from a file what lets it run as its owner or with capabilities.
+    async fn kill_privileges(&self, obj: ObjectId) -> Result<(), Errno> {
+        let a = self.zfs.getattr(obj).await?;
+        if a.kind != FileKind::File {
+            return Ok(());
+        }
+        if let Some(mode) = without_suidgid(a.mode) {
+            self.zfs.setattr(obj, zpl::SetAttr { mode: Some(mode), ..zpl::SetAttr::default() }).await?;
+        }
+        if a.mode & ANY_EXEC != 0 && self.zfs.getxattr(obj, CAPABILITY).await.is_ok() {
+            self.zfs.removexattr(obj, CAPABILITY).await?;
+        }
+        Ok(())
+    }
+
+    async fn truncate(&self, obj: ObjectId) -> Result<(), Errno> {
+        self.zfs.setattr(obj, zpl::SetAttr { size: Some(0), ..zpl::SetAttr::default() }).await?;
+        Ok(())
+    }
+
+    async fn opened(&self, obj: ObjectId, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
+        self.zfs.open_file(obj).await?;
+        if flags & libc::O_TRUNC as u32 != 0 {
+            let mut done = Ok(());
+            if kill_suidgid {
+                done = self.kill_privileges(obj).await;
+            }
+            if done.is_ok() {
+                done = self.truncate(obj).await;
+            }
+            if let Err(e) = done {
+                self.zfs.release(obj).await;
+                return Err(e);
+            }
+        }
+        Ok(Opened { fh: 0, flags: FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES })
+    }
+}
+
+const CAPABILITY: &[u8] = b"security.capability";
+
+fn cred(caller: Caller) -> Cred {
+    Cred::new(caller.uid, caller.gid)
+}
+
+/// Names of attributes that are there: those of the kernel's own access control lists are not.
+fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
+    if name.starts_with(b"system.") { Err(NOT_SUPPORTED) } else { Ok(()) }
+}
+
+impl Handler for ZfsHandler {
+    async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        if name == b"." {
+            // Asked of anything, when a file handle of NFS is opened.
+            return Ok(self.entry(&self.zfs.getattr(self.obj(parent)).await?));
+        }
+        match self.zfs.lookup(self.obj(parent), name).await {
+            Ok(a) => Ok(self.entry(&a)),
+            // That a name is free is worth remembering, too.
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.names_ttl.is_zero() => {
+                Ok(Entry { ttl: self.names_ttl, ..Entry::default() })
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn getattr(&self, node: u64, _: Option<u64>) -> Result<Attr, Errno> {
+        Ok(self.attr(&self.zfs.getattr(self.obj(node)).await?))
+    }
+
+    async fn setattr(&self, _: Caller, node: u64, set: SetAttr) -> Result<Attr, Errno> {
+        let obj = self.obj(node);
+        let time = |t: SetTime| match t {
+            SetTime::Now => zpl::SetTime::Now,
+            SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
+        };
+        if set.kill_suidgid {
+            self.kill_privileges(obj).await?;
+        }
+        let set = zpl::SetAttr {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            size: set.size,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+        };
+        if set == zpl::SetAttr::default() {
+            return self.getattr(node, None).await;
+        }
+        Ok(self.attr(&self.zfs.setattr(obj, set).await?))
+    }
+
+    async fn readlink(&self, node: u64) -> Result<Vec<u8>, Errno> {
+        Ok(self.zfs.readlink(self.obj(node)).await?)
+    }
+
+    async fn symlink(&self, who: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
+        Ok(self.entry(&self.zfs.symlink(self.obj(parent), name, target, &cred(who)).await?))
+    }
+
+    async fn mknod(
+        &self,
+        who: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        (major, minor): (u32, u32),
+    ) -> Result<Entry, Errno> {
+        let rdev = u64::from(major) << 20 | u64::from(minor);
+        Ok(self.entry(&self.zfs.mknod(self.obj(parent), name, mode, rdev, &cred(who)).await?))
+    }
+
+    async fn mkdir(&self, who: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Entry, Errno> {
+        Ok(self.entry(&self.zfs.mkdir(self.obj(parent), name, mode, &cred(who)).await?))
+    }
+
+    async fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        Ok(self.zfs.unlink(self.obj(parent), name).await?)
+    }
+
+    async fn rmdir(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        Ok(self.zfs.rmdir(self.obj(parent), name).await?)
+    }
+
+    async fn rename(&self, _: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+            return Err(INVALID);
+        }
+        let how = RenameFlags {
+            noreplace: flags & libc::RENAME_NOREPLACE != 0,
+            exchange: flags & libc::RENAME_EXCHANGE != 0,
+        };
+        Ok(self.zfs.rename(self.obj(from.0), from.1, self.obj(to.0), to.1, how).await?)
+    }
+
+    async fn link(&self, _: Caller, node: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        Ok(self.entry(&self.zfs.link(self.obj(node), self.obj(parent), name).await?))
+    }
+
+    async fn open(&self, _: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
+        self.opened(self.obj(node), flags, kill_suidgid).await
+    }
+
+    async fn create(
+        &self,
+        who: Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<(Entry, Opened), Errno> {
+        let exclusive = flags & libc::O_EXCL as u32 != 0;
+        let mut a = self.zfs.create(self.obj(parent), name, mode, &cred(who), exclusive).await?;
+        let opened = self.opened(a.obj, flags, kill_suidgid).await?;
+        if flags & libc::O_TRUNC as u32 != 0 {
+            a = self.zfs.getattr(a.obj).await?;
+        }
+        Ok((self.entry(&a), opened))
+    }
+
+    async fn read(&self, node: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+        Ok(self.zfs.read(self.obj(node), offset, size.into()).await?)
+    }
+
+    async fn write(&self, node: u64, _: u64, offset: u64, data: Vec<Bytes>, kill_suidgid: bool) -> Result<u32, Errno> {
+        let obj = self.obj(node);
+        if kill_suidgid {
+            self.kill_privileges(obj).await?;
+        }
+        let (n, _) = self.zfs.write(obj, offset, data, false).await?;
+        u32::try_from(n).map_err(|_| INVALID)
+    }
+
+    async fn statfs(&self, _: u64) -> Result<StatFs, Errno> {
+        let s = self.zfs.statfs();
+        Ok(StatFs {
+            blocks: s.blocks,
+            bfree: s.free,
+            bavail: s.avail,
+            files: s.files,
+            ffree: s.ffree,
+            bsize: s.bsize,
+            namelen: s.namelen,
+            frsize: s.frsize,
+        })
+    }
+
+    async fn release(&self, node: u64, _: u64) -> Result<(), Errno> {
+        self.zfs.release(self.obj(node)).await;
+        Ok(())
+    }
+
+    async fn fsync(&self, node: u64, _: u64, _: bool) -> Result<(), Errno> {
+        Ok(self.zfs.fsync(self.obj(node)).await?)
+    }
+
+    async fn readdir(&self, node: u64, _: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
+        let dir = self.obj(node);
+        let mut at = offset;
+        loop {
+            let step = out.room(NAME_GUESS).clamp(1, LIST_STEP_MAX);
+            if out.plus() {
+                let list = self.zfs.readdirplus(dir, at, step).await?;
+                for e in &list {
+                    let entry = e.attr.as_ref().map(|a| self.entry(a));
+                    let (e, dtype) = (&e.entry, e.entry.kind as u8);
+                    if !out.push(&e.name, e.obj.0, dtype, e.next_cookie, entry.as_ref()) {
+                        return Ok(());
+                    }
+                    at = e.next_cookie;
+                }
+                if list.is_empty() {
+                    return Ok(());
+                }
+            } else {
+                let list = self.zfs.readdir(dir, at, step).await?;
+                for e in &list {
+                    if !out.push(&e.name, e.obj.0, e.kind as u8, e.next_cookie, None) {
+                        return Ok(());
+                    }
+                    at = e.next_cookie;
+                }
+                if list.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn setxattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32, _: bool) -> Result<(), Errno> {
+        check_xattr_name(name)?;
+        let how = match flags as i32 {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return Err(INVALID),
+        };
+        Ok(self.zfs.setxattr(self.obj(node), name, value, how).await?)
+    }
+
+    async fn getxattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        check_xattr_name(name)?;
+        Ok(self.zfs.getxattr(self.obj(node), name).await?)
+    }
+
+    async fn listxattr(&self, caller: Caller, node: u64) -> Result<Vec<u8>, Errno> {
+        let mut out = Vec::new();
+        for name in self.zfs.listxattr(self.obj(node)).await? {
+            // Others of the kernel's file systems show these to root only.
+            if caller.uid != 0 && name.starts_with(b"trusted.") {
+                continue;
+            }
+            out.extend_from_slice(&name);
+            out.push(0);
+        }
+        Ok(out)
+    }
+
+    async fn removexattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        check_xattr_name(name)?;
+        Ok(self.zfs.removexattr(self.obj(node), name).await?)
+    }
+
+    async fn fallocate(&self, node: u64, _: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {
+        let keep_size = mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let what = match mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => Fallocate::Allocate { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Fallocate::PunchHole,
+            libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
+            _ => return Err(NOT_SUPPORTED),
+        };
+        Ok(self.zfs.fallocate(self.obj(node), what, offset, len).await?)
+    }
+
+    async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+        let found = match whence as i32 {
+            libc::SEEK_DATA => self.zfs.seek_data(self.obj(node), offset).await?,
+            libc::SEEK_HOLE => self.zfs.seek_hole(self.obj(node), offset).await?,
+            _ => return Err(INVALID),
+        };
+        found.ok_or(Errno(libc::ENXIO))
+    }
+
+    async fn syncfs(&self) -> Result<(), Errno> {
+        Ok(self.zfs.sync_all().await?)
+    }
+
+    async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
+        let obj = self.obj(node);
+        let mut f = Fields::new(input);
+        let mut out = Vec::new();
+        match cmd {
+            FS_IOC_GETFLAGS => out.u32(self.zfs.get_flags(obj).await?),
+            FS_IOC_SETFLAGS => self.zfs.set_flags(obj, f.u32()?).await?,
+            FS_IOC_FSGETXATTR => {
+                let a = self.zfs.getattr(obj).await?;
+                out.u32(to_xflags(a.ioc_flags()));
+                out.zeros(8);
+                out.u32(a.projid);
+                out.zeros(12);
+            }
+            FS_IOC_FSSETXATTR => {
+                let xflags = f.u32()?;
+                f.skip(8)?;
+                let projid = f.u32()?;
+                let a = self.zfs.getattr(obj).await?;
+                if projid != a.projid {
+                    self.zfs.set_project(obj, projid).await?;
+                }
+                let flags = from_xflags(xflags).ok_or(NOT_SUPPORTED)?;
+                if flags != a.ioc_flags() {
+                    self.zfs.set_flags(obj, flags).await?;
+                }
+            }
+            _ => return Err(NOT_TTY),
+        }
+        Ok(out)
+    }
+
+    async fn opendir(&self, node: u64) -> Result<Opened, Errno> {
+        if self.zfs.getattr(self.obj(node)).await?.kind != FileKind::Dir {
+            return Err(Errno(libc::ENOTDIR));
+        }
+        Ok(Opened::default())
+    }
+}
+
+/// `_IOR('f', 1, long)` of `linux/fs.h`.
+const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
+/// `_IOW('f', 2, long)`.
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+/// `_IOR('X', 31, struct fsxattr)`.
+const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+/// `_IOW('X', 32, struct fsxattr)`.
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+/// Flags of `struct fsxattr` and what they are as flags of `FS_IOC_GETFLAGS`.
+const XFLAGS: [(u32, u32); 4] = [
+    (0x8, ioc_flags::IMMUTABLE),
+    (0x10, ioc_flags::APPEND),
+    (0x80, ioc_flags::NODUMP),
+    (0x200, ioc_flags::PROJINHERIT),
+];
+
+fn to_xflags(flags: u32) -> u32 {
+    XFLAGS.iter().filter(|(_, f)| flags & f != 0).map(|(x, _)| x).sum()
+}
+
+fn from_xflags(xflags: u32) -> Option<u32> {
+    let known: u32 = XFLAGS.iter().map(|(x, _)| x).sum();
+    (xflags & !known == 0).then(|| XFLAGS.iter().filter(|(x, _)| xflags & x != 0).map(|(_, f)| f).sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_remembered_once_they_are_settled() {
+        let at = |secs| WallTime { secs, nanos: 0 };
+        assert_eq!(attr_ttl(at(1000), at(999)), SHORT);
+        assert_eq!(attr_ttl(at(1000), at(5000)), SHORT, "a time in the future");
+        assert_eq!(attr_ttl(at(1000), at(100)), LONG);
+        assert_eq!(attr_ttl(at(i64::MAX), at(i64::MIN)), LONG);
+    }
+
+    #[test]
+    fn privileges() {
+        assert_eq!(without_suidgid(0o100_755), None);
+        assert_eq!(without_suidgid(0o104_755), Some(0o755));
+        assert_eq!(without_suidgid(0o106_755), Some(0o755));
+        assert_eq!(without_suidgid(0o102_644), None, "mandatory locking, not a privilege");
+    }
+
+    #[test]
+    fn flags() {
+        assert_eq!(to_xflags(0x30), 0x18);
+        assert_eq!(from_xflags(0x208), Some(0x2000_0010));
+        assert_eq!(from_xflags(0x1), None);
+    }
+}

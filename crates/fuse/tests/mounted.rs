@@ -1,0 +1,460 @@
+//! A real mount of a real pool, used through system calls. Skipped, and saying so, where there is no FUSE.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+use base::{ErrorKind, Nanos};
+use bdev::{BlockDev, MemDev};
+use dsl::props::PropValue;
+use fuse::{MountOpts, Mounted};
+use host::{BackendChoice, Engine, EngineConfig, TempDir};
+use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
+use zpl::{Case, FsCreateProps, InitOwner, Zfs, init_fs};
+
+/// Whether mounts can be made here: only root can without a helper.
+fn can_mount() -> bool {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let can = device.is_ok() && host::effective_uid() == 0;
+    if !can {
+        eprintln!("SKIPPED: no /dev/fuse that root may use: nothing was mounted, nothing was tested");
+    }
+    can
+}
+
+struct Setup {
+    backend: BackendChoice,
+    fs: FsCreateProps,
+    mount: MountOpts,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { backend: BackendChoice::Auto, fs: FsCreateProps::default(), mount: MountOpts::default() }
+    }
+}
+
+async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs>, Rc<Mounted>) {
+    let dev = Rc::new(MemDev::new(rt, 512 << 20));
+    let props = [("xattr", 2), ("compression", 15), ("atime", 1), ("relatime", 1)];
+    let spec = PoolSpec {
+        name: "tank".into(),
+        devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }],
+        ashift: Some(12),
+        features: ondisk::feature::default_features(),
+        comment: None,
+        fs_props: props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
+        init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time: rt.wall_clock() }, setup.fs),
+    };
+    let mut opts = EngineOpts::for_memory(1 << 30);
+    opts.arc_max = 64 << 20;
+    let pool = Pool::create(rt.clone(), spec, opts).await.unwrap();
+    let ds = pool.dsl().find("tank").unwrap();
+    let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
+    let opts = MountOpts { fsname: "tank".into(), ..setup.mount };
+    let m = fuse::mount(rt, zfs.clone(), dir, opts).await.unwrap();
+    (pool, zfs, m)
+}
+
+/// Runs `client` on a thread of its own beside an engine that serves the mount it is given.
+fn with_mount(setup: Setup, client: impl FnOnce(PathBuf) + Send + 'static) {
+    if !can_mount() {
+        return;
+    }
+    let dir = TempDir::new("fuse").unwrap();
+    let engine = Engine::new(EngineConfig { backend: setup.backend, ..EngineConfig::default() }).unwrap();
+    let rt = engine.rt();
+    engine.block_on(async {
+        let path = fs::canonicalize(dir.path()).unwrap();
+        let (pool, zfs, m) = mounted(&rt, &path, setup).await;
+        let theirs = path.clone();
+        let result = host::blocking(move || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client(theirs))));
+        let result = result.await.unwrap();
+        let busy = m.unmount(false, false).await;
+        if let Err(panic) = result {
+            let _ = m.unmount(true, true).await;
+            std::panic::resume_unwind(panic);
+        }
+        busy.unwrap();
+        assert!(!m.is_alive());
+        m.ended().await;
+        m.unmount(false, false).await.unwrap();
+        assert_eq!(m.stats().refused, 0);
+        assert_eq!(zfs.open_objects(), 0, "what was opened was released");
+        zfs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
+
+fn os_error(r: std::io::Result<impl Sized>) -> i32 {
+    r.err().expect("an error").raw_os_error().expect("of the system")
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut z = seed;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        z = z.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(&z.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+#[test]
+fn names() {
+    with_mount(Setup::default(), |root| {
+        let list = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = list.lines().find(|l| l.contains(root.to_str().unwrap())).unwrap();
+        assert!(line.starts_with("tank ") && line.contains(" fuse.zfs rw,"), "{line}");
+        let p = |s: &str| root.join(s);
+        fs::create_dir(p("d")).unwrap();
+        fs::write(p("d/a"), "one").unwrap();
+        assert_eq!(os_error(fs::create_dir(p("d/a"))), libc::EEXIST);
+        assert_eq!(os_error(fs::remove_dir(p("d"))), libc::ENOTEMPTY);
+        assert_eq!(os_error(fs::read(p("none"))), libc::ENOENT);
+        assert_eq!(os_error(fs::read(p("d/a/b"))), libc::ENOTDIR);
+        assert_eq!(os_error(File::create(p(&"n".repeat(256)))), libc::ENAMETOOLONG);
+        fs::rename(p("d/a"), p("b")).unwrap();
+        fs::hard_link(p("b"), p("d/c")).unwrap();
+        let (b, c) = (fs::metadata(p("b")).unwrap(), fs::metadata(p("d/c")).unwrap());
+        assert_eq!((b.ino(), b.nlink()), (c.ino(), 2));
+        symlink("d/c", p("l")).unwrap();
+        assert_eq!(fs::read_link(p("l")).unwrap(), Path::new("d/c"));
+        assert_eq!(fs::read_to_string(p("l")).unwrap(), "one");
+        fs::write(p("x"), "two").unwrap();
+        fs::rename(p("x"), p("b")).unwrap();
+        assert_eq!(fs::read_to_string(p("b")).unwrap(), "two");
+        assert_eq!(fs::metadata(p("d/c")).unwrap().nlink(), 1);
+        // Without a name but open.
+        let mut f = OpenOptions::new().read(true).write(true).open(p("d/c")).unwrap();
+        fs::remove_file(p("d/c")).unwrap();
+        assert_eq!(f.metadata().unwrap().nlink(), 0);
+        f.seek(SeekFrom::End(0)).unwrap();
+        f.write_all(b" more").unwrap();
+        f.rewind().unwrap();
+        let mut s = String::new();
+        f.read_to_string(&mut s).unwrap();
+        assert_eq!(s, "one more");
+        drop(f);
+        fs::remove_dir(p("d")).unwrap();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 2);
+        // Special files.
+        let mk = Command::new("sh")
+            .args(["-c", "mkfifo f && mknod n c 1 3 && mknod big b 259 70000"])
+            .current_dir(&root)
+            .status();
+        assert!(mk.unwrap().success());
+        assert!(fs::metadata(p("f")).unwrap().file_type().is_fifo());
+        let n = fs::metadata(p("n")).unwrap();
+        assert!(n.file_type().is_char_device());
+        assert_eq!(n.rdev(), libc::makedev(1, 3));
+        assert_eq!(fs::metadata(p("big")).unwrap().rdev(), libc::makedev(259, 70_000));
+        File::open(p("n")).expect("/dev/null by another name");
+    });
+}
+
+#[test]
+fn rename_without_replacing_and_exchange() {
+    with_mount(Setup::default(), |root| {
+        let (a, b) = (root.join("a"), root.join("b"));
+        fs::write(&a, "a").unwrap();
+        fs::write(&b, "b").unwrap();
+        // What coreutils have for renameat2.
+        let mv = |args: &[&str]| Command::new("mv").args(args).arg(&a).arg(&b).output().unwrap();
+        mv(&["-n"]);
+        assert_eq!(fs::read_to_string(&b).unwrap(), "b");
+        let swapped = mv(&["--exchange"]);
+        if swapped.status.success() {
+            assert_eq!((fs::read_to_string(&a).unwrap(), fs::read_to_string(&b).unwrap()), ("b".into(), "a".into()));
+        } else {
+            eprintln!("SKIPPED: this mv cannot exchange");
+        }
+    });
+}
+
+fn data_of_all_sizes(root: &Path) {
+    let path = root.join("data");
+    let f = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let all = pattern(9 << 20, 3);
+    // Aligned and not, small and large: all become one file.
+    let mut at = 0;
+    for (i, len) in [1, 4095, 4096, 131_072, 1 << 20, 3, 999_999, 2 << 20, 70_000, 1 << 20].iter().cycle().enumerate() {
+        let end = (at + len).min(all.len());
+        f.write_all_at(&all[at..end], at as u64).unwrap();
+        at = end;
+        if at == all.len() {
+            break;
+        }
+        assert!(i < 1000);
+    }
+    f.sync_all().unwrap();
+    assert_eq!(f.metadata().unwrap().len(), all.len() as u64);
+    assert!(fs::read(&path).unwrap() == all);
+    // Past the kernel's cache, too.
+    let direct = OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let mut buf = vec![0; 3 << 20];
+    direct.read_exact_at(&mut buf, 123 * 4096).unwrap();
+    assert!(buf == all[123 * 4096..][..3 << 20]);
+    direct.write_all_at(&all[..1 << 20], 512).unwrap();
+    f.read_exact_at(&mut buf[..1 << 20], 512).unwrap();
+    assert!(buf[..1 << 20] == all[..1 << 20]);
+    // Shorter, longer, holes.
+    f.set_len(1000).unwrap();
+    f.set_len(5000).unwrap();
+    let mut want = vec![0; 5000];
+    want[..512].copy_from_slice(&all[..512]);
+    want[512..1000].copy_from_slice(&all[..488]);
+    assert!(fs::read(&path).unwrap() == want);
+    f.write_all_at(b"end", 1 << 40).unwrap();
+    f.sync_data().unwrap();
+    assert_eq!(f.metadata().unwrap().len(), (1 << 40) + 3);
+    let mut hole = [1; 4096];
+    f.read_exact_at(&mut hole, 1 << 30).unwrap();
+    assert_eq!(hole, [0; 4096]);
+    let mut appended = OpenOptions::new().append(true).open(&path).unwrap();
+    appended.write_all(b"!").unwrap();
+    assert_eq!(f.metadata().unwrap().len(), (1 << 40) + 4);
+    drop(OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
+    assert_eq!(f.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn data() {
+    with_mount(Setup::default(), |root| data_of_all_sizes(&root));
+}
+
+#[test]
+fn data_without_io_uring() {
+    let setup = Setup { backend: BackendChoice::Threads, ..Setup::default() };
+    with_mount(setup, |root| data_of_all_sizes(&root));
+}
+
+#[test]
+fn data_with_writeback() {
+    let mount = MountOpts { writeback: true, ..MountOpts::default() };
+    with_mount(Setup { mount, ..Setup::default() }, |root| data_of_all_sizes(&root));
+}
+
+#[test]
+fn large_directories() {
+    with_mount(Setup::default(), |root| {
+        let dir = root.join("many");
+        fs::create_dir(&dir).unwrap();
+        let names: BTreeSet<String> = (0..10_000).map(|i| format!("file-{i:05}{}", "x".repeat(i % 60))).collect();
+        for n in &names {
+            File::create(dir.join(n)).unwrap();
+        }
+        let list = || -> BTreeSet<String> {
+            let list: Vec<String> =
+                fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            let set: BTreeSet<String> = list.iter().cloned().collect();
+            assert_eq!(set.len(), list.len(), "nothing comes twice");
+            set
+        };
+        assert_eq!(list(), names);
+        // With attributes, which makes the kernel ask for both at once.
+        let sizes: u64 = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().metadata().unwrap().nlink()).sum();
+        assert_eq!(sizes, 10_000);
+        // Removing while listing misses nothing that stays.
+        let mut gone = BTreeSet::new();
+        for e in fs::read_dir(&dir).unwrap() {
+            let name = e.unwrap().file_name().into_string().unwrap();
+            if gone.len() < 5000 {
+                fs::remove_file(dir.join(&name)).unwrap();
+                gone.insert(name);
+            }
+        }
+        assert_eq!(list(), names.difference(&gone).cloned().collect());
+        assert_eq!(os_error(fs::remove_dir(&dir)), libc::ENOTEMPTY);
+        fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+#[test]
+fn attributes() {
+    with_mount(Setup::default(), |root| {
+        let path = root.join("f");
+        fs::write(&path, "#!/bin/sh\necho ran\n").unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        let ran = Command::new(&path).output().unwrap();
+        assert_eq!(ran.stdout, b"ran\n");
+        let f = File::options().write(true).open(&path).unwrap();
+        let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_007, 123_456_789);
+        f.set_times(fs::FileTimes::new().set_modified(time).set_accessed(time)).unwrap();
+        let m = f.metadata().unwrap();
+        assert_eq!((m.mtime(), m.mtime_nsec(), m.atime_nsec()), (1_000_000_007, 123_456_789, 123_456_789));
+        assert!(m.created().unwrap() > time, "the creation time is told");
+        std::os::unix::fs::chown(&path, Some(1234), Some(567)).unwrap();
+        let m = fs::metadata(&path).unwrap();
+        assert_eq!((m.uid(), m.gid(), m.mode() & 0o7777), (1234, 567, 0o755));
+        // A change of owner takes the set-user-id bit, a write of a stranger too.
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o6777)).unwrap();
+        std::os::unix::fs::chown(&path, Some(1235), None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o4777)).unwrap();
+        let as_nobody = |script: &str| {
+            use std::os::unix::process::CommandExt;
+            Command::new("sh").args(["-c", script]).current_dir("/").env("F", &path).uid(65534).gid(65534).status()
+        };
+        fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).unwrap();
+        if as_nobody("echo x >> \"$F\"").unwrap().success() {
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777);
+        } else {
+            eprintln!("SKIPPED: others cannot reach the temporary folder");
+        }
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        assert!(!as_nobody("cat \"$F\" 2>/dev/null").unwrap().success(), "the kernel checks permissions");
+    });
+}
+
+#[test]
+fn extended_attributes() {
+    with_mount(Setup::default(), |root| {
+        let path = root.join("f");
+        fs::write(&path, "").unwrap();
+        let py = r#"
+import os, sys, errno
+p = sys.argv[1]
+os.setxattr(p, "user.a", b"1")
+os.setxattr(p, "user.big", b"x" * 60000)
+os.setxattr(p, "trusted.t", b"t")
+assert os.getxattr(p, "user.a") == b"1"
+assert os.getxattr(p, "user.big") == b"x" * 60000
+assert sorted(os.listxattr(p)) == ["trusted.t", "user.a", "user.big"], os.listxattr(p)
+def err(f, want):
+    try: f()
+    except OSError as e:
+        assert e.errno == want, e
+        return
+    assert False, "no error"
+err(lambda: os.getxattr(p, "user.none"), errno.ENODATA)
+err(lambda: os.removexattr(p, "user.none"), errno.ENODATA)
+err(lambda: os.setxattr(p, "user.a", b"2", os.XATTR_CREATE), errno.EEXIST)
+err(lambda: os.setxattr(p, "user.n", b"2", os.XATTR_REPLACE), errno.ENODATA)
+os.setxattr(p, "user.a", b"", os.XATTR_REPLACE)
+assert os.getxattr(p, "user.a") == b""
+os.removexattr(p, "user.big")
+assert sorted(os.listxattr(p)) == ["trusted.t", "user.a"]
+d = os.open(p, os.O_RDWR)
+os.posix_fallocate(d, 0, 10)
+os.pwrite(d, b"data", 1 << 20)
+os.fsync(d)
+assert os.lseek(d, 0, os.SEEK_DATA) <= 1 << 20
+err(lambda: os.lseek(d, (1 << 20) + 4, os.SEEK_DATA), errno.ENXIO)
+assert os.lseek(d, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 4
+import mmap
+m = mmap.mmap(d, 4096, offset=1 << 20 if False else 0)
+m[0:5] = b"mmap!"
+m.flush()
+assert os.pread(d, 5, 0) == b"mmap!"
+m.close()
+assert open(p, "rb").read(5) == b"mmap!"
+s = os.statvfs(p)
+assert s.f_bsize == 131072 and s.f_frsize == 512 and s.f_namemax == 255, s
+assert s.f_bavail > 100000 and s.f_files > 1000
+os.close(d)
+"#;
+        match Command::new("python3").args(["-c", py]).arg(&path).status() {
+            Ok(s) => assert!(s.success()),
+            Err(_) => eprintln!("SKIPPED: no python3"),
+        }
+    });
+}
+
+#[test]
+fn many_at_once() {
+    with_mount(Setup::default(), |root| {
+        std::thread::scope(|s| {
+            for t in 0..8 {
+                let root = &root;
+                s.spawn(move || {
+                    let dir = root.join(format!("t{t}"));
+                    fs::create_dir(&dir).unwrap();
+                    for i in 0..40 {
+                        let (path, data) = (dir.join(format!("{i}")), pattern(20_000 + i * 1000, t * 100 + i as u64));
+                        fs::write(&path, &data).unwrap();
+                        if i % 10 == 0 {
+                            File::open(&path).unwrap().sync_all().unwrap();
+                        }
+                        assert!(fs::read(&path).unwrap() == data);
+                        if i % 3 == 0 {
+                            fs::rename(&path, root.join(format!("{t}-{i}"))).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 8 + 8 * 14);
+    });
+}
+
+#[test]
+fn names_without_case() {
+    let fs_props = FsCreateProps { casesensitivity: Case::Insensitive, ..FsCreateProps::default() };
+    with_mount(Setup { fs: fs_props, ..Setup::default() }, |root| {
+        let p = |s: &str| root.join(s);
+        assert!(!p("README").exists());
+        fs::write(p("readme"), "x").unwrap();
+        assert!(p("README").exists() && p("ReadMe").exists());
+        fs::remove_file(p("ReadMe")).unwrap();
+        assert!(!p("README").exists() && !p("readme").exists());
+    });
+}
+
+#[test]
+fn mounts_end() {
+    if !can_mount() {
+        return;
+    }
+    let engine = Engine::new(EngineConfig::default()).unwrap();
+    let rt = engine.rt();
+    let dir = TempDir::new("fuse").unwrap();
+    let path = fs::canonicalize(dir.path()).unwrap();
+    engine.block_on(async {
+        let none = MountOpts::default();
+        // Busy, then not.
+        let (_pool, zfs, m) = mounted(&rt, &path, Setup::default()).await;
+        let f = path.join("open");
+        let file = host::blocking(move || File::create(f).unwrap()).await.unwrap();
+        assert_eq!(m.unmount(false, false).await.unwrap_err().kind(), ErrorKind::Busy);
+        assert!(m.is_alive());
+        // Lazily: gone from the tree, alive until the file is closed.
+        m.unmount(true, false).await.unwrap();
+        assert!(rt.timeout(Nanos::from_ms(20), m.ended()).await.is_none());
+        host::blocking(move || {
+            file.write_all_at(b"still there", 0).unwrap();
+            drop(file);
+        })
+        .await
+        .unwrap();
+        m.ended().await;
+        assert!(!m.is_alive());
+        // Again, read-only, and of the plain type; ended from outside.
+        zfs.unmount().await.unwrap();
+        let ds = _pool.dsl().find("tank").unwrap();
+        let zfs = Zfs::open(&ds, zpl::MountOpts { readonly: true, ..zpl::MountOpts::from_props(&ds) }).await.unwrap();
+        let m = fuse::mount(&rt, zfs.clone(), &path, MountOpts { subtype: None, ..none.clone() }).await.unwrap();
+        let theirs = path.clone();
+        host::blocking(move || {
+            assert_eq!(fs::read(theirs.join("open")).unwrap(), b"still there");
+            assert_eq!(os_error(File::create(theirs.join("new"))), libc::EROFS);
+            let list = fs::read_to_string("/proc/self/mounts").unwrap();
+            let line = list.lines().find(|l| l.contains(theirs.to_str().unwrap())).unwrap();
+            assert!(line.contains(" fuse ro,"), "{line}");
+            assert!(Command::new("umount").arg(&theirs).status().unwrap().success());
+        })
+        .await
+        .unwrap();
+        m.ended().await;
+        zfs.unmount().await.unwrap();
+        // Nothing to mount on.
+        let nowhere = fuse::mount(&rt, zfs, &path.join("none"), none).await;
+        assert_eq!(nowhere.err().unwrap().kind(), ErrorKind::NotFound);
+    });
+}
