@@ -1,0 +1,279 @@
+//! Power cuts: one recorded run, cut at every completion of any of its devices.
+//!
+//! A workload with a txg every few operations runs on disks with a volatile cache, and all that reaches them is logged. For each completion the disks are then put together
+//! as a power cut at that moment may leave them: of what was not flushed some writes are kept, some lost, some torn. Each of these images is imported, read-only and for
+//! writing, and must hold exactly one state: that of the txg in its uberblock.
+//!
+//! * *lost*: it is older than a txg whose sync had ended by then;
+//! * *future*: it is younger than any txg whose sync had begun;
+//! * *torn*: it does not import, or is not the state of its txg.
+//!
+//! To which txg an operation belongs is known from the open txg before and after it. If the two differ, either is taken; the workload of this profile does nothing that
+//! needs several transactions for one visible change.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use base::{Nanos, Txg};
+use sim::{DiskImage, DiskLog};
+
+use crate::campaign::{drive, panic_text};
+use crate::judge::{self, Verdict};
+use crate::lab::{Lab, Layout};
+use crate::model::PoolModel;
+use crate::workload::{Profile, Runner};
+use crate::{Check, Fault, tree};
+
+/// A recorded run.
+pub struct Recording {
+    /// What happened to each disk.
+    pub logs: Vec<DiskLog>,
+    /// The disks at the end.
+    pub images: Vec<DiskImage>,
+    /// The devices and limits.
+    pub layout: Layout,
+    /// (Open txg before, open txg after, state after) of every operation, in order; the first is the state at the beginning.
+    ops: Vec<(Txg, Txg, PoolModel)>,
+    /// When each txg's sync began and ended.
+    synced: BTreeMap<Txg, (Nanos, Nanos)>,
+}
+
+impl Recording {
+    /// States that a pool whose last txg is `txg` may have.
+    pub fn states(&self, txg: Txg) -> Vec<&PoolModel> {
+        // An operation that saw `txg` open and ended with a later one open belongs to either.
+        let sure = self.ops.iter().rposition(|(_, after, _)| *after <= txg).unwrap_or(0);
+        let mut out: Vec<&PoolModel> = Vec::new();
+        for (n, (before, after, state)) in self.ops.iter().enumerate() {
+            if n == sure || (n > sure && *before <= txg && *after > txg) {
+                out.push(state);
+            }
+        }
+        out.reverse();
+        out
+    }
+    fn committed(&self, at: Nanos) -> Txg {
+        self.synced.iter().filter(|(_, (_, end))| *end < at && end.0 > 0).map(|(t, _)| *t).max().unwrap_or_default()
+    }
+    fn begun(&self, at: Nanos) -> Txg {
+        self.synced.iter().filter(|(_, (start, _))| *start <= at && start.0 > 0).map(|(t, _)| *t).max().unwrap_or_default()
+    }
+    /// The last txg.
+    pub fn last(&self) -> Txg {
+        self.synced.keys().copied().max().unwrap_or_default()
+    }
+    /// Moments at which something completed, on any disk.
+    pub fn completions(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.logs.iter().flat_map(|l| l.completions()).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// Runs a workload of `txgs` txgs and records it.
+pub fn record(seed: u64, txgs: u64) -> Check<Recording> {
+    let mut runner = Runner::new(seed, Profile::Cuts)?;
+    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut runner, async |r: &mut Runner| run(r, txgs).await)));
+    let why = match result {
+        Ok(Ok((ops, synced))) => {
+            let logs: Vec<DiskLog> = runner.lab.disks.iter().filter_map(|d| d.take_log()).collect();
+            let images = runner.lab.images();
+            let layout = runner.layout.clone();
+            runner.lab.sim.crash();
+            return Ok(Recording { logs, images, layout, ops, synced });
+        }
+        Ok(Err(e)) => e,
+        Err(panic) => format!("panic: {}", panic_text(&*panic)),
+    };
+    let trace: Vec<&str> = runner.trace.iter().map(String::as_str).collect();
+    let why = format!("{why}\n    after: {}", trace.join("\n           "));
+    std::mem::forget(runner);
+    Err(why)
+}
+
+type Steps = (Vec<(Txg, Txg, PoolModel)>, BTreeMap<Txg, (Nanos, Nanos)>);
+
+async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
+    r.create().await?;
+    for _ in 0..20 {
+        r.step().await?;
+    }
+    let pool = r.pool();
+    pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
+    for disk in &r.lab.disks {
+        bdev::flush(disk).await.map_err(|e| format!("flush: {e:?}"))?;
+    }
+    for disk in &r.lab.disks {
+        disk.start_log();
+    }
+    let txg = pool.txg().clone();
+    let first = txg.last_synced();
+    let mut ops = vec![(Txg(0), Txg(0), r.model.clone())];
+    let mut synced = BTreeMap::new();
+    let mut learn = |txg: &txg::TxgPool| {
+        for record in txg.history() {
+            synced.insert(record.txg, (record.sync_start, record.synced));
+        }
+    };
+    while txg.last_synced().0 < first.0 + txgs {
+        let before = txg.open_txg();
+        r.step().await?;
+        ops.push((before, txg.open_txg(), r.model.clone()));
+        if r.ops % 5 == 0 {
+            txg.kick();
+            r.lab.sim.rt().sleep(Nanos::from_us(150 * (r.ops % 7))).await;
+        }
+        learn(&txg);
+    }
+    pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
+    learn(&txg);
+    Ok((ops, synced))
+}
+
+/// What many cuts came to.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CutTally {
+    /// Cuts.
+    pub cuts: u64,
+    /// Too old.
+    pub lost: u64,
+    /// Not a state, or not importable.
+    pub torn: u64,
+    /// Too young.
+    pub future: u64,
+    /// Images given to zdb.
+    pub zdb: u64,
+    /// Images in which zdb found something.
+    pub zdb_bad: u64,
+    /// Images that zdb could not judge.
+    pub missing: u64,
+}
+
+impl CutTally {
+    /// Adds up.
+    pub fn add(&mut self, o: CutTally) {
+        self.cuts += o.cuts;
+        self.lost += o.lost;
+        self.torn += o.torn;
+        self.future += o.future;
+        self.zdb += o.zdb;
+        self.zdb_bad += o.zdb_bad;
+        self.missing += o.missing;
+    }
+    /// Whether nothing was found.
+    pub fn is_good(&self) -> bool {
+        self.lost + self.torn + self.future + self.zdb_bad + self.missing == 0
+    }
+}
+
+/// Imports images in a world of their own and compares; the txg that was found.
+fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, txg: Option<Txg>) -> Check<Txg> {
+    let lab = Lab::with_images(seed, images, true);
+    let layout = &rec.layout;
+    let readonly = txg.is_none();
+    let work = async {
+        let pool = lab.import(readonly, layout.opts()).await.map_err(|e| format!("import: {e:?}"))?;
+        let txg = txg.unwrap_or_else(|| pool.uberblock().txg);
+        let mut why = Vec::new();
+        for state in rec.states(txg) {
+            match tree::compare_pool(&pool, state, &BTreeMap::new()).await {
+                Ok(()) => return Ok((pool, txg)),
+                Err(e) => why.push(e),
+            }
+        }
+        Err(format!("txg {txg}: {}", why.join(" / or / ")))
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let out = lab.sim.try_block_on_for(Nanos::from_secs(3600), async {
+            let (pool, txg) = work.await?;
+            if !readonly {
+                pool.export().await.map_err(|e| format!("export: {e:?}"))?;
+            }
+            Ok(txg)
+        });
+        out.map_err(|report| format!("stalled: {report}"))?
+    }));
+    match result {
+        Ok(out) => out,
+        Err(panic) => {
+            std::mem::forget(lab);
+            Err(format!("panic: {}", panic_text(&*panic)))
+        }
+    }
+}
+
+/// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each nth cut.
+pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize) -> (CutTally, Vec<Fault>) {
+    let mut tally = CutTally::default();
+    let mut faults = Vec::new();
+    let rec = match record(seed, txgs) {
+        Ok(rec) => rec,
+        Err(e) => {
+            tally.torn += 1;
+            return (tally, vec![format!("seed {seed}: recording: {e}")]);
+        }
+    };
+    let moments: Vec<u64> = rec.completions().into_iter().step_by(every).collect();
+    let mut replays: Vec<_> = rec.logs.iter().map(DiskLog::replay).collect();
+    let zdb_every = if zdb == 0 { usize::MAX } else { (moments.len() / zdb as usize).max(1) };
+    for (n, seq) in moments.iter().enumerate() {
+        let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(*seq);
+        let images: Vec<DiskImage> = replays
+            .iter_mut()
+            .enumerate()
+            .map(|(d, replay)| {
+                replay.to_seq(*seq);
+                replay.cut(sim::CutStyle::Seeded, cut_seed.wrapping_add((d as u64) << 40))
+            })
+            .collect();
+        tally.cuts += 1;
+        let at = rec.logs.iter().filter_map(|l| l.time_of(*seq)).max().unwrap_or_default();
+        let name = format!("seed {seed} cut {n} (moment {seq})");
+        match check_image(cut_seed, images.clone(), &rec, None) {
+            Err(e) => {
+                tally.torn += 1;
+                faults.push(format!("{name}: torn: {e}"));
+            }
+            Ok(txg) if txg < rec.committed(at) => {
+                tally.lost += 1;
+                faults.push(format!("{name}: lost: txg {txg} was found, {} was on disk", rec.committed(at)));
+            }
+            Ok(txg) if txg > rec.begun(at) => {
+                tally.future += 1;
+                faults.push(format!("{name}: future: txg {txg} was found, {} had begun", rec.begun(at)));
+            }
+            Ok(txg) => {
+                if let Err(e) = check_image(cut_seed ^ 1, images.clone(), &rec, Some(txg)) {
+                    tally.torn += 1;
+                    faults.push(format!("{name}: torn, imported for writing: {e}"));
+                }
+            }
+        }
+        if n % zdb_every == zdb_every - 1 && tally.zdb < zdb {
+            tally.zdb += 1;
+            match ask(&images, seed, n) {
+                Verdict::Good => {}
+                Verdict::Missing(what) => {
+                    tally.missing += 1;
+                    faults.push(format!("{name}: missing: {what}"));
+                }
+                Verdict::Bad(why) => {
+                    tally.zdb_bad += 1;
+                    faults.push(format!("{name}: {why}"));
+                }
+            }
+        }
+    }
+    (tally, faults)
+}
+
+fn ask(images: &[DiskImage], seed: u64, n: usize) -> Verdict {
+    let scratch = match judge::Scratch::new(&format!("cut-{seed}-{n}")) {
+        Ok(scratch) => scratch,
+        Err(e) => return Verdict::Missing(e.to_string()),
+    };
+    match judge::save(images, scratch.path()) {
+        Ok(()) => judge::ask_zdb(scratch.path(), &["-bcc"]),
+        Err(e) => Verdict::Missing(e),
+    }
+}

@@ -1,0 +1,166 @@
+//! Asking others: zdb, and the judges beside the project where they exist.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sim::DiskImage;
+
+use crate::lab::POOL;
+use crate::{Check, Fault};
+
+/// Whom to ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Nobody: only the model.
+    None,
+    /// zdb.
+    Zdb,
+    /// All judges.
+    Full,
+}
+
+/// What they said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// All asked found nothing wrong.
+    Good,
+    /// One that was to be asked is not there. Never as good as good.
+    Missing(String),
+    /// Something is wrong.
+    Bad(Fault),
+}
+
+/// A folder that goes away.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new folder.
+    pub fn new(name: &str) -> std::io::Result<Scratch> {
+        let base = std::env::var_os("ZTEST_TMP").map_or_else(std::env::temp_dir, PathBuf::from);
+        let path = base.join(format!("ztest-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path)?;
+        Ok(Scratch(path))
+    }
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Writes the images as sparse files.
+pub fn save(images: &[DiskImage], dir: &Path) -> Check {
+    std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    for (n, image) in images.iter().enumerate() {
+        image.save(dir.join(format!("disk{n}.img"))).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    Ok(())
+}
+
+fn run(mut command: Command) -> Option<(i32, String)> {
+    let out = command.stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    Some((out.status.code().unwrap_or(-1), text))
+}
+
+/// Whether zdb is there.
+pub fn has_zdb() -> bool {
+    let mut c = Command::new("zdb");
+    c.arg("-h");
+    run(c).is_some()
+}
+
+/// The folder of the judges, from the environment or beside the project.
+pub fn judges() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("WEIR_JUDGES") {
+        return Some(PathBuf::from(path));
+    }
+    let mut at = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
+    loop {
+        let here = at.join("shared/judges");
+        if here.join("judge").is_file() {
+            return Some(here);
+        }
+        if !at.pop() {
+            return None;
+        }
+    }
+}
+
+/// Lines of zdb's output that mean trouble, whatever its exit status is.
+fn trouble(text: &str) -> Option<String> {
+    const WORDS: [&str; 7] = ["leaked", "double", "mismatch", "MOS_LEAK", "ASSERT", "panic", "error"];
+    let bad: Vec<&str> = text
+        .lines()
+        .flat_map(|l| l.split('\r'))
+        .filter(|l| !l.contains("verify nothing leaked") && !l.contains("completed ("))
+        .filter(|l| WORDS.iter().any(|w| l.contains(w)))
+        .take(4)
+        .collect();
+    if bad.is_empty() { None } else { Some(bad.join(" | ")) }
+}
+
+fn zdb(dir: &Path, flag: &str) -> Check {
+    let mut c = Command::new("zdb");
+    c.args(["-e", "-p"]).arg(dir).arg(flag).arg(POOL);
+    let (status, text) = run(c).ok_or("zdb is not there")?;
+    let blocks = flag == "-bcc";
+    if blocks && !text.contains("No leaks (block sum matches space maps exactly)") {
+        let last: Vec<&str> = text.lines().rev().take(4).collect();
+        return Err(format!("zdb {flag}: status {status}: {}", last.join(" | ")));
+    }
+    if blocks && let Some(bad) = trouble(&text) {
+        return Err(format!("zdb {flag}: {bad}"));
+    }
+    if status != 0 {
+        return Err(format!("zdb {flag}: status {status}: {}", trouble(&text).unwrap_or_default()));
+    }
+    if !blocks && let Some(line) = text.lines().find(|l| l.contains("mismatch") || l.contains("MOS_LEAK")) {
+        return Err(format!("zdb {flag}: {line}"));
+    }
+    Ok(())
+}
+
+/// Asks zdb with these flags about the images in a folder.
+pub fn ask_zdb(dir: &Path, flags: &[&str]) -> Verdict {
+    if !has_zdb() {
+        return Verdict::Missing("zdb (zfsutils-linux)".into());
+    }
+    match flags.iter().try_for_each(|f| zdb(dir, f)) {
+        Ok(()) => Verdict::Good,
+        Err(why) => Verdict::Bad(why),
+    }
+}
+
+/// Judges the images.
+pub fn judge(images: &[DiskImage], level: Level, name: &str) -> Verdict {
+    if level == Level::None {
+        return Verdict::Good;
+    }
+    let scratch = match Scratch::new(name) {
+        Ok(scratch) => scratch,
+        Err(e) => return Verdict::Missing(format!("a scratch folder: {e}")),
+    };
+    if let Err(why) = save(images, scratch.path()) {
+        return Verdict::Missing(why);
+    }
+    // `judge` runs zdb itself.
+    if level == Level::Zdb {
+        return ask_zdb(scratch.path(), &["-bcc", "-dd", "-dddd"]);
+    }
+    let Some(judges) = judges() else { return Verdict::Missing("the folder shared/judges".into()) };
+    let mut c = Command::new(judges.join("judge"));
+    c.arg(scratch.path()).arg(POOL);
+    match run(c) {
+        Some((0, _)) => Verdict::Good,
+        Some((3, text)) => Verdict::Missing(text.lines().filter(|l| l.starts_with("--")).collect::<Vec<_>>().join(" ")),
+        Some((_, text)) => Verdict::Bad(text.lines().filter(|l| !l.starts_with("ok")).collect::<Vec<_>>().join(" | ")),
+        None => Verdict::Missing("judge cannot be run".into()),
+    }
+}

@@ -1,0 +1,20 @@
+//! Tests of the whole engine against a model, in the simulated world, with the judges of other people's making.
+//!
+//! Everything follows from a seed. [`lab`] makes worlds, disks and pools; [`model`] is what a pool must contain; [`workload`] draws operations and does them to both;
+//! [`tree`] compares the two; [`judge`] asks zdb and the judges about the images. On top of these: [`campaign`] (workloads), [`cuts`] (power cuts) and [`mutate`]
+//! (damaged images, with [`surgery`] for damage that no checksum shows).
+
+pub mod campaign;
+pub mod cuts;
+pub mod judge;
+pub mod lab;
+pub mod model;
+pub mod mutate;
+pub mod surgery;
+pub mod tree;
+pub mod workload;
+
+/// What went wrong, in a sentence.
+pub type Fault = String;
+/// The result of a check: `Err` is a finding.
+pub type Check<T = ()> = Result<T, Fault>;

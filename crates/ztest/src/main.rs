@@ -1,0 +1,133 @@
+//! `ztest`: the long profiles, each resumable or repeatable by its seeds. `ztest --help` tells.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ztest::campaign::{Tally, judge_seed};
+use ztest::cuts::{CutTally, cut_seed};
+use ztest::judge::Level;
+use ztest::workload::Profile;
+
+const HELP: &str = "\
+ztest --seed N [--judge full|zdb|none]              one random workload
+ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
+                                                    many; FILE remembers the seeds that are done
+ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N]
+                                                    power cuts at every device completion; N images go to zdb
+ztest --mutate N|FROM..TO                           damaged images
+options: --jobs N                                   threads (default 2)
+environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
+
+fn range(text: &str) -> Option<(u64, u64)> {
+    match text.split_once("..") {
+        Some((a, b)) => Some((a.parse().ok()?, b.parse().ok()?)),
+        None => Some((0, text.parse().ok()?)),
+    }
+}
+
+struct Args(Vec<String>);
+
+impl Args {
+    fn value(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|a| a == name)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+    fn number(&self, name: &str, default: u64) -> u64 {
+        self.value(name).and_then(|v| v.parse().ok()).unwrap_or(default)
+    }
+}
+
+/// Calls `f` for every seed, in several threads.
+fn spread(jobs: u64, from: u64, to: u64, f: impl Fn(u64) + Sync) {
+    let next = AtomicU64::new(from);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= to {
+                        return;
+                    }
+                    f(seed);
+                }
+            });
+        }
+    });
+}
+
+fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let state = args.value("--state");
+    let done: Vec<u64> = state
+        .and_then(|path| std::fs::read_to_string(path).ok())
+        .map(|text| text.lines().filter_map(|l| l.strip_prefix("good ")?.parse().ok()).collect())
+        .unwrap_or_default();
+    let total = Mutex::new(Tally::default());
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let mut tally = Tally::default();
+        if done.contains(&seed) {
+            tally.seeds = 1;
+        } else {
+            judge_seed(seed, Profile::of(seed), level, &mut tally);
+            if tally.bad + tally.missing == 0
+                && let Some(path) = state
+            {
+                use std::io::Write;
+                let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+                if let Err(e) = file.and_then(|mut f| writeln!(f, "good {seed}")) {
+                    eprintln!("{path}: {e}");
+                }
+            }
+        }
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total.seeds += tally.seeds;
+        total.bad += tally.bad;
+        total.missing += tally.missing;
+    });
+    let tally = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
+    tally.bad + tally.missing == 0
+}
+
+fn cuts(args: &Args, from: u64, to: u64) -> bool {
+    let total = Mutex::new(CutTally::default());
+    let images = args.number("--images", 0).div_ceil((to - from).max(1));
+    let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let (tally, faults) = cut_seed(seed, txgs, images, every);
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        for fault in faults.iter().take(10) {
+            println!("BAD {fault}");
+        }
+        total.add(tally);
+    });
+    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("zdb={} zdb_bad={} missing={}", t.zdb, t.zdb_bad, t.missing);
+    println!("cuts={} lost={} torn={} future={}", t.cuts, t.lost, t.torn, t.future);
+    t.is_good()
+}
+
+fn main() -> ExitCode {
+    let args = Args(std::env::args().skip(1).collect());
+    let level = match args.value("--judge") {
+        None | Some("full") => Level::Full,
+        Some("zdb") => Level::Zdb,
+        Some("none") => Level::None,
+        Some(other) => {
+            eprintln!("--judge {other}: it is full, zdb or none");
+            return ExitCode::from(2);
+        }
+    };
+    let of = |name: &str| args.value(name).and_then(range);
+    let good = if let Some(seed) = args.value("--seed").and_then(|s| s.parse().ok()) {
+        workloads(&args, seed, seed + 1, level)
+    } else if let Some((from, to)) = of("--workloads") {
+        workloads(&args, from, to, level)
+    } else if let Some((from, to)) = of("--cuts") {
+        cuts(&args, from, to)
+    } else {
+        println!("{HELP}");
+        return ExitCode::from(2);
+    };
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
