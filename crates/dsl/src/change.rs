@@ -65,6 +65,7 @@ impl DslPool {
         if !known.settable() {
             return Err(Error::new(ErrorKind::ReadOnly, format!("property '{prop}' cannot be changed")));
         }
+        props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
         let phys = dir.phys();
         match (prop, value.num()) {
             ("quota", quota) if quota != 0 && quota < phys.used_bytes.max(phys.reserved) => {

@@ -255,6 +255,9 @@ impl DslPool {
             .sync_task(move |pool, tx| {
                 Box::pin(async move {
                     let (parent, last) = pool.parent_for_new(&name)?;
+                    for (prop, value) in &props {
+                        props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
+                    }
                     pool.check_space(SpaceCheck::Normal, 20)?;
                     let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
                     if reserved > parent.available() {

@@ -7,7 +7,8 @@
 //! Everything here is pure; reading and writing the ZAPs is in `pool.rs`.
 
 use base::{Error, Result};
-use codec::Compression;
+use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use ondisk::feature::FeatureId;
 
 /// What a property's value looks like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +261,41 @@ pub const PROPS: &[Prop] = &[
     text("encryption", PropKind::ReadOnly, "off", "off | aes-256-gcm"),
     size("special_small_blocks", PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
 ];
+
+/// The feature without which a value cannot be set, for a property whose values are not all as old as the format.
+pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
+    let n = value.num();
+    match name {
+        "compression" => match Compression::from_prop(n)?.algo {
+            CompressAlgo::Lz4 => Some(FeatureId::Lz4Compress),
+            CompressAlgo::Zstd => Some(FeatureId::ZstdCompress),
+            _ => None,
+        },
+        "checksum" => match ChecksumAlgo::from_u8((n & 0xff) as u8)? {
+            ChecksumAlgo::Sha512 => Some(FeatureId::Sha512),
+            ChecksumAlgo::Skein => Some(FeatureId::Skein),
+            ChecksumAlgo::Edonr => Some(FeatureId::Edonr),
+            ChecksumAlgo::Blake3 => Some(FeatureId::Blake3),
+            _ => None,
+        },
+        "recordsize" if n > base::OLD_MAX_BLOCK => Some(FeatureId::LargeBlocks),
+        "dnodesize" if n != 0 => Some(FeatureId::LargeDnode),
+        _ => None,
+    }
+}
+
+/// Refuses values whose feature is not enabled.
+pub fn check_feature(name: &str, value: &PropValue, is_enabled: impl Fn(FeatureId) -> bool) -> Result<()> {
+    match needed_feature(name, value) {
+        Some(id) if !is_enabled(id) => {
+            let feature = id.get().name;
+            Err(Error::unsupported(format!(
+                "this value of property '{name}' needs the pool feature '{feature}': enable it with 'zpool set feature@{feature}=enabled'"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A property's value as it is stored.
 #[derive(Clone, PartialEq, Eq, Debug)]

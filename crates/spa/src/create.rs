@@ -130,6 +130,9 @@ impl Pool {
             return Err(Error::invalid("a pool needs at least one device"));
         }
         let features = enable_closure_ids(&spec.features);
+        for (prop, value) in &spec.fs_props {
+            dsl::props::check_feature(prop, value, |id| features.contains(&id))?;
+        }
         let gauge = DirtyGauge::default();
         let mut tops = Vec::new();
         for (id, dev) in spec.devices.iter().enumerate() {
