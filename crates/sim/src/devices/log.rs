@@ -37,6 +37,10 @@ impl DiskLog {
     pub fn completed_ops(&self) -> u64 {
         self.entries.iter().filter(|entry| entry.is_completion()).count() as u64
     }
+    /// The world's numbers of the moments at which something completed, in order.
+    pub fn completions(&self) -> impl Iterator<Item = u64> + '_ {
+        self.entries.iter().filter(|entry| entry.is_completion()).map(|entry| entry.seq)
+    }
     /// The world's numbers of the first and last moment.
     pub fn seq_range(&self) -> Option<(u64, u64)> {
         Some((self.entries.first()?.seq, self.entries.last()?.seq))
