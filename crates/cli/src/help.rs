@@ -1,0 +1,356 @@
+//! Help: usage lines for mistakes, and a page for each command.
+
+/// A command: its name (`zpool create`), its usage lines, and its page.
+struct Page {
+    name: &'static str,
+    usage: &'static [&'static str],
+    text: &'static str,
+}
+
+const PAGES: &[Page] = &[
+    Page {
+        name: "zpool create",
+        usage: &[
+            "create [-fnd] [-o property=value] ... [-O file-system-property=value] ... [-m mountpoint] [-R root] [--size size] <pool> <vdev> ...",
+        ],
+        text: "\
+Makes a pool as a stripe over files or block devices and mounts its root file
+system.
+
+  <vdev>  a file or block device: a path, or a name in /dev. Mirrors, RAID-Z,
+          log, cache and spare devices come later.
+  --size  make files that do not exist, sparse, of this size (64M at least)
+  -f      use devices that belong to an exported or foreign pool or that have
+          another file system
+  -n      check everything and show the layout, but write nothing
+  -d      enable no features but those named with -o feature@x=enabled
+  -o      a property of the pool: ashift, comment, failmode, autoexpand,
+          compatibility, feature@<name>=enabled|disabled ...
+  -O      a property of the root file system: compression, recordsize, atime,
+          mountpoint ...
+  -m      where to mount it: a path, none, or legacy (default /<pool>)
+  -R      an alternate root: stands before every mount point, this time only
+
+An ordinary user becomes the owner of the root directory. If anything fails,
+nothing is left behind.
+",
+    },
+    Page {
+        name: "zpool destroy",
+        usage: &["destroy [-f] <pool>"],
+        text: "\
+Unmounts the pool's file systems and gives its devices free. Until they are
+used for something else the pool can be brought back with 'zpool import -D'.
+
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zpool import",
+        usage: &[
+            "import [-d dir|file] ... [-D]",
+            "import [-d dir|file] ... [-D] [-f] [-N] [-R root] [-o property=value] ... -a",
+            "import [-d dir|file] ... [-D] [-f] [-N] [-R root] [-o property=value] ... <pool | id> [newpool]",
+        ],
+        text: "\
+Without a pool: lists the pools that could be imported. With a pool's name or
+id: takes it into use, under a new name if one is given. -a: all of them.
+
+  -d  a folder or file to search; may be repeated. Without it: the devices that
+      weir remembers, then /dev
+  -D  destroyed pools
+  -f  also a pool that was last used by another host and not exported
+  -N  mount nothing
+  -R  an alternate root
+  -o  a property of the pool; readonly=on writes nothing at all
+",
+    },
+    Page {
+        name: "zpool export",
+        usage: &["export [-f] -a|<pool> ..."],
+        text: "\
+Unmounts the pool's file systems, writes everything to its devices and lets go
+of them.
+
+  -a  all pools
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zpool list",
+        usage: &["list [-gHLpPvj] [-o property[,...]] [pool] ..."],
+        text: "\
+Lists pools with their space.
+
+  -H  tabs, no headers     -p  exact numbers      -v  with devices
+  -P  full paths           -g  guids for names    -o  columns
+  -j  JSON
+",
+    },
+    Page {
+        name: "zpool status",
+        usage: &["status [-gLpPvxj] [pool] ..."],
+        text: "\
+Shows the health of pools and their devices.
+
+  -x  only pools with something wrong
+  -p  exact numbers    -P  full paths    -g  guids for names    -j  JSON
+",
+    },
+    Page {
+        name: "zpool get",
+        usage: &["get [-Hpj] [-o \"all\" | field[,...]] <\"all\" | property[,...]> [pool] ..."],
+        text: "\
+Shows properties of pools.
+
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+  -o  fields: name, property, value, source
+",
+    },
+    Page {
+        name: "zpool set",
+        usage: &["set <property=value> <pool>"],
+        text: "\
+Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
+autotrim, delegation, listsnapshots, ashift, bootfs, feature@<name>=enabled.
+",
+    },
+    Page {
+        name: "zpool sync",
+        usage: &["sync [pool] ..."],
+        text: "Waits until everything written to the pools so far is on disk.\n",
+    },
+    Page {
+        name: "zpool labelclear",
+        usage: &["labelclear [-f] <vdev>"],
+        text: "\
+Removes the labels of a pool from a device.
+
+  -f  also if it belongs to an exported or foreign pool
+",
+    },
+    Page {
+        name: "zfs create",
+        usage: &["create [-Pnpuv] [-o property=value] ... <filesystem>"],
+        text: "\
+Makes a file system and mounts it.
+
+  -o  a property    -p  make missing parents    -u  do not mount it
+  -n  check only    -v  say what was made
+",
+    },
+    Page {
+        name: "zfs destroy",
+        usage: &["destroy [-fnpRrv] <filesystem>"],
+        text: "\
+Unmounts a file system and frees everything in it.
+
+  -r  and everything below it         -f  unmount file systems in use
+  -n  only say (with -v) what would be destroyed
+",
+    },
+    Page {
+        name: "zfs list",
+        usage: &[
+            "list [-Hprj] [-d max] [-o property[,...]] [-s property]... [-S property]... [-t type[,...]] [filesystem|path] ...",
+        ],
+        text: "\
+Lists datasets.
+
+  -r  and everything below    -d  so many levels below    -o  columns, or space
+  -t  filesystem, volume, snapshot, all
+  -s  sort by, smallest first    -S  largest first
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+",
+    },
+    Page {
+        name: "zfs get",
+        usage: &[
+            "get [-Hprj] [-d max] [-o \"all\" | field[,...]] [-t type[,...]] [-s source[,...]] <\"all\" | property[,...]> [filesystem|path] ...",
+        ],
+        text: "\
+Shows properties of datasets.
+
+  -r  and everything below    -d  so many levels below
+  -s  only from these sources: local, default, inherited, received, temporary,
+      none
+  -o  fields: name, property, value, received, source
+  -t  filesystem, volume, snapshot, all
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+",
+    },
+    Page {
+        name: "zfs set",
+        usage: &["set <property=value> ... <filesystem> ..."],
+        text: "\
+Sets properties. A new mountpoint moves a mounted file system there.
+",
+    },
+    Page {
+        name: "zfs inherit",
+        usage: &["inherit [-rS] <property> <filesystem> ..."],
+        text: "\
+Drops a value of a dataset's own: it takes its parent's again.
+
+  -r  and those of everything below
+",
+    },
+    Page {
+        name: "zfs rename",
+        usage: &["rename [-fpu] <filesystem> <filesystem>"],
+        text: "\
+Renames a file system, with everything below it, within its pool.
+
+  -p  make missing parents    -u  leave mounts where they are
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zfs mount",
+        usage: &["mount", "mount [-o ro] <-a | filesystem>"],
+        text: "\
+Without arguments: lists what is mounted. Otherwise mounts one file system, or
+with -a all that are to be mounted (canmount=on and a mountpoint).
+",
+    },
+    Page {
+        name: "zfs unmount",
+        usage: &["unmount [-f] <-a | filesystem|mountpoint>"],
+        text: "\
+Unmounts one file system, or with -a all.
+
+  -f  also if it is in use
+",
+    },
+    Page {
+        name: "daemon",
+        usage: &["start [-o tunable=value] ...", "stop [-f]", "status"],
+        text: "\
+The daemon owns imported pools and their mounts. The first command that needs
+it starts it; pools that were imported when it ended are imported again.
+
+  start   start it by hand, with tunables
+  stop    unmount, write everything, end; -f also if a file system is in use
+  status  what it does, its memory, its tunables
+
+Its socket is in $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /run/weir
+(root) or /tmp/weir-<uid>. What it remembers is in $WEIR_STATE_DIR, else
+/var/lib/weir (root), else $XDG_STATE_HOME/weir or ~/.local/state/weir.
+Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
+from tunables.conf in the state folder.
+",
+    },
+    Page {
+        name: "quickstart",
+        usage: &["quickstart [--dir DIR] [--tree DIR]"],
+        text: "\
+A tour: makes a pool on sparse files in a scratch folder, mounts it where FUSE
+works (and otherwise uses it without mounting), copies a tree into it, reads it
+back, shows status, latencies and the compression ratio, exports and imports
+the pool, compares every byte, and removes everything again.
+
+  --dir   where to make the scratch folder (default: the folder for temporary
+          files)
+  --tree  the tree to copy (default: a made-up one and this program)
+",
+    },
+    Page {
+        name: "zdb",
+        usage: &["zdb [options] [pool | device]"],
+        text: "\
+Looks into pools that are not imported: labels, uberblocks, configuration,
+datasets, objects, and a check of every block.
+",
+    },
+];
+
+/// Prefix of a page's usage lines.
+fn prefix(name: &str) -> &'static str {
+    match name.split(' ').next() {
+        Some("zpool") => "zpool ",
+        Some("zfs") => "zfs ",
+        Some("daemon") => "weir daemon ",
+        _ => "weir ",
+    }
+}
+
+/// What to print after a mistake in a command line.
+pub fn usage(name: &str) -> String {
+    let name = name.trim();
+    if let Some(page) = PAGES.iter().find(|p| p.name == name) {
+        return page.usage.iter().fold("usage:\n".to_string(), |out, u| out + "\t" + u + "\n");
+    }
+    let group = format!("{name} ");
+    let all = PAGES.iter().filter(|p| p.name.starts_with(&group)).flat_map(|p| p.usage);
+    let lines: String = all.map(|u| format!("\t{u}\n")).collect();
+    format!(
+        "usage: {name} command args ...\nwhere 'command' is one of the following:\n\n{lines}\nFor more, run: weir help {name} <command>\n"
+    )
+}
+
+/// The page of `zpool create`, the commands of `zpool`, or everything for an empty topic.
+pub fn topic(name: &str) -> Option<String> {
+    let name = name.trim();
+    if name.is_empty() {
+        return Some(overview());
+    }
+    if let Some(page) = PAGES.iter().find(|p| p.name == name) {
+        let start = prefix(name);
+        let own = |u: &&str| {
+            if *u == name || u.starts_with(&format!("{name} ")) { format!("weir {u}") } else { format!("{start}{u}") }
+        };
+        let lines: String = page.usage.iter().map(|u| format!("  {}\n", own(u))).collect();
+        let tunables = if name == "daemon" { tunables() } else { String::new() };
+        return Some(format!("usage:\n{lines}\n{}{tunables}", page.text));
+    }
+    matches!(name, "zpool" | "zfs").then(|| usage(name))
+}
+
+fn tunables() -> String {
+    let lines = daemon::tunables::Tunables::meanings().map(|(n, m)| format!("  {n:<28} {m}\n"));
+    format!("\ntunables:\n{}", lines.collect::<String>())
+}
+
+/// What there is.
+pub fn overview() -> String {
+    "\
+weir: OpenZFS in user space
+
+usage: weir <command> ...
+
+  zpool       pools: create, destroy, import, export, list, status, get, set,
+              sync, labelclear
+  zfs         file systems: create, destroy, list, get, set, inherit, rename,
+              mount, unmount
+  zdb         look into and check pools that are not imported
+  daemon      start, stop, status of the daemon that owns imported pools
+  quickstart  a tour on a scratch pool
+  version     the version
+  help        this, or 'weir help zpool create' and the like
+
+Called through a symbolic link named zpool, zfs or zdb it is that command.
+"
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_page_has_usage_and_fits_a_terminal() {
+        for page in PAGES {
+            assert!(!page.usage.is_empty() && !page.text.is_empty(), "{}", page.name);
+            assert!(topic(page.name).is_some_and(|t| t.starts_with("usage:\n  ")), "{}", page.name);
+            for line in page.text.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", page.name);
+            }
+        }
+        assert!(topic("nonsense").is_none());
+        assert!(topic("").is_some_and(|t| t.contains("quickstart")));
+        assert!(usage("zpool create").contains("create [-fnd]"));
+        assert!(usage("zfs").contains("inherit"));
+        assert!(topic("zfs create").is_some_and(|t| t.contains("  zfs create [-Pnpuv]")));
+        assert!(topic("quickstart").is_some_and(|t| t.contains("  weir quickstart [--dir")));
+    }
+}

@@ -1,0 +1,147 @@
+//! The commands of `weir`: parsing what users type, asking the daemon, laying out what it says.
+//!
+//! [`run`] looks at the name that the program was called by: `zpool`, `zfs` and `zdb` (symbolic links) are those commands, anything else is `weir`, whose first
+//! argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 done, 1 it could not be done, 2 the command line makes no sense.
+//!
+//! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out` modules (pure functions from views to text), `help`, `quickstart`.
+
+mod daemon_cmd;
+mod help;
+mod json;
+pub mod opts;
+mod progress;
+mod quickstart;
+pub mod table;
+mod tree;
+mod zfs;
+pub mod zfs_out;
+mod zpool;
+pub mod zpool_out;
+
+use std::io::Write;
+
+use base::Error;
+use daemon::Client;
+use daemon::proto::Request;
+use serde::de::DeserializeOwned;
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub enum Fail {
+    /// The command line makes no sense: what is wrong, and the command whose usage is to be shown.
+    Usage(String, &'static str),
+    /// It could not be done.
+    Error(Error),
+    /// It could not be done and was said so already.
+    Said,
+}
+
+impl From<Error> for Fail {
+    fn from(e: Error) -> Fail {
+        Fail::Error(e)
+    }
+}
+
+type Done = Result<(), Fail>;
+
+/// Runs the command line and gives the exit code.
+pub fn run(args: &[String]) -> u8 {
+    let program = args.first().map_or("weir", String::as_str);
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let rest = args.get(1..).unwrap_or_default();
+    match name {
+        "zpool" => report("zpool", zpool::run(rest)),
+        "zfs" => report("zfs", zfs::run(rest)),
+        "zdb" => zdb(rest),
+        _ => weir(rest),
+    }
+}
+
+fn zdb(rest: &[String]) -> u8 {
+    let _ = rest;
+    report("zdb", Err(Fail::Error(Error::unsupported("this build has no zdb"))))
+}
+
+fn weir(args: &[String]) -> u8 {
+    let rest = args.get(1..).unwrap_or_default();
+    match args.first().map(String::as_str) {
+        Some("zpool") => report("zpool", zpool::run(rest)),
+        Some("zfs") => report("zfs", zfs::run(rest)),
+        Some("zdb") => zdb(rest),
+        Some("daemon") => report("daemon", daemon_cmd::run(rest)),
+        Some("quickstart") => report("quickstart", quickstart::run(rest)),
+        Some("version" | "--version" | "-V") => {
+            print(&format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+            0
+        }
+        Some("help" | "--help" | "-h") => {
+            let topic = rest.join(" ");
+            match help::topic(&topic) {
+                Some(text) => {
+                    print(&text);
+                    0
+                }
+                None => {
+                    eprintln!("weir: there is no help on '{topic}': 'weir help' lists what there is");
+                    2
+                }
+            }
+        }
+        Some(other) => {
+            eprintln!("weir: '{other}' is not a command: 'weir help' lists those that there are");
+            2
+        }
+        None => {
+            eprint!("{}", help::overview());
+            2
+        }
+    }
+}
+
+fn report(command: &str, done: Done) -> u8 {
+    match done {
+        Ok(()) => 0,
+        Err(Fail::Said) => 1,
+        Err(Fail::Error(e)) => {
+            eprintln!("{e}");
+            1
+        }
+        Err(Fail::Usage(what, topic)) => {
+            eprintln!("{what}");
+            let full = if topic.is_empty() { command.to_string() } else { format!("{command} {topic}") };
+            eprint!("{}", help::usage(&full));
+            2
+        }
+    }
+}
+
+/// Prints to standard output; a reader that has gone away is no error.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Asks the daemon, with a progress bar for what takes long.
+pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let answer = client.ask(request, &mut |what, done, total| bar.show(what, done, total));
+    bar.clear();
+    Ok(answer?)
+}
+
+/// `name=value`
+pub(crate) fn assignment(text: &str, topic: &'static str) -> Result<(String, String), Fail> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
+        _ => Err(Fail::Usage(format!("missing '=' for property=value argument '{text}'"), topic)),
+    }
+}
+
+/// The absolute form of a path that a user gave.
+pub(crate) fn absolute(path: &str) -> Result<String, Fail> {
+    let path = std::path::absolute(path).map_err(|e| Error::invalid(format!("'{path}' is not a path: {e}")))?;
+    path.into_os_string()
+        .into_string()
+        .map_err(|p| Fail::Error(Error::invalid(format!("'{}' is not UTF-8, which weir needs of paths", p.display()))))
+}

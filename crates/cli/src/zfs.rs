@@ -1,0 +1,316 @@
+//! The command `zfs`.
+
+use base::Error;
+use daemon::proto::{DatasetView, Request, Select};
+
+use crate::opts::Parsed;
+use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
+use crate::zpool::{fields, parse_for};
+use crate::zpool_out::get_table;
+use crate::{Done, Fail, ask, assignment, help, json, print};
+
+/// Commands of OpenZFS that weir does not have yet.
+const NOT_YET: &[&str] = &[
+    "allow",
+    "bookmark",
+    "change-key",
+    "clone",
+    "diff",
+    "groupspace",
+    "hold",
+    "holds",
+    "load-key",
+    "program",
+    "project",
+    "projectspace",
+    "promote",
+    "receive",
+    "recv",
+    "redact",
+    "release",
+    "rollback",
+    "send",
+    "share",
+    "snap",
+    "snapshot",
+    "unallow",
+    "unload-key",
+    "unshare",
+    "upgrade",
+    "userspace",
+    "wait",
+];
+
+/// Runs `zfs ARGS`.
+pub fn run(args: &[String]) -> Done {
+    let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
+    let rest = &args[1..];
+    const J: &[(&str, bool, char)] = &[("json", false, 'j')];
+    match command.as_str() {
+        "create" => create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
+        "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
+        "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
+        "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
+        "set" => set(&parse(rest, "u", &[], "set")?),
+        "inherit" => inherit(&parse(rest, "rS", &[], "inherit")?),
+        "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
+        "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
+        "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
+        "version" | "-V" | "--version" => {
+            print(&format!("weir-{}\n", env!("CARGO_PKG_VERSION")));
+            Ok(())
+        }
+        "help" | "-h" | "--help" | "-?" => {
+            print(&help::topic("zfs").unwrap_or_default());
+            Ok(())
+        }
+        other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
+            "'zfs {other}' is not something that weir does yet: 'weir help zfs' lists what it does"
+        ))
+        .into()),
+        other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
+    }
+}
+
+fn parse(
+    args: &[String],
+    letters: &'static str,
+    long: &'static [(&'static str, bool, char)],
+    topic: &'static str,
+) -> Result<Parsed, Fail> {
+    parse_for("zfs", args, letters, long, topic)
+}
+
+fn create(p: &Parsed) -> Done {
+    let [name] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing filesystem argument" } else { "too many arguments" };
+        return Err(Fail::Usage(what.into(), "create"));
+    };
+    if p.has('V') || p.has('b') || p.has('s') {
+        return Err(Error::unsupported(format!("cannot create '{name}': weir cannot make volumes (-V) yet")).into());
+    }
+    let props = p.values('o').map(|v| assignment(v, "create")).collect::<Result<Vec<_>, _>>()?;
+    if p.has('n') {
+        // Names and values are all that can be checked without doing it.
+        dsl::check_name(name).map_err(|e| e.at(format!("cannot create '{name}'")))?;
+        print(&format!("would create {name}\n"));
+        return Ok(());
+    }
+    ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u') })?;
+    if p.has('v') || p.has('P') {
+        print(&format!("{} {name}\n", if p.has('P') { "create" } else { "created" }));
+    }
+    Ok(())
+}
+
+fn destroy(p: &Parsed) -> Done {
+    let [name] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing dataset argument" } else { "too many arguments" };
+        return Err(Fail::Usage(what.into(), "destroy"));
+    };
+    let dry_run = p.has('n');
+    let request =
+        Request::FsDestroy { name: name.clone(), recursive: p.has('r') || p.has('R'), force: p.has('f'), dry_run };
+    let names: Vec<String> = ask(&request)?;
+    let word = if dry_run { "would destroy" } else { "will destroy" };
+    if p.has('p') {
+        print(&names.iter().map(|n| format!("destroy\t{n}\n")).collect::<String>());
+    } else if p.has('v') {
+        print(&names.iter().map(|n| format!("{word} {n}\n")).collect::<String>());
+    }
+    Ok(())
+}
+
+/// The types that `-t` names.
+fn types(p: &Parsed, topic: &'static str, select: &mut Select) -> Result<bool, Fail> {
+    let mut any = false;
+    for word in p.values('t').flat_map(|v| v.split(',')) {
+        if !any {
+            (select.filesystems, select.volumes, select.snapshots) = (false, false, false);
+        }
+        any = true;
+        match word {
+            "filesystem" | "fs" => select.filesystems = true,
+            "volume" | "vol" => select.volumes = true,
+            "snapshot" | "snap" => select.snapshots = true,
+            "bookmark" => {}
+            "all" => (select.filesystems, select.volumes, select.snapshots) = (true, true, true),
+            other => return Err(Fail::Usage(format!("invalid type '{other}'"), topic)),
+        }
+    }
+    Ok(any)
+}
+
+/// How deep `-r` and `-d` go.
+fn depth(p: &Parsed, topic: &'static str) -> Result<Option<u32>, Fail> {
+    match p.value('d') {
+        Some(d) => d.parse().map(Some).map_err(|_| Fail::Usage(format!("'{d}' is not a depth"), topic)),
+        None if p.has('r') => Ok(None),
+        None => Ok(Some(0)),
+    }
+}
+
+/// Names are datasets, or paths of things in mounted file systems.
+fn names(operands: &[String]) -> Result<Vec<String>, Fail> {
+    let path = |n: &String| {
+        if n.starts_with('/') || n.starts_with("./") || n == "." || n.starts_with("../") {
+            crate::absolute(n)
+        } else {
+            Ok(n.trim_end_matches('/').to_string())
+        }
+    };
+    operands.iter().map(path).collect()
+}
+
+fn list(p: &Parsed) -> Done {
+    let mut columns: Vec<String> = Vec::new();
+    let mut select = Select { filesystems: true, volumes: true, ..Select::default() };
+    let typed = types(p, "list", &mut select)?;
+    for name in p.values('o').flat_map(|v| v.split(',')) {
+        if name == "space" {
+            columns.extend(SPACE_COLUMNS.iter().map(|c| c.to_string()));
+            continue;
+        }
+        let known = zfs_out::canonical(name);
+        columns
+            .push(known.ok_or_else(|| Fail::Usage(format!("bad property list: invalid property '{name}'"), "list"))?);
+    }
+    if columns.is_empty() {
+        columns = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
+    }
+    let mut keys = Vec::new();
+    for (letter, name) in p.options().iter().filter(|(l, _)| matches!(l, 's' | 'S')) {
+        let known =
+            zfs_out::canonical(name).ok_or_else(|| Fail::Usage(format!("invalid property '{name}'"), "list"))?;
+        keys.push(SortKey { name: known, descending: *letter == 'S' });
+    }
+    select.names = names(&p.operands)?;
+    select.depth = depth(p, "list")?;
+    if !typed && select.names.iter().any(|n| n.contains('@')) {
+        select.snapshots = select.names.iter().all(|n| n.contains('@'));
+    }
+    let mut datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    zfs_out::sort(&mut datasets, &keys);
+    if p.has('j') {
+        print(&json::datasets("zfs list", &datasets, &columns, p.has('p')));
+    } else if datasets.is_empty() {
+        if !p.has('H') {
+            eprintln!("no datasets available");
+        }
+    } else {
+        print(&zfs_out::list(&datasets, &columns, p.has('H'), p.has('p')));
+    }
+    Ok(())
+}
+
+fn get(p: &Parsed) -> Done {
+    let fields = fields(p, &["name", "property", "value", "received", "source"], "get")?;
+    let Some((wanted, operands)) = p.operands.split_first() else {
+        return Err(Fail::Usage("missing property argument".into(), "get"));
+    };
+    let wanted: Vec<String> = wanted.split(',').map(str::to_string).collect();
+    if let Some(bad) = wanted.iter().find(|w| *w != "all" && zfs_out::canonical(w).is_none()) {
+        return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
+    }
+    let mut sources: Vec<String> = Vec::new();
+    for word in p.values('s').flat_map(|v| v.split(',')) {
+        if !["local", "default", "inherited", "received", "temporary", "none"].contains(&word) {
+            return Err(Fail::Usage(format!("invalid source '{word}'"), "get"));
+        }
+        sources.push(word.to_string());
+    }
+    let mut select = Select { filesystems: true, volumes: true, snapshots: true, ..Select::default() };
+    types(p, "get", &mut select)?;
+    select.names = names(operands)?;
+    select.depth = depth(p, "get")?;
+    let datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    if p.has('j') {
+        let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
+        print(&json::datasets("zfs get", &datasets, &columns, p.has('p')));
+        return Ok(());
+    }
+    let rows = zfs_out::rows(&datasets, &wanted, &sources).map_err(|e| Fail::Usage(e, "get"))?;
+    if !rows.is_empty() {
+        print(&get_table(&rows, &fields, p.has('H'), p.has('p')));
+    }
+    Ok(())
+}
+
+fn set(p: &Parsed) -> Done {
+    let (props, rest): (Vec<&String>, Vec<&String>) = p.operands.iter().partition(|o| o.contains('='));
+    if props.is_empty() {
+        return Err(Fail::Usage("missing property=value argument(s)".into(), "set"));
+    }
+    if rest.is_empty() {
+        return Err(Fail::Usage("missing dataset name(s)".into(), "set"));
+    }
+    let props = props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?;
+    let rest: Vec<String> = rest.into_iter().cloned().collect();
+    ask(&Request::FsSet { names: names(&rest)?, props })
+}
+
+fn inherit(p: &Parsed) -> Done {
+    let Some((prop, rest)) = p.operands.split_first() else {
+        return Err(Fail::Usage("missing property argument".into(), "inherit"));
+    };
+    if rest.is_empty() {
+        return Err(Fail::Usage("missing dataset argument".into(), "inherit"));
+    }
+    ask(&Request::FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+}
+
+fn rename(p: &Parsed) -> Done {
+    let [from, to] = p.operands.as_slice() else {
+        let what = match p.operands.len() {
+            0 => "missing source dataset argument",
+            1 => "missing target dataset argument",
+            _ => "too many arguments",
+        };
+        return Err(Fail::Usage(what.into(), "rename"));
+    };
+    if p.has('r') || from.contains('@') {
+        return Err(Error::unsupported(format!("cannot rename '{from}': weir cannot rename snapshots yet")).into());
+    }
+    ask(&Request::FsRename {
+        from: from.clone(),
+        to: to.clone(),
+        parents: p.has('p'),
+        no_remount: p.has('u'),
+        force: p.has('f'),
+    })
+}
+
+fn mount(p: &Parsed) -> Done {
+    let mut readonly = false;
+    for option in p.values('o').flat_map(|v| v.split(',')) {
+        match option {
+            "ro" | "readonly=on" => readonly = true,
+            "rw" => readonly = false,
+            other => {
+                return Err(Fail::Usage(format!("mount option '{other}' is not known: there are ro and rw"), "mount"));
+            }
+        }
+    }
+    match (p.has('a'), p.operands.as_slice()) {
+        (false, []) => {
+            let all: Vec<(String, String)> = ask(&Request::Mounted)?;
+            print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
+            Ok(())
+        }
+        (true, []) => ask(&Request::Mount { name: None, readonly }),
+        (false, [name]) => ask(&Request::Mount { name: Some(name.clone()), readonly }),
+        _ => Err(Fail::Usage("too many arguments".into(), "mount")),
+    }
+}
+
+fn unmount(p: &Parsed) -> Done {
+    match (p.has('a'), p.operands.as_slice()) {
+        (true, []) => ask(&Request::Unmount { target: None, force: p.has('f') }),
+        (false, [target]) => {
+            let target = names(std::slice::from_ref(target))?.remove(0);
+            ask(&Request::Unmount { target: Some(target), force: p.has('f') })
+        }
+        (false, []) => Err(Fail::Usage("missing filesystem argument".into(), "unmount")),
+        _ => Err(Fail::Usage("too many arguments".into(), "unmount")),
+    }
+}

@@ -1,0 +1,329 @@
+//! The command `zpool`.
+
+use base::Error;
+use daemon::proto::{Candidate, Created, Imported, PoolCreate, PoolImport, PoolView, Request, Search};
+
+use crate::opts::{Parsed, Spec};
+use crate::zpool_out::{self, LIST_COLUMNS, Style};
+use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
+
+/// Commands of OpenZFS that weir does not have yet.
+const NOT_YET: &[&str] = &[
+    "add",
+    "attach",
+    "checkpoint",
+    "clear",
+    "detach",
+    "events",
+    "history",
+    "initialize",
+    "iostat",
+    "offline",
+    "online",
+    "reguid",
+    "remove",
+    "reopen",
+    "replace",
+    "resilver",
+    "scrub",
+    "split",
+    "trim",
+    "upgrade",
+    "wait",
+];
+
+/// Runs `zpool ARGS`.
+pub fn run(args: &[String]) -> Done {
+    let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
+    let rest = &args[1..];
+    match command.as_str() {
+        "create" => create(&parse(rest, "fnddo:O:m:R:t:", &[("size", true, 'z')], "create")?),
+        "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
+        "import" => import(&parse(rest, "aDd:fmNno:R:lsFX", &[], "import")?),
+        "export" => export(&parse(rest, "af", &[], "export")?),
+        "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
+        "status" => status(&parse(rest, "gLpPvxj", &[("json", false, 'j')], "status")?),
+        "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
+        "set" => set(&parse(rest, "", &[], "set")?),
+        "sync" => {
+            let p = parse(rest, "", &[], "sync")?;
+            ask(&Request::PoolSync { names: p.operands })
+        }
+        "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
+        "version" | "-V" | "--version" => {
+            print(&format!("weir-{}\n", env!("CARGO_PKG_VERSION")));
+            Ok(())
+        }
+        "help" | "-h" | "--help" | "-?" => {
+            print(&help::topic("zpool").unwrap_or_default());
+            Ok(())
+        }
+        other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
+            "'zpool {other}' is not something that weir does yet: 'weir help zpool' lists what it does"
+        ))
+        .into()),
+        other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
+    }
+}
+
+/// Parses the options of a subcommand; `-h` and `--help` print its help and end it.
+pub(crate) fn parse_for(
+    program: &str,
+    args: &[String],
+    letters: &'static str,
+    long: &'static [(&'static str, bool, char)],
+    topic: &'static str,
+) -> Result<Parsed, Fail> {
+    if args.iter().any(|a| a == "--help") || args.first().is_some_and(|a| a == "-h") {
+        print(&help::topic(&format!("{program} {topic}")).unwrap_or_default());
+        std::process::exit(0);
+    }
+    Spec { letters, long }.parse(args).map_err(|e| Fail::Usage(e, topic))
+}
+
+fn parse(
+    args: &[String],
+    letters: &'static str,
+    long: &'static [(&'static str, bool, char)],
+    topic: &'static str,
+) -> Result<Parsed, Fail> {
+    parse_for("zpool", args, letters, long, topic)
+}
+
+/// The only operand.
+fn one<'a>(p: &'a Parsed, what: &str, topic: &'static str) -> Result<&'a str, Fail> {
+    match p.operands.as_slice() {
+        [] => Err(Fail::Usage(format!("missing {what} argument"), topic)),
+        [only] => Ok(only),
+        _ => Err(Fail::Usage("too many arguments".into(), topic)),
+    }
+}
+
+/// The path of a device as a user names it: absolute, relative to here, or a name in /dev.
+fn device(arg: &str) -> Result<String, Fail> {
+    if !arg.contains('/') && !std::path::Path::new(arg).exists() {
+        let dev = format!("/dev/{arg}");
+        if std::path::Path::new(&dev).exists() {
+            return Ok(dev);
+        }
+    }
+    absolute(arg)
+}
+
+fn create(p: &Parsed) -> Done {
+    let [name, vdevs @ ..] = p.operands.as_slice() else {
+        return Err(Fail::Usage("missing pool name argument".into(), "create"));
+    };
+    if vdevs.is_empty() {
+        return Err(Fail::Usage("missing vdev specification".into(), "create"));
+    }
+    if p.has('t') {
+        return Err(Error::unsupported(format!("cannot create '{name}': weir has no temporary names (-t) yet")).into());
+    }
+    let pairs = |letter: char| p.values(letter).map(|v| assignment(v, "create")).collect::<Result<Vec<_>, _>>();
+    let size = p.value('z').map(dsl::props::parse_size).transpose();
+    let size = size.map_err(|e| Fail::Usage(format!("--size: {e}"), "create"))?;
+    let mut devices = Vec::new();
+    for vdev in vdevs {
+        // A word such as mirror goes as it is: the daemon refuses it by name.
+        devices.push(if daemon_word(vdev) { vdev.clone() } else { device(vdev)? });
+    }
+    let request = PoolCreate {
+        name: name.clone(),
+        devices,
+        size,
+        props: pairs('o')?,
+        fs_props: pairs('O')?,
+        mountpoint: p.value('m').map(str::to_string),
+        altroot: p.value('R').map(str::to_string),
+        force: p.has('f'),
+        dry_run: p.has('n'),
+        no_features: p.has('d'),
+    };
+    let created: Created = ask(&Request::PoolCreate(request))?;
+    if p.has('n') {
+        let devices: String = created.devices.iter().map(|d| format!("\t  {d}\n")).collect();
+        print(&format!("would create '{name}' with the following layout:\n\n\t{name}\n{devices}"));
+    }
+    Ok(())
+}
+
+fn daemon_word(arg: &str) -> bool {
+    daemon::vdev_word(arg).is_some() && !std::path::Path::new(arg).exists()
+}
+
+fn destroy(p: &Parsed) -> Done {
+    let pool = one(p, "pool", "destroy")?.to_string();
+    ask(&Request::PoolDestroy { pool, force: p.has('f') })
+}
+
+fn import(p: &Parsed) -> Done {
+    for letter in ['F', 'X'] {
+        if p.has(letter) {
+            let why = format!("cannot import: weir cannot rewind a pool (-{letter}) yet");
+            return Err(Error::unsupported(why).into());
+        }
+    }
+    let paths = p.values('d').map(absolute).collect::<Result<Vec<_>, _>>()?;
+    let search = Search { paths, destroyed: p.has('D') };
+    let (pool, new_name) = match (p.has('a'), p.operands.as_slice()) {
+        (true, []) | (false, []) => (None, None),
+        (false, [pool]) => (Some(pool.clone()), None),
+        (false, [pool, new]) => (Some(pool.clone()), Some(new.clone())),
+        _ => return Err(Fail::Usage("too many arguments".into(), "import")),
+    };
+    if pool.is_none() && !p.has('a') {
+        let found: Vec<Candidate> = ask(&Request::PoolScan(search))?;
+        if found.is_empty() {
+            print("no pools available to import\n");
+        }
+        let all: Vec<String> = found.iter().map(zpool_out::candidate).collect();
+        print(&all.join("\n"));
+        return Ok(());
+    }
+    let mut props = Vec::new();
+    for option in p.values('o') {
+        // A mount option or a property; of the former `ro` says the same as readonly=on.
+        match option {
+            "ro" => props.push(("readonly".to_string(), "on".to_string())),
+            "rw" => {}
+            _ => props.push(assignment(option, "import")?),
+        }
+    }
+    let request = PoolImport {
+        search,
+        pool,
+        new_name,
+        force: p.has('f'),
+        no_mount: p.has('N'),
+        altroot: p.value('R').map(str::to_string),
+        props,
+    };
+    let done: Imported = ask(&Request::PoolImport(request))?;
+    for sentence in done.notices.iter().chain(&done.failures) {
+        eprintln!("{sentence}");
+    }
+    if done.pools.is_empty() && done.failures.is_empty() {
+        print("no pools available to import\n");
+    }
+    if done.failures.is_empty() { Ok(()) } else { Err(Fail::Said) }
+}
+
+fn export(p: &Parsed) -> Done {
+    match (p.has('a'), p.operands.is_empty()) {
+        (true, false) => return Err(Fail::Usage("too many arguments".into(), "export")),
+        (false, true) => return Err(Fail::Usage("missing pool argument".into(), "export")),
+        _ => {}
+    }
+    ask(&Request::PoolExport { pools: p.operands.clone(), all: p.has('a'), force: p.has('f') })
+}
+
+fn style(p: &Parsed) -> Style {
+    Style {
+        scripted: p.has('H'),
+        exact: p.has('p'),
+        full_paths: p.has('P') || p.has('L'),
+        verbose: p.has('v'),
+        guids: p.has('g'),
+    }
+}
+
+fn list(p: &Parsed) -> Done {
+    let mut columns: Vec<String> = Vec::new();
+    for name in p.values('o').flat_map(|v| v.split(',')) {
+        let known = daemon::pool_props::canonical(name);
+        columns
+            .push(known.ok_or_else(|| Fail::Usage(format!("bad property list: invalid property '{name}'"), "list"))?);
+    }
+    if columns.is_empty() {
+        columns = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
+    }
+    let pools: Vec<PoolView> = ask(&Request::Pools { names: p.operands.clone() })?;
+    let style = style(p);
+    if p.has('j') {
+        print(&json::pools("zpool list", &pools, Some(&columns), style.exact, style.verbose));
+    } else if pools.is_empty() && !style.scripted {
+        print("no pools available\n");
+    } else {
+        print(&zpool_out::list(&pools, &columns, style));
+    }
+    Ok(())
+}
+
+fn status(p: &Parsed) -> Done {
+    let mut pools: Vec<PoolView> = ask(&Request::Pools { names: p.operands.clone() })?;
+    let any = !pools.is_empty();
+    if p.has('x') {
+        pools.retain(|q| !zpool_out::is_healthy(q));
+    }
+    if p.has('j') {
+        print(&json::pools("zpool status", &pools, None, p.has('p'), true));
+        return Ok(());
+    }
+    if pools.is_empty() {
+        print(if any { "all pools are healthy\n" } else { "no pools available\n" });
+        return Ok(());
+    }
+    let all: Vec<String> = pools.iter().map(|q| zpool_out::status(q, style(p))).collect();
+    print(&all.join("\n"));
+    Ok(())
+}
+
+/// The fields of `get`.
+pub(crate) fn fields(p: &Parsed, allowed: &[&str], topic: &'static str) -> Result<Vec<String>, Fail> {
+    let mut out = Vec::new();
+    for name in p.values('o').flat_map(|v| v.split(',')) {
+        match name {
+            "all" => out.extend(allowed.iter().map(|f| f.to_string())),
+            f if allowed.contains(&f) => out.push(f.to_string()),
+            f => return Err(Fail::Usage(format!("invalid column name '{f}'"), topic)),
+        }
+    }
+    if out.is_empty() {
+        out = ["name", "property", "value", "source"].map(str::to_string).to_vec();
+    }
+    Ok(out)
+}
+
+fn get(p: &Parsed) -> Done {
+    let fields = fields(p, &["name", "property", "value", "source"], "get")?;
+    let Some((wanted, names)) = p.operands.split_first() else {
+        return Err(Fail::Usage("missing property argument".into(), "get"));
+    };
+    let wanted: Vec<String> = wanted.split(',').map(str::to_string).collect();
+    if let Some(bad) = wanted.iter().find(|w| *w != "all" && daemon::pool_props::canonical(w).is_none()) {
+        return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
+    }
+    let pools: Vec<PoolView> = ask(&Request::Pools { names: names.to_vec() })?;
+    if p.has('j') {
+        let columns: Vec<String> =
+            wanted.iter().map(|w| daemon::pool_props::canonical(w).unwrap_or_else(|| w.clone())).collect();
+        print(&json::pools("zpool get", &pools, Some(&columns), p.has('p'), false));
+        return Ok(());
+    }
+    let mut rows = Vec::new();
+    for pool in &pools {
+        rows.extend(zpool_out::pool_rows(pool, &wanted).map_err(|e| Fail::Usage(e, "get"))?);
+    }
+    if !rows.is_empty() {
+        print(&zpool_out::get_table(&rows, &fields, p.has('H'), p.has('p')));
+    }
+    Ok(())
+}
+
+fn set(p: &Parsed) -> Done {
+    match p.operands.as_slice() {
+        [] => Err(Fail::Usage("missing property=value argument".into(), "set")),
+        [_] => Err(Fail::Usage("missing pool name".into(), "set")),
+        [what, pool] => {
+            let (name, value) = assignment(what, "set")?;
+            ask(&Request::PoolSet { pool: pool.clone(), name, value })
+        }
+        _ => Err(Fail::Usage("too many pool names".into(), "set")),
+    }
+}
+
+fn labelclear(p: &Parsed) -> Done {
+    let path = device(one(p, "vdev name", "labelclear")?)?;
+    ask(&Request::LabelClear { path, force: p.has('f') })
+}

@@ -1,0 +1,431 @@
+//! What `zpool` prints: pure functions from views to text.
+
+use daemon::nice;
+use daemon::proto::{Candidate, PoolView, PropView, VdevView};
+
+use crate::table::{Column, line, pad, scripted, table, width_of, widths};
+
+/// Columns of `zpool list` without `-o`.
+pub const LIST_COLUMNS: &[&str] = &[
+    "name",
+    "size",
+    "allocated",
+    "free",
+    "checkpoint",
+    "expandsize",
+    "fragmentation",
+    "capacity",
+    "dedupratio",
+    "health",
+    "altroot",
+];
+
+/// How numbers and lines are to look.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Style {
+    /// `-H`: tabs, no headers.
+    pub scripted: bool,
+    /// `-p`: exact numbers.
+    pub exact: bool,
+    /// `-P`: full paths.
+    pub full_paths: bool,
+    /// `-v`: with devices.
+    pub verbose: bool,
+    /// `-g`: guids for names.
+    pub guids: bool,
+}
+
+/// The header of a property's column and how it stands.
+fn column(name: &str) -> Column {
+    let upper = name.to_uppercase();
+    let header = match name {
+        "allocated" => "ALLOC",
+        "checkpoint" => "CKPOINT",
+        "expandsize" => "EXPANDSZ",
+        "fragmentation" => "FRAG",
+        "capacity" => "CAP",
+        "dedupratio" => "DEDUP",
+        "readonly" => "RDONLY",
+        "listsnapshots" => "LISTSNAPS",
+        "autoreplace" => "REPLACE",
+        "autoexpand" => "EXPAND",
+        "compatibility" => "COMPATIBILITY",
+        _ => &upper,
+    }
+    .to_string();
+    match name {
+        "health" => Column { right: true, ..Column::text(&header).wide(8) },
+        "allocated" | "free" | "checkpoint" | "expandsize" | "fragmentation" | "capacity" | "dedupratio"
+        | "freeing" | "leaked" => Column::number(&header),
+        "size" | "guid" | "load_guid" | "ashift" => Column::number(&header).growing(),
+        _ => Column::text(&header),
+    }
+}
+
+fn prop<'a>(props: &'a [PropView], name: &str) -> Option<&'a PropView> {
+    props.iter().find(|p| p.name == name)
+}
+
+fn field(pool: &PoolView, name: &str, exact: bool) -> String {
+    if name == "name" {
+        return pool.name.clone();
+    }
+    let found = prop(&pool.props, name);
+    found.map_or_else(|| "-".to_string(), |p| if exact { p.exact.clone() } else { p.value.clone() })
+}
+
+/// A device as it is called: the last part of a disk's path, all of a file's.
+pub fn leaf_name(vdev: &VdevView, style: Style) -> String {
+    if style.guids && vdev.guid != 0 {
+        return vdev.guid.to_string();
+    }
+    if vdev.kind == "disk" && !style.full_paths {
+        return vdev.name.rsplit('/').next().unwrap_or(&vdev.name).to_string();
+    }
+    vdev.name.clone()
+}
+
+/// `zpool list`.
+pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
+    let mut cols: Vec<Column> = columns.iter().map(|c| column(c)).collect();
+    if style.exact {
+        cols.iter_mut().for_each(|c| c.grows = true);
+    }
+    let rows: Vec<Vec<String>> =
+        pools.iter().map(|p| columns.iter().map(|c| field(p, c, style.exact)).collect()).collect();
+    if !style.verbose {
+        return if style.scripted { scripted(&rows) } else { table(&cols, &rows) };
+    }
+    if let Some(first) = cols.first_mut() {
+        let names = pools.iter().map(|p| name_width(&p.vdevs, 0, style)).max().unwrap_or(0);
+        *first = first.clone().wide(names.max(9));
+    }
+    let widths = widths(&cols, &rows);
+    let mut out = String::new();
+    if !style.scripted {
+        let header: Vec<String> = cols.iter().map(|c| c.header.clone()).collect();
+        out.push_str(&line(&cols, &widths, &header));
+    }
+    let name_width = widths.first().copied().unwrap_or(0);
+    for (pool, row) in pools.iter().zip(&rows) {
+        out.push_str(&if style.scripted { row.join("\t") + "\n" } else { line(&cols, &widths, row) });
+        for vdev in pool.vdevs.children.iter().filter(|v| !v.is_log) {
+            vdev_line(vdev, 1, name_width, style, &mut out);
+        }
+        let logs: Vec<&VdevView> = pool.vdevs.children.iter().filter(|v| v.is_log).collect();
+        if !logs.is_empty() {
+            let dashes = ["-"; 8].map(str::to_string);
+            out.push_str(&vdev_row("logs", 0, name_width, &dashes, "-", style));
+            logs.into_iter().for_each(|v| vdev_line(v, 1, name_width, style, &mut out));
+        }
+    }
+    out
+}
+
+fn vdev_line(vdev: &VdevView, depth: usize, name_width: usize, style: Style, out: &mut String) {
+    let num = |n: u64| if style.exact { n.to_string() } else { nice::num(n) };
+    let top = vdev.space > 0;
+    let size = if vdev.psize > 0 { vdev.psize } else { vdev.space };
+    let on_top = |text: String| if top { text } else { "-".to_string() };
+    let fields = [
+        if size > 0 { num(size) } else { "-".to_string() },
+        on_top(num(vdev.alloc)),
+        on_top(num(vdev.space.saturating_sub(vdev.alloc))),
+        "-".to_string(),
+        "-".to_string(),
+        match vdev.frag {
+            Some(frag) if top && style.exact => frag.to_string(),
+            Some(frag) if top => format!("{frag}%"),
+            _ => "-".to_string(),
+        },
+        on_top(share(vdev.alloc, vdev.space, style.exact)),
+        "-".to_string(),
+    ];
+    out.push_str(&vdev_row(&leaf_name(vdev, style), depth, name_width, &fields, &vdev.state, style));
+    vdev.children.iter().for_each(|c| vdev_line(c, depth + 1, name_width, style, out));
+}
+
+fn vdev_row(name: &str, depth: usize, name_width: usize, fields: &[String; 8], state: &str, style: Style) -> String {
+    if style.scripted {
+        return format!("\t{name}\t{}\t{state}\n", fields.join("\t"));
+    }
+    let indent = 2 * depth;
+    let mut out = format!("{}{}", " ".repeat(indent), pad(name, name_width.saturating_sub(indent), false));
+    for (text, width) in fields.iter().zip([5, 5, 5, 7, 8, 5, 5, 5]) {
+        out.push_str("  ");
+        out.push_str(&pad(text, width, true));
+    }
+    format!("{out}  {}\n", pad(state, 8, true))
+}
+
+/// Used share of a device: three digits.
+fn share(alloc: u64, space: u64, exact: bool) -> String {
+    let parts = if space == 0 { 0 } else { (u128::from(alloc) * 10_000 / u128::from(space)) as u64 };
+    if exact {
+        return (parts / 100).to_string();
+    }
+    let percent = parts as f64 / 100.0;
+    match parts {
+        0..1000 => format!("{percent:.2}%"),
+        1000..10_000 => format!("{percent:.1}%"),
+        _ => format!("{percent:.0}%"),
+    }
+}
+
+/// Width of a column that holds a tree of names, each level two further in.
+fn name_width(vdev: &VdevView, depth: usize, style: Style) -> usize {
+    let own = if depth == 0 { width_of(&vdev.name) } else { width_of(&leaf_name(vdev, style)) } + 2 * depth;
+    vdev.children.iter().map(|c| name_width(c, depth + 1, style)).max().unwrap_or(0).max(own)
+}
+
+/// A paragraph behind its label, at most about 80 characters wide, further lines behind a tab.
+fn paragraph(label: &str, text: &str) -> String {
+    let mut out = format!("{label}: ");
+    let mut column = out.len();
+    let mut first = true;
+    for word in text.split_whitespace() {
+        if !first && column + 1 + word.len() > 78 {
+            out.push_str("\n\t");
+            column = 8;
+        } else if !first {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += word.len();
+        first = false;
+    }
+    out.push('\n');
+    out
+}
+
+fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &mut String) {
+    let name = if depth == 0 { vdev.name.clone() } else { leaf_name(vdev, style) };
+    let indent = 2 * depth;
+    let count = |n: u64| if style.exact { n.to_string() } else { nice::num(n) };
+    let [r, w, c] = vdev.errors.map(count);
+    let name = pad(&name, width.saturating_sub(indent), false);
+    out.push_str(&format!("\t{}{name}  {:<8} {r:>5} {w:>5} {c:>5}", " ".repeat(indent), vdev.state));
+    if let Some(why) = &vdev.why {
+        out.push_str(&format!("  {why}"));
+    }
+    out.push('\n');
+    for child in vdev.children.iter().filter(|c| depth > 0 || !c.is_log) {
+        status_rows(child, depth + 1, width, style, out);
+    }
+    let logs: Vec<&VdevView> = vdev.children.iter().filter(|c| depth == 0 && c.is_log).collect();
+    if !logs.is_empty() {
+        out.push_str(&format!("\t{}\n", pad("logs", width, false)));
+        logs.into_iter().for_each(|l| status_rows(l, 1, width, style, out));
+    }
+}
+
+/// `zpool status` of one pool.
+pub fn status(pool: &PoolView, style: Style) -> String {
+    let mut out = format!("  pool: {}\n state: {}\n", pool.name, pool.state);
+    if let Some(text) = &pool.status {
+        out.push_str(&paragraph("status", text));
+    }
+    if let Some(text) = &pool.action {
+        out.push_str(&paragraph("action", text));
+    }
+    let width = name_width(&pool.vdevs, 0, style).max(10);
+    out.push_str(&format!(
+        "config:\n\n\t{}  {:<8} {:>5} {:>5} {:>5}\n",
+        pad("NAME", width, false),
+        "STATE",
+        "READ",
+        "WRITE",
+        "CKSUM"
+    ));
+    let mut root = pool.vdevs.clone();
+    root.state.clone_from(&pool.state);
+    status_rows(&root, 0, width, style, &mut out);
+    out.push_str(&match pool.data_errors {
+        0 => "\nerrors: No known data errors\n".to_string(),
+        n => format!("\nerrors: {n} data errors\n"),
+    });
+    out
+}
+
+/// `zpool status -x` says this when nothing is wrong.
+pub fn is_healthy(pool: &PoolView) -> bool {
+    fn clean(v: &VdevView) -> bool {
+        v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(clean)
+    }
+    pool.state == "ONLINE" && pool.data_errors == 0 && clean(&pool.vdevs)
+}
+
+/// `zpool import` without a pool: one candidate.
+pub fn candidate(c: &Candidate) -> String {
+    let destroyed = if c.destroyed { " (DESTROYED)" } else { "" };
+    let mut out = format!("   pool: {}\n     id: {}\n  state: {}{destroyed}\n", c.name, c.guid, c.state);
+    if let Some(text) = &c.status {
+        out.push_str(&paragraph(" status", text));
+    }
+    out.push_str(&paragraph(" action", &c.action));
+    out.push_str(" config:\n\n");
+    let style = Style::default();
+    let width = name_width(&c.vdevs, 0, style).max(10);
+    fn rows(v: &VdevView, depth: usize, width: usize, style: Style, out: &mut String) {
+        let name = if depth == 0 { v.name.clone() } else { leaf_name(v, style) };
+        let why = v.why.as_ref().map_or(String::new(), |w| format!("  {w}"));
+        let name = pad(&name, width.saturating_sub(2 * depth), false);
+        out.push_str(&format!("\t{}{name}  {}{why}\n", " ".repeat(2 * depth), v.state));
+        v.children.iter().for_each(|c| rows(c, depth + 1, width, style, out));
+    }
+    rows(&c.vdevs, 0, width, style, &mut out);
+    out
+}
+
+/// Rows of `zpool get` and `zfs get`: name and property, and the fields that are wanted.
+pub fn get_table(rows: &[(String, PropView)], fields: &[String], scripted_style: bool, exact: bool) -> String {
+    let columns: Vec<Column> = fields.iter().map(|f| Column::text(&f.to_uppercase())).collect();
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|(name, p)| {
+            let field = |f: &String| match f.as_str() {
+                "name" => name.clone(),
+                "property" => p.name.clone(),
+                "value" if exact => p.exact.clone(),
+                "value" => p.value.clone(),
+                "received" => "-".to_string(),
+                _ => p.source.clone(),
+            };
+            fields.iter().map(field).collect()
+        })
+        .collect();
+    if scripted_style { scripted(&rows) } else { table(&columns, &rows) }
+}
+
+/// The properties of a pool that `zpool get` was asked for; the error names one that does not exist.
+pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, PropView)>, String> {
+    let mut out = Vec::new();
+    for name in wanted {
+        if name == "all" {
+            out.extend(pool.props.iter().map(|p| (pool.name.clone(), p.clone())));
+            continue;
+        }
+        let known = daemon::pool_props::canonical(name).ok_or_else(|| format!("invalid property '{name}'"))?;
+        let found = if known == "name" {
+            Some(PropView {
+                name: known.clone(),
+                value: pool.name.clone(),
+                exact: pool.name.clone(),
+                source: "-".into(),
+            })
+        } else {
+            prop(&pool.props, &known).cloned()
+        };
+        let none = || PropView { name: known.clone(), value: "-".into(), exact: "-".into(), source: "-".into() };
+        out.push((pool.name.clone(), found.unwrap_or_else(none)));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pool `single` of the reference pools.
+    fn tank() -> PoolView {
+        let props = [
+            ("size", "240M", "251658240", "-"),
+            ("capacity", "11%", "11", "-"),
+            ("altroot", "/mnt", "/mnt", "local"),
+            ("health", "ONLINE", "ONLINE", "-"),
+            ("guid", "4271266945430352225", "4271266945430352225", "-"),
+            ("dedupratio", "1.00x", "1.00", "-"),
+            ("free", "212M", "222298112", "-"),
+            ("allocated", "27.8M", "29360128", "-"),
+            ("expandsize", "-", "-", "-"),
+            ("fragmentation", "6%", "6", "-"),
+            ("checkpoint", "-", "-", "-"),
+        ];
+        let props =
+            props.map(|(n, v, e, s)| PropView { name: n.into(), value: v.into(), exact: e.into(), source: s.into() });
+        let leaf = VdevView {
+            kind: "disk".into(),
+            name: "/dev/img/d0.img".into(),
+            guid: 7,
+            state: "ONLINE".into(),
+            space: 251_658_240,
+            psize: 256 << 20,
+            alloc: 29_150_000,
+            frag: Some(6),
+            ..VdevView::default()
+        };
+        PoolView {
+            name: "tank".into(),
+            guid: 4_271_266_945_430_352_225,
+            state: "ONLINE".into(),
+            props: props.to_vec(),
+            vdevs: VdevView {
+                kind: "root".into(),
+                name: "tank".into(),
+                state: "ONLINE".into(),
+                children: vec![leaf],
+                ..VdevView::default()
+            },
+            ..PoolView::default()
+        }
+    }
+
+    fn columns(list: &[&str]) -> Vec<String> {
+        list.iter().map(|c| c.to_string()).collect()
+    }
+
+    #[test]
+    fn status_has_the_layout_of_openzfs() {
+        let want = "  pool: tank\n state: ONLINE\nconfig:\n\n\tNAME        STATE     READ WRITE CKSUM\n\ttank        ONLINE       0     0     0\n\t  d0.img    ONLINE       0     0     0\n\nerrors: No known data errors\n";
+        assert_eq!(status(&tank(), Style::default()), want);
+        let mut sick = tank();
+        sick.state = "SUSPENDED".into();
+        sick.status = Some("word ".repeat(20));
+        sick.vdevs.children[0].errors = [0, 3, 20_000];
+        let text = status(&sick, Style::default());
+        assert!(text.contains("d0.img    ONLINE       0     3 19.5K\n"), "{text}");
+        assert!(text.contains("word\n\tword"), "{text}");
+        assert!(!is_healthy(&sick) && is_healthy(&tank()));
+    }
+
+    #[test]
+    fn list_has_the_layout_of_openzfs() {
+        let verbose = Style { verbose: true, ..Style::default() };
+        let want = "NAME        SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+                    tank        240M  27.8M   212M        -         -     6%    11%  1.00x    ONLINE  /mnt\n  \
+                    d0.img    256M  27.8M   212M        -         -     6%  11.6%      -    ONLINE\n";
+        assert_eq!(list(&[tank()], &columns(LIST_COLUMNS), verbose), want);
+        let plain = "NAME   SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT\n\
+                     tank   240M  27.8M   212M        -         -     6%    11%  1.00x    ONLINE  /mnt\n";
+        assert_eq!(list(&[tank()], &columns(LIST_COLUMNS), Style::default()), plain);
+        let script = Style { scripted: true, exact: true, ..Style::default() };
+        assert_eq!(list(&[tank()], &columns(&["name", "size", "health"]), script), "tank\t251658240\tONLINE\n");
+        assert_eq!(share(165, 1921, false), "8.58%");
+        assert_eq!(share(1, 1, false), "100%");
+    }
+
+    #[test]
+    fn get_has_the_layout_of_openzfs() {
+        let rows = pool_rows(&tank(), &columns(&["size", "health", "cap"])).unwrap();
+        let fields = columns(&["name", "property", "value", "source"]);
+        let want = "NAME  PROPERTY  VALUE   SOURCE\ntank  size      240M    -\ntank  health    ONLINE  -\ntank  capacity  11%     -\n";
+        assert_eq!(get_table(&rows, &fields, false, false), want);
+        assert_eq!(get_table(&rows[..1], &fields[2..3], true, true), "251658240\n");
+        assert!(pool_rows(&tank(), &columns(&["nonsense"])).is_err());
+    }
+
+    #[test]
+    fn candidates_have_the_layout_of_openzfs() {
+        let c = Candidate {
+            name: "tank".into(),
+            guid: 42,
+            state: "ONLINE".into(),
+            action: "The pool can be imported using its name or numeric identifier.".into(),
+            vdevs: tank().vdevs,
+            ..Candidate::default()
+        };
+        let want = "   pool: tank\n     id: 42\n  state: ONLINE\n action: The pool can be imported using its name or numeric identifier.\n config:\n\n\ttank        ONLINE\n\t  d0.img    ONLINE\n";
+        assert_eq!(candidate(&c), want);
+    }
+}

@@ -1,0 +1,181 @@
+//! The command's side: finding the daemon, starting one if there is none, asking it.
+
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::paths::Paths;
+use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, Request, kind_named};
+
+/// How long a daemon may take until its socket is there.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long an ending daemon may take; pools with much to write need a while.
+const STOP_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A way to the daemon of this user.
+pub struct Client {
+    paths: Paths,
+    program: PathBuf,
+    args: Vec<String>,
+}
+
+impl Client {
+    /// Over these folders; `program` is what is run as `program daemon run` if there is no daemon.
+    pub fn new(paths: Paths, program: PathBuf) -> Client {
+        Client { paths, program, args: Vec::new() }
+    }
+
+    /// Over the folders of this process, with this program.
+    pub fn of_process() -> Result<Client> {
+        let program = std::env::current_exe();
+        let program =
+            program.map_err(|e| Error::new(ErrorKind::Io, format!("this program cannot find itself: {e}")))?;
+        Ok(Client::new(Paths::of_process(), program))
+    }
+
+    /// Gives further arguments to a daemon that this client starts.
+    pub fn with_args(mut self, args: Vec<String>) -> Client {
+        self.args = args;
+        self
+    }
+
+    /// A connection to a daemon that runs; none if there is none.
+    fn connect(&self) -> Result<Option<UnixStream>> {
+        let path = self.paths.socket();
+        let meta = match std::fs::symlink_metadata(&path) {
+            Ok(meta) => meta,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => {
+                return Err(Error::new(ErrorKind::Denied, format!("'{}' cannot be reached: {e}", path.display())));
+            }
+        };
+        if meta.uid() != self.paths.uid() {
+            let why =
+                format!("'{}' belongs to another user: set WEIR_RUNTIME_DIR to a folder of your own", path.display());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        self.paths.check_runtime()?;
+        match UnixStream::connect(&path) {
+            Ok(stream) => Ok(Some(stream)),
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound) => {
+                Ok(None)
+            }
+            Err(e) => Err(Error::new(ErrorKind::Io, format!("'{}' cannot be reached: {e}", path.display()))),
+        }
+    }
+
+    /// Whether a daemon runs.
+    pub fn is_running(&self) -> Result<bool> {
+        Ok(self.connect()?.is_some())
+    }
+
+    /// Starts a daemon unless one runs; true if this one did.
+    pub fn start(&self) -> Result<bool> {
+        if self.is_running()? {
+            return Ok(false);
+        }
+        self.start_and_connect().map(|_| true)
+    }
+
+    fn start_and_connect(&self) -> Result<UnixStream> {
+        self.paths.make_runtime()?;
+        let log_path = self.paths.log();
+        let fail = |what: &str, e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("the daemon cannot be started: {what}: {e}"))
+        };
+        let log = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&log_path);
+        let mut log = log.map_err(|e| fail("its log", e))?;
+        let old_len = log.seek(SeekFrom::End(0)).map_err(|e| fail("its log", e))?;
+        let copy = || log.try_clone().map_err(|e| fail("its log", e));
+        let mut child = Command::new(&self.program)
+            .args(["daemon", "run"])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(copy()?)
+            .stderr(copy()?)
+            .current_dir("/")
+            .process_group(0)
+            .spawn()
+            .map_err(|e| fail(&self.program.display().to_string(), e))?;
+        let end = Instant::now() + START_TIMEOUT;
+        loop {
+            if let Some(stream) = self.connect()? {
+                return Ok(stream);
+            }
+            if let Ok(Some(_)) = child.try_wait() {
+                // Another command may have started one at the same moment; then ours found the lock held.
+                std::thread::sleep(Duration::from_millis(50));
+                if let Some(stream) = self.connect()? {
+                    return Ok(stream);
+                }
+                let mut said = String::new();
+                let _ = log.seek(SeekFrom::Start(old_len));
+                let _ = log.take(64 << 10).read_to_string(&mut said);
+                let last = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it ended at once");
+                let last = last.trim_start_matches("weir: ").trim_start_matches("error: ");
+                return Err(Error::new(ErrorKind::Io, format!("the daemon cannot be started: {last}")));
+            }
+            if Instant::now() > end {
+                let why = format!("the daemon does not answer: see '{}'", log_path.display());
+                return Err(Error::new(ErrorKind::Io, why));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Asks, starting a daemon if there is none. `progress` is told how far long work is: what, done, total.
+    pub fn ask<T: DeserializeOwned>(&self, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<T> {
+        let stream = match self.connect()? {
+            Some(stream) => stream,
+            None => self.start_and_connect()?,
+        };
+        let value = converse(stream, request, progress)?;
+        serde_json::from_value(value)
+            .map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
+    }
+
+    /// What a running daemon says about itself; none if there is none.
+    pub fn info(&self) -> Result<Option<DaemonInfo>> {
+        let Some(stream) = self.connect()? else { return Ok(None) };
+        let value = converse(stream, &Request::Info, &mut |_, _, _| {})?;
+        let info = serde_json::from_value(value);
+        info.map(Some).map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
+    }
+
+    /// Ends the daemon and waits until it is gone; false if there was none.
+    pub fn stop(&self, force: bool) -> Result<bool> {
+        let Some(stream) = self.connect()? else { return Ok(false) };
+        converse(stream, &Request::Stop { force }, &mut |_, _, _| {})?;
+        let end = Instant::now() + STOP_TIMEOUT;
+        // The lock is the last thing that a daemon lets go of.
+        while self.paths.lock().is_err() {
+            if Instant::now() > end {
+                return Err(Error::new(ErrorKind::Busy, "the daemon does not end: see its log"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(true)
+    }
+}
+
+fn converse(mut stream: UnixStream, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Value> {
+    let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
+    proto::send(&mut stream, request).map_err(|e| gone(&e))?;
+    loop {
+        match proto::receive::<Reply>(&mut stream, REPLY_MAX).map_err(|e| gone(&e))? {
+            Some(Reply::Progress { what, done, total }) => progress(&what, done, total),
+            Some(Reply::Done(value)) => return Ok(value),
+            Some(Reply::Failed { kind, message }) => return Err(Error::new(kind_named(&kind), message)),
+            None => return Err(gone(&"it closed the connection")),
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! `zpool create`: everything is checked before the first label is written, and what was made is unmade if it fails.
+//!
+//! In order: names, properties and features; the mount point (made now); the devices (missing files made now, if a size is given); then on the new engine thread every device is
+//! opened for us alone and its labels are read; only then the pool is written. A pool whose root cannot be mounted is destroyed again.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Error, ErrorKind, Result};
+use bdev::BlockDev;
+use dsl::props::PropValue;
+use host::{Direct, HostDev, Lock, OpenOpts};
+use ondisk::label::{DeviceLabel, PoolState};
+use rt::Rt;
+use rt::sync::Semaphore;
+use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Pool, PoolSpec, check_pool_name};
+use vdev::labels::{clear_labels, read_labels};
+
+use crate::engine::{EngineThread, PoolEngine, set_current};
+use crate::files::{self, OnceProps};
+use crate::fs_ops::parse_fs_props;
+use crate::mounts::{self, MountPoint, Mounts, make_dirs, remove_dirs};
+use crate::pool_props::{self, Wanted, When};
+use crate::proto::{Created, PoolCreate};
+use crate::server::{Daemon, Running};
+use crate::state::KnownPool;
+
+/// Words that begin a kind of vdev that weir cannot make yet.
+const VDEV_WORDS: &[&str] =
+    &["mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "spare", "log", "cache", "special", "dedup"];
+
+/// The word of a device list that names a kind of vdev, if there is one.
+pub fn vdev_word(arg: &str) -> Option<&'static str> {
+    let head = arg.split(':').next().unwrap_or(arg);
+    if head.starts_with("draid") {
+        return Some("draid");
+    }
+    VDEV_WORDS.iter().find(|w| **w == head).copied()
+}
+
+/// What was made for a pool that does not exist yet; dropped without [`Made::keep`] it is unmade.
+#[derive(Default)]
+struct Made {
+    files: Vec<PathBuf>,
+    dirs: Vec<PathBuf>,
+}
+
+impl Made {
+    fn keep(mut self) {
+        self.files.clear();
+        self.dirs.clear();
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for file in &self.files {
+            let _ = std::fs::remove_file(file);
+        }
+        remove_dirs(&self.dirs);
+    }
+}
+
+/// A checked request, ready for the engine thread.
+struct Plan {
+    request: PoolCreate,
+    wanted: Wanted,
+    features: Vec<ondisk::feature::FeatureId>,
+    fs_props: Vec<(String, PropValue)>,
+    once: OnceProps,
+    altroot: Option<String>,
+    mount_at: Option<PathBuf>,
+}
+
+impl Plan {
+    fn of(request: PoolCreate) -> Result<Plan> {
+        check_pool_name(&request.name)?;
+        let wanted = Wanted::parse(&request.props, When::Create)?;
+        let features = wanted.feature_set(request.no_features)?;
+        let mut given = request.fs_props.clone();
+        if let Some(path) = &request.mountpoint {
+            given.retain(|(n, _)| n != "mountpoint");
+            given.push(("mountpoint".to_string(), path.clone()));
+        }
+        let mut fs_props = parse_fs_props(&given, true)?;
+        let once = OnceProps::take(&mut fs_props);
+        let altroot = request.altroot.clone().or(wanted.altroot.clone());
+        if altroot.as_ref().is_some_and(|r| !r.starts_with('/')) {
+            return Err(Error::invalid("the alternate root must be an absolute path"));
+        }
+        let own = |name: &str| fs_props.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        let value = own("mountpoint").map_or_else(|| format!("/{}", request.name), |v| v.text().to_string());
+        let mountable = own("canmount").is_none_or(|v| v.num() == 1);
+        let mount_at = match mounts::mount_point(&value, altroot.as_deref()) {
+            MountPoint::Path(path) if mountable => Some(path),
+            _ => None,
+        };
+        if request.devices.is_empty() {
+            return Err(Error::invalid("no device is named: give files or block devices"));
+        }
+        if let Some(word) = request.devices.iter().find_map(|d| vdev_word(d)) {
+            let why = format!("'{word}' vdevs cannot be made yet: weir makes stripes of single devices");
+            return Err(Error::unsupported(why));
+        }
+        Ok(Plan { request, wanted, features, fs_props, once, altroot, mount_at })
+    }
+
+    /// Makes the mount point, or with `-n` says whether it could be made.
+    fn mount_point(&self, made: &mut Made) -> Result<()> {
+        let Some(path) = &self.mount_at else { return Ok(()) };
+        mounts::usable()?;
+        if path.exists() && !mounts::is_empty(path) {
+            let why = format!("mount point '{}' exists and is not empty: choose another one with -m", path.display());
+            return Err(Error::new(ErrorKind::NotEmpty, why));
+        }
+        made.dirs = make_dirs(path)?;
+        let writable = std::fs::metadata(path).map(|m| {
+            let uid = host::effective_uid();
+            uid == 0 || m.uid() == uid
+        });
+        match writable {
+            Ok(true) => Ok(()),
+            _ => {
+                let why =
+                    format!("mount point '{}' belongs to another user: choose another one with -m", path.display());
+                Err(Error::new(ErrorKind::Denied, why))
+            }
+        }
+    }
+
+    /// Checks that the devices are distinct files or block devices; makes files that are missing, if a size is given.
+    fn devices(&self, made: &mut Made) -> Result<()> {
+        let mut seen: Vec<(u64, u64, u64)> = Vec::new();
+        let size = self.request.size;
+        if size.is_some_and(|s| s < DEVICE_SIZE_MIN) {
+            return Err(Error::new(ErrorKind::Range, "--size is too small: a pool needs at least 64M on each device"));
+        }
+        // All that exist are looked at before the first file is made.
+        for path in &self.request.devices {
+            match std::fs::metadata(path) {
+                Ok(meta) => {
+                    let kind = meta.file_type();
+                    if !kind.is_file() && !kind.is_block_device() {
+                        return Err(Error::invalid(format!("'{path}' is neither a file nor a block device")));
+                    }
+                    let id =
+                        if kind.is_block_device() { (0, 0, meta.rdev()) } else { (meta.dev(), meta.ino(), u64::MAX) };
+                    if seen.contains(&id) {
+                        return Err(Error::invalid(format!("'{path}' is named twice")));
+                    }
+                    seen.push(id);
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound && size.is_some() => {}
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                    let why = format!("'{path}' does not exist: give --size to have files made");
+                    return Err(Error::not_found(why));
+                }
+                Err(e) => return Err(Error::new(ErrorKind::Denied, format!("'{path}' cannot be used: {e}"))),
+            }
+        }
+        if self.request.dry_run {
+            return Ok(());
+        }
+        for path in &self.request.devices {
+            if let Some(size) = size
+                && !Path::new(path).exists()
+            {
+                host::create_sparse(path, size)?;
+                made.files.push(PathBuf::from(path));
+            }
+        }
+        for file in &made.files {
+            let twice = self.request.devices.iter().filter(|d| same_file(Path::new(d), file)).count();
+            if twice != 1 {
+                return Err(Error::invalid(format!("'{}' is named twice", file.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (std::fs::metadata(a), std::fs::metadata(b)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+/// Fails if a device belongs to somebody else: another pool, unless `force`; `active` are guids of the pools imported here.
+pub async fn check_unused(dev: &dyn BlockDev, force: bool, active: &[u64]) -> Result<()> {
+    let labels = read_labels(dev).await?;
+    let path = dev.info().path.clone();
+    for (_, config) in &labels.configs {
+        let Ok(list) = config else { continue };
+        let Ok(label) = DeviceLabel::from_nvlist(list) else { continue };
+        let (what, always) = match label {
+            DeviceLabel::Pool(c) if active.contains(&c.pool_guid.0) => (format!("active pool '{}'", c.name), true),
+            DeviceLabel::Pool(c) => match c.state {
+                PoolState::Exported => (format!("exported pool '{}'", c.name), false),
+                PoolState::Active if c.txg.0 != 0 => (format!("potentially active pool '{}'", c.name), false),
+                _ => continue,
+            },
+            DeviceLabel::Spare { .. } => ("the spares of a pool".to_string(), false),
+            DeviceLabel::Cache { .. } => ("the cache of a pool".to_string(), false),
+        };
+        if always {
+            return Err(Error::new(ErrorKind::Busy, format!("'{path}' is part of {what}")));
+        }
+        if !force {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("'{path}' is part of {what}: use -f to take it all the same"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses swap areas and file systems on block devices that somebody may still want, unless `force`.
+fn check_foreign(path: &str, force: bool) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    if force {
+        return Ok(());
+    }
+    // (offset, bytes, name)
+    const MAGIC: &[(u64, &[u8], &str)] = &[
+        (0x438, &[0x53, 0xef], "an ext2/3/4 file system"),
+        (0, b"XFSB", "an XFS file system"),
+        (0x1_0040, b"_BHRfS_M", "a btrfs file system"),
+        (4086, b"SWAPSPACE2", "a swap area"),
+        (0, b"LUKS\xba\xbe", "a LUKS container"),
+    ];
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    for (at, magic, what) in MAGIC {
+        let mut buf = [0; 16];
+        let buf = &mut buf[..magic.len()];
+        if file.read_exact_at(buf, *at).is_ok() && buf == *magic {
+            return Err(Error::new(ErrorKind::Busy, format!("'{path}' has {what}: use -f to overwrite it")));
+        }
+    }
+    Ok(())
+}
+
+/// Opens a device for us alone.
+pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>, bool)> {
+    let lock = if write { Lock::Exclusive } else { Lock::Shared };
+    let dev = HostDev::open_dev(rt, path, OpenOpts { write, direct: Direct::Auto, lock })?;
+    let is_disk = dev.is_block_device();
+    Ok((dev, is_disk))
+}
+
+/// On the engine thread: checks the devices, writes the pool and mounts its root.
+async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> Result<u64> {
+    let mut devices = Vec::new();
+    for path in &plan.request.devices {
+        let (dev, is_disk) = open_device(&rt, path, !plan.request.dry_run)?;
+        check_unused(&*dev, plan.request.force, &active).await?;
+        let info = dev.info();
+        if info.size_bytes < DEVICE_SIZE_MIN {
+            let why = format!("device '{path}' is too small: a pool needs at least 64M on each device");
+            return Err(Error::new(ErrorKind::Range, why));
+        }
+        if let Some(ashift) = plan.wanted.ashift
+            && u64::from(info.logical_sector) > 1 << ashift
+        {
+            let why = format!(
+                "device '{path}' has sectors of {} bytes, larger than ashift={ashift} allows",
+                info.logical_sector
+            );
+            return Err(Error::invalid(why));
+        }
+        devices.push(DevSpec { dev, is_disk });
+    }
+    if plan.request.dry_run {
+        return Ok(0);
+    }
+    let devs: Vec<Rc<dyn BlockDev>> = devices.iter().map(|d| d.dev.clone()).collect();
+    let spec = PoolSpec {
+        name: plan.request.name.clone(),
+        devices,
+        ashift: plan.wanted.ashift,
+        features: plan.features,
+        comment: plan.wanted.comment.clone().filter(|c| !c.is_empty()),
+        fs_props: plan.fs_props,
+        init: files::init_root(&rt, plan.once),
+    };
+    let unlabel = async || {
+        for dev in &devs {
+            let _ = clear_labels(&**dev).await;
+        }
+    };
+    let pool = match Pool::create(rt.clone(), spec, opts).await {
+        Ok(pool) => pool,
+        Err(e) => {
+            unlabel().await;
+            return Err(e);
+        }
+    };
+    let engine = Rc::new(PoolEngine {
+        pool: pool.clone(),
+        altroot: plan.altroot,
+        mounts: Mounts::default(),
+        load_guid: rt.new_guid().0,
+        props: Default::default(),
+        admin: Semaphore::new(1),
+    });
+    let stored = Wanted { stored: plan.wanted.stored.clone(), ..Wanted::default() };
+    let mut result = engine.set_pool_props(stored).await;
+    if result.is_ok() && plan.mount_at.is_some() {
+        result = match pool.dsl().find(&pool.name()) {
+            Ok(ds) => engine.mount(&ds, false).await,
+            Err(e) => Err(e),
+        };
+    }
+    if let Err(e) = result {
+        let _ = engine.unmount_all(true).await;
+        let _ = pool.destroy().await;
+        unlabel().await;
+        return Err(e);
+    }
+    set_current(engine);
+    Ok(pool.guid().0)
+}
+
+impl Daemon {
+    /// `zpool create`.
+    pub(crate) fn pool_create(&self, request: PoolCreate) -> Result<Created> {
+        let name = request.name.clone();
+        self.pool_create_inner(request).map_err(|e| e.at(format!("cannot create '{name}'")))
+    }
+
+    fn pool_create_inner(&self, request: PoolCreate) -> Result<Created> {
+        let plan = Plan::of(request)?;
+        let name = plan.request.name.clone();
+        let _namespace = self.namespace();
+        if self.running(&name).is_some() {
+            return Err(Error::new(ErrorKind::Exists, "a pool with that name already exists: choose another name"));
+        }
+        let mut made = Made::default();
+        for path in &plan.request.devices {
+            if std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
+                check_foreign(path, plan.request.force)?;
+            }
+        }
+        plan.devices(&mut made)?;
+        plan.mount_point(&mut made)?;
+        let created = Created { devices: plan.request.devices.clone() };
+        let dry_run = plan.request.dry_run;
+        // With -n files that would be made are not there to be opened.
+        let mut plan = plan;
+        if dry_run {
+            plan.request.devices.retain(|d| Path::new(d).exists());
+        }
+        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        let devices = plan.request.devices.clone();
+        let altroot = plan.altroot.clone();
+        let opts = self.engine_opts(1);
+        let thread = EngineThread::start()?;
+        let guid = thread
+            .call(move |rt| {
+                let rt = rt.clone();
+                async move { create_here(rt, plan, opts, active).await }
+            })
+            .wait()??;
+        if dry_run {
+            return Ok(created);
+        }
+        made.keep();
+        let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly: false };
+        self.add_running(Arc::new(Running::new(name, guid, thread)), known)?;
+        Ok(created)
+    }
+}
+
+/// Reads the values stored in the MOS of an imported pool.
+pub async fn stored_props(pool: &Pool) -> Result<pool_props::Stored> {
+    pool_props::load(pool.dsl()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_mean_vdevs_are_seen() {
+        for (arg, want) in [
+            ("mirror", Some("mirror")),
+            ("raidz2", Some("raidz2")),
+            ("draid2:4d:1s", Some("draid")),
+            ("log", Some("log")),
+            ("/tmp/mirror", None),
+            ("sda", None),
+        ] {
+            assert_eq!(vdev_word(arg), want, "{arg}");
+        }
+    }
+
+    fn plan(change: impl FnOnce(&mut PoolCreate)) -> Result<Plan> {
+        let mut request = PoolCreate { name: "tank".into(), devices: vec!["/tmp/a".into()], ..PoolCreate::default() };
+        change(&mut request);
+        Plan::of(request)
+    }
+
+    #[test]
+    fn requests_are_checked() {
+        assert_eq!(plan(|_| {}).unwrap().mount_at, Some("/tank".into()));
+        assert_eq!(plan(|r| r.altroot = Some("/mnt".into())).unwrap().mount_at, Some("/mnt/tank".into()));
+        assert_eq!(plan(|r| r.mountpoint = Some("none".into())).unwrap().mount_at, None);
+        assert_eq!(plan(|r| r.fs_props = vec![("canmount".into(), "off".into())]).unwrap().mount_at, None);
+        assert!(plan(|r| r.name = "mirror1".into()).is_err());
+        assert!(plan(|r| r.devices.clear()).is_err());
+        let word = plan(|r| r.devices = vec!["mirror".into(), "/a".into(), "/b".into()]).err().unwrap();
+        assert!(word.to_string().contains("'mirror'"), "{word}");
+        assert!(plan(|r| r.altroot = Some("mnt".into())).is_err());
+        assert!(plan(|r| r.mountpoint = Some("x".into())).is_err());
+    }
+
+    #[test]
+    fn files_made_are_removed_again() {
+        let dir = host::TempDir::new("create").unwrap();
+        let path = dir.join("new.img");
+        let mut made = Made::default();
+        let p = plan(|r| {
+            r.devices = vec![path.display().to_string(), dir.join("./new.img").display().to_string()];
+            r.size = Some(1 << 30);
+        })
+        .unwrap();
+        assert!(p.devices(&mut made).is_err());
+        drop(made);
+        assert!(!path.exists());
+    }
+}

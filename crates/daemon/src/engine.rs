@@ -1,0 +1,186 @@
+//! Engine threads: each runs one `host::Engine` and on it one pool.
+//!
+//! Pool state is `Rc` and never leaves its thread. Other threads send closures in ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use base::{Error, ErrorKind, Result};
+use host::{Engine, EngineConfig, RemoteCall, RemoteSpawner};
+use rt::Rt;
+use rt::sync::{Semaphore, oneshot};
+use spa::Pool;
+
+use crate::mounts::Mounts;
+
+/// A pool on its engine thread, with what the daemon knows about it beyond the pool itself.
+pub struct PoolEngine {
+    /// The pool.
+    pub pool: Rc<Pool>,
+    /// `altroot`
+    pub altroot: Option<String>,
+    /// What is mounted.
+    pub mounts: Mounts,
+    /// Identifies this import (`load_guid`).
+    pub load_guid: u64,
+    /// Properties of the pool as stored in its MOS, by name.
+    pub props: RefCell<crate::pool_props::Stored>,
+    /// Held by whoever changes mounts or names.
+    pub admin: Semaphore,
+}
+
+struct PerThread {
+    pool: Option<Rc<PoolEngine>>,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+thread_local! {
+    static THIS: RefCell<PerThread> = const { RefCell::new(PerThread { pool: None, stop: None }) };
+}
+
+/// The pool of this engine thread.
+pub fn current() -> Result<Rc<PoolEngine>> {
+    let pool = THIS.with_borrow(|t| t.pool.clone());
+    pool.ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is not imported any more"))
+}
+
+/// Gives this engine thread its pool.
+pub fn set_current(pool: Rc<PoolEngine>) {
+    THIS.with_borrow_mut(|t| t.pool = Some(pool));
+}
+
+/// Takes the pool away from this engine thread.
+pub fn clear_current() {
+    // Dropped outside the borrow: a pool's end may look at thread state.
+    let pool = THIS.with_borrow_mut(|t| t.pool.take());
+    drop(pool);
+}
+
+/// A thread that runs an engine. Dropping it ends the engine where it stands: close or sync the pool first.
+pub struct EngineThread {
+    remote: RemoteSpawner,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EngineThread {
+    /// Starts a thread and waits until its engine runs.
+    pub fn start() -> Result<EngineThread> {
+        let (tell, told) = mpsc::channel::<Result<RemoteSpawner>>();
+        let run = move || {
+            let engine = match Engine::new(EngineConfig::default()) {
+                Ok(engine) => engine,
+                Err(e) => return drop(tell.send(Err(e))),
+            };
+            let (stop, stopped) = oneshot::oneshot::<()>();
+            THIS.with_borrow_mut(|t| t.stop = Some(stop));
+            let _ = tell.send(Ok(engine.remote()));
+            // Whether it was told or its sender dropped: the engine ends.
+            let _ = engine.block_on(stopped);
+            clear_current();
+            drop(engine);
+        };
+        let thread = std::thread::Builder::new().name("weir-engine".into()).spawn(run);
+        let thread = thread.map_err(|e| Error::new(ErrorKind::Io, format!("no engine thread can be started: {e}")))?;
+        let remote =
+            told.recv().map_err(|_| Error::new(ErrorKind::Interrupted, "the engine thread ended at once"))??;
+        Ok(EngineThread { remote, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Runs `f` on the thread.
+    pub fn call<T, F, Fut>(&self, f: F) -> RemoteCall<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Rt) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        self.remote.call(f)
+    }
+
+    /// Runs `f` with the thread's pool and waits for its result.
+    pub fn with_pool<T, F, Fut>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        self.call(move |_| async move { f(current()?).await }).wait()?
+    }
+
+    /// Ends the engine and waits for the thread.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            drop(self.remote.call(|_| async {
+                let stop = THIS.with_borrow_mut(|t| t.stop.take());
+                stop.map(|s| s.send(()))
+            }));
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// How far a request is, written by whoever works on it and read by the connection's thread.
+#[derive(Default, Debug)]
+pub struct Progress {
+    what: Mutex<String>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress {
+    /// Nothing yet.
+    pub fn new() -> Arc<Progress> {
+        Arc::default()
+    }
+    /// Begins to count `total` of `what`.
+    pub fn begin(&self, what: impl Into<String>, total: u64) {
+        *self.what.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+    /// One more is done.
+    pub fn step(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+    /// What is counted, how much is done, of how much; none before the first count begins.
+    pub fn get(&self) -> Option<(String, u64, u64)> {
+        let what = self.what.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (!what.is_empty()).then(|| (what, self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_answers_and_ends() {
+        let t = EngineThread::start().unwrap();
+        assert_eq!(
+            t.call(|rt| {
+                let rt = rt.clone();
+                async move {
+                    rt.sleep(base::Nanos(1000)).await;
+                    7
+                }
+            })
+            .wait()
+            .unwrap(),
+            7
+        );
+        assert!(t.with_pool(|_| async { Ok(()) }).is_err());
+        t.stop();
+        assert!(t.call(|_| async { 1 }).wait().is_err());
+        t.stop();
+    }
+}

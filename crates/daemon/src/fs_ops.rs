@@ -1,0 +1,535 @@
+//! What commands do to datasets, on the pool's engine thread.
+//!
+//! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front end that does not work, a folder that cannot be made, a file system
+//! in use) is tried before the pool is changed, and what was unmounted for a change that failed is mounted again.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result};
+use dsl::props::{self, PropKind, PropValue};
+use dsl::{Dataset, Dir, check_name};
+
+use crate::engine::{PoolEngine, Progress};
+use crate::files::{self, OnceProps};
+use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
+
+/// Properties that a mounted file system must be told.
+const MOUNT_PROPS: &[&str] = &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "sync"];
+
+/// Parses what users typed for a file system.
+pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
+    let mut out: Vec<(String, PropValue)> = Vec::new();
+    for (name, text) in given {
+        let Some(known) = props::find(name) else {
+            if !props::is_user_prop(name) {
+                return Err(Error::invalid(format!(
+                    "'{name}' is not a property: 'zfs get all' lists those that there are"
+                )));
+            }
+            if text.len() >= 8192 {
+                return Err(Error::invalid(format!("the value of property '{name}' is longer than 8191 bytes")));
+            }
+            out.push((name.clone(), PropValue::Text(text.clone())));
+            continue;
+        };
+        match known.kind {
+            PropKind::ReadOnly if known.name == "encryption" && text == "off" => continue,
+            PropKind::ReadOnly if known.name == "encryption" => {
+                return Err(Error::unsupported("encrypted file systems cannot be made yet: leave out 'encryption'"));
+            }
+            PropKind::ReadOnly => {
+                return Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    format!("property '{}' is computed and cannot be set", known.name),
+                ));
+            }
+            PropKind::Once if !creating => {
+                let why = format!("property '{}' can be set at creation time only", known.name);
+                return Err(Error::new(ErrorKind::ReadOnly, why));
+            }
+            _ => {}
+        }
+        if matches!(known.name, "volsize" | "volblocksize") {
+            return Err(Error::invalid(format!(
+                "property '{}' is one of volumes, which weir cannot make yet",
+                known.name
+            )));
+        }
+        if known.name == "refreservation" {
+            return Err(Error::unsupported("weir cannot keep a refreservation yet: use 'reservation'"));
+        }
+        if known.name == "mountpoint" {
+            mounts::check_mountpoint(text)?;
+        }
+        let value = match (known.name, text.as_str()) {
+            ("version", "current") => PropValue::Num(5),
+            _ => known.parse(text)?,
+        };
+        out.retain(|(n, _)| n != known.name);
+        out.push((known.name.to_string(), value));
+    }
+    Ok(out)
+}
+
+/// Datasets of a directory and all below it, parents first.
+fn below(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
+    let mut out = vec![dir.clone()];
+    let mut at = 0;
+    while at < out.len() {
+        out.extend(out[at].children().into_iter().filter(|c| !c.name().starts_with('$')));
+        at += 1;
+    }
+    out
+}
+
+/// Directories whose value of `prop` changes with that of `dir`.
+fn affected(dir: &Rc<Dir>, prop: &str) -> Vec<String> {
+    let inherits = props::find(prop).is_none_or(|p| p.inheritable());
+    fn walk(dir: &Rc<Dir>, prop: &str, out: &mut Vec<String>) {
+        for child in dir.children().into_iter().filter(|c| !c.name().starts_with('$')) {
+            if !child.local_props().contains_key(prop) {
+                out.push(child.full_name());
+                walk(&child, prop, out);
+            }
+        }
+    }
+    let mut out = vec![dir.full_name()];
+    if inherits {
+        walk(dir, prop, &mut out);
+    }
+    out
+}
+
+impl PoolEngine {
+    fn find(&self, name: &str) -> Result<Rc<Dataset>> {
+        let name = self.resolve(name)?;
+        self.pool
+            .dsl()
+            .find(&name)
+            .map_err(|_| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
+    }
+
+    /// `zfs create`.
+    pub async fn fs_create(&self, name: &str, given: &[(String, String)], parents: bool, no_mount: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        self.create_inner(name, given, parents, no_mount).await.map_err(|e| e.at(format!("cannot create '{name}'")))
+    }
+
+    async fn create_inner(&self, name: &str, given: &[(String, String)], parents: bool, no_mount: bool) -> Result<()> {
+        check_name(name)?;
+        let dsl = self.pool.dsl();
+        if dsl.find(name).is_ok() {
+            if parents {
+                return Ok(());
+            }
+            return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
+        }
+        let mut props = parse_fs_props(given, true)?;
+        let once = OnceProps::take(&mut props);
+        let mut missing: Vec<String> = Vec::new();
+        let mut at = name;
+        while let Some((parent, _)) = at.rsplit_once('/') {
+            if dsl.find(parent).is_ok() {
+                break;
+            }
+            missing.push(parent.to_string());
+            at = parent;
+        }
+        if !missing.is_empty() && !parents {
+            return Err(Error::not_found("parent does not exist: use -p to create it as well"));
+        }
+        let path = self.future_mount_point(name, &props);
+        let made = match &path {
+            Some(path) if !no_mount => {
+                mounts::usable()?;
+                let path = path.clone();
+                host::blocking(move || make_dirs(&path)).await??
+            }
+            _ => Vec::new(),
+        };
+        let mut created: Vec<String> = Vec::new();
+        missing.reverse();
+        let mut result = Ok(());
+        for parent in missing {
+            result = dsl
+                .create_fs(&parent, Vec::new(), files::init_root(self.pool.rt(), OnceProps::default()))
+                .await
+                .map(|_| ());
+            if result.is_err() {
+                break;
+            }
+            created.push(parent);
+        }
+        if result.is_ok() {
+            result = dsl
+                .create_fs(name, props, files::init_root(self.pool.rt(), once))
+                .await
+                .map(|_| created.push(name.to_string()));
+        }
+        if result.is_ok() && !no_mount && path.is_some() {
+            for fs in &created {
+                let ds = dsl.find(fs)?;
+                let mountable =
+                    ds.dir().prop("canmount").0.num() == 1 && matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+                if mountable && let Err(e) = self.mount(&ds, false).await {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        if let Err(e) = result {
+            for fs in created.iter().rev() {
+                // Whatever keeps one of them is worth less than the error that brought us here.
+                let _ = self.unmount(fs, true).await;
+                let _ = dsl.destroy_fs(fs).await;
+            }
+            host::blocking(move || remove_dirs(&made)).await?;
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Where a file system that does not exist yet would be mounted by itself.
+    fn future_mount_point(&self, name: &str, props: &[(String, PropValue)]) -> Option<std::path::PathBuf> {
+        let own = |wanted: &str| props.iter().find(|(n, _)| n == wanted).map(|(_, v)| v);
+        if own("canmount").is_some_and(|v| v.num() != 1) {
+            return None;
+        }
+        let value = match own("mountpoint") {
+            Some(value) => value.text().to_string(),
+            None => {
+                let mut above = name;
+                let dir = loop {
+                    above = above.rsplit_once('/')?.0;
+                    if let Ok(dir) = self.pool.dsl().find_dir(above) {
+                        break dir;
+                    }
+                };
+                let value = dir.prop("mountpoint").0.text().to_string();
+                if !value.starts_with('/') {
+                    return None;
+                }
+                format!("{}{}", value.trim_end_matches('/'), &name[above.len()..])
+            }
+        };
+        match mounts::mount_point(&value, self.altroot.as_deref()) {
+            MountPoint::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// `zfs destroy`: the names that are, or with `dry_run` would be, destroyed.
+    pub async fn fs_destroy(
+        &self,
+        name: &str,
+        recursive: bool,
+        force: bool,
+        dry_run: bool,
+        progress: &Progress,
+    ) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        if name.contains('@') || name.contains('#') {
+            let why = "snapshots and bookmarks cannot be destroyed yet";
+            return Err(Error::unsupported(format!("cannot destroy '{name}': {why}")));
+        }
+        let ds = self.find(name)?;
+        let name = ds.name();
+        self.destroy_inner(&ds, recursive, force, dry_run, progress)
+            .await
+            .map_err(|e| e.at(format!("cannot destroy '{name}'")))
+    }
+
+    async fn destroy_inner(
+        &self,
+        ds: &Rc<Dataset>,
+        recursive: bool,
+        force: bool,
+        dry_run: bool,
+        progress: &Progress,
+    ) -> Result<Vec<String>> {
+        if ds.dir().parent().is_none() {
+            let name = ds.name();
+            let why = format!("it is the root of a pool: use 'zpool destroy {name}' to destroy the pool");
+            return Err(Error::invalid(why));
+        }
+        let mut names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
+        if names.len() > 1 && !recursive {
+            let why = format!("it has children such as '{}': use -r to destroy them as well", names[1]);
+            return Err(Error::new(ErrorKind::NotEmpty, why));
+        }
+        names.reverse();
+        let dsl = self.pool.dsl();
+        for name in &names {
+            if !dsl.snapshots(&*dsl.find(name)?).await?.is_empty() {
+                return Err(Error::unsupported(format!("'{name}' has snapshots, which weir cannot destroy yet")));
+            }
+        }
+        if dry_run {
+            return Ok(names);
+        }
+        let unmounted = self.unmount_these(&names, force).await?;
+        progress.begin("destroying file systems", names.len() as u64);
+        for (i, name) in names.iter().enumerate() {
+            let place = self.own_mount_dir(&*dsl.find_dir(name)?);
+            if let Err(e) = dsl.destroy_fs(name).await {
+                let left: Vec<(String, bool)> =
+                    unmounted.iter().filter(|(n, _)| names[i..].contains(n)).cloned().collect();
+                self.mount_again(&left).await;
+                return Err(e);
+            }
+            if let Some(place) = place {
+                mounts::remove_dir(place).await;
+            }
+            progress.step();
+        }
+        Ok(names)
+    }
+
+    /// `zfs set`.
+    pub async fn fs_set(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        let values = parse_fs_props(given, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+        let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
+        let dsl = self.pool.dsl().clone();
+        let target = ds.name();
+        self.change_props(&ds, &names, async move { dsl.set_props(&target, values).await })
+            .await
+            .map_err(|e| e.at(format!("cannot set property for '{name}'")))
+    }
+
+    /// `zfs inherit`.
+    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
+        let all: Vec<String> =
+            if recursive { below(ds.dir()).iter().map(|d| d.full_name()).collect() } else { vec![ds.name()] };
+        for target in all {
+            let ds = self.pool.dsl().find(&target)?;
+            if recursive && !ds.dir().local_props().contains_key(&prop) {
+                continue;
+            }
+            let dsl = self.pool.dsl().clone();
+            let (name, one) = (target.clone(), prop.clone());
+            self.change_props(&ds, std::slice::from_ref(&prop), async move { dsl.inherit(&name, &one).await })
+                .await
+                .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
+        }
+        Ok(())
+    }
+
+    /// Runs `change`, which changes these properties of `ds`, and gives mounts their new place and flags.
+    async fn change_props(
+        &self,
+        ds: &Rc<Dataset>,
+        names: &[String],
+        change: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let has = |n: &str| names.iter().any(|m| m == n);
+        if has("mountpoint") || has("canmount") {
+            let prop = if has("mountpoint") { "mountpoint" } else { "canmount" };
+            return self.change_place(ds, prop, change).await;
+        }
+        change.await?;
+        let mut touched: Vec<String> = Vec::new();
+        for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
+            touched.extend(affected(ds.dir(), prop));
+        }
+        touched.sort();
+        touched.dedup();
+        for name in touched {
+            let ds = self.pool.dsl().find(&name)?;
+            if !self.refresh_mount(&ds) {
+                let again = self.unmount_these(std::slice::from_ref(&name), false).await.map_err(|e| {
+                    e.at("the property is set but takes effect only when the file system is mounted anew")
+                })?;
+                if let Some(e) = self.mount_again(&again).await.into_iter().next() {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A change of `mountpoint` or `canmount`: unmount, change, mount at the new place.
+    async fn change_place(&self, ds: &Rc<Dataset>, prop: &str, change: impl Future<Output = Result<()>>) -> Result<()> {
+        let names = affected(ds.dir(), prop);
+        let had_path = matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+        let dirs: Vec<Rc<Dir>> = names.iter().filter_map(|n| self.pool.dsl().find_dir(n).ok()).collect();
+        let unmounted = self.unmount_these(&names, false).await?;
+        if let Err(e) = change.await {
+            self.mount_again(&unmounted).await;
+            return Err(e);
+        }
+        drop(dirs);
+        let mut errors = Vec::new();
+        for (name, readonly) in &unmounted {
+            let ds = self.pool.dsl().find(name)?;
+            let mountable =
+                ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+            if mountable {
+                errors.extend(self.mount(&ds, *readonly).await.err());
+            }
+        }
+        // What had no place until now, or was not to be mounted, is mounted as it would be at an import.
+        let newly = !had_path || prop == "canmount";
+        if newly && unmounted.is_empty() && mounts::usable().is_ok() {
+            for ds in self.to_mount().await {
+                if names.contains(&ds.name()) {
+                    errors.extend(self.mount(&ds, false).await.err());
+                }
+            }
+        }
+        match errors.into_iter().next() {
+            Some(e) => Err(e.at("the property is set")),
+            None => Ok(()),
+        }
+    }
+
+    /// `zfs rename`.
+    pub async fn fs_rename(&self, from: &str, to: &str, parents: bool, no_remount: bool, force: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(from)?;
+        self.rename_inner(&ds, to, parents, no_remount, force)
+            .await
+            .map_err(|e| e.at(format!("cannot rename '{from}'")))
+    }
+
+    async fn rename_inner(
+        &self,
+        ds: &Rc<Dataset>,
+        to: &str,
+        parents: bool,
+        no_remount: bool,
+        force: bool,
+    ) -> Result<()> {
+        let from = ds.name();
+        check_name(to)?;
+        let dsl = self.pool.dsl();
+        if to.split('/').next() != Some(self.pool.name().as_str()) {
+            return Err(Error::new(ErrorKind::CrossDevice, "datasets must be within same pool"));
+        }
+        if dsl.find(to).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, format!("dataset '{to}' already exists")));
+        }
+        if ds.dir().parent().is_none() {
+            return Err(Error::invalid(
+                "it is the root of a pool: a pool is renamed by importing it under another name",
+            ));
+        }
+        let mut created = Vec::new();
+        if parents && let Some((parent, _)) = to.rsplit_once('/') {
+            let mut at = String::new();
+            for part in parent.split('/') {
+                at = if at.is_empty() { part.to_string() } else { format!("{at}/{part}") };
+                if dsl.find(&at).is_err() {
+                    dsl.create_fs(&at, Vec::new(), files::init_root(self.pool.rt(), OnceProps::default())).await?;
+                    created.push(at.clone());
+                }
+            }
+        }
+        let names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
+        let dir = ds.dir().clone();
+        let old_place = self.mount_point(&dir);
+        let renamed = async {
+            // With -u mounts stay where they are, under the new name.
+            let unmounted = if no_remount { Vec::new() } else { self.unmount_these(&names, force).await? };
+            if let Err(e) = dsl.rename(&from, to).await {
+                self.mount_again(&unmounted).await;
+                return Err(e);
+            }
+            Ok(unmounted)
+        };
+        let unmounted = match renamed.await {
+            Ok(unmounted) => unmounted,
+            Err(e) => {
+                for name in created.iter().rev() {
+                    let _ = dsl.destroy_fs(name).await;
+                }
+                return Err(e);
+            }
+        };
+        if no_remount {
+            self.mounts.renamed(&from, to);
+            return Ok(());
+        }
+        if let MountPoint::Path(path) = old_place
+            && self.mount_point(&dir) != MountPoint::Path(path.clone())
+        {
+            mounts::remove_dir(path).await;
+        }
+        let mut errors = Vec::new();
+        for name in created {
+            let parent = dsl.find(&name)?;
+            if matches!(self.mount_point(parent.dir()), MountPoint::Path(_)) && mounts::usable().is_ok() {
+                errors.extend(self.mount(&parent, false).await.err());
+            }
+        }
+        let moved: Vec<(String, bool)> =
+            unmounted.into_iter().map(|(n, ro)| (format!("{to}{}", &n[from.len()..]), ro)).collect();
+        errors.extend(self.mount_again(&moved).await);
+        match errors.into_iter().next() {
+            Some(e) => Err(e.at("it has its new name")),
+            None => Ok(()),
+        }
+    }
+
+    /// `zfs mount`.
+    pub async fn fs_mount(&self, name: &str, readonly: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        self.mount(&ds, readonly).await
+    }
+
+    /// `zfs unmount` by name.
+    pub async fn fs_unmount(&self, name: &str, force: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        let name = ds.name();
+        if self.mounts.path_of(&name).is_none() {
+            return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
+        }
+        let names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
+        // Children that are mounted below it would keep it busy.
+        let path = self.mounts.path_of(&name).unwrap_or_default();
+        let inner: Vec<String> = self
+            .mounts
+            .list()
+            .into_iter()
+            .filter(|(n, p)| names.contains(n) || p.starts_with(&path))
+            .map(|(n, _)| n)
+            .collect();
+        self.unmount_these(&inner, force).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &[(&str, &str)], creating: bool) -> Result<Vec<(String, PropValue)>> {
+        let list: Vec<(String, String)> = list.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        parse_fs_props(&list, creating)
+    }
+
+    #[test]
+    fn properties_are_checked_before_anything_is_done() {
+        let ok = parse(&[("compress", "lz4"), ("mountpoint", "/x"), ("org.me:note", "hi"), ("utf8only", "on")], true);
+        let names: Vec<String> = ok.unwrap().into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names, ["compression", "mountpoint", "org.me:note", "utf8only"]);
+        for (name, value, creating) in [
+            ("nonsense", "1", true),
+            ("used", "1", true),
+            ("utf8only", "on", false),
+            ("mountpoint", "relative", true),
+            ("encryption", "on", true),
+            ("volsize", "1G", true),
+            ("recordsize", "3K", false),
+            ("compression", "best", false),
+        ] {
+            assert!(parse(&[(name, value)], creating).is_err(), "{name}={value}");
+        }
+        assert!(parse(&[("encryption", "off"), ("version", "current")], true).is_ok());
+    }
+}

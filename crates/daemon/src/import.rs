@@ -1,0 +1,481 @@
+//! Finding, importing, exporting and destroying pools.
+//!
+//! A search opens every candidate read-only and without a lock, groups devices by pool, and keeps one path of each device. An import opens just those of one pool, for us
+//! alone, on the thread that will run it.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Error, ErrorKind, Result};
+use bdev::BlockDev;
+use host::{Direct, HostDev, Lock, OpenOpts};
+use rt::Rt;
+use rt::sync::Semaphore;
+use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState};
+
+use crate::create::{open_device, stored_props};
+use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
+use crate::mounts::{Mounts, remove_dir};
+use crate::pool_props::{Wanted, When};
+use crate::proto::{Candidate, Imported, PoolImport, Search, VdevView};
+use crate::server::{Daemon, Running};
+use crate::state::KnownPool;
+use crate::view_pool::config_view;
+
+/// Files and devices looked at in one search at most.
+const SEARCH_MAX: usize = 100_000;
+/// Folders of /dev that hold block devices under other names only.
+const DEV_DIRS: &[&str] = &["/dev", "/dev/mapper"];
+
+/// What a search found about one pool, as plain data.
+#[derive(Clone, Debug)]
+struct Found {
+    candidate: Candidate,
+    /// One path of each device.
+    devices: Vec<String>,
+}
+
+/// The paths that a search looks at.
+fn search_paths(search: &Search, remembered: Vec<String>) -> Result<Vec<PathBuf>> {
+    let mut out: Vec<PathBuf> = Vec::new();
+    let add_dir = |dir: &Path, files: bool, out: &mut Vec<PathBuf>| -> std::io::Result<()> {
+        let mut names: Vec<PathBuf> = std::fs::read_dir(dir)?.filter_map(|e| Some(e.ok()?.path())).collect();
+        names.sort();
+        for path in names {
+            let Ok(meta) = std::fs::metadata(&path) else { continue };
+            let kind = meta.file_type();
+            let fits = kind.is_block_device() || (files && kind.is_file() && meta.len() >= 1 << 20);
+            if fits && out.len() < SEARCH_MAX {
+                out.push(path);
+            }
+        }
+        Ok(())
+    };
+    if search.paths.is_empty() {
+        out.extend(remembered.into_iter().map(PathBuf::from).filter(|p| p.exists()));
+        for dir in DEV_DIRS {
+            let _ = add_dir(Path::new(dir), false, &mut out);
+        }
+    }
+    for path in &search.paths {
+        let path = Path::new(path);
+        let fail = |e: std::io::Error| Error::not_found(format!("cannot search '{}': {e}", path.display()));
+        if std::fs::metadata(path).map_err(fail)?.is_dir() {
+            add_dir(path, true, &mut out).map_err(fail)?;
+        } else {
+            out.push(path.to_path_buf());
+        }
+    }
+    let mut seen = Vec::new();
+    out.retain(|p| {
+        let real = std::fs::canonicalize(p).unwrap_or_else(|_| p.clone());
+        let new = !seen.contains(&real);
+        seen.push(real);
+        new
+    });
+    Ok(out)
+}
+
+async fn search_here(rt: Rt, paths: Vec<PathBuf>, progress: Arc<Progress>) -> Vec<Found> {
+    progress.begin("searching devices", paths.len() as u64);
+    let mut devices: Vec<Rc<dyn BlockDev>> = Vec::new();
+    for path in paths {
+        let opts = OpenOpts { write: false, direct: Direct::Auto, lock: Lock::None };
+        if let Ok(dev) = HostDev::open(&rt, &path, opts) {
+            // Only devices with a label stay open: a search may meet thousands.
+            if vdev::labels::read_labels(&*dev).await.is_ok_and(|l| l.any()) {
+                devices.push(dev);
+            }
+        }
+        progress.step();
+    }
+    spa::scan(devices).await.iter().map(found).collect()
+}
+
+fn found(pool: &PoolCandidate) -> Found {
+    // Of several paths of one device the first with the newest label.
+    let mut best: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+    for d in &pool.devices {
+        let entry = best.entry(d.config.guid.0).or_insert_with(|| (0, String::new()));
+        if entry.1.is_empty() || d.config.txg.0 > entry.0 {
+            *entry = (d.config.txg.0, d.dev.info().path.clone());
+        }
+    }
+    let devices: Vec<String> = best.values().map(|(_, p)| p.clone()).collect();
+    Found { candidate: describe(pool, &best), devices }
+}
+
+/// The listing of one pool as `zpool import` shows it.
+fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candidate {
+    let missing = pool.missing_tops();
+    let mut root = VdevView {
+        kind: "root".into(),
+        name: pool.name.clone(),
+        guid: pool.guid.0,
+        state: "ONLINE".into(),
+        ..VdevView::default()
+    };
+    let mut unsupported = None;
+    for id in 0..pool.config.top_level_count().min(4096) {
+        if pool.config.hole_array.contains(&id) {
+            continue;
+        }
+        let Some(device) = pool.devices.iter().filter(|d| d.config.vdev_tree.id == id).max_by_key(|d| d.config.txg)
+        else {
+            let state = "UNAVAIL".to_string();
+            let why = Some("cannot open".to_string());
+            root.children.push(VdevView {
+                kind: "missing".into(),
+                name: format!("missing-{id}"),
+                state,
+                why,
+                ..VdevView::default()
+            });
+            continue;
+        };
+        let tree = &device.config.vdev_tree;
+        if !tree.kind.is_leaf_device() && unsupported.is_none() {
+            unsupported = Some(tree.kind.name().to_string());
+        }
+        let mut view = config_view(tree);
+        mark(&mut view, paths);
+        root.children.push(view);
+    }
+    let destroyed = pool.state == PoolState::Destroyed;
+    let mut status =
+        destroyed.then(|| "The pool was destroyed, but can be imported using the '-Df' flags.".to_string());
+    let mut action = "The pool can be imported using its name or numeric identifier.".to_string();
+    if destroyed {
+        action = "The pool can be imported using its name or numeric identifier and the '-D' flag.".to_string();
+    }
+    if pool.state == PoolState::Active {
+        let host = pool.hostname.clone().unwrap_or_else(|| "another host".to_string());
+        status = Some(format!("The pool was last accessed by {host} and was not exported."));
+        action = "The pool can be imported using its name or numeric identifier; add '-f' if it was another host."
+            .to_string();
+    }
+    if let Some(kind) = unsupported {
+        status = Some(format!("The pool has vdevs of type '{kind}', which weir does not read yet."));
+        action = "Import the pool with OpenZFS.".to_string();
+        root.state = "UNAVAIL".into();
+        root.why = Some("unsupported vdevs".into());
+    } else if !missing.is_empty() {
+        status = Some("One or more devices are missing from the system.".to_string());
+        action =
+            "The pool cannot be imported. Attach the missing devices, or name their folder with '-d', and try again."
+                .to_string();
+        root.state = "UNAVAIL".into();
+        root.why = Some("missing device".into());
+    }
+    Candidate {
+        name: pool.name.clone(),
+        guid: pool.guid.0,
+        state: root.state.clone(),
+        destroyed,
+        status,
+        action,
+        vdevs: root,
+    }
+}
+
+fn mark(view: &mut VdevView, paths: &BTreeMap<u64, (u64, String)>) {
+    if view.children.is_empty() {
+        match paths.get(&view.guid) {
+            Some((_, path)) => view.name.clone_from(path),
+            None => {
+                view.state = "UNAVAIL".into();
+                view.why = Some("cannot open".into());
+            }
+        }
+    }
+    view.children.iter_mut().for_each(|c| mark(c, paths));
+}
+
+/// What one import needs on its engine thread.
+struct Job {
+    guid: u64,
+    devices: Vec<String>,
+    opts: ImportOpts,
+    engine: EngineOpts,
+    altroot: Option<String>,
+    wanted: Wanted,
+    mount: bool,
+}
+
+/// On the engine thread: what the import has to say.
+async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<(String, Vec<String>)> {
+    let mut devices = Vec::new();
+    for path in &job.devices {
+        devices.push(open_device(&rt, path, !job.opts.readonly)?.0);
+    }
+    let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == job.guid);
+    let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
+    let pool = Pool::import(rt.clone(), candidate, job.opts, job.engine).await?;
+    let props = stored_props(&pool).await?;
+    let engine = Rc::new(PoolEngine {
+        pool: pool.clone(),
+        altroot: job.altroot,
+        mounts: Mounts::default(),
+        load_guid: rt.new_guid().0,
+        props: props.into(),
+        admin: Semaphore::new(1),
+    });
+    set_current(engine.clone());
+    let mut notices = pool.notices();
+    if !pool.is_readonly() && job.wanted != Wanted::default() {
+        engine.set_pool_props(job.wanted).await?;
+    }
+    if job.mount {
+        let _admin = engine.admin.acquire(1).await;
+        notices.extend(engine.mount_all(&progress).await.iter().map(|e| e.to_string()));
+    }
+    Ok((pool.name(), notices))
+}
+
+impl Daemon {
+    fn search(&self, search: &Search, progress: &Arc<Progress>) -> Result<Vec<Found>> {
+        let paths = search_paths(search, self.remembered_paths())?;
+        let progress = progress.clone();
+        let thread = EngineThread::start()?;
+        let found = thread
+            .call(move |rt| {
+                let rt = rt.clone();
+                async move { search_here(rt, paths, progress).await }
+            })
+            .wait()?;
+        let running = self.all_running();
+        let mut out = found;
+        out.retain(|f| !running.iter().any(|r| r.guid == f.candidate.guid));
+        Ok(out)
+    }
+
+    /// `zpool import` without a pool.
+    pub(crate) fn pool_scan(&self, search: &Search, progress: &Arc<Progress>) -> Result<Vec<Candidate>> {
+        let mut found = self.search(search, progress)?;
+        found.retain(|f| f.candidate.destroyed == search.destroyed);
+        Ok(found.into_iter().map(|f| f.candidate).collect())
+    }
+
+    /// `zpool import` of one pool or all.
+    pub(crate) fn pool_import(&self, request: PoolImport, progress: &Arc<Progress>) -> Result<Imported> {
+        let wanted = Wanted::parse(&request.props, When::Import)?;
+        if let Some(name) = &request.new_name {
+            spa::check_pool_name(name)?;
+        }
+        let _namespace = self.namespace();
+        let mut found = self.search(&request.search, progress)?;
+        found.retain(|f| f.candidate.destroyed == request.search.destroyed);
+        if let Some(wanted) = &request.pool {
+            let guid = wanted.parse::<u64>().ok();
+            let by_name: Vec<Found> = found.iter().filter(|f| f.candidate.name == *wanted).cloned().collect();
+            let by_guid: Vec<Found> = found.into_iter().filter(|f| guid == Some(f.candidate.guid)).collect();
+            found = if by_guid.is_empty() { by_name } else { by_guid };
+            if found.is_empty() {
+                if self.running(wanted).is_some() {
+                    let why = "a pool with that name is already imported";
+                    return Err(Error::new(ErrorKind::Exists, format!("cannot import '{wanted}': {why}")));
+                }
+                let advice = "no such pool available: name the folder of its devices with -d";
+                return Err(Error::not_found(format!("cannot import '{wanted}': {advice}")));
+            }
+            if found.len() > 1 {
+                let ids: Vec<String> = found.iter().map(|f| f.candidate.guid.to_string()).collect();
+                let why = format!("more than one matching pool: import by numeric ID instead ({})", ids.join(", "));
+                return Err(Error::invalid(format!("cannot import '{wanted}': {why}")));
+            }
+        }
+        let mut out = Imported::default();
+        for f in found {
+            let name = f.candidate.name.clone();
+            match self.import_found(&f, &request, &wanted, progress) {
+                Ok((name, notices)) => {
+                    out.pools.push(name);
+                    out.notices.extend(notices);
+                }
+                Err(e) if request.pool.is_some() => return Err(cannot_import(&name, e)),
+                Err(e) => out.failures.push(cannot_import(&name, e).to_string()),
+            }
+        }
+        Ok(out)
+    }
+
+    fn import_found(
+        &self,
+        f: &Found,
+        request: &PoolImport,
+        wanted: &Wanted,
+        progress: &Arc<Progress>,
+    ) -> Result<(String, Vec<String>)> {
+        let name = request.new_name.clone().unwrap_or_else(|| f.candidate.name.clone());
+        if self.running(&name).is_some() {
+            return Err(Error::new(ErrorKind::Exists, "a pool with that name is already imported: give it a new name"));
+        }
+        let altroot = request.altroot.clone().or(wanted.altroot.clone());
+        let opts = ImportOpts {
+            new_name: request.new_name.clone(),
+            readonly: wanted.readonly,
+            force: request.force,
+            destroyed: request.search.destroyed,
+        };
+        self.import_devices(
+            f.candidate.guid,
+            f.devices.clone(),
+            opts,
+            altroot,
+            wanted.clone(),
+            !request.no_mount,
+            progress,
+        )
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one caller for commands, one for the start")]
+    fn import_devices(
+        &self,
+        guid: u64,
+        devices: Vec<String>,
+        opts: ImportOpts,
+        altroot: Option<String>,
+        mut wanted: Wanted,
+        mount: bool,
+        progress: &Arc<Progress>,
+    ) -> Result<(String, Vec<String>)> {
+        let readonly = opts.readonly;
+        // What decides about the import itself is not stored.
+        (wanted.readonly, wanted.altroot) = (false, None);
+        let job = Job {
+            guid,
+            devices: devices.clone(),
+            opts,
+            engine: self.engine_opts(1),
+            altroot: altroot.clone(),
+            wanted,
+            mount,
+        };
+        let thread = EngineThread::start()?;
+        let progress = progress.clone();
+        let (name, notices) = thread
+            .call(move |rt| {
+                let rt = rt.clone();
+                async move { import_here(rt, job, progress).await }
+            })
+            .wait()??;
+        let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly };
+        self.add_running(Arc::new(Running::new(name.clone(), guid, thread)), known)?;
+        Ok((name, notices))
+    }
+
+    /// At the start of the daemon: imports what was imported when the last one ended. The sentences say what could not be.
+    pub(crate) fn import_remembered(&self) -> Vec<String> {
+        let _namespace = self.namespace();
+        let progress = Progress::new();
+        let mut failures = Vec::new();
+        for pool in self.remembered().into_iter().filter(|p| p.imported) {
+            let opts = ImportOpts {
+                // The name of this import, which may differ from the one on disk only if that was never written.
+                new_name: None,
+                readonly: pool.readonly,
+                // It was ours.
+                force: true,
+                destroyed: false,
+            };
+            let wanted = Wanted::default();
+            let devices: Vec<String> = pool.devices.iter().filter(|d| Path::new(d).exists()).cloned().collect();
+            let result = if devices.is_empty() {
+                Err(Error::not_found("its devices are not there"))
+            } else {
+                self.import_devices(pool.guid, devices, opts, pool.altroot.clone(), wanted, true, &progress)
+            };
+            match result {
+                Ok((_, notices)) => failures.extend(notices),
+                Err(e) => failures.push(cannot_import(&pool.name, e).to_string()),
+            }
+        }
+        failures
+    }
+
+    /// `zpool export`.
+    pub(crate) fn pool_export(&self, names: &[String], all: bool, force: bool, progress: &Arc<Progress>) -> Result<()> {
+        let _namespace = self.namespace();
+        let names: Vec<String> =
+            if all { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names.to_vec() };
+        for name in &names {
+            self.need_running(name).map_err(|_| no_such_pool(name))?;
+        }
+        progress.begin("exporting pools", names.len() as u64);
+        for name in &names {
+            let running = self.need_running(name)?;
+            running
+                .thread
+                .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
+                .map_err(|e| e.at(format!("cannot export '{name}'")))?;
+            self.remove_running(&running);
+            self.change_state(|s| s.exported(running.guid))?;
+            progress.step();
+        }
+        Ok(())
+    }
+
+    /// `zpool destroy`.
+    pub(crate) fn pool_destroy(&self, name: &str, force: bool) -> Result<()> {
+        let _namespace = self.namespace();
+        let running = self.need_running(name).map_err(|_| no_such_pool(name))?;
+        running
+            .thread
+            .with_pool(move |engine| async move { close(&engine, force, PoolState::Destroyed).await })
+            .map_err(|e| e.at(format!("cannot destroy '{name}'")))?;
+        self.remove_running(&running);
+        self.change_state(|s| s.forget(running.guid))
+    }
+}
+
+/// The error of a pool that is not imported.
+pub fn no_such_pool(name: &str) -> Error {
+    Error::not_found(format!("cannot open '{name}': no such pool"))
+}
+
+fn cannot_import(name: &str, e: Error) -> Error {
+    let prefix = format!("cannot import '{name}'");
+    if e.to_string().starts_with(&prefix) { e } else { e.at(prefix) }
+}
+
+/// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot be closed.
+async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
+    let _admin = engine.admin.acquire(1).await;
+    let unmounted = engine.unmount_all(force).await?;
+    if let Err(e) = engine.pool.close(state).await {
+        engine.mount_again(&unmounted).await;
+        return Err(e);
+    }
+    for (name, _) in unmounted.iter().rev() {
+        if let Ok(dir) = engine.pool.dsl().find_dir(name)
+            && let Some(place) = engine.own_mount_dir(&dir)
+        {
+            remove_dir(place).await;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_take_folders_and_files() {
+        let dir = host::TempDir::new("search").unwrap();
+        host::create_sparse(dir.join("a.img"), 64 << 20).unwrap();
+        host::create_sparse(dir.join("b.img"), 64 << 20).unwrap();
+        std::fs::write(dir.join("note.txt"), b"short").unwrap();
+        let paths = |list: &[&str]| {
+            let paths = list.iter().map(|n| dir.join(n).display().to_string()).collect();
+            search_paths(&Search { paths, destroyed: false }, Vec::new())
+        };
+        assert_eq!(paths(&["."]).unwrap().len(), 2);
+        assert_eq!(paths(&[".", "a.img"]).unwrap().len(), 2);
+        assert_eq!(paths(&["note.txt"]).unwrap().len(), 1);
+        assert!(paths(&["nothing"]).is_err());
+    }
+}

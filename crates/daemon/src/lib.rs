@@ -1,0 +1,32 @@
+//! The daemon: one process that owns imported pools and their mounts, and does what commands ask for.
+//!
+//! Vocabulary: a *running pool* is a pool with an engine thread of its own ([`engine`]); a *view* is a picture of a pool or dataset as plain data, which the commands
+//! lay out; the *front end* is what makes a file system visible to other programs ([`mounts`]).
+//!
+//! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its socket; it sends one request ([`proto`]). A thread of the daemon per
+//! connection ([`server`]) reads it, checks it, sends closures to the engine thread of the pool that it is about, and answers.
+//!
+//! Invariants: at most one daemon holds a runtime folder and at most one a state folder ([`paths`]); only the owner of the socket, or root, is served; the set of
+//! running pools changes only under the namespace lock; within a pool whatever changes mounts or names runs one at a time; a request that fails has
+//! undone what it began.
+
+pub mod client;
+mod create;
+pub use create::vdev_word;
+pub mod engine;
+pub mod files;
+mod fs_ops;
+mod import;
+pub mod mounts;
+pub mod nice;
+pub mod paths;
+pub mod pool_props;
+pub mod proto;
+pub mod server;
+pub mod state;
+pub mod tunables;
+pub mod view_fs;
+pub mod view_pool;
+
+pub use client::Client;
+pub use paths::Paths;

@@ -1,0 +1,513 @@
+//! Which file systems are mounted, and the rules for what is to be.
+//!
+//! A front end ([`FrontEnd`]) makes an open file system visible at a path; there is one per process, chosen by [`front_end`]. The rules are OpenZFS's: a file system
+//! is mounted if `canmount=on` and `mountpoint` is a path; parents come before children when mounting and after them when unmounting; an alternate root stands
+//! before every path.
+//!
+//! Paths may lead through mounts of the same engine thread, which then must be free to answer: whatever looks at a path here does so on a thread of its own
+//! ([`host::blocking`]).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result};
+use dmu::LocalBoxFuture;
+use dsl::props::PropSource;
+use dsl::{Dataset, Dir};
+use rt::Rt;
+
+use crate::engine::{PoolEngine, Progress};
+use crate::files::{self, Zfs};
+
+/// What a mount is told beyond the file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountFlags {
+    /// The dataset's name, shown as the source of the mount.
+    pub source: String,
+    /// Nothing may be changed.
+    pub readonly: bool,
+    /// Programs may be executed.
+    pub exec: bool,
+    /// Set-user-id bits count.
+    pub setuid: bool,
+    /// Device nodes work.
+    pub devices: bool,
+    /// Access times are not kept.
+    pub noatime: bool,
+}
+
+/// A file system that is visible somewhere.
+pub trait ActiveMount {
+    /// False after somebody else unmounted it.
+    fn is_alive(&self) -> bool;
+    /// Takes it away. [`ErrorKind::Busy`] if it is in use, unless `force`.
+    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
+}
+
+/// What makes file systems visible.
+pub trait FrontEnd {
+    /// Fails, with what to do, if it cannot work on this machine.
+    fn usable(&self) -> Result<()>;
+    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then serves it.
+    fn mount<'a>(
+        &'a self,
+        rt: &'a Rt,
+        zfs: Rc<Zfs>,
+        at: &'a Path,
+        flags: &'a MountFlags,
+    ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>>;
+}
+
+/// FUSE.
+struct FuseFrontEnd;
+
+impl FrontEnd for FuseFrontEnd {
+    fn usable(&self) -> Result<()> {
+        let no = |why: String| {
+            let advice = "use mountpoint=none, or install and allow FUSE";
+            Err(Error::unsupported(format!("file systems cannot be mounted here: {why}: {advice}")))
+        };
+        if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            return no(format!("/dev/fuse: {e}"));
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let helper =
+            std::env::split_paths(&path).any(|d| d.join("fusermount3").exists() || d.join("fusermount").exists());
+        if host::effective_uid() != 0 && !helper {
+            return no("fusermount3 is not installed".to_string());
+        }
+        Ok(())
+    }
+
+    fn mount<'a>(
+        &'a self,
+        rt: &'a Rt,
+        zfs: Rc<Zfs>,
+        at: &'a Path,
+        flags: &'a MountFlags,
+    ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>> {
+        Box::pin(async move {
+            let opts = fuse::MountOpts {
+                fsname: flags.source.clone(),
+                readonly: flags.readonly,
+                nosuid: !flags.setuid,
+                nodev: !flags.devices,
+                noexec: !flags.exec,
+                noatime: flags.noatime,
+                ..fuse::MountOpts::default()
+            };
+            let mounted = fuse::mount(rt, zfs, at, opts).await?;
+            Ok(Box::new(FuseActive(mounted)) as Box<dyn ActiveMount>)
+        })
+    }
+}
+
+struct FuseActive(Rc<fuse::Mounted>);
+
+impl ActiveMount for FuseActive {
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.0.unmount(false, false).await {
+                // Who still has files open there gets errors from now on.
+                Err(e) if e.kind() == ErrorKind::Busy && force => self.0.unmount(true, true).await,
+                result => result,
+            }
+        })
+    }
+}
+
+/// The front end of this process.
+pub fn front_end() -> Rc<dyn FrontEnd> {
+    Rc::new(FuseFrontEnd)
+}
+
+/// Fails if nothing can be mounted on this machine.
+pub fn usable() -> Result<()> {
+    front_end().usable()
+}
+
+struct Mounted {
+    path: PathBuf,
+    zfs: Rc<Zfs>,
+    front: Rc<dyn ActiveMount>,
+    readonly: bool,
+    flags: MountFlags,
+}
+
+/// The mounts of one pool, by dataset name.
+#[derive(Default)]
+pub struct Mounts(RefCell<BTreeMap<String, Mounted>>);
+
+/// Where a dataset would be mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MountPoint {
+    /// `none`
+    None,
+    /// `legacy`
+    Legacy,
+    /// A path, the alternate root included.
+    Path(PathBuf),
+}
+
+/// What a value of `mountpoint` means under an alternate root.
+pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
+    match value {
+        "none" | "-" | "" => MountPoint::None,
+        "legacy" => MountPoint::Legacy,
+        path => MountPoint::Path(PathBuf::from(with_altroot(path, altroot))),
+    }
+}
+
+/// A path below an alternate root.
+pub fn with_altroot(path: &str, altroot: Option<&str>) -> String {
+    match altroot.map(|r| r.trim_end_matches('/')) {
+        None | Some("") => path.to_string(),
+        Some(root) if path == "/" => root.to_string(),
+        Some(root) => format!("{root}{path}"),
+    }
+}
+
+/// Checks a value of `mountpoint` as it is given.
+pub fn check_mountpoint(value: &str) -> Result<()> {
+    if value == "none" || value == "legacy" {
+        return Ok(());
+    }
+    let bad = |why: &str| Err(Error::invalid(format!("'{value}' is not a mount point: {why}")));
+    if !value.starts_with('/') {
+        return bad("it must be an absolute path, 'none', or 'legacy'");
+    }
+    if value.split('/').any(|p| p == ".." || p == ".") {
+        return bad("it has a part that is only dots");
+    }
+    Ok(())
+}
+
+impl Mounts {
+    /// Name and path of everything mounted, in order of name. What others unmounted meanwhile is dropped.
+    pub fn list(&self) -> Vec<(String, PathBuf)> {
+        self.0.borrow_mut().retain(|_, m| m.front.is_alive());
+        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
+    }
+
+    /// Where `name` is mounted.
+    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let mounts = self.0.borrow();
+        mounts.get(name).filter(|m| m.front.is_alive()).map(|m| m.path.clone())
+    }
+
+    /// The dataset whose mount holds `path`.
+    pub fn holding(&self, path: &Path) -> Option<String> {
+        let mut all = self.list();
+        all.retain(|(_, p)| path.starts_with(p));
+        all.into_iter().max_by_key(|(_, p)| p.components().count()).map(|(n, _)| n)
+    }
+
+    /// Mounts of `from` and what is below it belong to `to` now.
+    pub fn renamed(&self, from: &str, to: &str) {
+        let old = self.0.take();
+        let new = old.into_iter().map(|(name, m)| match name.strip_prefix(from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), m),
+            _ => (name, m),
+        });
+        let new = new.collect();
+        *self.0.borrow_mut() = new;
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        self.path_of(name).is_some()
+    }
+}
+
+/// Makes a folder and whatever of its path is missing; gives those that were made, outermost first.
+pub fn make_dirs(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut missing: Vec<PathBuf> = path.ancestors().take_while(|p| !p.exists()).map(Path::to_path_buf).collect();
+    missing.reverse();
+    let mut made = Vec::new();
+    for dir in missing {
+        if let Err(e) = std::fs::create_dir(&dir) {
+            if e.kind() == std::io::ErrorKind::AlreadyExists {
+                continue;
+            }
+            remove_dirs(&made);
+            let why = format!("mount point '{}' cannot be made: {e}", path.display());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        made.push(dir);
+    }
+    if !path.is_dir() {
+        remove_dirs(&made);
+        return Err(Error::new(ErrorKind::NotDir, format!("mount point '{}' is not a folder", path.display())));
+    }
+    Ok(made)
+}
+
+/// Removes folders made by [`make_dirs`], as far as they are empty.
+pub fn remove_dirs(made: &[PathBuf]) {
+    for dir in made.iter().rev() {
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
+/// True for a file system that can be mounted at all.
+async fn is_file_system(ds: &Dataset) -> bool {
+    match ds.objset().await {
+        Ok(os) => os.os_type() == ondisk::objset::ObjsetType::Zfs,
+        Err(_) => false,
+    }
+}
+
+impl PoolEngine {
+    /// The mount point of a directory of this pool.
+    pub fn mount_point(&self, dir: &Dir) -> MountPoint {
+        mount_point(dir.prop("mountpoint").0.text(), self.altroot.as_deref())
+    }
+
+    fn flags_of(&self, ds: &Dataset, readonly: bool) -> MountFlags {
+        let on = |name: &str| ds.dir().prop(name).0.num() != 0;
+        MountFlags {
+            source: ds.name(),
+            readonly: readonly || on("readonly") || self.pool.is_readonly(),
+            exec: on("exec"),
+            setuid: on("setuid"),
+            devices: on("devices"),
+            noatime: !on("atime"),
+        }
+    }
+
+    /// What is to be mounted by itself and is not: parents first.
+    pub async fn to_mount(&self) -> Vec<Rc<Dataset>> {
+        let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
+        for ds in self.pool.dsl().all() {
+            let wanted = ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
+            if !wanted {
+                continue;
+            }
+            if let MountPoint::Path(path) = self.mount_point(ds.dir())
+                && is_file_system(&ds).await
+            {
+                out.push((path, ds));
+            }
+        }
+        out.sort_by(|a, b| a.0.cmp(&b.0));
+        out.into_iter().map(|(_, ds)| ds).collect()
+    }
+
+    /// Mounts everything that is to be mounted; what cannot be is told, one sentence each.
+    pub async fn mount_all(&self, progress: &Progress) -> Vec<Error> {
+        let all = self.to_mount().await;
+        if all.is_empty() {
+            return Vec::new();
+        }
+        if let Err(e) = usable() {
+            return vec![e.at(format!("cannot mount '{}'", all[0].name()))];
+        }
+        progress.begin("mounting file systems", all.len() as u64);
+        let mut errors = Vec::new();
+        for ds in all {
+            if let Err(e) = self.mount(&ds, false).await {
+                errors.push(e);
+            }
+            progress.step();
+        }
+        errors
+    }
+
+    /// Mounts one file system at its mount point.
+    pub async fn mount(&self, ds: &Rc<Dataset>, readonly: bool) -> Result<()> {
+        let name = ds.name();
+        self.mount_inner(ds, readonly).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
+    }
+
+    async fn mount_inner(&self, ds: &Rc<Dataset>, readonly: bool) -> Result<()> {
+        let name = ds.name();
+        if let Some(path) = self.mounts.path_of(&name) {
+            let why = format!("filesystem already mounted at '{}'", path.display());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        if ds.dir().prop("canmount").0.num() == 0 {
+            return Err(Error::invalid("'canmount' property is set to 'off'"));
+        }
+        let path = match self.mount_point(ds.dir()) {
+            MountPoint::Path(path) => path,
+            MountPoint::Legacy => {
+                return Err(Error::invalid(format!(
+                    "legacy mountpoint: set one with 'zfs set mountpoint=PATH {name}'"
+                )));
+            }
+            MountPoint::None => {
+                return Err(Error::invalid(format!(
+                    "no mountpoint set: set one with 'zfs set mountpoint=PATH {name}'"
+                )));
+            }
+        };
+        let front_end = front_end();
+        front_end.usable()?;
+        let flags = self.flags_of(ds, readonly);
+        let place = path.clone();
+        let (made, empty) = host::blocking(move || make_dirs(&place).map(|made| (made, is_empty(&place)))).await??;
+        if ds.dir().prop("overlay").0.num() == 0 && !empty {
+            return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
+        }
+        let zfs = match files::open(ds.clone(), flags.readonly).await {
+            Ok(zfs) => zfs,
+            Err(e) => {
+                host::blocking(move || remove_dirs(&made)).await?;
+                return Err(e);
+            }
+        };
+        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags).await {
+            Ok(front) => {
+                let mounted = Mounted { path, zfs, front: front.into(), readonly, flags };
+                self.mounts.0.borrow_mut().insert(name, mounted);
+                Ok(())
+            }
+            Err(e) => {
+                let closed = files::close(zfs).await;
+                host::blocking(move || remove_dirs(&made)).await?;
+                closed.and(Err(e))
+            }
+        }
+    }
+
+    /// Unmounts one file system.
+    pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
+        let front = self.mounts.0.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
+        let Some((front, path)) = front else {
+            return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
+        };
+        if front.is_alive() {
+            front.unmount(force).await.map_err(|e| match e.kind() {
+                ErrorKind::Busy => {
+                    let why = "it is in use: end what uses it, or unmount with -f";
+                    Error::new(ErrorKind::Busy, format!("cannot unmount '{}': {why}", path.display()))
+                }
+                _ => e.at(format!("cannot unmount '{}'", path.display())),
+            })?;
+        }
+        let gone = self.mounts.0.borrow_mut().remove(name);
+        if let Some(m) = gone {
+            drop(m.front);
+            files::close(m.zfs).await.map_err(|e| e.at(format!("unmounting '{name}'")))?;
+        }
+        Ok(())
+    }
+
+    /// Unmounts these file systems as far as they are mounted, children first; gives those that were, in the order to mount them again. If one cannot be unmounted,
+    /// those that were are mounted again.
+    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, bool)>> {
+        let mut todo = self.mounts.list();
+        todo.retain(|(n, _)| names.contains(n));
+        todo.sort_by(|a, b| b.1.cmp(&a.1));
+        let mut done: Vec<(String, bool)> = Vec::new();
+        for (name, _) in todo {
+            let readonly = self.mounts.0.borrow().get(&name).is_some_and(|m| m.readonly);
+            if let Err(e) = self.unmount(&name, force).await {
+                done.reverse();
+                self.mount_again(&done).await;
+                return Err(e);
+            }
+            done.push((name, readonly));
+        }
+        done.reverse();
+        Ok(done)
+    }
+
+    /// Mounts what [`PoolEngine::unmount_these`] unmounted; errors of single ones are given.
+    pub async fn mount_again(&self, names: &[(String, bool)]) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (name, readonly) in names {
+            let result = match self.pool.dsl().find(name) {
+                Ok(ds) => self.mount(&ds, *readonly).await,
+                Err(e) => Err(e),
+            };
+            errors.extend(result.err());
+        }
+        errors
+    }
+
+    /// Unmounts everything.
+    pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, bool)>> {
+        let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).collect();
+        self.unmount_these(&names, force).await
+    }
+
+    /// The folder of a mount point that follows from the dataset's name, which goes with it.
+    pub fn own_mount_dir(&self, dir: &Dir) -> Option<PathBuf> {
+        let (value, source) = dir.prop("mountpoint");
+        let follows = matches!(source, PropSource::Default | PropSource::Inherited(_));
+        match mount_point(value.text(), self.altroot.as_deref()) {
+            MountPoint::Path(path) if follows => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take them.
+    pub fn refresh_mount(&self, ds: &Dataset) -> bool {
+        let mounts = self.mounts.0.borrow();
+        let Some(m) = mounts.get(&ds.name()) else { return true };
+        let flags = self.flags_of(ds, m.readonly);
+        files::refresh(&m.zfs, ds, flags.readonly);
+        flags == m.flags
+    }
+}
+
+/// Removes a folder if it is empty.
+pub async fn remove_dir(path: PathBuf) {
+    // Not there, not empty, not ours: it may stay.
+    let _ = host::blocking(move || std::fs::remove_dir(path)).await;
+}
+
+/// True for a folder without entries, or none at all.
+pub fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).map_or(true, |mut d| d.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_stand_below_the_alternate_root() {
+        let path = |p: &str| MountPoint::Path(p.into());
+        for (value, altroot, want) in [
+            ("none", None, MountPoint::None),
+            ("legacy", Some("/mnt"), MountPoint::Legacy),
+            ("/tank", None, path("/tank")),
+            ("/tank", Some("/mnt"), path("/mnt/tank")),
+            ("/tank", Some("/mnt/"), path("/mnt/tank")),
+            ("/tank", Some("/"), path("/tank")),
+            ("/", Some("/mnt"), path("/mnt")),
+        ] {
+            assert_eq!(mount_point(value, altroot), want, "{value} {altroot:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_mountpoint_are_checked() {
+        for good in ["none", "legacy", "/", "/a/b"] {
+            assert!(check_mountpoint(good).is_ok(), "{good}");
+        }
+        for bad in ["", "tank", "./a", "/a/../b", "None"] {
+            assert!(check_mountpoint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn folders_made_can_be_unmade() {
+        let dir = host::TempDir::new("mounts").unwrap();
+        let deep = dir.join("a/b/c");
+        let made = make_dirs(&deep).unwrap();
+        assert_eq!(made.len(), 3);
+        assert!(make_dirs(&deep).unwrap().is_empty());
+        assert!(is_empty(&deep));
+        std::fs::write(dir.join("a/file"), b"x").unwrap();
+        remove_dirs(&made);
+        assert!(!dir.join("a/b").exists() && dir.join("a").exists());
+        assert!(make_dirs(&dir.join("a/file/x")).is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! Numbers as the commands print them.
+
+use base::NiceNum;
+
+/// Bytes as `zfs` prints them: `0B`, `512B`, `1.5K`.
+pub fn bytes(n: u64) -> String {
+    if n < 1024 { format!("{n}B") } else { NiceNum(n).to_string() }
+}
+
+/// A number as `zpool` prints it: `0`, `512`, `1.5K`.
+pub fn num(n: u64) -> String {
+    NiceNum(n).to_string()
+}
+
+/// A ratio in hundredths: `1.46`.
+pub fn ratio(hundredths: u64) -> String {
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+/// Hundredths of `a / b`, 100 if either is 0.
+pub fn hundredths(a: u64, b: u64) -> u64 {
+    if a == 0 || b == 0 { 100 } else { (u128::from(a) * 100 / u128::from(b)).min(u128::from(u64::MAX)) as u64 }
+}
+
+/// A moment as `zfs get creation` prints it: `Fri Nov 20 17:27 2026`.
+pub fn date(secs: u64) -> String {
+    const DAYS: [&str; 7] = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let t = host::local_time(i64::try_from(secs).unwrap_or(0));
+    let day = DAYS[t.weekday as usize % 7];
+    let month = MONTHS[(t.month.max(1) - 1) as usize % 12];
+    format!("{day} {month} {:2} {:2}:{:02} {}", t.day, t.hour, t.minute, t.year)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_print_as_in_openzfs() {
+        assert_eq!(bytes(0), "0B");
+        assert_eq!(bytes(512), "512B");
+        assert_eq!(bytes(1536), "1.50K");
+        assert_eq!(num(0), "0");
+        assert_eq!(ratio(hundredths(146, 100)), "1.46");
+        assert_eq!(ratio(hundredths(0, 100)), "1.00");
+        assert_eq!(hundredths(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn dates_have_the_layout_of_zfs_get() {
+        let text = date(1_795_195_647);
+        assert_eq!(text.len(), "Fri Nov 20 17:27 2026".len());
+        assert!(text.ends_with(" 2026"), "{text}");
+    }
+}

@@ -1,0 +1,508 @@
+//! What commands and the daemon say to each other.
+//!
+//! A connection carries one request and its answer. A message is a length (4 bytes, little endian) and that many bytes of JSON. The client sends one
+//! [`Request`]; the daemon sends any number of [`Reply::Progress`] and then [`Reply::Done`] or [`Reply::Failed`]. What is in `Done` depends on the request and is
+//! named beside each of them. Paths in requests are absolute: the daemon has its own working folder.
+//!
+//! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
+
+use std::io::{self, Read, Write};
+
+use base::{Error, ErrorKind};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// Longest request in bytes.
+pub const REQUEST_MAX: usize = 4 << 20;
+/// Longest reply in bytes.
+pub const REPLY_MAX: usize = 256 << 20;
+
+/// What a command may ask for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Nothing; the answer is [`DaemonInfo`].
+    Info,
+    /// End: unmount, sync, leave the pools to be imported at the next start. With `force` also if a file system is in use.
+    Stop {
+        /// Also if something is in use.
+        force: bool,
+    },
+    /// Create a pool. The answer is [`Created`].
+    PoolCreate(PoolCreate),
+    /// Destroy a pool.
+    PoolDestroy {
+        /// Its name.
+        pool: String,
+        /// Unmount file systems in use.
+        force: bool,
+    },
+    /// Look for pools. The answer is a list of [`Candidate`].
+    PoolScan(Search),
+    /// Import pools. The answer is [`Imported`].
+    PoolImport(PoolImport),
+    /// Export pools.
+    PoolExport {
+        /// Their names.
+        pools: Vec<String>,
+        /// All that are imported.
+        all: bool,
+        /// Unmount file systems in use.
+        force: bool,
+    },
+    /// Everything about these pools (all if empty): a list of [`PoolView`].
+    Pools {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Set a property of a pool.
+    PoolSet {
+        /// The pool.
+        pool: String,
+        /// The property.
+        name: String,
+        /// Its value.
+        value: String,
+    },
+    /// Put everything on disk in these pools (all if empty).
+    PoolSync {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// Latencies of a pool's devices: [`PoolLatency`].
+    PoolLatency {
+        /// The pool.
+        pool: String,
+    },
+    /// Remove the labels of a device.
+    LabelClear {
+        /// Its path.
+        path: String,
+        /// Also if it belongs to an exported pool.
+        force: bool,
+    },
+    /// Create a file system.
+    FsCreate {
+        /// Its name.
+        name: String,
+        /// Its properties.
+        props: Vec<(String, String)>,
+        /// Create missing parents as well.
+        parents: bool,
+        /// Leave it unmounted.
+        no_mount: bool,
+    },
+    /// Destroy a file system. The answer is the list of names destroyed (or to be destroyed).
+    FsDestroy {
+        /// Its name.
+        name: String,
+        /// And everything below it.
+        recursive: bool,
+        /// Unmount file systems in use.
+        force: bool,
+        /// Only say what would be destroyed.
+        dry_run: bool,
+    },
+    /// Look at datasets: a list of [`DatasetView`].
+    Datasets(Select),
+    /// Set properties of datasets.
+    FsSet {
+        /// The datasets.
+        names: Vec<String>,
+        /// The properties.
+        props: Vec<(String, String)>,
+    },
+    /// Drop the local value of a property.
+    FsInherit {
+        /// The datasets.
+        names: Vec<String>,
+        /// The property.
+        prop: String,
+        /// And that of everything below.
+        recursive: bool,
+    },
+    /// Rename a dataset.
+    FsRename {
+        /// Its name.
+        from: String,
+        /// Its new name.
+        to: String,
+        /// Create missing parents.
+        parents: bool,
+        /// Leave mounts where they are.
+        no_remount: bool,
+        /// Unmount file systems in use.
+        force: bool,
+    },
+    /// Mount one file system, or all that are to be mounted.
+    Mount {
+        /// Its name; none for all.
+        name: Option<String>,
+        /// Mount read-only for this time.
+        readonly: bool,
+    },
+    /// Unmount a file system by name or mount point, or all.
+    Unmount {
+        /// Name or absolute path; none for all.
+        target: Option<String>,
+        /// Also if it is in use.
+        force: bool,
+    },
+    /// What is mounted: a list of (name, path).
+    Mounted,
+}
+
+/// A pool to be created.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolCreate {
+    /// Its name.
+    pub name: String,
+    /// Its devices: absolute paths.
+    pub devices: Vec<String>,
+    /// Make files that do not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// Pool properties and `feature@NAME`.
+    pub props: Vec<(String, String)>,
+    /// Properties of the root file system.
+    pub fs_props: Vec<(String, String)>,
+    /// `-m`.
+    pub mountpoint: Option<String>,
+    /// `-R`.
+    pub altroot: Option<String>,
+    /// `-f`: devices of exported or foreign pools may be used.
+    pub force: bool,
+    /// `-n`: check only.
+    pub dry_run: bool,
+    /// `-d`: no features but those named.
+    pub no_features: bool,
+}
+
+/// What became of a [`PoolCreate`].
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Created {
+    /// The devices as the pool names them.
+    pub devices: Vec<String>,
+}
+
+/// Where to look for pools.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Search {
+    /// Files, devices and folders (`-d`); empty: the remembered paths, then /dev.
+    pub paths: Vec<String>,
+    /// Destroyed pools only (`-D`).
+    pub destroyed: bool,
+}
+
+/// Pools to be imported.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolImport {
+    /// Where to look.
+    pub search: Search,
+    /// Name or guid; none for all.
+    pub pool: Option<String>,
+    /// A new name.
+    pub new_name: Option<String>,
+    /// `-f`.
+    pub force: bool,
+    /// `-N`: do not mount.
+    pub no_mount: bool,
+    /// `-R`.
+    pub altroot: Option<String>,
+    /// `-o`: pool properties; `readonly=on`.
+    pub props: Vec<(String, String)>,
+}
+
+/// What became of a [`PoolImport`].
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Imported {
+    /// Names of the pools that are imported now.
+    pub pools: Vec<String>,
+    /// What the imports had to say, one sentence each.
+    pub notices: Vec<String>,
+    /// Pools of `-a` that could not be imported, one sentence each.
+    pub failures: Vec<String>,
+}
+
+/// A pool that could be imported, or why not.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE, DEGRADED or UNAVAIL, as it would come up.
+    pub state: String,
+    /// It was destroyed.
+    pub destroyed: bool,
+    /// A paragraph about what is unusual.
+    pub status: Option<String>,
+    /// What to do.
+    pub action: String,
+    /// Its devices.
+    pub vdevs: VdevView,
+}
+
+/// A vdev with its figures.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct VdevView {
+    /// Kind in the configuration: `root`, `disk`, `file`, `mirror`, `missing`, `hole` ...
+    pub kind: String,
+    /// Full path of a leaf; the pool's name of the root; `mirror-0` of others.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE and so on.
+    pub state: String,
+    /// A word on why it is not online.
+    pub why: Option<String>,
+    /// Errors of reads, writes and checksums.
+    pub errors: [u64; 3],
+    /// Bytes in its metaslabs; 0 below the top level.
+    pub space: u64,
+    /// Bytes of the device, 0 if not a leaf.
+    pub psize: u64,
+    /// Bytes allocated.
+    pub alloc: u64,
+    /// Fragmentation in percent.
+    pub frag: Option<u8>,
+    /// It is a log device.
+    pub is_log: bool,
+    /// The vdevs that it is made of.
+    pub children: Vec<VdevView>,
+}
+
+/// A property as it is shown.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PropView {
+    /// Its name.
+    pub name: String,
+    /// Its value for people.
+    pub value: String,
+    /// Its exact value (`-p`).
+    pub exact: String,
+    /// Where it comes from: `-`, `default`, `local`, `received`, `temporary`, `inherited from NAME`.
+    pub source: String,
+}
+
+/// Everything about an imported pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolView {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE, DEGRADED, SUSPENDED.
+    pub state: String,
+    /// The last txg on disk.
+    pub txg: u64,
+    /// A paragraph about what is unusual.
+    pub status: Option<String>,
+    /// What to do about it.
+    pub action: Option<String>,
+    /// Properties in the order of `zpool get all`.
+    pub props: Vec<PropView>,
+    /// Its devices.
+    pub vdevs: VdevView,
+    /// Blocks that could not be read.
+    pub data_errors: u64,
+}
+
+/// Which datasets to look at.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Select {
+    /// Names, or absolute paths in mounted file systems; empty: all of all pools.
+    pub names: Vec<String>,
+    /// How many levels below the named ones; none: all.
+    pub depth: Option<u32>,
+    /// File systems are wanted.
+    pub filesystems: bool,
+    /// Volumes are wanted.
+    pub volumes: bool,
+    /// Snapshots are wanted.
+    pub snapshots: bool,
+}
+
+/// Everything about a dataset.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DatasetView {
+    /// Its full name.
+    pub name: String,
+    /// `filesystem`, `volume` or `snapshot`.
+    pub kind: String,
+    /// Properties in the order of `zfs get all`.
+    pub props: Vec<PropView>,
+}
+
+/// Latency histograms: bucket b counts operations of 2^b to 2^(b+1) ns.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolLatency {
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Per class, from the queue's entry to completion.
+    pub total: Vec<Vec<u64>>,
+    /// Per class, at the device.
+    pub disk: Vec<Vec<u64>>,
+}
+
+/// What a daemon says about itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Names of the imported pools.
+    pub pools: Vec<String>,
+    /// Names of mounted file systems and where.
+    pub mounts: Vec<(String, String)>,
+    /// Tunables in effect.
+    pub tunables: Vec<(String, u64)>,
+    /// Peak memory of the process in bytes.
+    pub peak_memory: u64,
+    /// Pools that were remembered but could not be imported at the start, one sentence each.
+    pub failures: Vec<String>,
+}
+
+/// What the daemon sends.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The request is under way.
+    Progress {
+        /// What is counted.
+        what: String,
+        /// How much is done.
+        done: u64,
+        /// Of how much; 0 if not known.
+        total: u64,
+    },
+    /// It is done.
+    Done(serde_json::Value),
+    /// It could not be done.
+    Failed {
+        /// The kind of error, as [`kind_name`] spells it.
+        kind: String,
+        /// The sentence.
+        message: String,
+    },
+}
+
+/// Kinds of errors that cross the socket with a name; the others become `Io`.
+const KINDS: &[(&str, ErrorKind)] = &[
+    ("not_found", ErrorKind::NotFound),
+    ("exists", ErrorKind::Exists),
+    ("no_space", ErrorKind::NoSpace),
+    ("quota", ErrorKind::Quota),
+    ("read_only", ErrorKind::ReadOnly),
+    ("corrupt", ErrorKind::Corrupt),
+    ("checksum", ErrorKind::Checksum),
+    ("io", ErrorKind::Io),
+    ("unsupported", ErrorKind::Unsupported),
+    ("invalid", ErrorKind::Invalid),
+    ("not_empty", ErrorKind::NotEmpty),
+    ("name_too_long", ErrorKind::NameTooLong),
+    ("busy", ErrorKind::Busy),
+    ("denied", ErrorKind::Denied),
+    ("range", ErrorKind::Range),
+    ("suspended", ErrorKind::Suspended),
+    ("interrupted", ErrorKind::Interrupted),
+];
+
+/// The name of a kind in [`Reply::Failed`].
+pub fn kind_name(kind: ErrorKind) -> &'static str {
+    KINDS.iter().find(|(_, k)| *k == kind).map_or("io", |(n, _)| n)
+}
+
+/// The kind with that name.
+pub fn kind_named(name: &str) -> ErrorKind {
+    KINDS.iter().find(|(n, _)| *n == name).map_or(ErrorKind::Io, |(_, k)| *k)
+}
+
+impl Reply {
+    /// The answer that says `error`.
+    pub fn failed(error: &Error) -> Reply {
+        Reply::Failed { kind: kind_name(error.kind()).to_string(), message: error.to_string() }
+    }
+}
+
+fn bad_data(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// Writes one message.
+pub fn send<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
+    let body = serde_json::to_vec(message).map_err(|e| bad_data(e.to_string()))?;
+    let len = u32::try_from(body.len()).map_err(|_| bad_data("the message is too long".to_string()))?;
+    let mut bytes = len.to_le_bytes().to_vec();
+    bytes.extend_from_slice(&body);
+    to.write_all(&bytes)?;
+    to.flush()
+}
+
+/// Reads one message of at most `max` bytes; none if the other end closed before its first byte.
+pub fn receive<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> io::Result<Option<T>> {
+    let mut len = [0; 4];
+    match from.read(&mut len)? {
+        0 => return Ok(None),
+        n => from.read_exact(&mut len[n..])?,
+    }
+    let len = u32::from_le_bytes(len) as usize;
+    if len > max {
+        return Err(bad_data(format!("a message of {len} bytes is longer than {max}")));
+    }
+    // Memory grows with what really comes, not with what the length promises.
+    let mut body = Vec::new();
+    from.take(len as u64).read_to_end(&mut body)?;
+    if body.len() < len {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    serde_json::from_slice(&body).map(Some).map_err(|e| bad_data(format!("a message that makes no sense: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back() {
+        let requests = [
+            Request::Info,
+            Request::PoolDestroy { pool: "tank".into(), force: true },
+            Request::PoolCreate(PoolCreate { name: "tank".into(), size: Some(1 << 30), ..PoolCreate::default() }),
+        ];
+        let mut wire = Vec::new();
+        for r in &requests {
+            send(&mut wire, r).unwrap();
+        }
+        let mut from = wire.as_slice();
+        for r in &requests {
+            assert_eq!(receive::<Request>(&mut from, REQUEST_MAX).unwrap().as_ref(), Some(r));
+        }
+        assert!(receive::<Request>(&mut from, REQUEST_MAX).unwrap().is_none());
+    }
+
+    #[test]
+    fn hostile_messages_are_errors() {
+        let huge = [0xff; 16];
+        assert!(receive::<Request>(&mut huge.as_slice(), REQUEST_MAX).is_err());
+        let cut = [10, 0, 0, 0, b'{'];
+        assert!(receive::<Request>(&mut cut.as_slice(), REQUEST_MAX).is_err());
+        let short = [1, 0];
+        assert!(receive::<Request>(&mut short.as_slice(), REQUEST_MAX).is_err());
+        let nonsense = [2, 0, 0, 0, b'{', b'}'];
+        assert!(receive::<Request>(&mut nonsense.as_slice(), REQUEST_MAX).is_err());
+        let deep = {
+            let mut v = 200_000u32.to_le_bytes().to_vec();
+            v.extend(std::iter::repeat_n(b'[', 200_000));
+            v
+        };
+        assert!(receive::<Request>(&mut deep.as_slice(), REQUEST_MAX).is_err());
+    }
+
+    #[test]
+    fn kinds_have_names_of_their_own() {
+        for (name, kind) in KINDS {
+            assert_eq!(kind_named(name), *kind);
+            assert_eq!(kind_name(*kind), *name);
+        }
+        assert_eq!(kind_named("nonsense"), ErrorKind::Io);
+    }
+}

@@ -1,0 +1,596 @@
+//! The daemon itself: the socket, the connections, the set of running pools, its start and its end.
+//!
+//! Start: lock the folders, listen, import what the last daemon left imported. Connections are served from the first moment; requests about pools wait until
+//! the remembered ones are imported. End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk and come back at the next start.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use arc::MemBroker;
+use base::{Error, ErrorKind, Result};
+use host::{RemoteCall, Signals};
+use serde::Serialize;
+use serde_json::Value;
+use spa::EngineOpts;
+
+use crate::engine::{EngineThread, Progress};
+use crate::import::no_such_pool;
+use crate::paths::{Locks, Paths};
+use crate::pool_props::{Wanted, When};
+use crate::proto::{self, DaemonInfo, DatasetView, PoolView, REQUEST_MAX, Reply, Request, Select};
+use crate::state::{KnownPool, State};
+use crate::tunables::Tunables;
+
+/// How often the broker looks at what the caches want.
+const BROKER_PERIOD: Duration = Duration::from_secs(2);
+/// How often a long request says how far it is.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
+/// Connections served at once.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a connection may take to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A pool with its engine thread.
+pub struct Running {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// Its thread.
+    pub thread: EngineThread,
+}
+
+impl Running {
+    /// A pool that was created or imported on `thread`.
+    pub fn new(name: String, guid: u64, thread: EngineThread) -> Running {
+        Running { name, guid, thread }
+    }
+}
+
+/// The daemon.
+pub struct Daemon {
+    paths: Paths,
+    tunables: Tunables,
+    state: Mutex<State>,
+    pools: Mutex<BTreeMap<String, Arc<Running>>>,
+    namespace: Mutex<()>,
+    ready: (Mutex<bool>, Condvar),
+    failures: Mutex<Vec<String>>,
+    broker: Mutex<MemBroker>,
+    connections: Mutex<usize>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs a daemon until it is told to end. Prints what it has to say to standard error, which is its log.
+pub fn run(paths: Paths, tunables: Tunables) -> Result<()> {
+    let signals = Signals::hold();
+    paths.make_runtime()?;
+    paths.make_state()?;
+    let locks = paths.lock()?;
+    let state = State::load(&paths.state_file())?;
+    let listener = listen(&paths)?;
+    let broker = Mutex::new(MemBroker::new(tunables.arc_max()));
+    let daemon = Arc::new(Daemon {
+        paths,
+        tunables,
+        state: Mutex::new(state),
+        pools: Mutex::default(),
+        namespace: Mutex::default(),
+        ready: (Mutex::new(false), Condvar::new()),
+        failures: Mutex::default(),
+        broker,
+        connections: Mutex::new(0),
+    });
+    let (accepting, brokering) = (daemon.clone(), daemon.clone());
+    std::thread::spawn(move || accepting.accept(&listener));
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(BROKER_PERIOD);
+            brokering.balance();
+        }
+    });
+    let failures = daemon.import_remembered();
+    for failure in &failures {
+        eprintln!("{failure}");
+    }
+    *lock(&daemon.failures) = failures;
+    *lock(&daemon.ready.0) = true;
+    daemon.ready.1.notify_all();
+    signals.wait();
+    daemon.shut_down(locks);
+    Ok(())
+}
+
+fn listen(paths: &Paths) -> Result<UnixListener> {
+    let path = paths.socket();
+    let fail =
+        |e: std::io::Error| Error::new(ErrorKind::Io, format!("'{}' cannot be listened at: {e}", path.display()));
+    // We hold the lock: a socket that is there belongs to a daemon that is gone.
+    match std::fs::remove_file(&path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path).map_err(fail)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
+    Ok(listener)
+}
+
+impl Daemon {
+    fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { continue };
+            {
+                let mut n = lock(&self.connections);
+                if *n >= CONNECTIONS_MAX {
+                    continue;
+                }
+                *n += 1;
+            }
+            let daemon = self.clone();
+            std::thread::spawn(move || {
+                daemon.serve(stream);
+                *lock(&daemon.connections) -= 1;
+            });
+        }
+    }
+
+    fn serve(self: &Arc<Self>, mut stream: UnixStream) {
+        let owner = self.paths.uid();
+        let allowed = host::peer_uid(&stream).is_ok_and(|uid| uid == owner || uid == 0);
+        if !allowed {
+            let e = Error::new(ErrorKind::Denied, "this daemon belongs to another user");
+            let _ = proto::send(&mut stream, &Reply::failed(&e));
+            return;
+        }
+        let _ = stream.set_read_timeout(Some(REQUEST_TIMEOUT));
+        let request = match proto::receive::<Request>(&mut stream, REQUEST_MAX) {
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(e) => {
+                let e = Error::invalid(format!("the request cannot be read: {e}"));
+                let _ = proto::send(&mut stream, &Reply::failed(&e));
+                return;
+            }
+        };
+        let progress = Progress::new();
+        let (daemon, shared) = (self.clone(), progress.clone());
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let _ = tell.send(daemon.handle(request, &shared));
+        });
+        let mut last = None;
+        let reply = loop {
+            match told.recv_timeout(PROGRESS_PERIOD) {
+                Ok(Ok(value)) => break Reply::Done(value),
+                Ok(Err(e)) => break Reply::failed(&e),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    let why = "the daemon failed in the middle of this: see its log";
+                    break Reply::failed(&Error::new(ErrorKind::Interrupted, why));
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            let now = progress.get();
+            if now != last {
+                if let Some((what, done, total)) = now.clone() {
+                    // A client that has gone away does not stop the work.
+                    let _ = proto::send(&mut stream, &Reply::Progress { what, done, total });
+                }
+                last = now;
+            }
+        };
+        let _ = proto::send(&mut stream, &reply);
+    }
+
+    fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>) -> Result<Value> {
+        match &request {
+            Request::Info => return json(&self.info()),
+            Request::Stop { force } => {
+                self.wait_ready();
+                return self.stop(*force).and_then(|()| json(&()));
+            }
+            _ => self.wait_ready(),
+        }
+        match request {
+            Request::Info | Request::Stop { .. } => json(&()),
+            Request::PoolCreate(r) => json(&self.pool_create(r)?),
+            Request::PoolDestroy { pool, force } => json(&self.pool_destroy(&pool, force)?),
+            Request::PoolScan(search) => json(&self.pool_scan(&search, progress)?),
+            Request::PoolImport(r) => json(&self.pool_import(r, progress)?),
+            Request::PoolExport { pools, all, force } => json(&self.pool_export(&pools, all, force, progress)?),
+            Request::Pools { names } => json(&self.pool_views(&names)?),
+            Request::PoolSet { pool, name, value } => json(&self.pool_set(&pool, name, value)?),
+            Request::PoolSync { names } => {
+                for running in self.chosen(&names)? {
+                    running.thread.with_pool(|e| async move { e.pool.sync().await })?;
+                }
+                json(&())
+            }
+            Request::PoolLatency { pool } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(|e| async move { Ok(e.latency()) })?)
+            }
+            Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),
+            Request::Datasets(select) => json(&self.datasets(&select)?),
+            Request::Mounted => {
+                let mut all: Vec<(String, String)> = Vec::new();
+                for running in self.all_running() {
+                    let list = running.thread.with_pool(|e| async move { Ok(e.mounts.list()) });
+                    all.extend(list.unwrap_or_default().into_iter().map(|(n, p)| (n, p.display().to_string())));
+                }
+                json(&all)
+            }
+            other => self.handle_fs(other, progress),
+        }
+    }
+
+    fn handle_fs(&self, request: Request, progress: &Arc<Progress>) -> Result<Value> {
+        match request {
+            Request::FsCreate { name, props, parents, no_mount } => {
+                let running = self.pool_of(&name).map_err(|_| {
+                    let pool = pool_part(&name);
+                    Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
+                })?;
+                json(
+                    &running
+                        .thread
+                        .with_pool(move |e| async move { e.fs_create(&name, &props, parents, no_mount).await })?,
+                )
+            }
+            Request::FsDestroy { name, recursive, force, dry_run } => {
+                let running = self.pool_of(&name)?;
+                let progress = progress.clone();
+                json(&running.thread.with_pool(move |e| async move {
+                    e.fs_destroy(&name, recursive, force, dry_run, &progress).await
+                })?)
+            }
+            Request::FsSet { names, props } => {
+                for name in names {
+                    let (running, props) = (self.pool_of(&name)?, props.clone());
+                    running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?;
+                }
+                json(&())
+            }
+            Request::FsInherit { names, prop, recursive } => {
+                for name in names {
+                    let (running, prop) = (self.pool_of(&name)?, prop.clone());
+                    running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await })?;
+                }
+                json(&())
+            }
+            Request::FsRename { from, to, parents, no_remount, force } => {
+                let running = self.pool_of(&from)?;
+                json(
+                    &running
+                        .thread
+                        .with_pool(move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })?,
+                )
+            }
+            Request::Mount { name: Some(name), readonly } => {
+                let running = self.pool_of(&name)?;
+                json(&running.thread.with_pool(move |e| async move { e.fs_mount(&name, readonly).await })?)
+            }
+            Request::Mount { name: None, .. } => {
+                let mut errors: Vec<String> = Vec::new();
+                for running in self.all_running() {
+                    let progress = progress.clone();
+                    let failed = running.thread.with_pool(move |e| async move {
+                        let _admin = e.admin.acquire(1).await;
+                        Ok(e.mount_all(&progress).await.iter().map(Error::to_string).collect::<Vec<_>>())
+                    })?;
+                    errors.extend(failed);
+                }
+                if errors.is_empty() { json(&()) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
+            }
+            Request::Unmount { target: Some(target), force } => {
+                let running = self.pool_of(&target)?;
+                json(&running.thread.with_pool(move |e| async move {
+                    if target.starts_with('/')
+                        && !e.mounts.list().iter().any(|(_, p)| *p == std::path::Path::new(&target))
+                    {
+                        return Err(Error::not_found(format!("cannot unmount '{target}': not a mountpoint")));
+                    }
+                    e.fs_unmount(&target, force).await
+                })?)
+            }
+            Request::Unmount { target: None, force } => {
+                for running in self.all_running() {
+                    running.thread.with_pool(move |e| async move {
+                        let _admin = e.admin.acquire(1).await;
+                        e.unmount_all(force).await.map(|_| ())
+                    })?;
+                }
+                json(&())
+            }
+            _ => Err(Error::invalid("the request is not known")),
+        }
+    }
+
+    fn wait_ready(&self) {
+        let mut ready = lock(&self.ready.0);
+        while !*ready {
+            ready = self.ready.1.wait(ready).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Held by whoever changes the set of running pools.
+    pub(crate) fn namespace(&self) -> MutexGuard<'_, ()> {
+        lock(&self.namespace)
+    }
+
+    /// All running pools in order of name.
+    pub(crate) fn all_running(&self) -> Vec<Arc<Running>> {
+        lock(&self.pools).values().cloned().collect()
+    }
+
+    /// The running pool of that name.
+    pub(crate) fn running(&self, name: &str) -> Option<Arc<Running>> {
+        lock(&self.pools).get(name).cloned()
+    }
+
+    /// The same, or the error that there is none.
+    pub(crate) fn need_running(&self, name: &str) -> Result<Arc<Running>> {
+        self.running(name).ok_or_else(|| no_such_pool(name))
+    }
+
+    /// These pools, or all if none is named.
+    fn chosen(&self, names: &[String]) -> Result<Vec<Arc<Running>>> {
+        if names.is_empty() { Ok(self.all_running()) } else { names.iter().map(|n| self.need_running(n)).collect() }
+    }
+
+    /// The pool of a dataset's name, or of a path in one of its mounts.
+    fn pool_of(&self, name: &str) -> Result<Arc<Running>> {
+        if name.starts_with('/') {
+            for running in self.all_running() {
+                let path = name.to_string();
+                let holds = running
+                    .thread
+                    .with_pool(move |e| async move { Ok(e.mounts.holding(std::path::Path::new(&path)).is_some()) });
+                if holds.unwrap_or(false) {
+                    return Ok(running);
+                }
+            }
+            return Err(Error::not_found(format!("cannot open '{name}': not a path of a mounted weir file system")));
+        }
+        let pool = pool_part(name);
+        self.running(pool).ok_or_else(|| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
+    }
+
+    /// Takes up a pool that was created or imported.
+    pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool) -> Result<()> {
+        lock(&self.pools).insert(running.name.clone(), running);
+        self.balance();
+        self.change_state(|s| s.remember(known))
+    }
+
+    /// Ends the engine of a pool that was exported or destroyed.
+    pub(crate) fn remove_running(&self, running: &Arc<Running>) {
+        lock(&self.pools).remove(&running.name);
+        lock(&self.broker).remove(running.guid);
+        running.thread.stop();
+        self.balance();
+    }
+
+    /// Changes what is remembered and writes it down.
+    pub(crate) fn change_state(&self, change: impl FnOnce(&mut State)) -> Result<()> {
+        let mut state = lock(&self.state);
+        change(&mut state);
+        state.save(&self.paths.state_file())
+    }
+
+    /// What is remembered.
+    pub(crate) fn remembered(&self) -> Vec<KnownPool> {
+        lock(&self.state).pools.clone()
+    }
+
+    /// Paths at which devices were seen.
+    pub(crate) fn remembered_paths(&self) -> Vec<String> {
+        lock(&self.state).device_paths()
+    }
+
+    /// Tunables of a pool when `more` are about to run beside those that do.
+    pub(crate) fn engine_opts(&self, more: usize) -> EngineOpts {
+        let pools = lock(&self.pools).len() + more;
+        // The others give up their part before the new one has it.
+        self.limit_all(pools);
+        self.tunables.engine_opts(pools)
+    }
+
+    /// Holds the running pools to their part of the limits among `pools`.
+    fn limit_all(&self, pools: usize) {
+        for running in self.all_running() {
+            let opts = self.tunables.engine_opts(pools);
+            let _ = running.thread.with_pool(move |e| async move {
+                e.pool.arc().set_limit(opts.arc_max.min(e.pool.arc().limit()));
+                e.pool.txg().set_tunables(opts.txg);
+                Ok(())
+            });
+        }
+    }
+
+    /// Splits the limits over the running pools by what their caches want.
+    fn balance(&self) {
+        let running = self.all_running();
+        for r in &running {
+            if let Ok(demand) = r.thread.with_pool(|e| async move { Ok(e.pool.arc().demand()) }) {
+                lock(&self.broker).report(r.guid, demand);
+            }
+        }
+        let limits = lock(&self.broker).limits();
+        let txg = self.tunables.txg(running.len());
+        // Those that shrink go first, so that the sum never exceeds the limit.
+        for shrink in [true, false] {
+            for r in &running {
+                let Some((_, limit)) = limits.iter().find(|(guid, _)| *guid == r.guid).copied() else { continue };
+                let txg = txg.clone();
+                let _ = r.thread.with_pool(move |e| async move {
+                    if (limit < e.pool.arc().limit()) == shrink {
+                        e.pool.arc().set_limit(limit);
+                    }
+                    if e.pool.txg().tunables().dirty_data_max != txg.dirty_data_max {
+                        e.pool.txg().set_tunables(txg);
+                    }
+                    Ok(())
+                });
+            }
+        }
+    }
+
+    fn pool_views(&self, names: &[String]) -> Result<Vec<PoolView>> {
+        let mut out = Vec::new();
+        for running in self.chosen(names)? {
+            match running.thread.with_pool(|e| async move { Ok(e.view().await) }) {
+                Ok(view) => out.push(view),
+                Err(e) => out.push(PoolView {
+                    name: running.name.clone(),
+                    guid: running.guid,
+                    state: "SUSPENDED".into(),
+                    status: Some(format!("The pool's engine has stopped: {e}. The log has more.")),
+                    action: Some("Run 'weir daemon stop -f' and import the pool again.".into()),
+                    ..PoolView::default()
+                }),
+            }
+        }
+        Ok(out)
+    }
+
+    fn pool_set(&self, pool: &str, name: String, value: String) -> Result<()> {
+        let running = self.need_running(pool)?;
+        let wanted = Wanted::parse(&[(name, value)], When::Set);
+        let pool = pool.to_string();
+        let at = move |e: Error| e.at(format!("cannot set property for '{pool}'"));
+        let wanted = wanted.map_err(&at)?;
+        running.thread.with_pool(move |e| async move { e.set_pool_props(wanted).await }).map_err(at)
+    }
+
+    fn datasets(&self, select: &Select) -> Result<Vec<DatasetView>> {
+        if select.names.is_empty() {
+            let mut out = Vec::new();
+            for running in self.all_running() {
+                let select = select.clone();
+                out.extend(running.thread.with_pool(move |e| async move { e.select(&select).await })?);
+            }
+            return Ok(out);
+        }
+        let mut out: Vec<DatasetView> = Vec::new();
+        for name in &select.names {
+            let one = Select { names: vec![name.clone()], ..select.clone() };
+            let more = self.pool_of(name)?.thread.with_pool(move |e| async move { e.select(&one).await })?;
+            for view in more {
+                if !out.iter().any(|v| v.name == view.name) {
+                    out.push(view);
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    fn label_clear(&self, path: &str, force: bool) -> Result<()> {
+        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        let path = path.to_string();
+        let thread = EngineThread::start()?;
+        let shown = path.clone();
+        let call: RemoteCall<Result<()>> = thread.call(move |rt| {
+            let rt = rt.clone();
+            async move {
+                let (dev, _) = crate::create::open_device(&rt, &path, true)?;
+                let labels = vdev::labels::read_labels(&*dev).await?;
+                if !labels.any() {
+                    return Err(Error::not_found(format!("'{path}' has no label of a pool")));
+                }
+                crate::create::check_unused(&*dev, force, &active).await?;
+                vdev::labels::clear_labels(&*dev).await
+            }
+        });
+        call.wait()?.map_err(|e| e.at(format!("cannot clear the label of '{shown}'")))
+    }
+
+    fn info(&self) -> DaemonInfo {
+        let mut mounts = Vec::new();
+        for running in self.all_running() {
+            // A pool in the middle of something long does not keep the daemon from answering.
+            let call = running.thread.call(|_| async { crate::engine::current().map(|e| e.mounts.list()) });
+            if let Ok(Ok(Ok(list))) = call.wait_for(Duration::from_secs(1)) {
+                mounts.extend(list.into_iter().map(|(n, p)| (n, p.display().to_string())));
+            }
+        }
+        DaemonInfo {
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pools: self.all_running().iter().map(|r| r.name.clone()).collect(),
+            mounts,
+            tunables: self.tunables.all(),
+            peak_memory: peak_memory(),
+            failures: lock(&self.failures).clone(),
+        }
+    }
+
+    /// Prepares the end on request: fails if something is in use, unless `force`.
+    fn stop(&self, force: bool) -> Result<()> {
+        let _namespace = self.namespace();
+        if !force {
+            let mut unmounted = Vec::new();
+            for running in self.all_running() {
+                let result = running.thread.with_pool(|e| async move {
+                    let _admin = e.admin.acquire(1).await;
+                    e.unmount_all(false).await
+                });
+                match result {
+                    Ok(list) => unmounted.push((running, list)),
+                    Err(e) => {
+                        for (running, list) in unmounted {
+                            let _ = running.thread.with_pool(move |e| async move {
+                                e.mount_again(&list).await;
+                                Ok(())
+                            });
+                        }
+                        return Err(e.at("cannot stop the daemon"));
+                    }
+                }
+            }
+        }
+        host::terminate_self();
+        Ok(())
+    }
+
+    /// The end: everything is unmounted and on disk.
+    fn shut_down(&self, locks: Locks) {
+        let _namespace = self.namespace();
+        for running in self.all_running() {
+            let call = running.thread.call(|_| async {
+                let engine = crate::engine::current()?;
+                engine.unmount_all(true).await?;
+                engine.pool.sync().await?;
+                engine.pool.txg().stop();
+                Ok::<(), Error>(())
+            });
+            if let Err(e) = call.wait().and_then(|r| r) {
+                eprintln!("pool '{}' could not be left in order: {e}", running.name);
+            }
+            running.thread.stop();
+        }
+        let _ = std::fs::remove_file(self.paths.socket());
+        drop(locks);
+    }
+}
+
+/// The pool in a dataset's name.
+fn pool_part(name: &str) -> &str {
+    name.split(['/', '@', '#']).next().unwrap_or(name)
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Value> {
+    serde_json::to_value(value).map_err(|e| Error::invalid(format!("the answer cannot be written: {e}")))
+}
+
+/// The most memory that this process ever had, in bytes (`VmHWM`).
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}

@@ -1,0 +1,486 @@
+//! Datasets as plain data: every property with its value, its exact value and its source, in the order of `zfs get all`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use base::{Error, ObjectId, Result};
+use dmu::zap;
+use dsl::props::{self, PropSource, PropType, PropValue};
+use dsl::{Dataset, dir::Used};
+use ondisk::objset::ObjsetType;
+use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
+
+use crate::engine::PoolEngine;
+use crate::nice;
+use crate::proto::{DatasetView, PropView, Select};
+
+const FILESYSTEM: &[&str] = &[
+    "type",
+    "creation",
+    "used",
+    "available",
+    "referenced",
+    "compressratio",
+    "mounted",
+    "origin",
+    "quota",
+    "reservation",
+    "recordsize",
+    "mountpoint",
+    "sharenfs",
+    "checksum",
+    "compression",
+    "atime",
+    "devices",
+    "exec",
+    "setuid",
+    "readonly",
+    "zoned",
+    "snapdir",
+    "aclmode",
+    "aclinherit",
+    "createtxg",
+    "canmount",
+    "xattr",
+    "copies",
+    "version",
+    "utf8only",
+    "normalization",
+    "casesensitivity",
+    "vscan",
+    "nbmand",
+    "sharesmb",
+    "refquota",
+    "refreservation",
+    "guid",
+    "primarycache",
+    "secondarycache",
+    "usedbysnapshots",
+    "usedbydataset",
+    "usedbychildren",
+    "usedbyrefreservation",
+    "logbias",
+    "objsetid",
+    "dedup",
+    "mlslabel",
+    "sync",
+    "dnodesize",
+    "refcompressratio",
+    "written",
+    "logicalused",
+    "logicalreferenced",
+    "volmode",
+    "filesystem_limit",
+    "snapshot_limit",
+    "filesystem_count",
+    "snapshot_count",
+    "snapdev",
+    "acltype",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+    "relatime",
+    "redundant_metadata",
+    "overlay",
+    "encryption",
+    "keylocation",
+    "keyformat",
+    "pbkdf2iters",
+    "special_small_blocks",
+];
+const VOLUME: &[&str] = &[
+    "type",
+    "creation",
+    "used",
+    "available",
+    "referenced",
+    "compressratio",
+    "origin",
+    "reservation",
+    "volsize",
+    "volblocksize",
+    "checksum",
+    "compression",
+    "readonly",
+    "createtxg",
+    "copies",
+    "refreservation",
+    "guid",
+    "primarycache",
+    "secondarycache",
+    "usedbysnapshots",
+    "usedbydataset",
+    "usedbychildren",
+    "usedbyrefreservation",
+    "logbias",
+    "objsetid",
+    "dedup",
+    "mlslabel",
+    "sync",
+    "refcompressratio",
+    "written",
+    "logicalused",
+    "logicalreferenced",
+    "volmode",
+    "snapshot_limit",
+    "snapshot_count",
+    "snapdev",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+    "redundant_metadata",
+    "encryption",
+    "keylocation",
+    "keyformat",
+    "pbkdf2iters",
+];
+const SNAPSHOT: &[&str] = &[
+    "type",
+    "creation",
+    "used",
+    "referenced",
+    "compressratio",
+    "devices",
+    "exec",
+    "setuid",
+    "createtxg",
+    "xattr",
+    "version",
+    "utf8only",
+    "normalization",
+    "casesensitivity",
+    "nbmand",
+    "guid",
+    "primarycache",
+    "secondarycache",
+    "defer_destroy",
+    "userrefs",
+    "objsetid",
+    "mlslabel",
+    "refcompressratio",
+    "written",
+    "logicalreferenced",
+    "acltype",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+    "encryption",
+];
+const SNAPSHOT_OF_VOLUME: &[&str] = &[
+    "type",
+    "creation",
+    "used",
+    "referenced",
+    "compressratio",
+    "createtxg",
+    "volsize",
+    "guid",
+    "primarycache",
+    "secondarycache",
+    "defer_destroy",
+    "userrefs",
+    "objsetid",
+    "mlslabel",
+    "refcompressratio",
+    "written",
+    "logicalreferenced",
+    "context",
+    "fscontext",
+    "defcontext",
+    "rootcontext",
+    "encryption",
+];
+
+/// What the file system itself says about it.
+#[derive(Clone, Default, Debug)]
+struct Inside {
+    volume: bool,
+    numbers: BTreeMap<&'static str, u64>,
+}
+
+fn row(name: &str, value: impl Into<String>, exact: impl Into<String>, source: &str) -> Option<PropView> {
+    Some(PropView { name: name.to_string(), value: value.into(), exact: exact.into(), source: source.to_string() })
+}
+
+impl PoolEngine {
+    /// The datasets that are selected in this pool, in order of name, snapshots behind their head.
+    pub async fn select(&self, select: &Select) -> Result<Vec<DatasetView>> {
+        let dsl = self.pool.dsl();
+        let mut wanted: Vec<(String, bool)> = Vec::new();
+        for name in &select.names {
+            let name = self.resolve(name)?;
+            if name.contains('@') {
+                dsl.find_snapshot(&name).await.map_err(|_| missing(&name))?;
+            } else {
+                dsl.find(&name).map_err(|_| missing(&name))?;
+            }
+            wanted.push((name, true));
+        }
+        if select.names.is_empty() {
+            wanted.push((self.pool.name(), false));
+        }
+        let depth = if select.names.is_empty() { None } else { select.depth };
+        let mut out: Vec<DatasetView> = Vec::new();
+        let mut origins = None;
+        for (name, named) in wanted {
+            if name.contains('@') {
+                let snap = dsl.find_snapshot(&name).await?;
+                out.push(self.dataset_view(&snap, &mut origins).await);
+                continue;
+            }
+            for ds in dsl.all() {
+                let Some(level) = level_below(&name, &ds.name()) else { continue };
+                if depth.is_some_and(|d| level > d) {
+                    continue;
+                }
+                let view = self.dataset_view(&ds, &mut origins).await;
+                let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
+                // What is named is shown whatever its kind, unless snapshots are all that is asked for.
+                let only_snapshots = select.snapshots && !select.volumes && !select.filesystems;
+                if fits || (named && level == 0 && !only_snapshots) {
+                    out.push(view);
+                }
+                // A snapshot stands one level below its file system.
+                if select.snapshots && depth.is_none_or(|d| level < d || (only_snapshots && d == 0)) {
+                    for snap in dsl.snapshots(&ds).await? {
+                        out.push(self.dataset_view(&snap, &mut origins).await);
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// A dataset's name from a name or a path below one of its mounts.
+    pub fn resolve(&self, name: &str) -> Result<String> {
+        if !name.starts_with('/') {
+            return Ok(name.to_string());
+        }
+        self.mounts
+            .holding(Path::new(name))
+            .ok_or_else(|| Error::not_found(format!("cannot open '{name}': not a path of a mounted weir file system")))
+    }
+
+    async fn inside(&self, ds: &Dataset) -> Inside {
+        let mut out = Inside::default();
+        let Ok(os) = ds.objset().await else { return out };
+        out.volume = os.os_type() == ObjsetType::Zvol;
+        if out.volume {
+            if let Ok(props) = os.hold(ObjectId(2)).await
+                && let Ok(Some(size)) = zap::lookup_u64(&props, b"size").await
+            {
+                out.numbers.insert("volsize", size);
+            }
+            if let Ok(data) = os.hold(ObjectId(1)).await {
+                out.numbers.insert("volblocksize", u64::from(data.block_size()));
+            }
+        } else if let Ok(master) = os.hold(ObjectId(MASTER_NODE_OBJ)).await {
+            for (name, key) in [
+                ("version", master_key::VERSION),
+                ("utf8only", master_key::UTF8ONLY),
+                ("normalization", master_key::NORMALIZATION),
+                ("casesensitivity", master_key::CASESENSITIVITY),
+            ] {
+                if let Ok(Some(n)) = zap::lookup_u64(&master, key.as_bytes()).await {
+                    out.numbers.insert(name, n);
+                }
+            }
+        }
+        out
+    }
+
+    /// The snapshot that a clone comes from.
+    async fn origin(&self, object: u64, known: &mut Option<BTreeMap<ObjectId, String>>) -> Option<String> {
+        let dsl = self.pool.dsl();
+        let hidden = dsl.root().child("$ORIGIN").and_then(|d| d.head()).map_or(0, |o| o.phys().prev_snap_obj);
+        if object == 0 || object == hidden {
+            return None;
+        }
+        if known.is_none() {
+            let mut map = BTreeMap::new();
+            for ds in dsl.all() {
+                for snap in dsl.snapshots(&ds).await.unwrap_or_default() {
+                    map.insert(snap.object, snap.name());
+                }
+            }
+            *known = Some(map);
+        }
+        known.as_ref().and_then(|k| k.get(&ObjectId(object)).cloned())
+    }
+
+    async fn dataset_view(&self, ds: &Rc<Dataset>, origins: &mut Option<BTreeMap<ObjectId, String>>) -> DatasetView {
+        let inside = self.inside(ds).await;
+        let origin = if ds.is_snapshot() { None } else { self.origin(ds.dir().phys().origin_obj, origins).await };
+        let (kind, order) = match (ds.is_snapshot(), inside.volume) {
+            (true, false) => ("snapshot", SNAPSHOT),
+            (true, true) => ("snapshot", SNAPSHOT_OF_VOLUME),
+            (false, true) => ("volume", VOLUME),
+            (false, false) => ("filesystem", FILESYSTEM),
+        };
+        let mut props: Vec<PropView> =
+            order.iter().filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref())).collect();
+        let mut names: Vec<String> = Vec::new();
+        let mut dir = Some(ds.dir().clone());
+        while let Some(d) = dir {
+            names.extend(d.local_props().into_keys().filter(|n| props::is_user_prop(n)));
+            dir = d.parent();
+        }
+        names.sort();
+        names.dedup();
+        for name in names {
+            let (value, source) = ds.dir().prop(&name);
+            let text = match &value {
+                PropValue::Text(t) => t.clone(),
+                PropValue::Num(n) => n.to_string(),
+            };
+            props.extend(row(&name, text.clone(), text, &source_of(&source, ds)));
+        }
+        DatasetView { name: ds.name(), kind: kind.to_string(), props }
+    }
+
+    fn dataset_prop(
+        &self,
+        ds: &Dataset,
+        name: &str,
+        kind: &str,
+        inside: &Inside,
+        origin: Option<&str>,
+    ) -> Option<PropView> {
+        let phys = ds.phys();
+        let dir = ds.dir().phys();
+        let size = |n: u64| row(name, nice::bytes(n), n.to_string(), "-");
+        let number = |n: u64| row(name, n.to_string(), n.to_string(), "-");
+        let ratio = |a: u64, b: u64| {
+            let r = nice::ratio(nice::hundredths(a, b));
+            row(name, format!("{r}x"), r, "-")
+        };
+        let share = |which: Used| size(dir.used_breakdown[which as usize]);
+        let refratio = || ratio(phys.uncompressed_bytes, phys.compressed_bytes);
+        let snapshot = ds.is_snapshot();
+        match name {
+            "type" => row(name, kind, kind, "-"),
+            "creation" => row(name, nice::date(phys.creation_time), phys.creation_time.to_string(), "-"),
+            "used" => size(if snapshot { phys.unique_bytes } else { dir.used_bytes }),
+            "available" => size(ds.available()),
+            "referenced" => size(phys.referenced_bytes),
+            "compressratio" if snapshot => refratio(),
+            "compressratio" => ratio(dir.uncompressed_bytes, dir.compressed_bytes),
+            "refcompressratio" => refratio(),
+            "mounted" => {
+                let word = if self.mounts.path_of(&ds.name()).is_some() { "yes" } else { "no" };
+                row(name, word, word, "-")
+            }
+            "origin" => origin.and_then(|o| row(name, o, o, "-")),
+            "createtxg" => number(phys.creation_txg),
+            "guid" => number(phys.guid),
+            "objsetid" => number(ds.object.0),
+            "usedbysnapshots" => share(Used::Snap),
+            "usedbydataset" => share(Used::Head),
+            "usedbychildren" => size(
+                dir.used_breakdown[Used::Child as usize].saturating_add(dir.used_breakdown[Used::ChildRsrv as usize]),
+            ),
+            "usedbyrefreservation" => share(Used::RefRsrv),
+            "written" if phys.prev_snap_txg <= 1 => size(phys.referenced_bytes),
+            "written" => row(name, "-", "-", "-"),
+            "logicalused" => size(dir.uncompressed_bytes),
+            "logicalreferenced" => size(phys.uncompressed_bytes),
+            "defer_destroy" => row(name, "off", "off", "-"),
+            "userrefs" => number(u64::from(phys.userrefs_obj != 0)),
+            "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),
+            "keylocation" | "keyformat" => row(name, "none", "none", "default"),
+            "pbkdf2iters" => row(name, "0", "0", "default"),
+            "encryption" => row(name, "off", "off", "default"),
+            "mountpoint" => {
+                let (value, source) = ds.dir().prop(name);
+                let text = crate::mounts::with_altroot(value.text(), self.altroot.as_deref());
+                let text = if value.text().starts_with('/') { text } else { value.text().to_string() };
+                row(name, text.clone(), text, &source_of(&source, ds))
+            }
+            "version" | "utf8only" | "normalization" | "casesensitivity" | "volsize" | "volblocksize" => {
+                let value = inside.numbers.get(name).copied().map(PropValue::Num);
+                let known = props::find(name)?;
+                let value = value.unwrap_or_else(|| known.default_value());
+                let source = if name == "volsize" {
+                    "local"
+                } else if name == "volblocksize" {
+                    "default"
+                } else {
+                    "-"
+                };
+                row(name, format_value(known, &value, false), format_value(known, &value, true), source)
+            }
+            _ => {
+                let known = props::find(name)?;
+                let (value, source) = ds.dir().prop(name);
+                let shown = format_value(known, &value, false);
+                row(name, shown, format_value(known, &value, true), &source_of(&source, ds))
+            }
+        }
+    }
+}
+
+/// As `Prop::format`, but bytes below 1024 print with their unit as `zfs` does.
+fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
+    let text = prop.format(value, exact);
+    let is_size =
+        matches!(prop.ty, PropType::Size { .. }) && !matches!(prop.name, "filesystem_limit" | "snapshot_limit");
+    let small = value.num() < 1024 && text.bytes().all(|c| c.is_ascii_digit());
+    if is_size && !exact && small && prop.name != "special_small_blocks" { format!("{text}B") } else { text }
+}
+
+/// A snapshot takes local values of its file system from there.
+fn source_of(source: &PropSource, ds: &Dataset) -> String {
+    match source {
+        PropSource::Local | PropSource::Received if ds.is_snapshot() => {
+            format!("inherited from {}", ds.dir().full_name())
+        }
+        other => other.to_string(),
+    }
+}
+
+fn missing(name: &str) -> Error {
+    Error::not_found(format!("cannot open '{name}': dataset does not exist"))
+}
+
+/// How many levels `name` is below `above`; none if it is not.
+fn level_below(above: &str, name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(above)?;
+    match rest.as_bytes().first() {
+        None => Some(0),
+        Some(b'/') => Some(rest.bytes().filter(|c| *c == b'/').count() as u32),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_count_slashes_below() {
+        for (above, name, want) in [
+            ("tank", "tank", Some(0)),
+            ("tank", "tank/a", Some(1)),
+            ("tank", "tank/a/b", Some(2)),
+            ("tank/a", "tank/ab", None),
+            ("tank/a", "tank", None),
+        ] {
+            assert_eq!(level_below(above, name), want, "{above} {name}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_with_their_unit() {
+        let show = |name: &str, n: u64| format_value(props::find(name).unwrap(), &PropValue::Num(n), false);
+        assert_eq!(show("recordsize", 512), "512B");
+        assert_eq!(show("recordsize", 131_072), "128K");
+        assert_eq!(show("special_small_blocks", 0), "0");
+        assert_eq!(show("quota", 0), "none");
+        assert_eq!(show("snapshot_limit", u64::MAX), "none");
+        assert_eq!(show("copies", 2), "2");
+    }
+}
