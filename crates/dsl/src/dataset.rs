@@ -15,7 +15,7 @@ use dmu::{
     TxSpace,
 };
 use ondisk::blkptr::Blkptr;
-use ondisk::dsl::DslDatasetPhys;
+use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
 
 use crate::core::{Core, Space};
 use crate::dir::{Dir, Used};
@@ -213,6 +213,23 @@ impl Dataset {
     /// Feature guids that this dataset uses.
     pub fn features(&self) -> BTreeSet<String> {
         self.account.features.borrow().clone()
+    }
+
+    /// An error if the dataset's content must not be shown, because it is not all there: a receive has filled it in part, or it was received from a redacted stream.
+    pub fn check_complete(&self) -> Result<()> {
+        if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
+            ));
+        }
+        if self.account.features.borrow().contains("com.delphix:redacted_datasets") {
+            return Err(Error::unsupported(format!(
+                "dataset '{}' was received from a redacted stream and lacks blocks, which weir does not show",
+                self.name()
+            )));
+        }
+        Ok(())
     }
 
     /// Somebody begins to use the file system (a mount); such a dataset is busy.

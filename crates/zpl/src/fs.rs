@@ -68,6 +68,7 @@ impl Zfs {
     /// When it can be changed, freeing what a crash left in the delete queue begins in the background.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
+        ds.check_complete()?;
         let os = ds.objset().await?;
         if os.os_type() != ObjsetType::Zfs {
             return Err(Error::invalid(format!("dataset '{}' is no file system", ds.name())));
