@@ -1,0 +1,61 @@
+//! What to say about a device on which no pool is found.
+
+use base::Error;
+use bdev::BlockDev;
+use ondisk::bytes::le32;
+
+/// Where a master boot record has its four partitions, in bytes; 16 bytes each, the type at 4, the length in sectors at 12.
+const MBR_ENTRIES: [usize; 4] = [446, 462, 478, 494];
+/// What ends a master boot record.
+const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
+/// What a GUID partition table begins with, in sector 1.
+const GPT_SIGNATURE: &[u8; 8] = b"EFI PART";
+/// Sizes of sectors that a table may have been made for: those of an image may not be those of the disk it was taken from.
+const SECTORS: [usize; 2] = [512, 4096];
+
+/// Why there is no pool on a device that [`crate::scan`] found none on, as far as that can be told: it has a partition table. Everything else has nothing to do with pools.
+pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
+    let head = bdev::read(dev, 0, 2 * SECTORS[1]).await.ok()?;
+    let table = partition_table(&head)?;
+    let path = &dev.info().path;
+    Some(Error::unsupported(format!(
+        "device '{path}' has a partition table ({table}), which weir does not look into yet: name the partition that has the pool instead"
+    )))
+}
+
+/// The partition table that the first sectors have.
+fn partition_table(head: &[u8]) -> Option<&'static str> {
+    if SECTORS.iter().any(|s| head.get(*s..*s + GPT_SIGNATURE.len()) == Some(GPT_SIGNATURE)) {
+        return Some("GPT");
+    }
+    let record = head.get(..512)?;
+    // Boot sectors of file systems end like that too, but hardly have both a type and a length here.
+    let in_use = |at: &usize| record[*at] & 0x7f == 0 && record[at + 4] != 0 && le32(record, at + 12) != 0;
+    let plausible = record.ends_with(&MBR_SIGNATURE) && MBR_ENTRIES.iter().any(in_use);
+    plausible.then_some("MBR")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_told_from_other_things() {
+        assert_eq!(partition_table(&[]), None);
+        assert_eq!(partition_table(&[0; 8192]), None);
+        for sector in SECTORS {
+            let mut gpt = vec![0; 8192];
+            gpt[sector..sector + 8].copy_from_slice(GPT_SIGNATURE);
+            assert_eq!(partition_table(&gpt), Some("GPT"));
+        }
+        let mut mbr = vec![0; 8192];
+        mbr[510..512].copy_from_slice(&MBR_SIGNATURE);
+        assert_eq!(partition_table(&mbr), None);
+        (mbr[462 + 4], mbr[462 + 12]) = (0xbf, 1);
+        assert_eq!(partition_table(&mbr), Some("MBR"));
+        mbr[462] = 0x80;
+        assert_eq!(partition_table(&mbr), Some("MBR"));
+        mbr[462] = 0x33;
+        assert_eq!(partition_table(&mbr), None);
+    }
+}
