@@ -1,0 +1,165 @@
+//! Every pool of the collection that the kernel module wrote, imported read-only by the engine: it gives the manifest that comes with it, or one sentence that names
+//! what weir does not understand yet; and what weir does not understand in a part of a pool leaves the rest readable.
+//!
+//! Disks are in memory and refuse writes. A pool that is neither beside the project nor among its fixtures is named on stderr.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::compare::compare;
+use common::manifest::{Manifest, manifest};
+use common::*;
+
+/// What is to come of a pool of the collection.
+enum Expect {
+    /// It imports and gives the manifest in that file. In these datasets content, or everything, is refused with a sentence that has the word.
+    Gives(&'static str, &'static [(&'static str, &'static str)]),
+    /// It is refused with a sentence that has the word.
+    Refused(&'static str),
+    /// No pool is found; each disk says why with a sentence that has the word.
+    NoPool(&'static str),
+}
+
+use Expect::{Gives, NoPool, Refused};
+
+const MANIFEST: &str = "manifest.jsonl";
+
+fn check(pool: &str, expect: Expect) {
+    let Some(reference) = Reference::load(pool) else { return };
+    run(|rt| async move {
+        let pools = import_all(&rt, reference.devices(&rt, false)).await;
+        if let NoPool(word) = expect {
+            assert!(pools.is_empty(), "{pool}: a pool was found");
+            for dev in reference.devices(&rt, false) {
+                let sentence = spa::explain(&*dev).await.map_or(String::new(), |e| e.to_string());
+                assert!(sentence.contains(word) && sentence.contains(&dev.info().path), "{pool}: {sentence}");
+            }
+            return;
+        }
+        assert!(!pools.is_empty(), "{pool}: no pool found");
+        let mut all = Manifest::default();
+        for (name, imported) in pools {
+            match (imported, &expect) {
+                (Ok(pool), Gives(..)) => {
+                    assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
+                    let mut one = manifest(&pool).await;
+                    all.lines.append(&mut one.lines);
+                    all.refused.append(&mut one.refused);
+                }
+                (Err(e), Refused(word)) => {
+                    let sentence = e.to_string();
+                    assert!(sentence.contains(word) && sentence.contains(&name), "{name}: {sentence}");
+                    assert!(!sentence.contains('\n') && sentence.len() < 300, "{name}: {sentence}");
+                }
+                (Ok(_), Refused(word) | NoPool(word)) => {
+                    panic!("{name} was imported; it was to be refused for its {word}")
+                }
+                (Err(e), _) => panic!("{name}: {e}"),
+            }
+        }
+        let Gives(file, refused) = expect else { return };
+        let lines = reference.lines(file);
+        let found = compare(&lines, &all);
+        assert!(found.differences.is_empty(), "{pool}: {found}");
+        let told: u64 = found.refused.values().map(|(_, n)| n).sum();
+        assert!(found.same > 0 && found.same + told == lines.len() as u64, "{pool}: {found}");
+        let names: Vec<&str> = found.refused.keys().map(String::as_str).collect();
+        let expected: Vec<&str> = refused.iter().map(|(ds, _)| *ds).collect();
+        assert_eq!(names, expected, "{pool}: {found}");
+        for (ds, word) in refused {
+            let sentence = &found.refused[*ds].0;
+            assert!(sentence.contains(word) && !sentence.contains('\n'), "{ds}: {sentence}");
+        }
+    });
+}
+
+macro_rules! pools {
+    ($($test:ident $pool:literal $expect:expr;)*) => {
+        $(#[test]
+        fn $test() {
+            check($pool, $expect);
+        })*
+
+        /// Pools of the collection that have a test.
+        const TESTED: &[&str] = &[$($pool),*];
+    };
+}
+
+pools! {
+    single "single" Gives(MANIFEST, &[]);
+    grown "grown" Gives(MANIFEST, &[]);
+    deep "deep" Gives(MANIFEST, &[]);
+    gang "gang" Gives(MANIFEST, &[]);
+    names "names" Gives(MANIFEST, &[]);
+    zil "zil" Gives("before.jsonl", &[]);
+    split "split" Gives(MANIFEST, &[]);
+    upgraded "upgraded" Gives(MANIFEST, &[]);
+    features "features" Gives(MANIFEST, &[
+        ("feat/dd-edonr", "checksum edonr"),
+        ("feat/dd-skein", "checksum skein"),
+        ("feat/sum-edonr", "checksum edonr"),
+        ("feat/sum-skein", "checksum skein"),
+    ]);
+    streams "streams" Gives(MANIFEST, &[
+        ("str/enc", "encrypted"),
+        ("str/half", "received in part"),
+        ("str/rawcopy", "encrypted"),
+        ("str/redacted", "redacted"),
+    ]);
+    legacy28 "legacy28" Refused("version 28");
+    mirror_log "mirror-log" Refused("'mirror'");
+    mirror_stale "mirror-stale" Refused("'mirror'");
+    raidz1 "raidz1" Refused("'raidz'");
+    raidz2 "raidz2" Refused("'raidz'");
+    raidz3 "raidz3" Refused("'raidz'");
+    raidz_two "raidz-two" Refused("'raidz'");
+    raidz2_missing "raidz2-missing" Refused("'raidz'");
+    draid "draid" Refused("'draid'");
+    stripe "stripe" Refused("'mirror'");
+    special "special" Refused("'raidz'");
+    ashift13 "ashift13" Refused("'mirror'");
+    spare "spare" Refused("'mirror'");
+    removed "removed" Refused("'indirect'");
+    checkpoint "checkpoint" Refused("'mirror'");
+    encrypted "encrypted" Refused("'mirror'");
+    zil_slog "zil-slog" Refused("'mirror'");
+    gpt "gpt" NoPool("partition table (GPT)");
+}
+
+/// Nothing of the collection is left out.
+#[test]
+fn every_pool_has_a_test() {
+    for folder in folders().iter().filter(|f| f.is_dir()) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let file = entry.unwrap().file_name().into_string().unwrap();
+            if let Some(pool) = file.strip_suffix(".tar.zst") {
+                assert!(TESTED.contains(&pool), "there is no test of {file}");
+            }
+        }
+    }
+}
+
+/// The comparison does find what differs.
+#[test]
+fn a_difference_is_told() {
+    let Some(reference) = Reference::load("names") else { return };
+    run(|rt| async move {
+        let pools = import_all(&rt, reference.devices(&rt, false)).await;
+        let mut ours = manifest(pools[0].1.as_ref().unwrap()).await;
+        let mut kernel = reference.lines(MANIFEST);
+        let index = |k: &serde_json::Value, field: &str| k.get(field).is_some();
+        for field in ["mtime_ns", "sha256", "blocks", "xattrs", "target", "mode", "projid", "rdev"] {
+            let at = kernel.iter().position(|k| index(k, field)).unwrap();
+            let old = std::mem::replace(&mut kernel[at][field], "other".into());
+            let found = compare(&kernel, &ours);
+            assert_eq!(found.differences.len(), 1, "{field}: {found}");
+            assert!(found.differences[0].contains(field), "{found}");
+            kernel[at][field] = old;
+        }
+        let gone = ours.lines.pop().unwrap();
+        assert_eq!(compare(&kernel, &ours).differences.len(), 1);
+        ours.lines.push(gone.clone());
+        ours.lines.push(gone);
+        assert_eq!(compare(&kernel, &ours).differences.len(), 1);
+    });
+}
