@@ -27,7 +27,8 @@ fn main() -> base::Result<()> {
         let opts = EngineOpts::for_memory(2 << 30);
         let pool = if how == "create" {
             let props = [("compression", 15), ("xattr", 2), ("atime", 1), ("relatime", 1)];
-            let owner = InitOwner { uid: 0, gid: 0, mode: 0o755, time: rt.wall_clock() };
+            let (uid, gid) = (host::effective_uid(), host::effective_gid());
+            let owner = InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() };
             let spec = PoolSpec {
                 name: "tank".into(),
                 devices: vec![DevSpec { dev, is_disk: false }],

@@ -51,9 +51,9 @@ const MAX_BACKGROUND: u16 = 128;
 /// Most bytes of output of a control operation or an extended attribute.
 const SMALL_OUTPUT_MAX: u32 = 64 << 10;
 
-/// What is used of what kernels offer.
+/// What is used of what kernels offer. Not `ATOMIC_O_TRUNC`: with it, Linux asks us to truncate before it finds that the
+/// file is a program that runs, and must not be written to.
 const WANTED: u64 = init::ASYNC_READ
-    | init::ATOMIC_O_TRUNC
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::DO_READDIRPLUS
