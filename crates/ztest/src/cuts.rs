@@ -32,8 +32,8 @@ pub struct Recording {
     pub images: Vec<DiskImage>,
     /// The devices and limits.
     pub layout: Layout,
-    /// (Open txg before, open txg after, state after) of every operation, in order; the first is the state at the beginning.
-    ops: Vec<(Txg, Txg, PoolModel)>,
+    /// (Open txg before, open txg after, state after, whether it changed) of every operation, in order; the first is the state at the beginning.
+    ops: Vec<(Txg, Txg, PoolModel, bool)>,
     /// When each txg's sync began and ended.
     synced: BTreeMap<Txg, (Nanos, Nanos)>,
 }
@@ -42,9 +42,9 @@ impl Recording {
     /// States that a pool whose last txg is `txg` may have.
     pub fn states(&self, txg: Txg) -> Vec<&PoolModel> {
         // An operation that saw `txg` open and ended with a later one open belongs to either.
-        let sure = self.ops.iter().rposition(|(_, after, _)| *after <= txg).unwrap_or(0);
+        let sure = self.ops.iter().rposition(|(_, after, ..)| *after <= txg).unwrap_or(0);
         let mut out: Vec<&PoolModel> = Vec::new();
-        for (n, (before, after, state)) in self.ops.iter().enumerate() {
+        for (n, (before, after, state, _)) in self.ops.iter().enumerate() {
             if n == sure || (n > sure && *before <= txg && *after > txg) {
                 out.push(state);
             }
@@ -52,11 +52,20 @@ impl Recording {
         out.reverse();
         out
     }
+    /// Whether a change is missing from `txg` although it was on disk with `committed`. (A txg without changes leaves no trace.)
+    fn is_lost(&self, txg: Txg, committed: Txg) -> bool {
+        self.ops.iter().any(|(before, after, _, changed)| *changed && *before > txg && *after <= committed)
+    }
     fn committed(&self, at: Nanos) -> Txg {
         self.synced.iter().filter(|(_, (_, end))| *end < at && end.0 > 0).map(|(t, _)| *t).max().unwrap_or_default()
     }
     fn begun(&self, at: Nanos) -> Txg {
-        self.synced.iter().filter(|(_, (start, _))| *start <= at && start.0 > 0).map(|(t, _)| *t).max().unwrap_or_default()
+        self.synced
+            .iter()
+            .filter(|(_, (start, _))| *start <= at && start.0 > 0)
+            .map(|(t, _)| *t)
+            .max()
+            .unwrap_or_default()
     }
     /// The last txg.
     pub fn last(&self) -> Txg {
@@ -91,7 +100,7 @@ pub fn record(seed: u64, txgs: u64) -> Check<Recording> {
     Err(why)
 }
 
-type Steps = (Vec<(Txg, Txg, PoolModel)>, BTreeMap<Txg, (Nanos, Nanos)>);
+type Steps = (Vec<(Txg, Txg, PoolModel, bool)>, BTreeMap<Txg, (Nanos, Nanos)>);
 
 async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
     r.create().await?;
@@ -108,7 +117,7 @@ async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
     }
     let txg = pool.txg().clone();
     let first = txg.last_synced();
-    let mut ops = vec![(Txg(0), Txg(0), r.model.clone())];
+    let mut ops = vec![(Txg(0), Txg(0), r.model.clone(), true)];
     let mut synced = BTreeMap::new();
     let mut learn = |txg: &txg::TxgPool| {
         for record in txg.history() {
@@ -116,9 +125,9 @@ async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
         }
     };
     while txg.last_synced().0 < first.0 + txgs {
-        let before = txg.open_txg();
+        let (before, changes) = (txg.open_txg(), r.changes);
         r.step().await?;
-        ops.push((before, txg.open_txg(), r.model.clone()));
+        ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
         if r.ops % 5 == 0 {
             txg.kick();
             r.lab.sim.rt().sleep(Nanos::from_us(150 * (r.ops % 7))).await;
@@ -234,7 +243,7 @@ pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize) -> (CutTally, Vec<
                 tally.torn += 1;
                 faults.push(format!("{name}: torn: {e}"));
             }
-            Ok(txg) if txg < rec.committed(at) => {
+            Ok(txg) if rec.is_lost(txg, rec.committed(at)) => {
                 tally.lost += 1;
                 faults.push(format!("{name}: lost: txg {txg} was found, {} was on disk", rec.committed(at)));
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_seed};
 use ztest::judge::Level;
+use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::workload::Profile;
 
 const HELP: &str = "\
@@ -107,6 +108,61 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
     t.is_good()
 }
 
+/// Mutations of one victim.
+const PER_VICTIM: u64 = 200;
+
+fn mutations(args: &Args, from: u64, to: u64) -> bool {
+    let total = Mutex::new(MutateTally::default());
+    let beats: Mutex<std::collections::BTreeMap<u64, (u64, std::time::Instant)>> = Mutex::default();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stop, beats, total) = (&stop, &beats, &total);
+        let guard = scope.spawn(move || {
+            // A loop that never yields can be stopped by nothing else.
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(500));
+                for (victim, (number, since)) in beats.lock().unwrap_or_else(|e| e.into_inner()).iter() {
+                    if since.elapsed().as_secs() > 120 {
+                        println!("BAD victim {victim} mutation {number}: hangs");
+                        std::process::exit(1);
+                    }
+                }
+            }
+        });
+        spread(args.number("--jobs", 2), from / PER_VICTIM, to.div_ceil(PER_VICTIM), |victim| {
+            let v = match Victim::new(victim) {
+                Ok(v) => v,
+                Err(e) => {
+                    println!("BAD victim {victim}: {e}");
+                    total.lock().unwrap_or_else(|e| e.into_inner()).bad += 1;
+                    return;
+                }
+            };
+            if args.value("--kinds").is_some() {
+                println!("victim {victim}: surgery {:?}", ztest::mutate::check_surgery(&v));
+                for (otype, level, n) in kinds(&v) {
+                    println!("victim {victim}: {n} x {otype} level {level}");
+                }
+            }
+            let mut tally = MutateTally::default();
+            for number in from.max(victim * PER_VICTIM)..to.min((victim + 1) * PER_VICTIM) {
+                beats.lock().unwrap_or_else(|e| e.into_inner()).insert(victim, (number, std::time::Instant::now()));
+                if let Some(fault) = mutate(&v, number, &mut tally) {
+                    println!("BAD {fault}");
+                }
+            }
+            beats.lock().unwrap_or_else(|e| e.into_inner()).remove(&victim);
+            total.lock().unwrap_or_else(|e| e.into_inner()).add(tally);
+        });
+        stop.store(true, Ordering::Relaxed);
+        let _ = guard.join();
+    });
+    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("refused={} errors={} intact={} other={}", t.refused, t.errors, t.intact, t.other);
+    println!("mutations={} bad={}", t.mutations, t.bad);
+    t.bad == 0
+}
+
 fn main() -> ExitCode {
     let args = Args(std::env::args().skip(1).collect());
     let level = match args.value("--judge") {
@@ -125,6 +181,8 @@ fn main() -> ExitCode {
         workloads(&args, from, to, level)
     } else if let Some((from, to)) = of("--cuts") {
         cuts(&args, from, to)
+    } else if let Some((from, to)) = of("--mutate") {
+        mutations(&args, from, to)
     } else {
         println!("{HELP}");
         return ExitCode::from(2);

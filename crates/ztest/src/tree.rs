@@ -56,7 +56,9 @@ pub async fn compare_content(fs: &Zfs, ino: u64, c: &Content) -> Check {
             match say(&format!("seek_data {ino}"), fs.seek_data(obj, at).await)? {
                 None => {
                     if let Some((s, _)) = c.data_ranges().find(|(_, e)| *e > at) {
-                        let rest = c.data_ranges().any(|(s, e)| e > at && c.difference(s, &vec![0; (e - s) as usize]).is_some());
+                        let rest = c
+                            .data_ranges()
+                            .any(|(s, e)| e > at && c.difference(s, &vec![0; (e - s) as usize]).is_some());
                         if rest {
                             return Err(format!("object {ino}: no data after {at}, there should be some at {s}"));
                         }
@@ -85,7 +87,12 @@ pub async fn compare_content(fs: &Zfs, ino: u64, c: &Content) -> Check {
         }
         for part in parts {
             if let Some(d) = c.difference(at, &part) {
-                return Err(format!("object {ino}: byte {d} of {} is wrong: {} (block size {})", c.size, part[(d - at) as usize], say("getattr", fs.getattr(obj).await)?.blksize));
+                return Err(format!(
+                    "object {ino}: byte {d} of {} is wrong: {} (block size {})",
+                    c.size,
+                    part[(d - at) as usize],
+                    say("getattr", fs.getattr(obj).await)?.blksize
+                ));
             }
             at += part.len() as u64;
         }
@@ -146,7 +153,11 @@ pub async fn compare_inode(fs: &Zfs, ino: u64, m: &Inode, atime: bool) -> Check 
     for (name, value) in &m.xattrs {
         let got = say(&format!("getxattr {ino}"), fs.getxattr(ObjectId(ino), name).await)?;
         if got != **value {
-            return Err(format!("object {ino}: extended attribute {name:?} has another value ({} bytes, not {})", got.len(), value.len()));
+            return Err(format!(
+                "object {ino}: extended attribute {name:?} has another value ({} bytes, not {})",
+                got.len(),
+                value.len()
+            ));
         }
     }
     Ok(())

@@ -148,6 +148,8 @@ pub struct Runner {
     pub full: u64,
     /// Operations so far.
     pub ops: u64,
+    /// Changes so far: counts on when an operation changed something.
+    pub changes: u64,
     /// What was done last.
     pub trace: std::collections::VecDeque<String>,
     profile: Profile,
@@ -223,6 +225,7 @@ impl Runner {
             layout,
             full: 0,
             ops: 0,
+            changes: 0,
             trace: std::collections::VecDeque::new(),
             profile,
             rng,
@@ -261,7 +264,8 @@ impl Runner {
         for _ in 0..self.rng.below(4) {
             let (name, value) = self.draw_prop();
             let enabled = self.unsupported(name, &value).is_ok();
-            if enabled && !["quota", "reservation", "readonly"].contains(&name) && !props.iter().any(|(n, _)| n == name) {
+            if enabled && !["quota", "reservation", "readonly"].contains(&name) && !props.iter().any(|(n, _)| n == name)
+            {
                 props.push((name.into(), value));
             }
         }
@@ -313,6 +317,7 @@ impl Runner {
 
     /// Pushes changed properties where they count.
     fn refresh(&mut self) {
+        self.changes += 1;
         let names: Vec<String> = self.model.datasets.keys().cloned().collect();
         for name in names {
             if self.model.prop(&name, "atime") != 0 {
@@ -484,11 +489,7 @@ impl Runner {
                 _ => self.rng.below(size + 3_000_000),
             },
         };
-        if self.rng.percent(40) {
-            off & !([511, 4095, 131_071][self.rng.below(3) as usize])
-        } else {
-            off
-        }
+        if self.rng.percent(40) { off & !([511, 4095, 131_071][self.rng.below(3) as usize]) } else { off }
     }
     fn draw_cred(&mut self) -> Cred {
         let id = |rng: &mut Rng| [0, 1000, 1001, 65_534, 4_000_000_000][rng.below(5) as usize];
@@ -508,14 +509,26 @@ impl Runner {
             (
                 "compression",
                 &[
-                    "on", "off", "lz4", "lzjb", "zle", "gzip", "gzip-1", "gzip-2", "gzip-5", "gzip-9", "zstd", "zstd-1", "zstd-3",
-                    "zstd-19", "zstd-fast", "zstd-fast-10", "zstd-fast-1000",
+                    "on",
+                    "off",
+                    "lz4",
+                    "lzjb",
+                    "zle",
+                    "gzip",
+                    "gzip-1",
+                    "gzip-2",
+                    "gzip-5",
+                    "gzip-9",
+                    "zstd",
+                    "zstd-1",
+                    "zstd-3",
+                    "zstd-19",
+                    "zstd-fast",
+                    "zstd-fast-10",
+                    "zstd-fast-1000",
                 ],
             ),
-            (
-                "recordsize",
-                &["512", "1K", "2K", "4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M"],
-            ),
+            ("recordsize", &["512", "1K", "2K", "4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M"]),
             ("checksum", &["on", "fletcher2", "fletcher4", "sha256", "sha512", "off"]),
             ("copies", &["1", "2", "3"]),
             ("xattr", &["sa", "dir", "sa"]),
@@ -535,8 +548,12 @@ impl Runner {
             18 => PROPS[7],
             _ => {
                 return match self.rng.below(4) {
-                    0 => ("quota", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.between(1, 64) << 20 })),
-                    1 => ("reservation", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.below(16) << 20 })),
+                    0 => {
+                        ("quota", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.between(1, 64) << 20 }))
+                    }
+                    1 => {
+                        ("reservation", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.below(16) << 20 }))
+                    }
                     2 => ("atime", PropValue::Num(self.rng.below(2))),
                     _ => ("relatime", PropValue::Num(self.rng.below(2))),
                 };
@@ -563,7 +580,8 @@ impl Runner {
                 self.note(format!("  no space: {e}"));
                 let space = self.pool().allocator().space(metaslab_class());
                 let free = space.total.saturating_sub(space.alloc);
-                let quotas = self.model.datasets.values().any(|d| d.props.keys().any(|k| k == "quota" || k == "reservation"));
+                let quotas =
+                    self.model.datasets.values().any(|d| d.props.keys().any(|k| k == "quota" || k == "reservation"));
                 if free > 200 << 20 && !quotas {
                     return Err(format!("{what}: no space although {free} bytes are free: {e:?}"));
                 }
@@ -582,9 +600,14 @@ impl Runner {
     }
     fn adopt_attr(&mut self, t: &Turn, ino: u64, mask: u8, a: &Attr) -> Check {
         let (start, end) = (nanos(t.start), nanos(self.now()));
+        self.changes += u64::from(mask != 0);
         for (bit, what, time) in [(A, "atime", a.atime), (M, "mtime", a.mtime), (C, "ctime", a.ctime)] {
             if mask & bit != 0 && !(start..=end).contains(&nanos(time)) {
-                return Err(format!("object {ino}: {what} {time:?} is not within the operation ({:?} to {:?})", t.start, self.now()));
+                return Err(format!(
+                    "object {ino}: {what} {time:?} is not within the operation ({:?} to {:?})",
+                    t.start,
+                    self.now()
+                ));
             }
         }
         let atime = self.model.datasets[&t.ds].atime;
@@ -703,12 +726,9 @@ impl Runner {
                 (t.fs.symlink(d, &name, &target, &cred).await, Body::Symlink(target), 0o777)
             }
             _ => {
-                let (bits, rdev) = [
-                    (0o010000, 0),
-                    (0o140000, 0),
-                    (0o020000, 5 << 20 | 1),
-                    (0o060000, 259 << 20 | 70_000),
-                ][self.rng.below(4) as usize];
+                let (bits, rdev) =
+                    [(0o010000, 0), (0o140000, 0), (0o020000, 5 << 20 | 1), (0o060000, 259 << 20 | 70_000)]
+                        [self.rng.below(4) as usize];
                 (t.fs.mknod(d, &name, mode | bits, rdev, &cred).await, Body::Special, mode)
             }
         };
@@ -905,7 +925,8 @@ impl Runner {
                 c.zero(off, end);
                 changed = true;
             }
-            let grow = matches!(what, Fallocate::ZeroRange { keep_size: false } | Fallocate::Allocate { keep_size: false });
+            let grow =
+                matches!(what, Fallocate::ZeroRange { keep_size: false } | Fallocate::Allocate { keep_size: false });
             if grow && end > c.size {
                 c.truncate(end);
                 changed = true;
@@ -1032,7 +1053,9 @@ impl Runner {
 
     async fn removexattr(&mut self) -> Check {
         let t = self.turn().await?;
-        let Some(ino) = self.pick(&t, |i| !i.xattrs.is_empty()).or_else(|| self.pick(&t, |_| true)) else { return Ok(()) };
+        let Some(ino) = self.pick(&t, |i| !i.xattrs.is_empty()).or_else(|| self.pick(&t, |_| true)) else {
+            return Ok(());
+        };
         let name = format!("user.x{}", self.rng.below(6)).into_bytes();
         let there = self.fs(&t).get(ino).xattrs.contains_key(&name);
         self.note(format!("removexattr {ino} {}", text(&name)));
@@ -1053,7 +1076,12 @@ impl Runner {
             let fs = self.mount(&g.ds.clone()).await?;
             let a = fs.getattr(ObjectId(g.ino)).await.map_err(|e| format!("open without a name: {e:?}"))?;
             if a.nlink != 0 || a.size != g.inode.size() {
-                return Err(format!("open without a name: nlink {} size {}, not 0 and {}", a.nlink, a.size, g.inode.size()));
+                return Err(format!(
+                    "open without a name: nlink {} size {}, not 0 and {}",
+                    a.nlink,
+                    a.size,
+                    g.inode.size()
+                ));
             }
             if let Body::File(c) = &mut g.inode.body {
                 let data = self.draw_data(5000);
@@ -1114,7 +1142,11 @@ impl Runner {
             jobs.push(async move { fs.write(ObjectId(ino), off, pieces, false).await });
             plans.push((ino, off, data));
         }
-        self.note(format!("{} writes side by side: {:?}", plans.len(), plans.iter().map(|(i, o, d)| (*i, *o, d.len())).collect::<Vec<_>>()));
+        self.note(format!(
+            "{} writes side by side: {:?}",
+            plans.len(),
+            plans.iter().map(|(i, o, d)| (*i, *o, d.len())).collect::<Vec<_>>()
+        ));
         for (got, (ino, off, data)) in join_all(jobs).await.into_iter().zip(plans) {
             if let Some((done, size)) = self.agree("write side by side", Ok(()), got)? {
                 self.wrote(&t, ino, off, &data, done, size)?;
@@ -1196,6 +1228,7 @@ impl Runner {
         self.note(format!("zfs destroy {name}"));
         let got = self.pool().dsl().destroy_fs(&name).await;
         if self.agree("destroy", want, got)?.is_some() {
+            self.changes += 1;
             self.model.datasets.remove(&name);
         }
         Ok(())
@@ -1307,7 +1340,13 @@ impl Runner {
         }
         self.pool().sync().await.map_err(|e| format!("sync of a full pool: {e:?}"))?;
         let space = self.pool().allocator().space(metaslab_class());
-        if space.alloc * 3 < space.total && self.model.datasets.values().all(|d| !d.props.contains_key("quota") && !d.props.contains_key("reservation")) {
+        if space.alloc * 3 < space.total
+            && self
+                .model
+                .datasets
+                .values()
+                .all(|d| !d.props.contains_key("quota") && !d.props.contains_key("reservation"))
+        {
             return Err(format!("the pool is full with {} of {} bytes allocated", space.alloc, space.total));
         }
         let count = made_files.len() / 5;

@@ -1,0 +1,21 @@
+//! Power cuts. The long profile: `ztest --cuts 0..100 --txgs 20 --images 1000`.
+
+use ztest::cuts::cut_seed;
+
+#[test]
+fn every_cut_leaves_one_state() {
+    for seed in [2, 3] {
+        let (tally, faults) = cut_seed(seed, 5, 0, 6);
+        assert!(tally.is_good() && tally.cuts > 10, "{tally:?}\n{}", faults.join("\n"));
+    }
+}
+
+#[test]
+fn zdb_finds_nothing_after_a_cut() {
+    if !ztest::judge::has_zdb() {
+        eprintln!("NOT JUDGED: zdb is missing (zfsutils-linux)");
+        return;
+    }
+    let (tally, faults) = cut_seed(4, 3, 1, 40);
+    assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
+}
