@@ -326,8 +326,12 @@ impl Dataset {
 
     /// Bytes that may still be written, quotas and reservations counted.
     pub fn available(&self) -> u64 {
-        let available = self.dir().available();
-        let refquota = self.dir().prop("refquota").0.num();
-        if refquota == 0 { available } else { available.min(refquota.saturating_sub(self.phys().referenced_bytes)) }
+        let num = |name: &str| self.dir().prop(name).0.num();
+        let phys = self.phys();
+        // What its refreservation still holds back is counted as used everywhere but here.
+        let held = num("refreservation").saturating_sub(phys.unique_bytes);
+        let available = self.dir().available().saturating_add(held);
+        let refquota = num("refquota");
+        if refquota == 0 { available } else { available.min(refquota.saturating_sub(phys.referenced_bytes)) }
     }
 }
