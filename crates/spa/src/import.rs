@@ -241,8 +241,12 @@ impl Pool {
             embedded_data: features.is_active(FeatureId::EmbeddedData),
             lz4: features.is_active(FeatureId::Lz4Compress),
         });
-        if !import.readonly {
-            stack.add_tops(Some(&mos)).await?;
+        let mut notices = Vec::new();
+        // Without writing only the figures of space need them (those of a pool that was not exported leave out what its log of space maps has): whatever can be
+        // read stays readable.
+        match stack.add_tops(Some(&mos)).await {
+            Err(e) if import.readonly => notices.push(format!("how much space the pool has is not known: {e}")),
+            added => added?,
         }
         let entry = async |name: &str| -> Result<ObjectId> {
             let object = zap::lookup_u64(&directory, name.as_bytes()).await?;
@@ -250,7 +254,6 @@ impl Pool {
         };
         let (config_object, sync_bplist) = (entry("config").await?, entry("sync_bplist").await?);
         let newest_label = candidate.devices.iter().map(|d| d.config.txg).max().unwrap_or_default();
-        let mut notices = Vec::new();
         if newest_label > ub.txg {
             notices.push(format!(
                 "the state of txg {} is imported, which is older than the newest label (txg {newest_label}): the uberblocks in between are damaged",
