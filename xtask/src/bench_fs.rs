@@ -40,11 +40,15 @@ pub(crate) struct Options {
     pub(crate) rows: Vec<String>,
     /// The tree that is copied in.
     pub(crate) tree: PathBuf,
+    /// A weir that is built already; otherwise it is built.
+    pub(crate) weir: Option<PathBuf>,
+    /// Whether everything measured goes before all other work of the machine.
+    pub(crate) first: bool,
     /// Bytes of an image.
     pub(crate) image: u64,
 }
 
-const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR]\n\
+const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR] [--weir PROGRAM] [--first]\n\
     contestants: weir engine zfs-fuse plain; rows: seq-write seq-read rand-read overwrite create stat remove tree";
 
 impl Options {
@@ -57,6 +61,8 @@ impl Options {
             only: Vec::new(),
             rows: Vec::new(),
             tree: PathBuf::new(),
+            weir: None,
+            first: false,
             image: 6 << 30,
         };
         let mut it = args.iter();
@@ -70,6 +76,8 @@ impl Options {
                 "--write" => o.write = true,
                 "--only" => o.only = list(value()?),
                 "--rows" => o.rows = list(value()?),
+                "--weir" => o.weir = Some(PathBuf::from(value()?)),
+                "--first" => o.first = true,
                 "--tree" => o.tree = PathBuf::from(value()?),
                 other => return Err(format!("unknown option {other}\n{USAGE}")),
             }
@@ -121,6 +129,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if !in_path("fio") {
         return Err("fio is missing: install it (apt-get install fio)".into());
     }
+    if o.first && std::env::var_os(FIRST).is_none() {
+        return go_first(args);
+    }
     let sizes = if o.quick { Sizes::quick() } else { Sizes::full() };
     let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
     let mut missing = Vec::new();
@@ -161,6 +172,20 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         table::write_doc(&crate::root().join("docs/benchmarks.md"), &text)?;
     }
     Ok(())
+}
+
+/// Set in the process that has the highest priority.
+const FIRST: &str = "WEIR_BENCH_FIRST";
+
+/// Runs this command once more with the highest priority, so that other work of a shared machine disturbs less. Where the kernel groups processes by session, the group's
+/// priority counts, so it gets a session of its own.
+fn go_first(args: &[String]) -> Result<(), String> {
+    let me = std::env::current_exe().map_err(|e| format!("where is this program: {e}"))?;
+    let script = "echo -20 >/proc/self/autogroup 2>/dev/null; exec nice -n -20 \"$@\"";
+    let mut cmd = Command::new("setsid");
+    cmd.args(["-w", "sh", "-c", script, "sh"]).arg(me).arg("bench-fs").args(args).env(FIRST, "1");
+    let status = cmd.status().map_err(|e| format!("setsid: {e}"))?;
+    if status.success() { Ok(()) } else { Err("the benchmark failed".into()) }
 }
 
 fn one_run(

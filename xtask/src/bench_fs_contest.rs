@@ -340,7 +340,10 @@ pub(crate) struct Weir {
 impl Weir {
     /// Builds the program.
     pub(crate) fn find(o: &Options) -> Result<Weir, String> {
-        let program = build(&["--package", "cli", "--bin", "weir"], "weir")?;
+        let program = match &o.weir {
+            Some(program) => program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?,
+            None => build(&["--package", "cli", "--bin", "weir"], "weir")?,
+        };
         let (image, second) = (o.dir.join("weir.img"), o.dir.join("weir-second.img"));
         make_image(&image, o.image)?;
         make_image(&second, 512 << 20)?;

@@ -163,7 +163,11 @@ pub(crate) fn markdown(r: &Results) -> String {
     let (o, s) = (&r.options, &r.sizes);
     line(format!(
         "Measured with `cargo xtask bench-fs{}`: {} run{}, medians. zfs_arc_max {} MiB, zfs_dirty_data_max {} MiB. {}",
-        if o.quick { " --quick" } else { "" },
+        [("--quick", o.quick), ("--first", o.first)]
+            .iter()
+            .filter(|f| f.1)
+            .map(|f| format!(" {}", f.0))
+            .collect::<String>(),
         o.runs,
         if o.runs == 1 { "" } else { "s" },
         ARC_MAX >> 20,

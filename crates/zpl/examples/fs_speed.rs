@@ -191,15 +191,30 @@ impl Job {
         let each = self.num(0)? / THREADS / REC as u64;
         let (secs, least) = (self.num(1)?, self.num(2)?);
         let begin = Instant::now();
+        // With FS_SPEED_TRACE set, tells of slow writes and of the txgs.
+        let trace = std::env::var_os("FS_SPEED_TRACE").is_some();
         let tasks = (0..THREADS).map(|t| {
             let (fs, laps, rt, source) = (fs.clone(), self.laps.clone(), self.rt.clone(), self.source.clone());
+            let txg = self.pool.txg().clone();
             let task = async move {
                 let mut n = 0;
                 while begin.elapsed().as_secs() < secs || laps.bytes.get() < least {
                     let block = t * each + rt.rng_below(each);
                     let start = Instant::now();
                     let data = source.block(REC, n);
+                    let before = (trace && txg.dirty() > 0).then(|| txg.stats());
                     fs.write(obj, block * REC as u64, vec![data], false).await?;
+                    if let Some(before) = before.filter(|_| start.elapsed().as_millis() >= 50) {
+                        eprintln!(
+                            "{} ms: write {t} took {} ms, dirty {} -> {} MiB, blocked {} -> {}",
+                            rt.now().0 / 1_000_000,
+                            start.elapsed().as_millis(),
+                            before.dirty >> 20,
+                            txg.dirty() >> 20,
+                            before.blocked,
+                            txg.stats().blocked
+                        );
+                    }
                     laps.lap(start, REC as u64);
                     n += 1;
                     rt.yield_now().await;
@@ -211,6 +226,21 @@ impl Job {
         for done in rt::join::join_all(tasks.collect()).await {
             let done: Result<()> = done;
             done?;
+        }
+        for r in self.pool.txg().history().iter().filter(|_| trace) {
+            let ms = |n: base::Nanos| n.0 / 1_000_000;
+            eprintln!(
+                "txg {}: {} MiB, opened {} closed {} quiesced {} sync {} synced {}, delayed {} by {} ms",
+                r.txg.0,
+                r.dirty >> 20,
+                ms(r.opened),
+                ms(r.closed),
+                ms(r.quiesced),
+                ms(r.sync_start),
+                ms(r.synced),
+                r.delayed,
+                ms(r.delayed_time)
+            );
         }
         fs.unmount().await
     }
