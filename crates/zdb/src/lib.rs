@@ -1,0 +1,36 @@
+//! Reads pools from image files and devices without the engine: dumps, manifests, and an independent checker.
+//!
+//! A user without OpenZFS must be able to ask whether a pool is good, and the engine must not be its own judge. This crate shares only `base`, `ondisk` and
+//! `codec` with it: what the format says, but not how a pool is worked on. It is synchronous and reads with positioned reads.
+//!
+//! * [`device`], [`vdev`], [`blocks`]: from files to verified blocks;
+//! * [`objset`], [`zap`], [`dsl`], [`zpl`], [`zil`]: walkers over what the blocks hold;
+//! * [`pool`]: opens a pool the way an import does, read-only;
+//! * [`check`](mod@check): recomputes everything that the format keeps twice and compares;
+//! * [`manifest`]: what a user of every file system would find, as text;
+//! * [`cli`]: the command `weir zdb`.
+//!
+//! Everything read is hostile: errors name the place, memory and depth are bounded, nothing panics.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod blocks;
+pub mod bpobj;
+pub mod check;
+pub mod cli;
+pub mod device;
+pub mod dsl;
+pub mod dump;
+pub mod manifest;
+pub mod objset;
+pub mod pool;
+pub mod text;
+pub mod vdev;
+pub mod zap;
+pub mod zil;
+pub mod zpl;
+
+pub use check::{CheckOpts, CheckReport, Finding, check};
+pub use cli::main;
+pub use manifest::{ManifestOpts, tree_manifest};
+pub use pool::{OpenOpts, PoolReader};
