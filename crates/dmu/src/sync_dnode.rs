@@ -7,10 +7,11 @@
 //! 2. else it is read (or begins empty, or with the pointers that a growing tree pushed down into it), its children that change are done first, then
 //!    it is written; when all of its children are holes it is freed instead.
 //!
-//! Only one indirect block per level is in memory at a time, whatever the size of the object. Data blocks that are costly to compress are prepared ahead, several
-//! at once, and issued in block order so that neighbours get neighbouring space.
+//! A bounded number of indirect blocks per level is in memory at a time, whatever the size of the object: the one that is worked on, and those done whose
+//! compression has not ended (it runs away from the engine, and one after the other would take a txg's time in hand-overs). Data blocks that are costly to
+//! compress are prepared ahead, several at once. Both are issued in block order so that neighbours get neighbouring space.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use base::{BlkId, Error, Nanos, Result, Txg};
@@ -36,6 +37,8 @@ const AHEAD_BYTES: u64 = 8 << 20;
 const AHEAD_BLOCKS: u64 = 32;
 /// Indirect blocks read ahead at once.
 const WARM: usize = 16;
+/// Indirect blocks of one level that are compressed at once.
+const PACKING: usize = 16;
 /// Estimated work of looking at one pointer, and of issuing one block.
 const POINTER_NS: u64 = 50;
 const ISSUE_NS: u64 = 3_000;
@@ -46,19 +49,23 @@ pub(crate) struct SyncCx<'a> {
     pub txg: Txg,
     pub pass: u32,
     pub done: RefCell<Vec<WriteDone>>,
-    spent: std::cell::Cell<u64>,
+    spent: Cell<u64>,
+    /// When the others had their last turn.
+    turn: Cell<Nanos>,
 }
 
 impl<'a> SyncCx<'a> {
     pub fn new(os: &'a Objset, txg: Txg, pass: u32) -> SyncCx<'a> {
-        SyncCx { os, txg, pass, done: RefCell::default(), spent: std::cell::Cell::new(0) }
+        SyncCx { os, txg, pass, done: RefCell::default(), spent: Cell::new(0), turn: Cell::new(os.ctx().rt().now()) }
     }
-    /// Counts work; gives others a turn when it adds up.
+    /// Counts work; gives others a turn when it adds up, or took that long by the clock (estimates are no better than that, and in a simulation no time
+    /// passes within a turn).
     pub async fn spend(&self, ns: u64) {
-        let spent = self.spent.get() + ns;
-        if spent >= TURN.0 {
+        let (spent, rt) = (self.spent.get() + ns, self.os.ctx().rt());
+        if spent >= TURN.0 || rt.now().since(self.turn.get()) >= TURN {
+            rt.yield_now().await;
             self.spent.set(0);
-            self.os.ctx().rt().yield_now().await;
+            self.turn.set(rt.now());
         } else {
             self.spent.set(spent);
         }
@@ -119,7 +126,13 @@ impl<'a> SyncCx<'a> {
         req
     }
 
-    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more when the device has it.
+    /// Whether `old` was written by an earlier pass of this txg, so that its place may be used again.
+    fn is_rewrite(&self, old: &Blkptr) -> bool {
+        self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
+    }
+
+    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more when the device has it. What was prepared before had
+    /// its `rewrite` set then.
     pub async fn put(
         &self,
         req: WriteReq,
@@ -131,7 +144,7 @@ impl<'a> SyncCx<'a> {
         let ctx = self.os.ctx();
         let data = req.data.clone();
         let (otype, level) = (req.otype, req.level);
-        let again = self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg;
+        let again = self.is_rewrite(old);
         let prepared = match prepared {
             Some(p) => p,
             None => {
@@ -189,6 +202,20 @@ fn is_costly(p: &Policy, len: u64) -> bool {
 /// Dnodes in a block of them: its fill count.
 pub(crate) fn count_dnodes(block: &[u8]) -> Result<u64> {
     Ok(slots(block)?.into_iter().filter(|s| matches!(s, Slot::Dnode(_))).count() as u64)
+}
+
+/// What became of an indirect block.
+enum Node {
+    /// Its new pointer is known.
+    Done(Blkptr),
+    /// It is to be written.
+    Write(WriteReq),
+}
+
+/// The indirect blocks among the children of one block that are being compressed, in order: index within the block, old pointer.
+struct Packing<'a> {
+    window: Pipeline<LocalBoxFuture<'a, Result<Prepared>>>,
+    which: VecDeque<(usize, Blkptr)>,
 }
 
 /// The sync of one object's tree.
@@ -304,6 +331,7 @@ impl<'a> TreeSync<'a> {
             let mut changed = false;
             let mut warm_to = 0;
             let mut i = 0usize;
+            let mut packing = Packing { window: Pipeline::new(PACKING), which: VecDeque::new() };
             loop {
                 let from = shl_sat(first + i as u64, span);
                 let pushed = i == 0 && first == 0 && self.pushed.as_ref().is_some_and(|(l, _)| level >= *l);
@@ -325,7 +353,18 @@ impl<'a> TreeSync<'a> {
                     if i >= warm_to {
                         warm_to = self.warm(level, first, i, buf).await;
                     }
-                    self.node(level, id, &old).await?
+                    match self.node(level, id, &old).await? {
+                        Node::Done(new) => new,
+                        Node::Write(req) => {
+                            if packing.window.is_full() {
+                                changed |= self.packed(&mut packing, buf).await?;
+                            }
+                            packing.which.push_back((i, old));
+                            let zio = self.cx.os.ctx().zio();
+                            packing.window.push(Box::pin(zio.prepare(req))).await;
+                            old
+                        }
+                    }
                 };
                 if new != old {
                     new.write_to(&mut buf[i * BLKPTR_SIZE..]);
@@ -337,8 +376,23 @@ impl<'a> TreeSync<'a> {
                 }
                 self.cx.spend(POINTER_NS).await;
             }
+            while !packing.which.is_empty() {
+                changed |= self.packed(&mut packing, buf).await?;
+            }
             Ok(changed)
         })
+    }
+
+    /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. Whether that changed anything.
+    async fn packed(&mut self, packing: &mut Packing<'a>, buf: &mut [u8]) -> Result<bool> {
+        let prepared = packing.window.next().await.expect("somebody is in the window")?;
+        let (i, old) = packing.which.pop_front().expect("as many as in the window");
+        self.cx.spend(ISSUE_NS).await;
+        let req = prepared.request().clone();
+        let bp = self.cx.put(req, Some(prepared), &old, true, 0).await?;
+        self.replace_used(&old, &bp);
+        bp.write_to(&mut buf[i * BLKPTR_SIZE..]);
+        Ok(bp != old)
     }
 
     /// Reads some of the indirect blocks that come next side by side, so that they are cached when their turn comes. Gives the index up to which it looked.
@@ -384,19 +438,19 @@ impl<'a> TreeSync<'a> {
         Ok(block)
     }
 
-    /// Indirect block `id` of `level`: its new pointer.
-    async fn node(&mut self, level: u8, id: u64, old: &Blkptr) -> Result<Blkptr> {
+    /// Indirect block `id` of `level`, with everything below it.
+    async fn node(&mut self, level: u8, id: u64, old: &Blkptr) -> Result<Node> {
         let span = u32::from(level) * self.epbs;
         let (lo, hi) = (shl_sat(id, span), shl_sat(id + 1, span));
         let mine = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l == level);
         let below = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l < level);
         if !mine && !below && self.next_dirty(lo, hi).is_none() {
             if old.is_hole() {
-                return Ok(*old);
+                return Ok(Node::Done(*old));
             }
             if self.slot(|d| d.freed.covers(lo, hi)) {
                 self.free_tree(level, *old, None).await?;
-                return Ok(self.cx.hole_over(old, self.indblksz as u64, self.otype, level));
+                return Ok(Node::Done(self.cx.hole_over(old, self.indblksz as u64, self.otype, level)));
             }
         }
         let mut buf = if mine {
@@ -408,7 +462,7 @@ impl<'a> TreeSync<'a> {
         };
         let changed = self.children(level - 1, shl_sat(id, self.epbs), &mut buf).await?;
         if !changed && !mine {
-            return Ok(*old);
+            return Ok(Node::Done(*old));
         }
         let (mut fill, mut holes) = (0u64, true);
         for bp in Blkptr::iter_block(&buf) {
@@ -419,16 +473,15 @@ impl<'a> TreeSync<'a> {
             if !old.is_hole() {
                 self.kill(old);
             }
-            return Ok(self.cx.hole_over(old, self.indblksz as u64, self.otype, level));
+            return Ok(Node::Done(self.cx.hole_over(old, self.indblksz as u64, self.otype, level)));
         }
         let p = self.indirect[usize::from(level > 1)];
-        let req = self.cx.request(buf.freeze(), &p, self.otype, level, fill, (self.dn.n.obj, id));
+        let mut req = self.cx.request(buf.freeze(), &p, self.otype, level, fill, (self.dn.n.obj, id));
+        req.rewrite = self.cx.is_rewrite(old).then_some(*old);
         // Larger ones are compressed away from the engine.
         let work = if self.indblksz <= 64 << 10 { self.indblksz as u64 * 2 } else { 0 };
         self.cx.spend(ISSUE_NS + work).await;
-        let bp = self.cx.put(req, None, old, true, 0).await?;
-        self.replace_used(old, &bp);
-        Ok(bp)
+        Ok(Node::Write(req))
     }
 
     /// An indirect block in place of a hole. What a punched hole covers was punched with it.
