@@ -99,6 +99,11 @@ impl Dnode {
         if let Some(b) = self.peek_block(blkid) {
             return Ok(b);
         }
+        self.read_absent(blkid).await
+    }
+
+    /// As [`Dnode::read_block`] for a block that was not at hand just now.
+    async fn read_absent(&self, blkid: u64) -> Result<Bytes> {
         // Boxed: the state of a read that waits is large, and would be part of everybody's who may have to read.
         let data = Box::pin(self.block(blkid)).await?;
         let size = self.block_size() as usize;
@@ -151,6 +156,10 @@ impl Dnode {
             blkid += 1;
         }
         if blkid > last {
+            return Ok(out);
+        }
+        if blkid == last {
+            out.push(cut(blkid, self.read_absent(blkid).await?));
             return Ok(out);
         }
         let mut window = Pipeline::new(READ_WINDOW);
