@@ -647,13 +647,32 @@ impl Allocator {
 
     /// `txg` is committed: its uberblock is on disk. Called for every txg, in order, after everything that [`Allocator::dirty_metaslabs`] names was taken.
     pub fn sync_done(&self, txg: Txg) {
+        let mut at = None;
+        while let Some(next) = self.sync_done_next(txg, at) {
+            at = Some(next);
+        }
+        self.sync_done_end(txg);
+    }
+
+    /// The first part of [`Allocator::sync_done`] for the first metaslab after `after` that has something pending: gives its name, `None` after the last.
+    /// For callers that let others run in between.
+    pub fn sync_done_next(&self, txg: Txg, after: Option<(VdevId, u64)>) -> Option<(VdevId, u64)> {
+        let mut inner = self.inner.borrow_mut();
+        let next = match after {
+            None => inner.pending.first().copied(),
+            Some(at) => inner.pending.range((Excluded(at), Unbounded)).next().copied(),
+        };
+        let (vdev, ms) = next?;
+        if !inner.change(vdev, ms, |m| m.sync_done(txg)) {
+            inner.pending.remove(&(vdev, ms));
+        }
+        next
+    }
+
+    /// The second part of [`Allocator::sync_done`], after the first is over for every metaslab.
+    pub fn sync_done_end(&self, txg: Txg) {
         let mut inner = self.inner.borrow_mut();
         inner.dirty[txg.slot()].clear();
-        for (vdev, ms) in inner.pending.clone() {
-            if !inner.change(vdev, ms, |m| m.sync_done(txg)) {
-                inner.pending.remove(&(vdev, ms));
-            }
-        }
         // An active metaslab whose large segments are used up makes room for one that has them.
         let threshold = inner.tunables.switch_threshold;
         for g in 0..inner.groups.len() {

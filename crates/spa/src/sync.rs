@@ -8,7 +8,7 @@
 //!
 //! An error anywhere suspends the pool: the state on disk stays that of the last committed txg.
 
-use base::{Error, ObjectId, Result, Txg, VdevId};
+use base::{Error, Nanos, ObjectId, Result, Txg, VdevId};
 use dmu::bpobj::Bpobj;
 use dmu::{ObjSpec, Tx};
 use ondisk::blkptr::Blkptr;
@@ -17,6 +17,7 @@ use ondisk::label::MosConfig;
 use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
 use ondisk::uberblock::Uberblock;
+use rt::Rt;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
 
@@ -30,6 +31,28 @@ const SPACE_MAP_BLKSZ: u32 = 16 << 10;
 const PASSES_MAX: u32 = 60;
 /// Entries taken from the deferred list at once.
 const DEFERRED_BATCH: usize = 4096;
+
+/// How long the sync goes on before others run.
+const TURN: Nanos = Nanos(100_000);
+
+/// Work in many small steps, which lets others run in between.
+struct Turn<'a> {
+    rt: &'a Rt,
+    since: Nanos,
+}
+
+impl Turn<'_> {
+    fn begin(rt: &Rt) -> Turn<'_> {
+        Turn { rt, since: rt.now() }
+    }
+    /// Lets others run if that is due.
+    async fn pause(&mut self) {
+        if self.rt.now().since(self.since) >= TURN {
+            self.rt.yield_now().await;
+            self.since = self.rt.now();
+        }
+    }
+}
 
 impl Pool {
     /// Syncs `txg`. Only the sync loop calls this.
@@ -70,8 +93,10 @@ impl Pool {
                 break;
             }
         }
+        let mut turn = Turn::begin(&self.rt);
         for write in done {
             write.await?;
+            turn.pause().await;
         }
         if let Some(error) = self.core.take_error() {
             return Err(error);
@@ -84,7 +109,13 @@ impl Pool {
 
     /// The txg is over: what it held back is free for the next ones.
     async fn finish(&self, txg: Txg) -> Result<()> {
-        self.alloc.sync_done(txg);
+        let mut turn = Turn::begin(&self.rt);
+        let mut at = None;
+        while let Some(next) = self.alloc.sync_done_next(txg, at) {
+            at = Some(next);
+            turn.pause().await;
+        }
+        self.alloc.sync_done_end(txg);
         self.dsl().synced(txg);
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
         self.push_space(deferred);
@@ -139,7 +170,9 @@ impl Pool {
     }
 
     async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
+        let mut turn = Turn::begin(&self.rt);
         for (vdev, ms) in self.alloc.dirty_metaslabs(txg) {
+            turn.pause().await;
             self.sync_metaslab(vdev, ms, txg, pass, tx)
                 .await
                 .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
