@@ -9,6 +9,7 @@
 //! submission in futures; dropping such a future abandons the result, never the memory that the device still uses.
 #![allow(unsafe_code)]
 
+mod arena;
 mod buf;
 mod bytes;
 pub mod conformance;
@@ -16,6 +17,7 @@ mod dev;
 mod mem;
 mod pool;
 
+pub use arena::{ArenaStats, CHUNK, ChunkSource, arena_stats, set_chunk_source};
 pub use buf::{Buf, PAGE};
 pub use bytes::Bytes;
 pub use dev::{BlockDev, Completion, DevInfo, Done, MAX_SEGMENTS, Op, discard, flush, read, readv, run, write, writev};

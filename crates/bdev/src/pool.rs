@@ -5,6 +5,8 @@
 //! they are freed. So dropped memory waits here for its next use. The list is bounded in bytes per thread; what does
 //! not fit is freed. Memory in the list is initialised: it holds what its last owner left.
 //!
+//! Where the world has set up the arena (`arena`), it serves most sizes instead: what waited here would keep its chunks from becoming empty.
+//!
 //! Classes: every whole number of pages up to 16, then four steps per power of two up to 16 MiB and its
 //! neighbourhood. Larger requests are rounded to pages and never kept.
 
@@ -12,7 +14,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use crate::PAGE;
+use crate::{PAGE, arena};
 
 /// Classes of one page to 16 pages, one per page.
 const SMALL: usize = 16;
@@ -103,6 +105,9 @@ fn capacity_for(len: usize) -> (Option<usize>, usize) {
 pub(crate) fn take(len: usize) -> (NonNull<u8>, usize, bool) {
     let (class, cap) = capacity_for(len);
     if let Some(class) = class {
+        if let Some((p, old)) = arena::take(class, cap) {
+            return (p, cap, old);
+        }
         let hit = LISTS.try_with(|l| {
             let mut l = l.borrow_mut();
             let p = l.free[class].pop();
@@ -128,6 +133,9 @@ pub(crate) fn take(len: usize) -> (NonNull<u8>, usize, bool) {
 pub(crate) fn give(p: NonNull<u8>, cap: usize) {
     if let (Some(class), rounded) = class_of(cap / PAGE) {
         debug_assert_eq!(rounded * PAGE, cap);
+        if arena::give(p, cap) {
+            return;
+        }
         let kept = LISTS.try_with(|l| {
             let mut l = l.borrow_mut();
             let fits = l.held + cap <= l.limit;
@@ -146,7 +154,7 @@ pub(crate) fn give(p: NonNull<u8>, cap: usize) {
 
 fn free_now(p: NonNull<u8>, cap: usize) {
     let layout = Layout::from_size_align(cap, PAGE).expect("the same layout was made when this was allocated");
-    // SAFETY: `p` came from `alloc_zeroed` with this very layout, and its owner has just given it up.
+    // SAFETY: `p` did not come from the arena, so from `alloc_zeroed` with this very layout; its owner has just given it up.
     unsafe { dealloc(p.as_ptr(), layout) }
 }
 

@@ -142,6 +142,7 @@ thread_local! {
 impl Engine {
     /// An engine that belongs to the calling thread.
     pub fn new(config: EngineConfig) -> Result<Engine> {
+        crate::memory::install();
         let fail = |what: &str, e: std::io::Error| Error::new(ErrorKind::Unsupported, format!("{what}: {e}"));
         let shared = Arc::new(Shared::new().map_err(|e| fail("no eventfd for the engine", e))?);
         let driver: Box<dyn Driver> = match config.backend {

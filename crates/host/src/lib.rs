@@ -17,6 +17,7 @@ mod engine;
 mod fdio;
 mod fusefd;
 mod ident;
+mod memory;
 mod open;
 mod poller;
 mod process;

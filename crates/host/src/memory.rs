@@ -1,0 +1,42 @@
+//! Memory for buffers: chunks straight from the kernel.
+//!
+//! No huge pages are asked for: where a hypervisor has to supply the memory under them, a first touch was measured to cost several times that of
+//! small pages, which the kernel takes from what was used lately.
+
+use std::ptr::NonNull;
+
+use bdev::{CHUNK, ChunkSource};
+
+/// Maps a chunk: twice the size, of which the aligned part stays.
+fn map() -> Option<NonNull<u8>> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), 2 * CHUNK, prot, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    let head = p.addr().next_multiple_of(CHUNK) - p.addr();
+    // SAFETY: `head` is below CHUNK, so all three parts lie within the mapping; nobody has used any of it.
+    unsafe {
+        let chunk = p.byte_add(head);
+        if head > 0 {
+            libc::munmap(p, head);
+        }
+        libc::munmap(chunk.byte_add(CHUNK), CHUNK - head);
+        NonNull::new(chunk.cast())
+    }
+}
+
+/// Lets the kernel have the memory of a chunk when it is short of it.
+///
+/// # Safety
+/// The chunk came from [`map`], and nothing refers to it.
+unsafe fn idle(chunk: NonNull<u8>) {
+    // SAFETY: the caller's word.
+    unsafe { libc::madvise(chunk.as_ptr().cast(), CHUNK, libc::MADV_FREE) };
+}
+
+/// Makes all buffers of the process come from here.
+pub(crate) fn install() {
+    bdev::set_chunk_source(ChunkSource { map, idle });
+}
