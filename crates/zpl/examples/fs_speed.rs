@@ -4,7 +4,7 @@
 //! that write, bytes, operations, latencies in microseconds, and the process's peak memory.
 //!
 //! Jobs: `init` (a new pool; *nothing* of the image stays), `fill BYTES`, `seq-write BYTES`, `seq-read BYTES`, `rand-read BYTES`, `overwrite BYTES SECS MIN_BYTES`,
-//! `create N`, `stat N`, `remove N`, `tree DIR`.
+//! `create N`, `stat N`, `remove N`, `tree DIR`, `rm NAME`.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -342,6 +342,12 @@ impl Job {
             "fill" => self.write_file(&*self.fs("bench/db").await?, "db").await,
             "seq-write" => self.write_file(&*self.fs(POOL).await?, "seq").await,
             "seq-read" => self.seq_read().await,
+            "rm" => {
+                let fs = self.fs(POOL).await?;
+                let name = self.args.first().ok_or_else(|| Error::invalid("a name is missing"))?;
+                fs.unlink(fs.root(), name.as_bytes()).await?;
+                fs.unmount().await
+            }
             "rand-read" => self.rand_read().await,
             "overwrite" => self.overwrite().await,
             "create" => self.create_files().await,

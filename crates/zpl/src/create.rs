@@ -81,7 +81,7 @@ impl Zfs {
         let _pass = self.enter()?;
         self.check_new_name(name)?;
         let (d, _) = self.dir(dir).await?;
-        let _names = d.st.names.lock().await;
+        let names = d.st.names.lock().await;
         let da = self.live_attrs(&d).await?;
         if let Some(found) = self.find(&d, name).await? {
             if new.exclusive {
@@ -118,6 +118,7 @@ impl Zfs {
             (da.mtime, da.ctime) = (a.mtime, a.mtime);
         })
         .await?;
+        drop(names);
         self.end(tx).await?;
         self.to_attr(&Node::new(dn), &a)
     }
@@ -215,8 +216,8 @@ impl Zfs {
                 format!("object {obj} is a directory: it cannot have two names"),
             ));
         }
-        let _names = d.st.names.lock().await;
-        let _links = n.st.names.lock_same_rank().await;
+        let names = d.st.names.lock().await;
+        let links = n.st.names.lock_same_rank().await;
         let da = self.live_attrs(&d).await?;
         let a = self.live_attrs(&n).await?;
         if self.find(&d, name).await?.is_some() {
@@ -251,6 +252,7 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
+        drop((names, links));
         self.end(tx).await?;
         self.getattr(obj).await
     }

@@ -226,7 +226,8 @@ impl Zfs {
         }
         if let Some(fs) = self.rc() {
             self.rt.spawn("zpl reap", async move {
-                if fs.reap(obj).await.is_err() {
+                // What an unmount interrupts goes on at the next mount.
+                if fs.reap(obj).await.is_err_and(|e| e.kind() != ErrorKind::Interrupted) {
                     fs.reap_errors.set(fs.reap_errors.get() + 1);
                 }
             });

@@ -5,7 +5,7 @@
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
-use dmu::zap;
+use dmu::{Tx, zap};
 use ondisk::zpl::{Dirent, pflags};
 
 use crate::create::{LINK_MAX, check_project, too_many_links};
@@ -59,7 +59,7 @@ impl Zfs {
         }
         self.check_new_name(new_name)?;
         let cross = dir != new_dir;
-        let _topology = if cross { Some(self.rename_lock.lock().await) } else { None };
+        let topology = if cross { Some(self.rename_lock.lock().await) } else { None };
         let (from, from_attrs) = self.dir(dir).await?;
         let (to, to_attrs) = self.dir(new_dir).await?;
         // A directory that was removed has nothing in it and gets nothing; its parent may be gone too.
@@ -71,8 +71,8 @@ impl Zfs {
         let above_to = if cross { self.ancestors(&to).await? } else { Vec::new() };
         let from_first = above_to.contains(&dir) || (!above_from.contains(&new_dir) && dir <= new_dir);
         let (first, second) = if from_first { (&from, &to) } else { (&to, &from) };
-        let _names = first.st.names.lock().await;
-        let _names2 = if cross { Some(second.st.names.lock_same_rank().await) } else { None };
+        let names = first.st.names.lock().await;
+        let names2 = if cross { Some(second.st.names.lock_same_rank().await) } else { None };
 
         let (from_attrs, to_attrs) = (self.live_attrs(&from).await?, self.live_attrs(&to).await?);
         let source = self.side(&from, name).await?.ok_or_else(|| no_entry(name))?;
@@ -120,14 +120,21 @@ impl Zfs {
         if source.is_dir && cross && !flags.exchange && target.is_none() && to_attrs.links >= LINK_MAX {
             return Err(too_many_links(new_dir));
         }
-        match target {
+        let (tx, gone) = match target {
             Some(t) if flags.exchange => {
                 check_flags(t.node.obj(), &t.attrs, KEEPS_NAMES)?;
                 check_project(&from_attrs, &t.attrs)?;
-                self.exchange(source, t, cross).await
+                (self.exchange(source, t, cross).await?, None)
             }
-            target => self.replace(source, &to, new_name, target, cross).await,
+            target => self.replace(source, &to, new_name, target, cross).await?,
+        };
+        // Who waits for the disk keeps nobody else waiting.
+        drop((topology, names, names2));
+        self.end(tx).await?;
+        if let Some((node, fate)) = gone {
+            self.after(&node, fate);
         }
+        Ok(())
     }
 
     async fn side<'a>(&self, dir: &'a Node, name: &[u8]) -> Result<Option<Side<'a>>> {
@@ -154,7 +161,7 @@ impl Zfs {
     }
 
     /// The two change places.
-    async fn exchange(&self, a: Side<'_>, b: Side<'_>, cross: bool) -> Result<()> {
+    async fn exchange(&self, a: Side<'_>, b: Side<'_>, cross: bool) -> Result<Tx> {
         let plan = self.plan().zap(&a.dir.dn).zap(&b.dir.dn).bonus(&a.node.dn).bonus(&b.node.dn);
         let tx = plan.assign().await?;
         zap::update_u64(&b.dir.dn, &b.found.name, a.entry(), &tx).await?;
@@ -177,7 +184,7 @@ impl Zfs {
             })
             .await?;
         }
-        self.end(tx).await
+        Ok(tx)
     }
 
     /// The source gets the new name, in place of the target if there is one.
@@ -188,7 +195,7 @@ impl Zfs {
         new_name: &[u8],
         target: Option<Side<'_>>,
         cross: bool,
-    ) -> Result<()> {
+    ) -> Result<(Tx, Option<(Node, Fate)>)> {
         let target_lock = match &target {
             Some(t) => Some(t.node.st.names.lock_same_rank().await),
             None => None,
@@ -252,10 +259,6 @@ impl Zfs {
         })
         .await?;
         drop(target_lock);
-        self.end(tx).await?;
-        if let Some(t) = &target {
-            self.after(&t.node, fate);
-        }
-        Ok(())
+        Ok((tx, target.map(|t| (t.node, fate))))
     }
 }
