@@ -70,6 +70,9 @@ fn live(runner: &mut Runner, seed: u64, profile: Profile, effort: Effort) -> Che
                     r.compare().await?;
                 }
             }
+            if profile == Profile::Many {
+                r.crowd(effort.ops * 3).await?;
+            }
             if profile == Profile::Full {
                 r.fill().await?;
             }

@@ -79,10 +79,11 @@ impl Recording {
     }
 }
 
-/// Runs a workload of `txgs` txgs and records it.
-pub fn record(seed: u64, txgs: u64) -> Check<Recording> {
+/// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must be noticed.
+pub fn record(seed: u64, txgs: u64, lying: bool) -> Check<Recording> {
     let mut runner = Runner::new(seed, Profile::Cuts)?;
-    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut runner, async |r: &mut Runner| run(r, txgs).await)));
+    let result =
+        catch_unwind(AssertUnwindSafe(|| drive(&mut runner, async |r: &mut Runner| run(r, txgs, lying).await)));
     let why = match result {
         Ok(Ok((ops, synced))) => {
             let logs: Vec<DiskLog> = runner.lab.disks.iter().filter_map(|d| d.take_log()).collect();
@@ -102,7 +103,7 @@ pub fn record(seed: u64, txgs: u64) -> Check<Recording> {
 
 type Steps = (Vec<(Txg, Txg, PoolModel, bool)>, BTreeMap<Txg, (Nanos, Nanos)>);
 
-async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
+async fn run(r: &mut Runner, txgs: u64, lying: bool) -> Check<Steps> {
     r.create().await?;
     for _ in 0..20 {
         r.step().await?;
@@ -114,6 +115,9 @@ async fn run(r: &mut Runner, txgs: u64) -> Check<Steps> {
     }
     for disk in &r.lab.disks {
         disk.start_log();
+        if lying {
+            disk.fault(sim::Fault::LyingFlush);
+        }
     }
     let txg = pool.txg().clone();
     let first = txg.last_synced();
@@ -212,10 +216,10 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, txg: Option<T
 }
 
 /// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each nth cut.
-pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize) -> (CutTally, Vec<Fault>) {
+pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize, lying: bool) -> (CutTally, Vec<Fault>) {
     let mut tally = CutTally::default();
     let mut faults = Vec::new();
-    let rec = match record(seed, txgs) {
+    let rec = match record(seed, txgs, lying) {
         Ok(rec) => rec,
         Err(e) => {
             tally.torn += 1;

@@ -95,7 +95,7 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
     spread(args.number("--jobs", 2), from, to, |seed| {
-        let (tally, faults) = cut_seed(seed, txgs, images, every);
+        let (tally, faults) = cut_seed(seed, txgs, images, every, false);
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         for fault in faults.iter().take(10) {
             println!("BAD {fault}");

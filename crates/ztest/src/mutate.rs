@@ -44,7 +44,7 @@ pub struct Victim {
 impl Victim {
     /// Records a run and reads its tree.
     pub fn new(seed: u64) -> Check<Victim> {
-        let rec = record(seed, 12)?;
+        let rec = record(seed, 12, false)?;
         let patient = Patient::open(rec.images.clone(), rec.layout.ashift)?;
         Ok(Victim { rec, patient, seed })
     }
@@ -308,8 +308,8 @@ async fn read_all(pool: &Rc<Pool>) -> Vec<String> {
         let mut at = ObjectId(0);
         for _ in 0..OBJECTS_MAX {
             match fs.objset().objects(at).await {
-                Ok(Some(obj)) if obj > at => {
-                    at = obj;
+                Ok(Some(obj)) if obj >= at => {
+                    at = ObjectId(obj.0.saturating_add(1));
                     if let Err(e) = fs.objset().hold(obj).await {
                         errors.push(format!("{name}: {e}"));
                     }

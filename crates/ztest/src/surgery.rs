@@ -146,7 +146,10 @@ impl Patient {
             next += 1;
         }
         let usable = patient.images[0].size() - DATA_START - ondisk::label::END_RESERVED;
-        patient.spare = usable & !((1 << 20) - 1);
+        // Within the last metaslab, so that freeing such a block is no error by itself.
+        let usable = usable & !(ondisk::label::LABEL_SIZE - 1);
+        let ms_shift = ondisk::vdev_config::metaslab_shift_for(usable);
+        patient.spare = usable >> ms_shift << ms_shift;
         if highest + (4 << 20) > patient.spare {
             return Err("no spare room".into());
         }

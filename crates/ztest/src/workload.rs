@@ -1294,6 +1294,38 @@ impl Runner {
         Ok(())
     }
 
+    // --- a large directory ---
+
+    /// Makes `count` files in one directory, and takes about half of them away again.
+    pub async fn crowd(&mut self, count: u64) -> Check {
+        let t = self.turn().await?;
+        let dir = self.pick_dir(&t);
+        self.note(format!("crowd of {count} in {dir}"));
+        let cred = Cred::default();
+        let mut names = Vec::new();
+        for n in 0..count {
+            let name = format!("crowd {} of {n}", self.ops).into_bytes();
+            let got = t.fs.create(ObjectId(dir), &name, 0o644, &cred, true).await;
+            let Some(a) = self.agree("crowd: create", Ok(()), got)? else { break };
+            self.fs_mut(&t).insert(dir, &name, a.obj.0, made(&a, Body::File(Content::default())));
+            names.push(name);
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.adopt(&t, dir, M | C).await?;
+        self.compare().await?;
+        for name in names {
+            if self.rng.percent(50) {
+                let got = t.fs.unlink(ObjectId(dir), &name).await;
+                if self.agree("crowd: unlink", Ok(()), got)?.is_some() {
+                    self.fs_mut(&t).remove(dir, &name);
+                }
+            }
+        }
+        self.adopt(&t, dir, M | C).await
+    }
+
     // --- a full pool ---
 
     /// Writes until there is no space, deletes a fifth of the files, and writes again.
@@ -1303,7 +1335,7 @@ impl Runner {
         let mut made_files = Vec::new();
         let mut refused = 0;
         for n in 0..4000u64 {
-            let name = format!("fill{n}").into_bytes();
+            let name = format!("fill{}-{n}", self.ops).into_bytes();
             let cred = Cred::default();
             let t = Turn { ds: t.ds.clone(), fs: t.fs.clone(), start: self.now() };
             let got = t.fs.create(ObjectId(dir), &name, 0o644, &cred, true).await;
@@ -1363,7 +1395,7 @@ impl Runner {
         if count >= 3 {
             let t = Turn { ds: t.ds.clone(), fs: t.fs.clone(), start: self.now() };
             let before = self.full;
-            let name = b"after the fill".to_vec();
+            let name = format!("after fill {}", self.ops).into_bytes();
             let got = t.fs.create(ObjectId(dir), &name, 0o644, &Cred::default(), true).await;
             if let Some(a) = self.agree("create after deleting", Ok(()), got)? {
                 self.fs_mut(&t).insert(dir, &name, a.obj.0, made(&a, Body::File(Content::default())));

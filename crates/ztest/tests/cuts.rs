@@ -5,7 +5,7 @@ use ztest::cuts::cut_seed;
 #[test]
 fn every_cut_leaves_one_state() {
     for seed in [2, 3] {
-        let (tally, faults) = cut_seed(seed, 5, 0, 6);
+        let (tally, faults) = cut_seed(seed, 5, 0, 6, false);
         assert!(tally.is_good() && tally.cuts > 10, "{tally:?}\n{}", faults.join("\n"));
     }
 }
@@ -16,6 +16,13 @@ fn zdb_finds_nothing_after_a_cut() {
         eprintln!("NOT JUDGED: zdb is missing (zfsutils-linux)");
         return;
     }
-    let (tally, faults) = cut_seed(4, 3, 1, 40);
+    let (tally, faults) = cut_seed(4, 3, 1, 40, false);
     assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
+}
+
+/// Disks that ignore flushes lose txgs: a check that does not see it would prove nothing.
+#[test]
+fn disks_that_lie_are_noticed() {
+    let (tally, _) = cut_seed(5, 6, 0, 5, true);
+    assert!(tally.lost + tally.torn > 0, "{tally:?}");
 }
