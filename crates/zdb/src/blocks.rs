@@ -33,8 +33,13 @@ pub struct BlockReader {
     pub deflate: Cell<bool>,
     /// Blocks whose checksum algorithm is not computed here.
     pub unverified: Cell<u64>,
+    /// Changes what blocks hold after they were verified: how tests show that no content can do harm.
+    pub tamper: RefCell<Option<Box<Tamper>>>,
     cache: RefCell<Cache>,
 }
+
+/// Changes the content of a block; see [`BlockReader::tamper`].
+pub type Tamper = dyn Fn(&Blkptr, &mut [u8]);
 
 /// Two generations of blocks: what is used moves to the young one, and when that is full the old one goes.
 #[derive(Default)]
@@ -67,7 +72,15 @@ impl BlockReader {
     /// A reader over these vdevs as of `txg`.
     pub fn new(tops: Vec<Option<Vdev>>, txg: Txg) -> BlockReader {
         let sizes = tops.iter().map(|t| t.as_ref().map_or(0, |t| t.asize)).collect();
-        BlockReader { tops, sizes, txg, deflate: Cell::new(true), unverified: Cell::new(0), cache: RefCell::default() }
+        BlockReader {
+            tops,
+            sizes,
+            txg,
+            deflate: Cell::new(true),
+            unverified: Cell::new(0),
+            tamper: RefCell::default(),
+            cache: RefCell::default(),
+        }
     }
 
     /// Checks what can be checked of a pointer without its block.
@@ -138,6 +151,9 @@ impl BlockReader {
         .at(|| format!("block {bp}"))?;
         if bp.needs_swap() {
             swap_block(bp.otype(), bp.level(), &mut out);
+        }
+        if let Some(tamper) = &*self.tamper.borrow() {
+            tamper(bp, &mut out);
         }
         Ok(out)
     }

@@ -106,8 +106,8 @@ pub fn sum(pool: &PoolReader, obj: u64) -> Result<(ListSum, BpobjPhys)> {
         let z = pool.io.charge(bp);
         let free = live && bp.0[11] & 1 != 0;
         s.freed += u64::from(free);
-        for i in 0..3 {
-            s.space[i] = if free { s.space[i].wrapping_sub(z[i]) } else { s.space[i].wrapping_add(z[i]) };
+        for (sum, z) in s.space.iter_mut().zip(z) {
+            *sum = if free { sum.wrapping_sub(z) } else { sum.wrapping_add(z) };
         }
     })?;
     Ok((s, phys))

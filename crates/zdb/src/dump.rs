@@ -80,13 +80,13 @@ fn objset(pool: &PoolReader, os: &Objset, dsl: &Dsl, objects: &[u64], level: u32
         ObjsetType::Zfs if level >= 3 && !os.bp.encrypted() => FileSystem::open(os).ok(),
         _ => None,
     };
-    if level >= 3
-        && let Some(d) = ds
-    {
+    if let Some(d) = ds {
         if !d.snapshot {
             intent_log(os, level, out)?;
         }
-        deadlist(pool, d.phys.deadlist_obj, level, out)?;
+        if level >= 3 {
+            deadlist(pool, d.phys.deadlist_obj, level, out)?;
+        }
     }
     io(out.write_all(HEADING.as_bytes()))?;
     if !objects.is_empty() {
@@ -152,7 +152,8 @@ fn object(
         dn.nlevels,
         nice(u64::from(dn.indblksz())),
         nice(u64::from(dn.datablksz())),
-        nice(dn.used_bytes()),
+        // In whole sectors, as programs see it.
+        nice(dn.used_bytes().saturating_add(256) / 512 * 512),
         nice(dn.size() as u64),
         nice(lsize),
         dn.otype.name()
@@ -505,14 +506,19 @@ fn intent_log(os: &Objset, level: u32, out: &mut dyn Write) -> Result<()> {
         "\n    ZIL header: claim_txg {}, claim_blk_seq {}, claim_lr_seq {} replay_seq {}, flags {:#x}",
         h.claim_txg, h.claim_blk_seq, h.claim_lr_seq, h.replay_seq, h.flags
     ))?;
-    if level >= 4 {
+    io(writeln!(out))?;
+    if level >= 2 {
         for b in zil::chain(&os.io, h) {
             let seq = b.bp.checksum_words()[3];
             let Some((data, zc)) = &b.data else {
-                io(writeln!(out, "\tBlock seqno {seq}, not written, {}", b.bp))?;
+                if level >= 4 {
+                    io(writeln!(out, "\tBlock seqno {seq}, not written, {}", b.bp))?;
+                }
                 continue;
             };
-            io(writeln!(out, "\tBlock seqno {seq}, {} bytes used, {}", zc.nused, b.bp))?;
+            if level >= 4 {
+                io(writeln!(out, "\tBlock seqno {seq}, {} bytes used, {}", zc.nused, b.bp))?;
+            }
             for r in records(data, zc.records) {
                 match r {
                     Ok(r) => io(writeln!(

@@ -163,7 +163,7 @@ pub fn labels(dev: &Labeled, uberblocks: bool, verbose: u32, out: &mut dyn Write
                 dev.labels[j].list() == Some(list) && bad == matches!(dev.labels[j], LabelState::BadChecksum(_))
             })
             .collect();
-        io(writeln!(out, "{rule}\nLABEL {i} {}\n{rule}", if bad { "(Bad label cksum)" } else { "" })
+        io(writeln!(out, "{rule}\nLABEL {i}{}\n{rule}", if bad { " (Bad label cksum)" } else { "" })
             .and_then(|()| write!(out, "{}", list.indented(4))))?;
         let numbers: String = same.iter().map(|j| format!("{j} ")).collect();
         io(writeln!(out, "    labels = {numbers}"))?;

@@ -106,7 +106,7 @@ impl Vdev {
         if self.kind == VdevKind::Raidz {
             let (n, p) = (self.children.len() as u64, self.nparity);
             let t = sectors + p * sectors.div_ceil(n - p);
-            return t.div_ceil(p + 1) * (p + 1) << self.ashift;
+            return (t.div_ceil(p + 1) * (p + 1)) << self.ashift;
         }
         sectors << self.ashift
     }
@@ -116,14 +116,11 @@ impl Vdev {
     }
     /// In how many ways a range can be read.
     pub fn sides(&self, tops: &[Option<Vdev>]) -> usize {
-        self.sides_within(tops, 0)
-    }
-    fn sides_within(&self, tops: &[Option<Vdev>], depth: u32) -> usize {
         let n = if self.is_mirror() {
-            self.children.iter().map(|c| c.sides_within(tops, depth + 1)).sum()
+            self.children.iter().map(|c| c.sides(tops)).sum()
         } else if self.kind == VdevKind::Indirect {
             let concrete = tops.iter().flatten().filter(|t| t.is_concrete());
-            concrete.map(|t| t.sides_within(tops, depth + 1)).max().unwrap_or(1)
+            concrete.map(|t| t.sides(tops)).max().unwrap_or(1)
         } else {
             1
         };
@@ -159,7 +156,7 @@ impl Vdev {
         if self.is_mirror() {
             let mut left = side;
             for c in &self.children {
-                let n = c.sides_within(tops, depth);
+                let n = c.sides(tops);
                 if left < n {
                     return c.read_into(tops, left, off, buf, depth);
                 }
@@ -179,7 +176,7 @@ impl Vdev {
                 for (start, vdev, at, len) in remap(mapping, off, buf.len() as u64)? {
                     let to = top(tops, vdev.0)?;
                     let piece = &mut buf[start as usize..(start + len) as usize];
-                    to.read_into(tops, side % to.sides_within(tops, depth + 1), at, piece, depth + 1)?;
+                    to.read_into(tops, side % to.sides(tops), at, piece, depth + 1)?;
                 }
                 Ok(())
             }

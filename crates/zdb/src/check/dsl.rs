@@ -280,21 +280,15 @@ impl DslCheck<'_> {
             left -= 1;
         }
         let have: BTreeSet<u64> = order.into_iter().collect();
-        let right = if ds.snapshot {
-            want.is_subset(&have)
-        } else {
-            want.is_subset(&have) && self.extra_keys_allowed(ds, &want, &have)
-        };
-        if !right && !(Self::is_origin(ds) && ds.snapshot) {
+        let right = want.is_subset(&have) && (ds.snapshot || have.len() == want.len() || self.has_bookmarks());
+        let exempt = Self::is_origin(ds) && ds.snapshot;
+        if !(right || exempt) {
             sink.error(format!("{}: deadlist keys {have:?}, the snapshots before the last are {want:?}", ds.name));
         }
         Ok(keys)
     }
-    /// A bookmark keeps its key in a head's deadlist after the snapshot is gone.
-    fn extra_keys_allowed(&self, ds: &Dataset, want: &BTreeSet<u64>, have: &BTreeSet<u64>) -> bool {
-        have.len() == want.len() || self.has_bookmarks_anywhere(ds)
-    }
-    fn has_bookmarks_anywhere(&self, _ds: &Dataset) -> bool {
+    /// Whether a bookmark may keep its key in a head's deadlist after its snapshot is gone.
+    fn has_bookmarks(&self) -> bool {
         // Keys are kept in clones' heads too, so whose bookmark it is does not matter.
         self.dsl.datasets.values().filter(|d| d.zapified && !d.snapshot).any(|d| {
             let z = self.pool.mos.object(d.obj).and_then(|o| zap::lookup(&o, b"com.delphix:bookmarks"));
@@ -413,7 +407,8 @@ impl DslCheck<'_> {
         } else if p.used_bytes != sum(&want) {
             sink.error(format!("{}: used {}, it should be {}", dir.name, p.used_bytes, sum(&want)));
         }
-        let figures: [(&str, u64, usize, fn(&Dir) -> u64); 2] = [
+        type Figure = (&'static str, u64, usize, fn(&Dir) -> u64);
+        let figures: [Figure; 2] = [
             ("compressed", p.compressed_bytes, 1, |d| d.phys.compressed_bytes),
             ("uncompressed", p.uncompressed_bytes, 2, |d| d.phys.uncompressed_bytes),
         ];

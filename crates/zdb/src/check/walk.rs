@@ -67,9 +67,12 @@ impl Walk {
             return false;
         }
         sink.rep.blocks += 1;
-        let stat =
-            TypeStat { count: 1, lsize: bp.lsize(), psize: bp.psize(), asize: bp.dvas().map(|d| d.asize()).sum() };
-        sink.rep.types.entry((bp.otype(), bp.level().min(1))).or_default().add(&stat);
+        // Pieces of gangs have no type: they are counted with the block that they are of.
+        if bp.otype() != ObjectType::NONE {
+            let stat =
+                TypeStat { count: 1, lsize: bp.lsize(), psize: bp.psize(), asize: bp.dvas().map(|d| d.asize()).sum() };
+            sink.rep.types.entry((bp.otype(), bp.level().min(1))).or_default().add(&stat);
+        }
         if bp.is_embedded() {
             sink.rep.embedded += 1;
             return true;

@@ -1,0 +1,110 @@
+//! Pools that real OpenZFS wrote: every file is found as the kernel showed it, nothing is found wrong, and zdb's own output is matched.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{Folder, extents, fixture, reference, same_text, write_image, zdb};
+
+fn manifest_of(dir: &Path) -> String {
+    let (code, text) = zdb(&["--manifest", "-p", dir.to_str().unwrap()]);
+    assert_eq!(code, 0, "{text}");
+    text
+}
+
+fn is_clean(dir: &Path, pool: &str) {
+    let (code, text) = zdb(&["--check", "-p", dir.to_str().unwrap(), pool]);
+    assert_eq!(code, 0, "{text}");
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with(&format!("{pool}: ")) && last.ends_with(" 0 leaked, 0 errors"), "{last}");
+}
+
+#[test]
+fn the_pool_in_the_repository() {
+    let folder = Folder::new("names-fixture");
+    let (size, ext) = extents(&fixture("names.pack.zst"));
+    write_image(&folder.path().join("d0.img"), size, &ext);
+    same_text("manifest", &manifest_of(folder.path()), &String::from_utf8(fixture("names.jsonl.zst")).unwrap());
+    is_clean(folder.path(), "nm");
+}
+
+/// A reference pool: manifest, check, and what zdb printed.
+fn compare(name: &str, pool: &str, manifest: &str) {
+    let Some((_folder, dir)) = reference(name) else { return };
+    let d = dir.to_str().unwrap();
+    let text = |f: &str| std::fs::read_to_string(dir.join(f)).unwrap();
+    same_text(name, &manifest_of(&dir), &text(manifest));
+    is_clean(&dir, pool);
+    let mut labels = String::new();
+    let mut i = 0;
+    while dir.join(format!("d{i}.img")).exists() {
+        let (_, l) = zdb(&["-l", &format!("{d}/d{i}.img")]);
+        labels += &format!("### d{i}.img\n{l}");
+        i += 1;
+    }
+    same_text(&format!("{name} -l"), &labels, &text("zdb-l.txt"));
+    same_text(&format!("{name} -C"), &zdb(&["-C", "-p", d]).1, &text("zdb-C.txt"));
+    let theirs: String =
+        text("zdb-d.txt").lines().filter(|l| l.starts_with("Dataset ")).map(|l| format!("{l}\n")).collect();
+    same_text(&format!("{name} -d"), &zdb(&["-d", "-p", d]).1, &theirs);
+    // Tables of objects, without what zdb says about features and logs.
+    let table = |t: &str| -> String {
+        let keep = |l: &&str| {
+            l.starts_with("Dataset ") || l.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        };
+        t.lines().filter(keep).map(|l| format!("{l}\n")).collect()
+    };
+    same_text(&format!("{name} -dd"), &table(&zdb(&["-dd", "-p", d]).1), &table(&text("zdb-dd.txt")));
+    let blocks = zdb(&["-bcc", "-p", d]).1;
+    // With dedup zdb counts shared space as often as it is referred to.
+    let words: &[&str] =
+        if name == "legacy28" { &["bp count:", "bp logical:"] } else { &["bp count:", "bp logical:", "bp allocated:"] };
+    for word in words {
+        let number = |t: &str| {
+            t.lines().find_map(|l| l.trim().strip_prefix(*word)?.split_whitespace().next().map(str::to_owned))
+        };
+        assert_eq!(number(&blocks), number(&text("zdb-bcc.txt")), "{name} {word}");
+    }
+}
+
+#[test]
+fn single() {
+    compare("single", "tank", "manifest.jsonl");
+}
+#[test]
+fn grown() {
+    compare("grown", "gr", "manifest.jsonl");
+}
+#[test]
+fn deep() {
+    compare("deep", "dp", "manifest.jsonl");
+}
+#[test]
+fn gang() {
+    compare("gang", "g", "manifest.jsonl");
+}
+#[test]
+fn names() {
+    compare("names", "nm", "manifest.jsonl");
+}
+#[test]
+fn zil_left_alone() {
+    compare("zil", "zil", "before.jsonl");
+}
+#[test]
+fn stripe_of_mirrors() {
+    compare("stripe", "s", "manifest.jsonl");
+}
+#[test]
+fn raidz() {
+    compare("raidz1", "z1", "manifest.jsonl");
+}
+#[test]
+fn removed_devices() {
+    compare("removed", "rm", "manifest.jsonl");
+}
+#[test]
+fn version_28() {
+    compare("legacy28", "old", "manifest.jsonl");
+}
