@@ -37,7 +37,7 @@ pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
     let rest = &args[1..];
     match command.as_str() {
-        "create" => create(&parse(rest, "fnddo:O:m:R:t:", &[("size", true, 'z')], "create")?),
+        "create" => create(&parse(rest, "fndo:O:m:R:t:", &[("size", true, 'z')], "create")?),
         "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
         "import" => import(&parse(rest, "aDd:fmNno:R:lsFX", &[], "import")?),
         "export" => export(&parse(rest, "af", &[], "export")?),

@@ -99,6 +99,8 @@ impl Client {
         let mut child = Command::new(&self.program)
             .args(["daemon", "run"])
             .args(&self.args)
+            .env("WEIR_RUNTIME_DIR", self.paths.runtime())
+            .env("WEIR_STATE_DIR", self.paths.state())
             .stdin(Stdio::null())
             .stdout(copy()?)
             .stderr(copy()?)

@@ -15,14 +15,13 @@ use dsl::props::PropValue;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use ondisk::label::{DeviceLabel, PoolState};
 use rt::Rt;
-use rt::sync::Semaphore;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Pool, PoolSpec, check_pool_name};
 use vdev::labels::{clear_labels, read_labels};
 
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::files::{self, OnceProps};
 use crate::fs_ops::parse_fs_props;
-use crate::mounts::{self, MountPoint, Mounts, make_dirs, remove_dirs};
+use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::pool_props::{self, Wanted, When};
 use crate::proto::{Created, PoolCreate};
 use crate::server::{Daemon, Running};
@@ -299,14 +298,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             return Err(e);
         }
     };
-    let engine = Rc::new(PoolEngine {
-        pool: pool.clone(),
-        altroot: plan.altroot,
-        mounts: Mounts::default(),
-        load_guid: rt.new_guid().0,
-        props: Default::default(),
-        admin: Semaphore::new(1),
-    });
+    let engine = PoolEngine::new(pool.clone(), plan.altroot, pool_props::Stored::new());
     let stored = Wanted { stored: plan.wanted.stored.clone(), ..Wanted::default() };
     let mut result = engine.set_pool_props(stored).await;
     if result.is_ok() && plan.mount_at.is_some() {
@@ -332,6 +324,13 @@ impl Daemon {
         self.pool_create_inner(request).map_err(|e| e.at(format!("cannot create '{name}'")))
     }
 
+    /// The running pool that has this file or device.
+    fn pool_using(&self, path: &str) -> Option<String> {
+        let running = self.all_running();
+        let known = self.remembered().into_iter().filter(|k| running.iter().any(|r| r.guid == k.guid));
+        known.into_iter().find(|k| k.devices.iter().any(|d| same_file(Path::new(d), Path::new(path)))).map(|k| k.name)
+    }
+
     fn pool_create_inner(&self, request: PoolCreate) -> Result<Created> {
         let plan = Plan::of(request)?;
         let name = plan.request.name.clone();
@@ -341,6 +340,9 @@ impl Daemon {
         }
         let mut made = Made::default();
         for path in &plan.request.devices {
+            if let Some(pool) = self.pool_using(path) {
+                return Err(Error::new(ErrorKind::Busy, format!("'{path}' is part of active pool '{pool}'")));
+            }
             if std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
                 check_foreign(path, plan.request.force)?;
             }

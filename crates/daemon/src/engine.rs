@@ -33,6 +33,15 @@ pub struct PoolEngine {
     pub admin: Semaphore,
 }
 
+impl PoolEngine {
+    /// A pool that was just created or imported; `props` are those in its MOS.
+    pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool_props::Stored) -> Rc<PoolEngine> {
+        let load_guid = pool.rt().new_guid().0;
+        let (mounts, props) = (Mounts::default(), RefCell::new(props));
+        Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, admin: Semaphore::new(1) })
+    }
+}
+
 struct PerThread {
     pool: Option<Rc<PoolEngine>>,
     stop: Option<oneshot::Sender<()>>,

@@ -273,7 +273,7 @@ impl PoolEngine {
             let place = self.own_mount_dir(&*dsl.find_dir(name)?);
             if let Err(e) = dsl.destroy_fs(name).await {
                 let left: Vec<(String, bool)> =
-                    unmounted.iter().filter(|(n, _)| names[i..].contains(n)).cloned().collect();
+                    unmounted.iter().filter(|(n, _)| !names[..i].contains(n)).cloned().collect();
                 self.mount_again(&left).await;
                 return Err(e);
             }
@@ -282,6 +282,9 @@ impl PoolEngine {
             }
             progress.step();
         }
+        // Others that were mounted within those that are gone.
+        let others: Vec<(String, bool)> = unmounted.into_iter().filter(|(n, _)| !names.contains(n)).collect();
+        self.mount_again(&others).await;
         Ok(names)
     }
 
@@ -418,21 +421,21 @@ impl PoolEngine {
                 "it is the root of a pool: a pool is renamed by importing it under another name",
             ));
         }
-        let mut created = Vec::new();
-        if parents && let Some((parent, _)) = to.rsplit_once('/') {
-            let mut at = String::new();
-            for part in parent.split('/') {
-                at = if at.is_empty() { part.to_string() } else { format!("{at}/{part}") };
-                if dsl.find(&at).is_err() {
-                    dsl.create_fs(&at, Vec::new(), files::init_root(self.pool.rt(), OnceProps::default())).await?;
-                    created.push(at.clone());
-                }
-            }
-        }
+        let mut created: Vec<String> = Vec::new();
         let names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
         let dir = ds.dir().clone();
         let old_place = self.mount_point(&dir);
         let renamed = async {
+            if parents && let Some((parent, _)) = to.rsplit_once('/') {
+                let ends = parent.match_indices('/').map(|(i, _)| i).chain([parent.len()]);
+                for above in ends.map(|i| &parent[..i]) {
+                    if dsl.find(above).is_err() {
+                        let init = files::init_root(self.pool.rt(), OnceProps::default());
+                        dsl.create_fs(above, Vec::new(), init).await?;
+                        created.push(above.to_string());
+                    }
+                }
+            }
             // With -u mounts stay where they are, under the new name.
             let unmounted = if no_remount { Vec::new() } else { self.unmount_these(&names, force).await? };
             if let Err(e) = dsl.rename(&from, to).await {
@@ -466,9 +469,17 @@ impl PoolEngine {
                 errors.extend(self.mount(&parent, false).await.err());
             }
         }
-        let moved: Vec<(String, bool)> =
-            unmounted.into_iter().map(|(n, ro)| (format!("{to}{}", &n[from.len()..]), ro)).collect();
-        errors.extend(self.mount_again(&moved).await);
+        let new_name = |n: String| match n.strip_prefix(&from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+            _ => n,
+        };
+        let moved = unmounted.into_iter().map(|(n, readonly)| (new_name(n), readonly));
+        for (name, readonly) in moved {
+            let ds = dsl.find(&name)?;
+            if matches!(self.mount_point(ds.dir()), MountPoint::Path(_)) {
+                errors.extend(self.mount(&ds, readonly).await.err());
+            }
+        }
         match errors.into_iter().next() {
             Some(e) => Err(e.at("it has its new name")),
             None => Ok(()),
@@ -490,17 +501,7 @@ impl PoolEngine {
         if self.mounts.path_of(&name).is_none() {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
-        let names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
-        // Children that are mounted below it would keep it busy.
-        let path = self.mounts.path_of(&name).unwrap_or_default();
-        let inner: Vec<String> = self
-            .mounts
-            .list()
-            .into_iter()
-            .filter(|(n, p)| names.contains(n) || p.starts_with(&path))
-            .map(|(n, _)| n)
-            .collect();
-        self.unmount_these(&inner, force).await.map(|_| ())
+        self.unmount_these(&[name], force).await.map(|_| ())
     }
 }
 

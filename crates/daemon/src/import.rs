@@ -13,12 +13,11 @@ use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use rt::Rt;
-use rt::sync::Semaphore;
 use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState};
 
 use crate::create::{open_device, stored_props};
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
-use crate::mounts::{Mounts, remove_dir};
+use crate::mounts::remove_dir;
 use crate::pool_props::{Wanted, When};
 use crate::proto::{Candidate, Imported, PoolImport, Search, VdevView};
 use crate::server::{Daemon, Running};
@@ -205,8 +204,17 @@ struct Job {
     mount: bool,
 }
 
-/// On the engine thread: what the import has to say.
-async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<(String, Vec<String>)> {
+/// An import that succeeded.
+struct Outcome {
+    name: String,
+    /// What it has to say.
+    notices: Vec<String>,
+    /// What could not be mounted.
+    failures: Vec<String>,
+}
+
+/// The import, on the engine thread.
+async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcome> {
     let mut devices = Vec::new();
     for path in &job.devices {
         devices.push(open_device(&rt, path, !job.opts.readonly)?.0);
@@ -215,24 +223,21 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<(Strin
     let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
     let pool = Pool::import(rt.clone(), candidate, job.opts, job.engine).await?;
     let props = stored_props(&pool).await?;
-    let engine = Rc::new(PoolEngine {
-        pool: pool.clone(),
-        altroot: job.altroot,
-        mounts: Mounts::default(),
-        load_guid: rt.new_guid().0,
-        props: props.into(),
-        admin: Semaphore::new(1),
-    });
-    set_current(engine.clone());
-    let mut notices = pool.notices();
-    if !pool.is_readonly() && job.wanted != Wanted::default() {
-        engine.set_pool_props(job.wanted).await?;
+    let engine = PoolEngine::new(pool.clone(), job.altroot, props);
+    if !pool.is_readonly()
+        && job.wanted != Wanted::default()
+        && let Err(e) = engine.set_pool_props(job.wanted).await
+    {
+        pool.export().await?;
+        return Err(e);
     }
+    set_current(engine.clone());
+    let mut failures = Vec::new();
     if job.mount {
         let _admin = engine.admin.acquire(1).await;
-        notices.extend(engine.mount_all(&progress).await.iter().map(|e| e.to_string()));
+        failures.extend(engine.mount_all(&progress).await.iter().map(|e| e.to_string()));
     }
-    Ok((pool.name(), notices))
+    Ok(Outcome { name: pool.name(), notices: pool.notices(), failures })
 }
 
 impl Daemon {
@@ -291,9 +296,10 @@ impl Daemon {
         for f in found {
             let name = f.candidate.name.clone();
             match self.import_found(&f, &request, &wanted, progress) {
-                Ok((name, notices)) => {
-                    out.pools.push(name);
-                    out.notices.extend(notices);
+                Ok(done) => {
+                    out.pools.push(done.name);
+                    out.notices.extend(done.notices);
+                    out.failures.extend(done.failures);
                 }
                 Err(e) if request.pool.is_some() => return Err(cannot_import(&name, e)),
                 Err(e) => out.failures.push(cannot_import(&name, e).to_string()),
@@ -308,7 +314,7 @@ impl Daemon {
         request: &PoolImport,
         wanted: &Wanted,
         progress: &Arc<Progress>,
-    ) -> Result<(String, Vec<String>)> {
+    ) -> Result<Outcome> {
         let name = request.new_name.clone().unwrap_or_else(|| f.candidate.name.clone());
         if self.running(&name).is_some() {
             return Err(Error::new(ErrorKind::Exists, "a pool with that name is already imported: give it a new name"));
@@ -341,7 +347,7 @@ impl Daemon {
         mut wanted: Wanted,
         mount: bool,
         progress: &Arc<Progress>,
-    ) -> Result<(String, Vec<String>)> {
+    ) -> Result<Outcome> {
         let readonly = opts.readonly;
         // What decides about the import itself is not stored.
         (wanted.readonly, wanted.altroot) = (false, None);
@@ -356,15 +362,16 @@ impl Daemon {
         };
         let thread = EngineThread::start()?;
         let progress = progress.clone();
-        let (name, notices) = thread
+        let done = thread
             .call(move |rt| {
                 let rt = rt.clone();
                 async move { import_here(rt, job, progress).await }
             })
             .wait()??;
+        let name = done.name.clone();
         let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly };
-        self.add_running(Arc::new(Running::new(name.clone(), guid, thread)), known)?;
-        Ok((name, notices))
+        self.add_running(Arc::new(Running::new(name, guid, thread)), known)?;
+        Ok(done)
     }
 
     /// At the start of the daemon: imports what was imported when the last one ended. The sentences say what could not be.
@@ -389,7 +396,7 @@ impl Daemon {
                 self.import_devices(pool.guid, devices, opts, pool.altroot.clone(), wanted, true, &progress)
             };
             match result {
-                Ok((_, notices)) => failures.extend(notices),
+                Ok(done) => failures.extend(done.notices.into_iter().chain(done.failures)),
                 Err(e) => failures.push(cannot_import(&pool.name, e).to_string()),
             }
         }

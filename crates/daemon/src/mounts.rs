@@ -348,6 +348,7 @@ impl PoolEngine {
         let front_end = front_end();
         front_end.usable()?;
         let flags = self.flags_of(ds, readonly);
+        clear_dead_mounts(&path).await?;
         let place = path.clone();
         let (made, empty) = host::blocking(move || make_dirs(&place).map(|made| (made, is_empty(&place)))).await??;
         if ds.dir().prop("overlay").0.num() == 0 && !empty {
@@ -392,16 +393,21 @@ impl PoolEngine {
         let gone = self.mounts.0.borrow_mut().remove(name);
         if let Some(m) = gone {
             drop(m.front);
-            files::close(m.zfs).await.map_err(|e| e.at(format!("unmounting '{name}'")))?;
+            match files::close(m.zfs).await {
+                // Nothing can be written to a suspended pool; that must not keep its mounts.
+                Err(e) if self.pool.txg().ended().is_some() => eprintln!("unmounting '{name}': {e}"),
+                other => other.map_err(|e| e.at(format!("unmounting '{name}'")))?,
+            }
         }
         Ok(())
     }
 
-    /// Unmounts these file systems as far as they are mounted, children first; gives those that were, in the order to mount them again. If one cannot be unmounted,
-    /// those that were are mounted again.
+    /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted within them, the innermost first; gives those that were, in the order to
+    /// mount them again. If one cannot be unmounted, those that were are mounted again.
     pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, bool)>> {
         let mut todo = self.mounts.list();
-        todo.retain(|(n, _)| names.contains(n));
+        let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
+        todo.retain(|(_, p)| places.iter().any(|place| p.starts_with(place)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
         let mut done: Vec<(String, bool)> = Vec::new();
         for (name, _) in todo {
@@ -446,14 +452,35 @@ impl PoolEngine {
         }
     }
 
-    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take them.
+    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take them: what the kernel itself looks after.
     pub fn refresh_mount(&self, ds: &Dataset) -> bool {
         let mounts = self.mounts.0.borrow();
         let Some(m) = mounts.get(&ds.name()) else { return true };
         let flags = self.flags_of(ds, m.readonly);
         files::refresh(&m.zfs, ds, flags.readonly);
-        flags == m.flags
+        let (new, old) = (&flags, &m.flags);
+        let same = (new.exec, new.setuid, new.devices) == (old.exec, old.setuid, old.devices);
+        // Writing to what the kernel holds for read-only needs a new mount; the other way round the file system refuses.
+        same && (new.readonly || !old.readonly)
     }
+}
+
+/// Error number of a path below a FUSE mount whose server is gone (`ENOTCONN`).
+const NOT_CONNECTED: i32 = 107;
+
+/// Takes away mounts on the way to `path` that a daemon left when it was killed.
+async fn clear_dead_mounts(path: &Path) -> Result<()> {
+    let place = path.to_path_buf();
+    let dead = host::blocking(move || {
+        let is_dead = |p: &&Path| std::fs::metadata(p).is_err_and(|e| e.raw_os_error() == Some(NOT_CONNECTED));
+        place.ancestors().filter(is_dead).map(Path::to_path_buf).collect::<Vec<_>>()
+    });
+    // The outermost takes those within it along.
+    if let Some(outermost) = dead.await?.last() {
+        let by = if host::effective_uid() == 0 { host::MountedBy::Us } else { host::MountedBy::Helper };
+        host::fuse_unmount(outermost, by, true, false).await?;
+    }
+    Ok(())
 }
 
 /// Removes a folder if it is empty.

@@ -115,6 +115,14 @@ impl Paths {
     pub fn tunables_file(&self) -> PathBuf {
         self.state.join("tunables.conf")
     }
+    /// The runtime folder.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+    /// The state folder.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
     /// The user whose daemon it is.
     pub fn uid(&self) -> u32 {
         self.uid

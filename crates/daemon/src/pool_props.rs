@@ -212,7 +212,10 @@ impl Wanted {
                 ));
             }
             _ => {
-                return Err(Error::new(ErrorKind::ReadOnly, format!("property '{name}' is computed and cannot be set")));
+                return Err(Error::new(
+                    ErrorKind::ReadOnly,
+                    format!("property '{name}' is computed and cannot be set"),
+                ));
             }
         }
         Ok(())

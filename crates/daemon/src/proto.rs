@@ -218,7 +218,7 @@ pub struct Imported {
     pub pools: Vec<String>,
     /// What the imports had to say, one sentence each.
     pub notices: Vec<String>,
-    /// Pools of `-a` that could not be imported, one sentence each.
+    /// File systems that could not be mounted and pools of `-a` that could not be imported, one sentence each.
     pub failures: Vec<String>,
 }
 

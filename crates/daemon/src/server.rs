@@ -158,6 +158,7 @@ impl Daemon {
                 return;
             }
         };
+        let ends = matches!(request, Request::Stop { .. });
         let progress = Progress::new();
         let (daemon, shared) = (self.clone(), progress.clone());
         let (tell, told) = mpsc::channel();
@@ -185,6 +186,10 @@ impl Daemon {
             }
         };
         let _ = proto::send(&mut stream, &reply);
+        if ends && matches!(reply, Reply::Done(_)) {
+            // Not before the answer is on its way.
+            host::terminate_self();
+        }
     }
 
     fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>) -> Result<Value> {
@@ -451,7 +456,10 @@ impl Daemon {
                     guid: running.guid,
                     state: "SUSPENDED".into(),
                     status: Some(format!("The pool's engine has stopped: {e}. The log has more.")),
-                    action: Some("Run 'weir daemon stop -f' and import the pool again.".into()),
+                    action: Some(
+                        "Run 'weir daemon stop -f'; the next command starts a daemon that imports the pool again."
+                            .into(),
+                    ),
                     ..PoolView::default()
                 }),
             }
@@ -554,7 +562,6 @@ impl Daemon {
                 }
             }
         }
-        host::terminate_self();
         Ok(())
     }
 

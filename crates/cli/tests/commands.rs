@@ -1,0 +1,438 @@
+//! The program from outside: real command lines, a real daemon, pools on sparse files.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use host::TempDir;
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// A user's world: a scratch folder with a runtime and a state folder of its own.
+struct World {
+    dir: TempDir,
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl World {
+    fn new(tag: &str) -> World {
+        World { dir: TempDir::new(tag).unwrap() }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut c = Command::new(program);
+        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
+        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
+        c
+    }
+
+    fn say(&self, args: &[&str]) -> Said {
+        said(self.command(WEIR).args(args).output().unwrap())
+    }
+
+    /// Runs a line that must succeed; its output.
+    fn ok(&self, line: &str) -> String {
+        let s = self.say(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    /// Runs a line that must fail with this code and say this.
+    fn fails(&self, line: &str, code: i32, what: &str) {
+        let s = self.say(&line.split_whitespace().collect::<Vec<_>>());
+        assert!(s.code == code && s.err.contains(what), "weir {line}: code {}, {}{}", s.code, s.out, s.err);
+        if code == 1 {
+            assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
+        }
+    }
+
+    fn files(&self) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.retain(|n| n != "run" && n != "state");
+        names.sort();
+        names
+    }
+
+    fn pool(&self) {
+        self.ok("zpool create -O mountpoint=none --size 128M tank a.img b.img");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.command(WEIR).args(["daemon", "stop", "-f"]).output();
+    }
+}
+
+fn said(o: Output) -> Said {
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+}
+
+fn can_mount(test: &str) -> bool {
+    let usable = daemon::mounts::usable();
+    if let Err(e) = &usable {
+        eprintln!("NOT RUN: {test}: {e}");
+    }
+    usable.is_ok()
+}
+
+/// Debian's zdb on the pool's files, if it is installed.
+fn judge(w: &World, pool: &str) {
+    match Command::new("zdb").args(["-e", "-p"]).arg(w.dir.path()).args(["-bcc", pool]).output() {
+        Ok(o) => assert!(o.status.success(), "zdb: {}", String::from_utf8_lossy(&o.stdout)),
+        Err(_) => eprintln!("NOT RUN: zdb is not installed"),
+    }
+}
+
+#[test]
+fn a_pool_lives_through_export_and_import() {
+    let w = World::new("cli-life");
+    assert_eq!(w.ok("zpool list"), "no pools available\n");
+    w.pool();
+    let list = w.ok("zpool list -H -o name,health,altroot");
+    assert_eq!(list, "tank\tONLINE\t-\n");
+    let status = w.ok("zpool status");
+    assert!(status.starts_with("  pool: tank\n state: ONLINE\nconfig:\n\n\tNAME"), "{status}");
+    assert!(status.contains("a.img  ONLINE       0     0     0\n"), "{status}");
+    assert_eq!(w.ok("zpool status -x"), "all pools are healthy\n");
+    let header = w.ok("zpool list").lines().next().unwrap().to_string();
+    assert_eq!(header, "NAME   SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT");
+    w.ok("zpool set comment=ours tank");
+    w.ok("zpool set failmode=continue tank");
+    w.ok("zpool sync");
+    w.ok("zpool export tank");
+    assert_eq!(w.ok("zpool list -H"), "");
+    judge(&w, "tank");
+    let found = w.ok("zpool import -d .");
+    assert!(found.contains("   pool: tank\n") && found.contains("  state: ONLINE\n"), "{found}");
+    let id = found.lines().find_map(|l| l.trim().strip_prefix("id: ")).unwrap().to_string();
+    w.ok(&format!("zpool import -d a.img -d b.img {id} lake"));
+    assert_eq!(w.ok("zpool get -H -o value comment,failmode,guid lake"), format!("ours\ncontinue\n{id}\n"));
+    // Paths are remembered: no -d is needed.
+    w.ok("zpool export -a");
+    w.ok("zpool import -o readonly=on lake tank");
+    assert_eq!(w.ok("zpool get -H -o value readonly tank"), "on\n");
+    w.fails("zfs create tank/x", 1, "read-only");
+    w.ok("zpool export tank");
+    // Nothing was written, not even the name.
+    w.ok("zpool import lake tank");
+    w.ok("zpool destroy tank");
+    assert_eq!(w.ok("zpool import -d ."), "no pools available to import\n");
+    assert!(w.ok("zpool import -D -d .").contains("(DESTROYED)"));
+    w.ok("zpool import -D -f -d . tank");
+    judge_after_export(&w);
+}
+
+fn judge_after_export(w: &World) {
+    w.ok("zpool export -a");
+    judge(w, "tank");
+}
+
+#[test]
+fn a_creation_that_fails_leaves_nothing() {
+    let w = World::new("cli-fail");
+    std::fs::write(w.path("small.img"), vec![0; 1 << 20]).unwrap();
+    host::create_sparse(w.path("other.img"), 128 << 20).unwrap();
+    w.ok("zpool create -O mountpoint=none other other.img");
+    w.ok("zpool export other");
+    std::fs::create_dir(w.path("full")).unwrap();
+    std::fs::write(w.path("full/x"), b"x").unwrap();
+    let before = w.files();
+    let label = || std::fs::read(w.path("other.img")).unwrap();
+    let old = label();
+    let at = w.path("mnt");
+    for (line, code, what) in [
+        ("zpool create", 2, "missing pool name"),
+        ("zpool create tank", 2, "missing vdev"),
+        ("zpool create -x tank a.img", 2, "invalid option 'x'"),
+        ("zpool create -o ashift tank a.img", 2, "missing '='"),
+        ("zpool create --size huge tank a.img", 2, "--size"),
+        ("zpool create 1tank a.img", 1, "does not begin with a letter"),
+        ("zpool create mirror1 a.img", 1, "reserved"),
+        ("zpool create tank a.img", 1, "does not exist"),
+        ("zpool create tank mirror a.img b.img", 1, "'mirror'"),
+        ("zpool create tank raidz2 a.img b.img", 1, "'raidz2'"),
+        ("zpool create --size 128M tank a.img log b.img", 1, "'log'"),
+        ("zpool create --size 1M tank a.img", 1, "at least 64M"),
+        ("zpool create -O mountpoint=none --size 128M tank a.img small.img", 1, "too small"),
+        ("zpool create -O mountpoint=none --size 128M tank a.img ./a.img", 1, "named twice"),
+        ("zpool create -O mountpoint=none --size 128M tank a.img other.img", 1, "exported pool 'other'"),
+        ("zpool create -O mountpoint=none --size 128M tank a.img full", 1, "neither a file nor a block device"),
+        ("zpool create -O recordsize=3K --size 128M tank a.img", 1, "recordsize"),
+        ("zpool create -O nonsense=1 --size 128M tank a.img", 1, "'nonsense'"),
+        ("zpool create -o ashift=3 --size 128M tank a.img", 1, "ashift"),
+        ("zpool create -o feature@draid=enabled --size 128M tank a.img", 1, "draid"),
+        ("zpool create -m relative --size 128M tank a.img", 1, "mount point"),
+    ] {
+        w.fails(line, code, what);
+        assert_eq!(w.files(), before, "{line}");
+    }
+    assert!(label() == old, "the label of the other pool is as it was");
+    if can_mount("mount points at creation") {
+        let full = w.path("full");
+        w.fails(&format!("zpool create -m {full} --size 128M tank a.img"), 1, "not empty");
+        w.fails(&format!("zpool create -m {full}/x/y --size 128M tank a.img"), 1, "cannot create 'tank'");
+        assert_eq!(w.files(), before);
+        let n = w.ok(&format!("zpool create -n -m {at} --size 128M tank a.img"));
+        assert!(n.starts_with("would create 'tank' with the following layout:\n\n\ttank\n\t  /"), "{n}");
+        assert_eq!(w.files(), before);
+    }
+    w.ok("zpool create -f -O mountpoint=none tank other.img");
+    w.fails("zpool create -f -O mountpoint=none lake other.img", 1, "active pool 'tank'");
+    w.fails("zpool create -O mountpoint=none --size 128M tank a.img", 1, "already exists");
+    w.fails("zpool labelclear other.img", 1, "other.img");
+    w.ok("zpool export tank");
+    w.fails("zpool labelclear other.img", 1, "exported pool 'tank'");
+    w.ok("zpool labelclear -f other.img");
+    w.fails("zpool labelclear other.img", 1, "no label");
+    w.fails("zpool import -d . tank", 1, "no such pool");
+}
+
+#[test]
+fn datasets_are_made_changed_and_removed() {
+    let w = World::new("cli-fs");
+    w.pool();
+    w.ok("zfs create -o compression=lz4 -o org.weir:note=hello tank/a");
+    w.ok("zfs create -p tank/a/b/c");
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/a\ntank/a/b\ntank/a/b/c\n");
+    assert_eq!(w.ok("zfs list -H -o name -d 1 tank/a"), "tank/a\ntank/a/b\n");
+    assert_eq!(w.ok("zfs list -H -o name,mountpoint -S name -r tank/a/b"), "tank/a/b/c\tnone\ntank/a/b\tnone\n");
+    let get = w.ok("zfs get compression,org.weir:note,quota tank/a/b");
+    let want = "NAME      PROPERTY       VALUE  SOURCE\ntank/a/b  compression    lz4    inherited from tank/a\ntank/a/b  org.weir:note  hello  inherited from tank/a\ntank/a/b  quota          none   default\n";
+    assert_eq!(get, want);
+    w.ok("zfs set recordsize=16K quota=50M tank/a");
+    assert_eq!(w.ok("zfs get -Hp -o value recordsize,quota tank/a"), "16384\n52428800\n");
+    assert_eq!(w.ok("zfs get -r -s local -H -o name,property recordsize tank"), "tank/a\trecordsize\n");
+    w.ok("zfs inherit recordsize tank/a");
+    assert_eq!(w.ok("zfs get -H -o value,source recordsize tank/a"), "128K\tdefault\n");
+    w.ok("zfs rename tank/a/b tank/z");
+    w.ok("zfs rename -p tank/z/c tank/new/place/c");
+    assert_eq!(w.ok("zfs list -H -o name -r tank/new"), "tank/new\ntank/new/place\ntank/new/place/c\n");
+    assert_eq!(
+        w.ok("zfs destroy -nvr tank/new"),
+        "would destroy tank/new/place/c\nwould destroy tank/new/place\nwould destroy tank/new\n"
+    );
+    for (line, code, what) in [
+        ("zfs destroy tank/new", 1, "use -r"),
+        ("zfs destroy tank", 1, "zpool destroy"),
+        ("zfs create tank/a", 1, "already exists"),
+        ("zfs create nope/a", 1, "no such pool"),
+        ("zfs create tank/x/y", 1, "-p"),
+        ("zfs create tank/b@d", 1, "cannot create"),
+        ("zfs create -V 1G tank/vol", 1, "volumes"),
+        ("zfs set used=1 tank", 1, "cannot be set"),
+        ("zfs set compression=best tank", 1, "compression"),
+        ("zfs set compression tank", 2, "missing property=value"),
+        ("zfs get nonsense tank", 2, "nonsense"),
+        ("zfs get all tank/nope", 1, "does not exist"),
+        ("zfs list nope", 1, "does not exist"),
+        ("zfs rename tank/a lake/a", 1, "same pool"),
+        ("zfs rename tank/a tank/z", 1, "already exists"),
+        ("zfs rename tank/z tank/z/a", 1, "cannot rename"),
+        ("zfs mount tank/a", 1, "no mountpoint"),
+        ("zfs unmount tank/a", 1, "not currently mounted"),
+        ("zfs snapshot tank@x", 1, "not something that weir does yet"),
+        ("zfs nonsense", 2, "unrecognized command 'nonsense'"),
+        ("zpool set size=1G tank", 1, "computed"),
+        ("zpool status nope", 1, "no such pool"),
+        ("zpool export nope", 1, "no such pool"),
+    ] {
+        w.fails(line, code, what);
+    }
+    w.ok("zfs destroy -r tank/new");
+    w.ok("zfs destroy tank/z");
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/a\n");
+    let json: serde_json::Value = serde_json::from_str(&w.ok("zfs list -j -p -o name,used tank/a")).unwrap();
+    assert!(json["datasets"]["tank/a"]["properties"]["used"]["value"].as_str().unwrap().parse::<u64>().unwrap() > 0);
+    let json: serde_json::Value = serde_json::from_str(&w.ok("zpool status -j")).unwrap();
+    assert_eq!(json["pools"]["tank"]["state"], "ONLINE");
+    judge_after_export(&w);
+}
+
+#[test]
+fn names_of_the_program_are_commands() {
+    let w = World::new("cli-links");
+    for name in ["zpool", "zfs"] {
+        std::os::unix::fs::symlink(WEIR, w.path(name)).unwrap();
+    }
+    let zpool = |args: &[&str]| said(w.command(w.path("zpool")).args(args).output().unwrap());
+    assert_eq!(zpool(&["create", "-O", "mountpoint=none", "--size", "128M", "tank", "a.img"]).code, 0);
+    let zfs = said(w.command(w.path("zfs")).args(["list", "-H", "-o", "name"]).output().unwrap());
+    assert_eq!((zfs.code, zfs.out.as_str()), (0, "tank\n"));
+    assert_eq!(zpool(&[]).code, 2);
+    assert!(w.ok("version").starts_with("weir "));
+    assert!(w.ok("help zfs create").contains("-o  a property"));
+    w.fails("nonsense", 2, "is not a command");
+}
+
+#[test]
+fn pools_come_back_with_the_next_daemon() {
+    let w = World::new("cli-again");
+    w.pool();
+    w.ok("zfs create tank/kept");
+    let pid = || w.ok("daemon status").split_whitespace().nth(1).unwrap().to_string();
+    let first = pid();
+    w.ok("daemon stop");
+    assert_eq!(w.say(&["daemon", "status"]).code, 1);
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/kept\n");
+    let second = pid();
+    assert_ne!(first, second);
+    assert!(Command::new("kill").args(["-9", &second]).status().unwrap().success());
+    while Path::new(&format!("/proc/{second}")).exists()
+        && !std::fs::read_to_string(format!("/proc/{second}/stat")).is_ok_and(|s| s.contains(") Z"))
+    {
+        std::thread::yield_now();
+    }
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/kept\n");
+    // A daemon elsewhere with the same state is refused, and one for devices in use as well.
+    let other = said(w.command(WEIR).env("WEIR_RUNTIME_DIR", w.path("run2")).args(["zpool", "list"]).output().unwrap());
+    assert!(other.code == 1 && other.err.contains("another daemon"), "{}{}", other.out, other.err);
+    let foreign = |args: &[&str]| {
+        let mut c = w.command(WEIR);
+        c.env("WEIR_RUNTIME_DIR", w.path("run3")).env("WEIR_STATE_DIR", w.path("state3")).args(args);
+        said(c.output().unwrap())
+    };
+    let s = foreign(&["zpool", "import", "-f", "-d", ".", "tank"]);
+    assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
+    assert_eq!(foreign(&["daemon", "stop"]).code, 0);
+}
+
+#[test]
+fn tunables_reach_the_daemon() {
+    let w = World::new("cli-tune");
+    w.fails("daemon start -o nonsense=1", 1, "nonsense");
+    w.ok("daemon start -o zfs_arc_max=64M -o zfs_dirty_data_max=32M");
+    let status = w.ok("daemon status");
+    assert!(status.contains("zfs_arc_max=67108864") && status.contains("zfs_dirty_data_max=33554432"), "{status}");
+    w.fails("daemon start -o zfs_arc_max=128M", 1, "runs already");
+    w.ok("daemon stop");
+    assert_eq!(w.ok("daemon stop"), "no daemon is running\n");
+}
+
+#[test]
+fn file_systems_are_mounted_and_moved() {
+    if !can_mount("mounting") {
+        return;
+    }
+    let w = World::new("cli-mount");
+    let at = w.path("tank");
+    w.ok(&format!("zpool create -m {at} -O compression=lz4 --size 128M tank a.img"));
+    std::fs::write(w.path("tank/hello"), b"hello").unwrap();
+    assert_eq!(std::fs::metadata(&at).unwrap().uid(), host::effective_uid());
+    w.ok("zfs create tank/a");
+    w.ok("zfs create tank/a/b");
+    std::fs::write(w.path("tank/a/b/deep"), b"deep").unwrap();
+    assert_eq!(w.ok("zfs get -H -o value mounted tank/a/b"), "yes\n");
+    assert_eq!(w.ok(&format!("zfs list -H -o name {at}/a")), "tank/a\n");
+    let elsewhere = w.path("elsewhere");
+    w.ok(&format!("zfs set mountpoint={elsewhere} tank/a"));
+    assert_eq!(std::fs::read(w.path("elsewhere/b/deep")).unwrap(), b"deep");
+    w.ok("zfs rename tank/a/b tank/c");
+    assert_eq!(std::fs::read(w.path("tank/c/deep")).unwrap(), b"deep");
+    w.ok("zfs set readonly=on tank/c");
+    assert!(std::fs::write(w.path("tank/c/more"), b"x").is_err());
+    w.ok("zfs inherit readonly tank/c");
+    std::fs::write(w.path("tank/c/more"), b"x").unwrap();
+    // What is in use stays, and so does everything else.
+    let held = std::fs::File::open(w.path("tank/c/deep")).unwrap();
+    w.fails("zfs unmount tank/c", 1, "in use");
+    w.fails("zpool export tank", 1, "in use");
+    w.fails("daemon stop", 1, "in use");
+    assert_eq!(w.ok("zfs mount").lines().count(), 3);
+    drop(held);
+    w.ok(&format!("zfs unmount {at}/c"));
+    assert_eq!(w.ok("zfs get -H -o value mounted tank/c"), "no\n");
+    w.ok("zfs mount -a");
+    w.ok("zfs set canmount=off tank/c");
+    assert_eq!(w.ok("zfs get -H -o value mounted tank/c"), "no\n");
+    w.ok("zfs set canmount=on tank/c");
+    w.ok("zpool export tank");
+    assert!(!Path::new(&at).join("hello").exists());
+    judge(&w, "tank");
+    let root = w.path("root");
+    w.ok(&format!("zpool import -d . -R {root} tank"));
+    assert_eq!(std::fs::read(format!("{root}{at}/hello")).unwrap(), b"hello");
+    assert_eq!(w.ok("zpool get -H -o value,source altroot tank"), format!("{root}\tlocal\n"));
+    w.ok("zfs destroy -r tank/c");
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . -N tank");
+    assert_eq!(w.ok("zfs mount"), "");
+    w.ok("zfs mount tank");
+    assert_eq!(std::fs::read(w.path("tank/hello")).unwrap(), b"hello");
+    w.ok("zpool destroy tank");
+}
+
+#[test]
+fn an_ordinary_user_has_a_pool_of_their_own() {
+    let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
+    if host::effective_uid() != 0 || !setpriv || !can_mount("mounting as an ordinary user") {
+        eprintln!("NOT RUN: an ordinary user's pool (needs root and setpriv)");
+        return;
+    }
+    const NOBODY: u32 = 65534;
+    let w = World::new("cli-user");
+    let program = w.dir.join("weir");
+    std::fs::copy(WEIR, &program).unwrap();
+    std::os::unix::fs::chown(w.dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let as_user = |line: &str| {
+        let mut c = w.command("setpriv");
+        c.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        // Neither is set: the socket goes to a folder in /tmp that is closed to others.
+        c.env_remove("WEIR_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR").args(line.split_whitespace());
+        said(c.output().unwrap())
+    };
+    struct Stop<'a>(&'a dyn Fn(&str) -> Said);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            (self.0)("daemon stop -f");
+        }
+    }
+    let _stop = Stop(&as_user);
+    let at = w.path("mnt");
+    let s = as_user(&format!("zpool create -m {at} --size 128M mine a.img"));
+    assert_eq!(s.code, 0, "{}{}", s.out, s.err);
+    let info = std::fs::metadata(PathBuf::from("/tmp/weir-65534")).unwrap();
+    assert_eq!((info.uid(), info.mode() & 0o777), (NOBODY, 0o700));
+    assert_eq!(as_user(&format!("zfs list -H -o name {at}")).out, "mine\n");
+    // Only the user sees into the mount, so the owner is asked for as that user.
+    let mut stat = Command::new("setpriv");
+    stat.args(["--reuid=65534", "--regid=65534", "--clear-groups", "stat", "-c", "%u:%g", &at]);
+    assert_eq!(said(stat.output().unwrap()).out, "65534:65534\n");
+    assert_eq!(as_user("zpool export mine").code, 0);
+    let s = as_user("zpool create --size 128M theirs b.img");
+    assert!(s.code == 1 && s.err.contains("mount point '/theirs'"), "{}{}", s.out, s.err);
+    assert!(!w.dir.join("b.img").exists());
+}
+
+#[test]
+fn the_tour_checks_itself() {
+    let w = World::new("cli-tour");
+    let tree = w.dir.join("tree");
+    std::fs::create_dir_all(tree.join("sub")).unwrap();
+    std::fs::write(tree.join("sub/text"), "the same words ".repeat(10_000)).unwrap();
+    std::os::unix::fs::symlink("text", tree.join("sub/link")).unwrap();
+    let mut ways = vec!["quickstart --dir . --tree tree --no-mount"];
+    if can_mount("the tour with a mount") {
+        ways.push("quickstart --dir . --tree tree");
+    }
+    for line in ways {
+        let out = w.ok(line);
+        assert!(out.contains("compression ratio: ") && out.contains("Distribution"), "{out}");
+        assert!(out.contains("Everything is as it should be"), "{out}");
+        assert_eq!(w.files(), ["tree"]);
+    }
+}
