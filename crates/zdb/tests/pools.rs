@@ -85,10 +85,6 @@ fn gang() {
     compare("gang", "g", "manifest.jsonl");
 }
 #[test]
-fn names() {
-    compare("names", "nm", "manifest.jsonl");
-}
-#[test]
 fn zil_left_alone() {
     compare("zil", "zil", "before.jsonl");
 }
