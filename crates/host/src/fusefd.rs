@@ -13,7 +13,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -131,7 +131,7 @@ pub async fn fuse_unmount(mountpoint: &Path, by: MountedBy, lazy: bool, force: b
     let path = mountpoint.to_owned();
     blocking(move || match by {
         MountedBy::Us => unmount_as_root(&path, lazy, force),
-        MountedBy::Helper => unmount_by_helper(&path, lazy || force),
+        MountedBy::Helper => unmount_by_helper(&path, lazy, force),
     })
     .await?
 }
@@ -284,14 +284,19 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
-    let path: PathBuf = path.to_owned();
+fn unmount_by_helper(path: &Path, lazy: bool, force: bool) -> Result<()> {
+    let connection = if force { device_number(path) } else { None };
     let mut args: Vec<&std::ffi::OsStr> = vec!["-u".as_ref()];
-    if lazy {
+    if lazy || force {
         args.push("-z".as_ref());
     }
     args.extend(["--".as_ref(), path.as_os_str()]);
-    helper(&args, None)
+    helper(&args, None)?;
+    // The helper cannot force; who mounted may cut the connection, where the files for that are mounted.
+    if let Some((_, minor)) = connection.as_deref().and_then(|d| d.split_once(':')) {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    }
+    Ok(())
 }
 
 /// Takes a descriptor that the other end sent beside one byte.
