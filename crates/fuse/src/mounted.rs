@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use base::{Error, Result};
+use base::{Error, Nanos, Result};
 use host::{FuseMount, MountedBy, fuse_mount, fuse_set_readahead, fuse_unmount};
 use rt::Rt;
 
@@ -11,6 +11,9 @@ use crate::handler::Handler;
 use crate::session::{Core, IO_MAX, Session};
 
 pub use crate::session::SessionStats;
+
+/// How long a forced end is waited for.
+const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +63,7 @@ impl Default for MountOpts {
 
 /// A mount. Dropping it does not end it: that is for [`Mounted::unmount`], or for whoever unmounts it by hand.
 pub struct Mounted {
+    rt: Rt,
     core: Rc<Core>,
     mountpoint: PathBuf,
     by: MountedBy,
@@ -92,12 +96,13 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
     let (fd, by) = fuse_mount(&real, how).await?;
     let core = Session::start(rt, fd, handler, opts.writeback)?;
     fuse_set_readahead(&real, opts.readahead_kib).await;
-    Ok(Rc::new(Mounted { core, mountpoint: real, by }))
+    Ok(Rc::new(Mounted { rt: rt.clone(), core, mountpoint: real, by }))
 }
 
 impl Mounted {
     /// Unmounts and waits until every request was dealt with. `lazy`: it vanishes from the tree at once, the session
-    /// ends when nobody uses it any more, and nobody waits for that here. `force`: what is under way fails.
+    /// ends when nobody uses it any more, and nobody waits for that here. `force`: what is under way fails, and whoever
+    /// has files open there gets errors.
     /// `Busy` if it is in use and neither is asked for.
     pub async fn unmount(&self, lazy: bool, force: bool) -> Result<()> {
         if self.core.is_over() {
@@ -105,7 +110,10 @@ impl Mounted {
             return Ok(());
         }
         fuse_unmount(&self.mountpoint, self.by, lazy, force).await?;
-        if !lazy {
+        if force {
+            // Everything fails from now on. Where that could not be brought about it ends as a lazy one does.
+            self.rt.timeout(FORCED_WAIT, self.core.ended()).await;
+        } else if !lazy {
             self.core.ended().await;
         }
         Ok(())

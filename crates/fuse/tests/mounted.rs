@@ -470,6 +470,15 @@ fn mounts_end() {
         .unwrap();
         m.ended().await;
         zfs.unmount().await.unwrap();
+        // By force, with a file open.
+        let zfs2 = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
+        let m = fuse::mount(&rt, zfs2.clone(), &path, none.clone()).await.unwrap();
+        let f = path.join("open");
+        let file = host::blocking(move || File::open(f).unwrap()).await.unwrap();
+        m.unmount(true, true).await.unwrap();
+        assert!(!m.is_alive());
+        assert!(host::blocking(move || file.read_at(&mut [0], 0).is_err()).await.unwrap());
+        zfs2.unmount().await.unwrap();
         // Nothing to mount on.
         let nowhere = fuse::mount(&rt, zfs, &path.join("none"), none).await;
         assert_eq!(nowhere.err().unwrap().kind(), ErrorKind::NotFound);
