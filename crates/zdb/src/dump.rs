@@ -16,7 +16,7 @@ use ondisk::zil::records;
 use ondisk::zpl::{Dirent, S_IFDIR, S_IFMT};
 
 use crate::check::mos;
-use crate::check::space::for_each_entry;
+use crate::check::space::{MAX_OTHER_MAP, for_each_entry};
 use crate::dsl::Dsl;
 use crate::objset::{Object, Objset};
 use crate::pool::PoolReader;
@@ -423,7 +423,7 @@ fn block_tree(o: &Object, out: &mut dyn Write) -> Result<()> {
 fn space_map_entries(o: &Object, shift: u32, limit: u64, out: &mut dyn Write) -> Result<()> {
     let mut i = 0u64;
     let mut fault = Ok(());
-    for_each_entry(o, shift, &mut |e| {
+    for_each_entry(o, shift, MAX_OTHER_MAP, &mut |e| {
         if i < limit && fault.is_ok() {
             fault = io(match e {
                 Entry::Debug { kind, pass, txg } => {

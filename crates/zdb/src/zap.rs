@@ -47,8 +47,14 @@ fn micro_entries(block: &[u8]) -> Result<Vec<ZapEntry>> {
     Ok(out)
 }
 
+/// Tables larger than this (2^26 leaves, billions of entries) are taken for damage: a hostile one need not have blocks of its own.
+const MAX_TABLE_SHIFT: u32 = 26;
+
 /// Each leaf of a fat ZAP once, in order of hash, with its first table index and how many indices name it.
 fn leaf_ids(obj: &Object, block0: &[u8], h: &Header) -> Result<Vec<(u64, u64, u64)>> {
+    if h.table_shift > MAX_TABLE_SHIFT {
+        return Err(Error::corrupt(format!("ZAP pointer table of 2^{} entries", h.table_shift)));
+    }
     let mut out: Vec<(u64, u64, u64)> = Vec::new();
     let mut seen = HashSet::new();
     let mut take = |index: u64, id: u64| -> Result<()> {
@@ -88,6 +94,11 @@ fn leaf_ids(obj: &Object, block0: &[u8], h: &Header) -> Result<Vec<(u64, u64, u6
     Ok(out)
 }
 
+/// Whether a leaf's prefix is that of the table entries which name it.
+fn in_place(leaf: &Leaf<&[u8]>, h: &Header, first: u64, span: u64) -> bool {
+    ondisk::zap::table_range(leaf.prefix(), leaf.prefix_len(), h.table_shift) == Some((first, span))
+}
+
 fn leaf_entries(leaf: &Leaf<&[u8]>) -> Result<Vec<ZapEntry>> {
     let entries = leaf.entries()?;
     entries.iter().map(|e| Ok(ZapEntry { key: leaf.key(e)?, value: leaf.value(e)?, hash: e.hash, cd: e.cd })).collect()
@@ -105,9 +116,14 @@ pub fn entries(obj: &Object) -> Result<Vec<ZapEntry>> {
         }
         let h = Header::parse(&b0)?;
         let mut out = Vec::new();
-        for (id, _, _) in leaf_ids(obj, &b0, &h)? {
+        for (id, first, span) in leaf_ids(obj, &b0, &h)? {
             let block = obj.block(id)?;
-            out.extend(leaf_entries(&Leaf::open(&block[..], h.params.key_kind())?)?);
+            let leaf = Leaf::open(&block[..], h.params.key_kind())?;
+            // So each leaf can be only where it belongs, and the same block under many ids is noticed at the second.
+            if !in_place(&leaf, &h, first, span) {
+                return Err(Error::corrupt(format!("ZAP leaf {id} is not for its place in the pointer table")));
+            }
+            out.extend(leaf_entries(&leaf)?);
         }
         Ok(out)
     };
@@ -221,9 +237,10 @@ fn check_inner(obj: &Object, bad: &mut dyn FnMut(String)) -> Result<u64> {
                 continue;
             }
         };
-        let range = ondisk::zap::table_range(leaf.prefix(), leaf.prefix_len(), h.table_shift);
-        if range != Some((first, span)) {
+        if !in_place(&leaf, &h, first, span) {
             bad(format!("leaf {id}: prefix {:x} of {} bits at table {first}+{span}", leaf.prefix(), leaf.prefix_len()));
+            // The same block under many ids would be checked as often.
+            continue;
         }
         if let Err(e) = leaf.check() {
             bad(format!("leaf {id}: {e}"));

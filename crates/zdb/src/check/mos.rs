@@ -11,7 +11,7 @@ use ondisk::space_map::{Entry, MapType, SpaceMapPhys};
 use ondisk::vdev_config::VdevConfig;
 
 use super::report::Sink;
-use super::space::{Space, for_each_entry};
+use super::space::{MAX_OTHER_MAP, Space, for_each_entry};
 use crate::bpobj::{deadlist, for_each_record};
 use crate::dsl::Dsl;
 use crate::pool::{MOS_DIRECTORY, PoolReader};
@@ -97,7 +97,7 @@ pub fn check_space_maps(pool: &PoolReader, space: &Space, sink: &mut Sink<'_>) {
                 return Ok(Some(format!("space map {num}: no metaslab's, yet with a histogram")));
             }
             let mut sum = 0i128;
-            for_each_entry(&obj, 0, &mut |e| {
+            for_each_entry(&obj, 0, MAX_OTHER_MAP, &mut |e| {
                 if let Entry::Run { kind, size, .. } = e {
                     sum += if kind == MapType::Alloc { i128::from(size) } else { -i128::from(size) };
                 }
@@ -359,7 +359,7 @@ pub fn claim_checkpoint(pool: &PoolReader, space: &mut Space, sink: &mut Sink<'_
         let ashift = top.ashift.unwrap_or(9).clamp(9, 16) as u32;
         let mut errors = Vec::new();
         let r = pool.mos.object(o).and_then(|obj| {
-            for_each_entry(&obj, ashift, &mut |e| {
+            for_each_entry(&obj, ashift, MAX_OTHER_MAP, &mut |e| {
                 if let Entry::Run { offset, size, .. } = e
                     && let Err(e) = space.claim_piecewise(id as u32, offset, size)
                     && errors.len() < 20

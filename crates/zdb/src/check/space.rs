@@ -20,6 +20,8 @@ use crate::zap;
 const PIECE: u64 = 1 << 20;
 /// Errors of one map after which the rest of it is not told.
 const MAX_MAP_ERRORS: u32 = 20;
+/// Largest map that is not a metaslab's.
+pub const MAX_OTHER_MAP: u64 = 1 << 30;
 /// Most metaslabs of one vdev.
 const MAX_METASLABS: u64 = 1 << 24;
 
@@ -144,12 +146,17 @@ pub struct Space {
     pub owners: BTreeMap<u64, String>,
 }
 
-/// Every entry of a map, in order, as far as its header counts them.
-pub fn for_each_entry(obj: &Object, shift: u32, f: &mut dyn FnMut(Entry) -> Result<()>) -> Result<SpaceMapPhys> {
+/// Every entry of a map, in order, as far as its header counts them. A map longer than `limit` is an error: the same block could be there again and again.
+pub fn for_each_entry(
+    obj: &Object,
+    shift: u32,
+    limit: u64,
+    f: &mut dyn FnMut(Entry) -> Result<()>,
+) -> Result<SpaceMapPhys> {
     let phys = SpaceMapPhys::parse(obj.dn.bonus()).at(|| obj.place())?;
-    if phys.length > obj.dn.data_len() || phys.length != 0 && obj.is_empty() {
+    if phys.length > obj.dn.data_len().min(limit) || phys.length != 0 && obj.is_empty() {
         return Err(Error::corrupt(format!(
-            "{}: space map of {} bytes in an object of {}",
+            "{}: space map of {} bytes in an object of {}, or longer than it can be",
             obj.place(),
             phys.length,
             obj.dn.data_len()
@@ -168,6 +175,11 @@ pub fn for_each_entry(obj: &Object, shift: u32, f: &mut dyn FnMut(Entry) -> Resu
         at += n;
     }
     Ok(phys)
+}
+
+/// Longest map of a metaslab of `size` bytes: OpenZFS condenses what is more than twice as long as it must be, and no map is shorter than a few blocks.
+pub fn map_limit(size: u64, ashift: u32) -> u64 {
+    ((size >> ashift) * 64).max(4 << 20)
 }
 
 /// The object with a u64 for each metaslab, `n` of them.
@@ -261,7 +273,7 @@ impl Space {
             ms.blksz = obj.dn.datablksz();
             let mut own = Ranges::default();
             let mut faults = 0;
-            let replay = for_each_entry(&obj, ashift, &mut |e| {
+            let replay = for_each_entry(&obj, ashift, map_limit(ms.size, ashift), &mut |e| {
                 let Entry::Run { kind, vdev, offset, size } = e else { return Ok(()) };
                 let inside = offset.checked_add(size).is_some_and(|end| end <= ms.size);
                 let right = inside
@@ -305,7 +317,7 @@ impl Space {
             let Some(obj) = sink.take(pool.mos.object(*o).at(|| name.clone())) else { continue };
             let mut faults = 0;
             let mut errors = Vec::new();
-            let replay = for_each_entry(&obj, 9, &mut |e| {
+            let replay = for_each_entry(&obj, 9, MAX_OTHER_MAP, &mut |e| {
                 let Entry::Run { kind, vdev, offset, size } = e else { return Ok(()) };
                 let Some(v) = self.vdevs.get_mut(&vdev.0) else { return Ok(()) };
                 let ms = v.metaslabs.get((offset >> v.shift) as usize);
