@@ -1,0 +1,5 @@
+//! A small part of each long profile of `ztest`.
+
+mod cuts;
+mod mutations;
+mod workloads;
