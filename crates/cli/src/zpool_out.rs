@@ -280,7 +280,10 @@ pub fn candidate(c: &Candidate) -> String {
 
 /// Rows of `zpool get` and `zfs get`: name and property, and the fields that are wanted.
 pub fn get_table(rows: &[(String, PropView)], fields: &[String], scripted_style: bool, exact: bool) -> String {
-    let columns: Vec<Column> = fields.iter().map(|f| Column::text(&f.to_uppercase())).collect();
+    // OpenZFS makes room for a feature's name where its value stands.
+    let feature = rows.iter().map(|(_, p)| if p.name.starts_with("feature@") { p.name.len() } else { 0 }).max();
+    let column = |f: &String| Column::text(&f.to_uppercase()).wide(if f == "value" { feature.unwrap_or(0) } else { 0 });
+    let columns: Vec<Column> = fields.iter().map(column).collect();
     let rows: Vec<Vec<String>> = rows
         .iter()
         .map(|(name, p)| {

@@ -418,6 +418,40 @@ fn an_ordinary_user_has_a_pool_of_their_own() {
     assert!(!w.dir.join("b.img").exists());
 }
 
+/// A pool that the kernel wrote is listed as the kernel listed it.
+#[test]
+fn real_pools_are_listed_as_the_kernel_lists_them() {
+    let w = World::new("cli-real");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pools/grown.tar.zst");
+    let tar = Command::new("tar").arg("--zstd").arg("-xf").arg(&fixture).current_dir(w.dir.path()).output();
+    if !tar.is_ok_and(|o| o.status.success()) {
+        eprintln!("NOT RUN: listing a real pool: tar cannot unpack {}", fixture.display());
+        return;
+    }
+    let told = |name: &str| std::fs::read_to_string(w.dir.join("grown").join(name)).unwrap();
+    w.ok("zpool import -N -R /mnt -o readonly=on -d grown gr");
+    let both = format!("{}\n{}", w.ok("zpool status"), w.ok("zpool list -v"));
+    assert!(told("zpool.txt").starts_with(&both), "{both}");
+    let list = w.ok("zfs list -t all -o name,type,used,avail,refer,lrefer,ratio,creation,origin,mountpoint");
+    assert_eq!(list, told("zfs-list.txt"));
+    // The kernel told of the pool while it was mounted and before its last txgs, which the MOS has a share in.
+    let changing = ["available", "mounted", "used", "usedbychildren", "logicalused"];
+    let stable = |text: &str| {
+        let fits = |l: &&str| !l.split('\t').nth(1).is_some_and(|p| changing.contains(&p));
+        text.lines().filter(fits).map(str::to_string).collect::<Vec<_>>()
+    };
+    let (ours, theirs) = (stable(&w.ok("zfs get -Hp -t all all")), stable(&told("zfs-get.tsv")));
+    for (a, b) in ours.iter().zip(&theirs) {
+        assert_eq!(a, b);
+    }
+    assert_eq!(ours.len(), theirs.len());
+    let get = w.ok("zpool get all");
+    let known = told("zpool.txt");
+    for line in get.lines().filter(|l| !l.contains("load_guid") && !l.contains("readonly")) {
+        assert!(known.lines().any(|k| k == line), "{line}");
+    }
+}
+
 #[test]
 fn the_tour_checks_itself() {
     let w = World::new("cli-tour");

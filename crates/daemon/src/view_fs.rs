@@ -8,6 +8,7 @@ use base::{Error, ObjectId, Result};
 use dmu::zap;
 use dsl::props::{self, PropSource, PropType, PropValue};
 use dsl::{Dataset, dir::Used};
+use ondisk::dsl::DslDatasetPhys;
 use ondisk::objset::ObjsetType;
 use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 
@@ -162,6 +163,7 @@ const SNAPSHOT: &[&str] = &[
     "mlslabel",
     "refcompressratio",
     "written",
+    "clones",
     "logicalreferenced",
     "acltype",
     "context",
@@ -267,6 +269,9 @@ impl PoolEngine {
 
     async fn inside(&self, ds: &Dataset) -> Inside {
         let mut out = Inside::default();
+        if let Some(written) = self.written(ds).await {
+            out.numbers.insert("written", written);
+        }
         let Ok(os) = ds.objset().await else { return out };
         out.volume = os.os_type() == ObjsetType::Zvol;
         if out.volume {
@@ -291,6 +296,16 @@ impl PoolEngine {
             }
         }
         out
+    }
+
+    /// Bytes written since the snapshot before: what is referenced now and was not then, which is the growth and what was given up (the deadlist).
+    async fn written(&self, ds: &Dataset) -> Option<u64> {
+        let phys = ds.phys();
+        let mos = self.pool.mos();
+        let before = mos.hold(ObjectId(phys.prev_snap_obj)).await.ok()?.with_bonus(DslDatasetPhys::parse).ok()?;
+        let dead = mos.hold(ObjectId(phys.deadlist_obj)).await.ok()?;
+        let given_up = dead.with_bonus(|b| b.first_chunk::<8>().map(|n| u64::from_le_bytes(*n)))?;
+        (phys.referenced_bytes + given_up).checked_sub(before.referenced_bytes)
     }
 
     /// The snapshot that a clone comes from.
@@ -385,7 +400,17 @@ impl PoolEngine {
             ),
             "usedbyrefreservation" => share(Used::RefRsrv),
             "written" if phys.prev_snap_txg <= 1 => size(phys.referenced_bytes),
-            "written" => row(name, "-", "-", "-"),
+            "written" => match inside.numbers.get(name) {
+                Some(n) => size(*n),
+                None => row(name, "-", "-", "-"),
+            },
+            "clones" => {
+                let all = self.pool.dsl().all();
+                let clones: Vec<String> =
+                    all.iter().filter(|d| d.dir().phys().origin_obj == ds.object.0).map(|d| d.name()).collect();
+                let text = clones.join(",");
+                (!text.is_empty()).then(|| row(name, text.clone(), text, "-")).flatten()
+            }
             "logicalused" => size(dir.uncompressed_bytes),
             "logicalreferenced" => size(phys.uncompressed_bytes),
             "defer_destroy" => row(name, "off", "off", "-"),
@@ -425,6 +450,9 @@ impl PoolEngine {
 
 /// As `Prop::format`, but bytes below 1024 print with their unit as `zfs` does.
 fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
+    if exact && matches!(prop.ty, PropType::Size { .. }) {
+        return value.num().to_string();
+    }
     let text = prop.format(value, exact);
     let is_size =
         matches!(prop.ty, PropType::Size { .. }) && !matches!(prop.name, "filesystem_limit" | "snapshot_limit");
