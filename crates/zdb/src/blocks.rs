@@ -15,6 +15,7 @@ use ondisk::blkptr::{Blkptr, BpLimits, Dva};
 use ondisk::byteswap::swap_block;
 use ondisk::gang::{self, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
+use ondisk::vdev_config::VdevKind;
 
 use crate::vdev::{Vdev, top};
 
@@ -180,16 +181,43 @@ impl BlockReader {
     /// everywhere and the pieces once: each piece is a block that is read like this by itself ([`BlockReader::gang_children`]).
     pub fn read_every(&self, bp: &Blkptr, copies: &mut u64, bad: &mut dyn FnMut(Error, bool)) -> Option<Vec<u8>> {
         let mut good = None;
-        self.each_side(bp, 0, &mut |r, doubtful| {
-            *copies += 1;
-            match r {
-                Ok(b) => {
+        for dva in bp.dvas() {
+            let t = top(&self.tops, dva.vdev().0).ok().filter(|t| t.kind == VdevKind::Raidz);
+            let Some(t) = t else {
+                self.each_side_of(bp, dva, 0, &mut |r, doubtful| {
+                    *copies += 1;
+                    match r {
+                        Ok(b) => {
+                            good.get_or_insert(b);
+                        }
+                        Err(e) => bad(e, doubtful),
+                    }
+                    None
+                });
+                continue;
+            };
+            // Sides of RAID-Z are not copies: one of them must do, and then every column is compared.
+            let mut first = None;
+            let found = self.each_side_of(bp, dva, 0, &mut |r, _| match r {
+                Ok(b) => Some(b),
+                Err(e) => {
+                    first.get_or_insert(e);
+                    None
+                }
+            });
+            match (found, first) {
+                (Some(b), _) => {
+                    if !dva.gang() {
+                        *copies += t.audit_raidz(&self.tops, dva.offset(), &b, &mut |e, doubtful| {
+                            bad(e.at(format_args!("block {bp}")), doubtful);
+                        });
+                    }
                     good.get_or_insert(b);
                 }
-                Err(e) => bad(e, doubtful),
+                (None, Some(e)) => bad(e, false),
+                (None, None) => {}
             }
-            None
-        });
+        }
         good
     }
 
@@ -200,29 +228,31 @@ impl BlockReader {
         depth: u32,
         f: &mut dyn FnMut(Result<Vec<u8>>, bool) -> Option<Vec<u8>>,
     ) -> Option<Vec<u8>> {
-        for dva in bp.dvas() {
-            let t = match top(&self.tops, dva.vdev().0) {
-                Ok(t) => t,
-                Err(e) => match f(Err(e.at(format_args!("block {bp}"))), false) {
-                    Some(b) => return Some(b),
-                    None => continue,
-                },
+        bp.dvas().find_map(|dva| self.each_side_of(bp, dva, depth, f))
+    }
+    /// Hands each side of one copy to `f` until it keeps one.
+    fn each_side_of(
+        &self,
+        bp: &Blkptr,
+        dva: Dva,
+        depth: u32,
+        f: &mut dyn FnMut(Result<Vec<u8>>, bool) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        let t = match top(&self.tops, dva.vdev().0) {
+            Ok(t) => t,
+            Err(e) => return f(Err(e.at(format_args!("block {bp}"))), false),
+        };
+        (0..t.sides(&self.tops)).find_map(|side| {
+            let r = if dva.gang() {
+                self.read_gang(t, side, bp, dva, depth)
+            } else {
+                t.read(&self.tops, side, dva.offset(), bp.psize() as usize)
             };
-            for side in 0..t.sides(&self.tops) {
-                let r = if dva.gang() {
-                    self.read_gang(t, side, bp, dva, depth)
-                } else {
-                    t.read(&self.tops, side, dva.offset(), bp.psize() as usize)
-                };
-                let r = r.and_then(|b| self.verify(bp, &b).map(|()| b)).at(|| {
-                    format!("copy at {}:{:#x} on {} of block {bp}", dva.vdev(), dva.offset(), t.side_name(side))
-                });
-                if let Some(b) = f(r, t.side_doubtful(side)) {
-                    return Some(b);
-                }
-            }
-        }
-        None
+            let r = r
+                .and_then(|b| self.verify(bp, &b).map(|()| b))
+                .at(|| format!("copy at {}:{:#x} on {} of block {bp}", dva.vdev(), dva.offset(), t.side_name(side)));
+            f(r, t.side_doubtful(side))
+        })
     }
 
     fn read_gang(&self, t: &Vdev, side: usize, bp: &Blkptr, dva: Dva, depth: u32) -> Result<Vec<u8>> {

@@ -1,5 +1,7 @@
 //! Devices: image files and block devices, read with positioned reads, and the labels on them.
 //!
+//! What is read need not be a file: anything that can be read at an offset will do ([`ReadAt`]), such as the image of a modelled disk.
+//!
 //! A device is opened read-only and never locked: the checker is for pools that nobody has imported, and tolerates being run on one that is.
 
 use std::fs::File;
@@ -13,8 +15,30 @@ use ondisk::label::{self, LABELS, RING_SIZE};
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::{self, Uberblock};
 
+/// Bytes that can be read at an offset.
+pub trait ReadAt {
+    /// Fills `buf` from byte `off`, all of it or with an error.
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.read_exact_at(buf, off)
+    }
+}
+
+impl ReadAt for Vec<u8> {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        let from = usize::try_from(off).ok().and_then(|off| ondisk::bytes::get(self, off, buf.len()));
+        match from {
+            Some(b) => buf.copy_from_slice(b),
+            None => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+}
+
 /// A file or block device, or a partition inside one.
-#[derive(Debug)]
 pub struct Device {
     /// Where it was opened.
     pub path: PathBuf,
@@ -22,7 +46,13 @@ pub struct Device {
     pub size: u64,
     /// First byte within the file: not 0 for a partition of a whole disk.
     pub start: u64,
-    file: File,
+    source: Box<dyn ReadAt>,
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({} of {:#x} bytes)", self.path.display(), self.size)
+    }
 }
 
 /// What one of the four label places holds.
@@ -82,7 +112,11 @@ impl Device {
         let mut file = File::open(path).map_err(io)?;
         // The end of a block device is found by seeking; its metadata says 0.
         let size = file.seek(SeekFrom::End(0)).map_err(io)?;
-        Ok(Device { path: path.to_owned(), size, start: 0, file })
+        Ok(Device::over(path, size, Box::new(file)))
+    }
+    /// A device of `size` bytes over anything that can be read; `path` is what it is called.
+    pub fn over(path: &Path, size: u64, source: Box<dyn ReadAt>) -> Device {
+        Device { path: path.to_owned(), size, start: 0, source }
     }
     /// Fills `buf` from byte `off`.
     pub fn read_at(&self, off: u64, buf: &mut [u8]) -> Result<()> {
@@ -91,7 +125,7 @@ impl Device {
         if end.is_none() {
             return Err(fail(format!("{} bytes reach beyond the device's {:#x}", buf.len(), self.size)));
         }
-        self.file.read_exact_at(buf, self.start + off).map_err(|e| fail(e.to_string()))
+        self.source.read_at(self.start + off, buf).map_err(|e| fail(e.to_string()))
     }
     /// `len` bytes from byte `off`.
     pub fn read(&self, off: u64, len: usize) -> Result<Vec<u8>> {

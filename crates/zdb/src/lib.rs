@@ -24,6 +24,7 @@ pub mod dump;
 pub mod manifest;
 pub mod objset;
 pub mod pool;
+pub mod raidz;
 pub mod text;
 pub mod vdev;
 pub mod zap;

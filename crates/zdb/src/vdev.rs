@@ -4,7 +4,7 @@
 //! had ([`Vdev::sides`]: one of a plain device, one for each child of a mirror), and what the bytes are on one of those sides ([`Vdev::read`]). A reader
 //! tries the sides until a checksum is right; the checker reads every one of them.
 //!
-//! RAID-Z is read by its data columns, on one side; reconstruction would be further sides. A removed vdev is its mapping: each piece is read where it went.
+//! RAID-Z is read by its data columns; its further sides compute lost columns from parity, and the checker compares every column with what it must hold. A removed vdev is its mapping: each piece is read where it went.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -16,11 +16,14 @@ use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 
 use crate::device::Device;
+use crate::raidz::{self, Column};
 
 /// Removed vdevs may map into removed vdevs, each older than the next; no pool has this many in a row.
 const MAX_REMAPS: u32 = 64;
 /// Most sides of one range that are tried.
-const MAX_SIDES: usize = 64;
+const MAX_SIDES: usize = 20_001;
+/// Widest RAID-Z that is read.
+const MAX_COLUMNS: usize = 255;
 
 /// A vdev: a device, or children under a rule.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub struct Vdev {
     pub children: Vec<Vdev>,
     /// The device of a leaf, when it is there.
     pub dev: Option<Rc<Device>>,
+    /// Ways to read a RAID-Z row with columns lost.
+    attempts: Vec<raidz::Attempt>,
     /// The mapping of a removed vdev, set once the MOS can be read.
     pub mapping: OnceCell<Vec<MappingEntry>>,
 }
@@ -64,13 +69,19 @@ impl Vdev {
             children.sort_by_key(|c| c.doubtful);
         }
         let nparity = cfg.nparity.unwrap_or(1);
-        if cfg.kind == VdevKind::Raidz && (!(1..=3).contains(&nparity) || children.len() as u64 <= nparity) {
+        if cfg.kind == VdevKind::Raidz
+            && (!(1..=3).contains(&nparity) || children.len() as u64 <= nparity || children.len() > MAX_COLUMNS)
+        {
             return Err(Error::corrupt(format!(
                 "vdev {}: raidz of {} children with parity {nparity}",
                 cfg.id,
                 children.len()
             )));
         }
+        let attempts = match cfg.kind {
+            VdevKind::Raidz => raidz::attempts(children.len() - nparity as usize, nparity as usize),
+            _ => Vec::new(),
+        };
         Ok(Vdev {
             kind: cfg.kind.clone(),
             guid: cfg.guid,
@@ -87,6 +98,7 @@ impl Vdev {
                 || cfg.rebuild_txg.is_some(),
             path: cfg.path.clone().unwrap_or_default(),
             dev: devices.get(&cfg.guid).filter(|_| children.is_empty()).cloned(),
+            attempts,
             children,
             mapping: OnceCell::new(),
         })
@@ -121,6 +133,8 @@ impl Vdev {
         } else if self.kind == VdevKind::Indirect {
             let concrete = tops.iter().flatten().filter(|t| t.is_concrete());
             concrete.map(|t| t.sides(tops)).max().unwrap_or(1)
+        } else if self.kind == VdevKind::Raidz {
+            1 + self.attempts.len()
         } else {
             1
         };
@@ -165,7 +179,7 @@ impl Vdev {
             return Err(Error::invalid(format!("mirror {} has no side {side}", self.guid)));
         }
         match self.kind {
-            VdevKind::Raidz => self.read_raidz(tops, off, buf),
+            VdevKind::Raidz => self.read_raidz(tops, side, off, buf),
             VdevKind::Indirect => {
                 let mapping = self.mapping.get().ok_or_else(|| {
                     Error::new(ErrorKind::Io, format!("the mapping of removed vdev {} is not loaded", self.guid))
@@ -191,36 +205,88 @@ impl Vdev {
         }
     }
 
-    /// The data columns of a RAID-Z row: child, offset there, bytes (format page 09 section 3).
-    fn raidz_data_columns(&self, off: u64, size: u64) -> Vec<(usize, u64, u64)> {
-        let (n, p, sh) = (self.children.len() as u64, self.nparity, self.ashift);
-        let (b, s) = (off >> sh, size.div_ceil(1 << sh));
-        let (first, row) = (b % n, (b / n) << sh);
-        let (q, r) = (s / (n - p), s % (n - p));
-        let big = if r == 0 { 0 } else { r + p };
-        let cols = if q == 0 { big } else { n };
-        let mut out: Vec<(usize, u64, u64)> = (0..cols)
-            .map(|c| {
-                let child = (first + c) % n;
-                let at = row + if first + c >= n { 1 << sh } else { 0 };
-                (child as usize, at, (q + u64::from(c < big)) << sh)
-            })
-            .collect();
-        if p == 1 && off & (1 << 20) != 0 && out.len() > 1 {
-            let (a, b) = (out[0], out[1]);
-            out[0] = (b.0, b.1, a.2);
-            out[1] = (a.0, a.1, b.2);
-        }
-        out.split_off((p as usize).min(out.len()))
+    /// The columns of a RAID-Z row, parity first.
+    fn row(&self, off: u64, size: u64) -> Vec<Column> {
+        raidz::columns(self.children.len() as u64, self.nparity, self.ashift, off, size)
     }
-    fn read_raidz(&self, tops: &[Option<Vdev>], off: u64, buf: &mut [u8]) -> Result<()> {
+    fn column(&self, tops: &[Option<Vdev>], c: &Column) -> Result<Vec<u8>> {
+        let mut b = vec![0; c.size as usize];
+        self.children[c.child].read_into(tops, 0, c.offset, &mut b, 0)?;
+        Ok(b)
+    }
+    /// Side 0 are the data columns as they are; on the others some columns are computed from parity.
+    fn read_raidz(&self, tops: &[Option<Vdev>], side: usize, off: u64, buf: &mut [u8]) -> Result<()> {
+        let cols = self.row(off, buf.len() as u64);
+        let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
+        let (lost, rows) = match side {
+            0 => (Vec::new(), Vec::new()),
+            s => self
+                .attempts
+                .get(s - 1)
+                .cloned()
+                .filter(|(lost, _)| lost.iter().all(|&x| x < data.len()))
+                .ok_or_else(|| Error::new(ErrorKind::Io, "no more ways to reconstruct it"))?,
+        };
+        let mut content = Vec::with_capacity(data.len());
+        for (i, c) in data.iter().enumerate() {
+            content.push(if lost.contains(&i) { vec![0; c.size as usize] } else { self.column(tops, c)? });
+        }
+        if !lost.is_empty() {
+            let known: Vec<Option<Vec<u8>>> = parity
+                .iter()
+                .enumerate()
+                .map(|(y, c)| if rows.contains(&y) { self.column(tops, c).ok() } else { None })
+                .collect();
+            if !raidz::reconstruct(&mut content, &lost, &known, &rows) {
+                return Err(Error::new(ErrorKind::Io, "it cannot be reconstructed"));
+            }
+        }
         let mut at = 0usize;
-        for (child, o, len) in self.raidz_data_columns(off, buf.len() as u64) {
-            let take = (buf.len() - at).min(len as usize);
-            self.children[child].read_into(tops, 0, o, &mut buf[at..at + take], 0)?;
+        for c in &content {
+            let take = (buf.len() - at).min(c.len());
+            buf[at..at + take].copy_from_slice(&c[..take]);
             at += take;
         }
         Ok(())
+    }
+    /// Compares every column of a block on RAID-Z with what it must hold, `content` being right. Each that differs is told to `bad`, with whether its device
+    /// may miss blocks. The number of columns comes back.
+    pub fn audit_raidz(
+        &self,
+        tops: &[Option<Vdev>],
+        off: u64,
+        content: &[u8],
+        bad: &mut dyn FnMut(Error, bool),
+    ) -> u64 {
+        let cols = self.row(off, content.len() as u64);
+        let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
+        let mut at = 0usize;
+        let mut want: Vec<Vec<u8>> = Vec::with_capacity(cols.len());
+        for c in data {
+            let take = (content.len() - at).min(c.size as usize);
+            let mut b = content[at..at + take].to_vec();
+            b.resize(c.size as usize, 0);
+            want.push(b);
+            at += take;
+        }
+        let rows: Vec<Vec<u8>> =
+            parity.iter().enumerate().map(|(y, c)| raidz::parity_row(&want, y, c.size as usize)).collect();
+        for (c, (want, what)) in parity
+            .iter()
+            .zip(rows.iter().map(|r| (r, "parity")))
+            .chain(data.iter().zip(want.iter().map(|d| (d, "data"))))
+        {
+            let child = &self.children[c.child];
+            match self.column(tops, c) {
+                Ok(have) if have == *want => {}
+                r => {
+                    let why = r.err().map_or("differs from what it should be".to_owned(), |e| e.to_string());
+                    let place = format!("{what} column at {:#x} on {}: {why}", c.offset, child.side_name(0));
+                    bad(Error::new(ErrorKind::Checksum, place), child.doubtful);
+                }
+            }
+        }
+        cols.len() as u64
     }
 
     /// The ranges on vdevs with allocations of their own that a range here stands for: itself, or where a removed vdev's blocks went.
