@@ -19,7 +19,7 @@ use zio::WriteDone;
 use crate::ctx::policy;
 use crate::dnode::{Dnode, DnodeInner};
 use crate::objset::{Objset, ObjsetInner};
-use crate::sync_dnode::{SyncCx, Synced};
+use crate::sync_dnode::{SyncCx, Synced, write_prio};
 use crate::tx::Tx;
 use crate::userused::Deltas;
 
@@ -119,6 +119,7 @@ impl Objset {
         let mut req = zio::WriteReq::new(block, ObjectType::OBJSET, 0, txg);
         (req.compression, req.checksum, req.copies) = (p.compression, p.checksum, p.copies);
         (req.pass, req.fill, req.objset) = (pass, fill, self.0.id);
+        req.prio = write_prio(self.0.id);
         let bp = cx.put(req, None, &self.0.root.get(), true, 0).await?;
         self.0.root.set(bp);
         Ok(Some(SyncedRoot { bp, done: cx.done.take() }))

@@ -21,7 +21,7 @@ use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DnodePhys, Slot, reach, slots};
 use ondisk::object_type::ObjectType;
 use rt::join::{Pipeline, join_all};
-use zio::{Prepared, WriteDone, WriteReq};
+use zio::{Prepared, Prio, WriteDone, WriteReq};
 
 use crate::LocalBoxFuture;
 use crate::ctx::{Policy, policy};
@@ -118,6 +118,7 @@ impl<'a> SyncCx<'a> {
         req.checksum = p.checksum;
         req.copies = p.copies;
         req.pass = self.pass;
+        req.prio = write_prio(self.os.id());
         req.embed = p.embed;
         req.fill = fill;
         req.objset = self.os.id();
@@ -183,6 +184,12 @@ impl<'a> SyncCx<'a> {
         }
         Ok(bp)
     }
+}
+
+/// The class of writes of an object set. The MOS is written in passes, which wait for blocks of the pass before when they overwrite them; behind all data of
+/// the txg each pass would wait for the device to have nothing more to do.
+pub(crate) fn write_prio(objset: u64) -> Prio {
+    if objset == 0 { Prio::SyncWrite } else { Prio::AsyncWrite }
 }
 
 /// Whether preparing such a block takes long enough to do it away from the engine.
