@@ -38,7 +38,7 @@ pub struct Patient {
     spare: u64,
 }
 
-/// Bytes of spare room below which nothing was allocated; the images are larger than what is in them.
+/// Data blocks that are kept: more would only be more of the same.
 const DATA_MAX: usize = 4000;
 
 fn read(images: &[DiskImage], bp: &Blkptr) -> Option<Vec<u8>> {
