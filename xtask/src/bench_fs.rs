@@ -63,7 +63,8 @@ impl Options {
             tree: PathBuf::new(),
             weir: None,
             first: false,
-            image: 6 << 30,
+            // What may be dirty counts 24-fold against the free space while it is on its way: with less room writers would wait for that.
+            image: 9 << 30,
         };
         let mut it = args.iter();
         while let Some(arg) = it.next() {

@@ -69,6 +69,8 @@ impl Mounted {
         if row != Row::RandRead {
             return Ok(());
         }
+        // Its room is needed.
+        self.run(&["rm".into(), "-f".into(), text(&self.dir.join("seq"))])?;
         let mut fill = Sizes { seq: sizes.db, ..sizes.clone() };
         fill.db = 0;
         self.run(&fio(Row::SeqWrite, &self.db.join("db"), &fill, false, 0)).map(drop)
@@ -239,6 +241,13 @@ impl ZfsFuse {
         }
         let image = o.dir.join("zfs-fuse.img");
         make_image(&image, o.image)?;
+        // It looks for pools in a folder, where those of the others must not be.
+        let only = o.dir.join("zfs-fuse");
+        let _ = std::fs::remove_dir_all(&only);
+        std::fs::create_dir_all(&only).map_err(|e| format!("{}: {e}", only.display()))?;
+        let link = only.join("zfs-fuse.img");
+        std::os::unix::fs::symlink(&image, &link).map_err(|e| format!("{}: {e}", link.display()))?;
+        let image = link;
         let dir = PathBuf::from(ZF_MOUNT);
         let m = Mounted { prefix: Vec::new(), db: dir.join("db"), dir, tree: o.tree.clone() };
         Ok(ZfsFuse { root, image, m, daemon: None, syncs: 0 })
@@ -395,6 +404,10 @@ impl Contestant for Weir {
 
     fn start(&mut self) -> Result<(), String> {
         self.stop();
+        // Pools of an earlier run are not to be remembered.
+        for sub in ["run", "state"] {
+            let _ = std::fs::remove_dir_all(self.dir.join(sub));
+        }
         for sub in ["run", "state", "mnt"] {
             std::fs::create_dir_all(self.dir.join(sub)).map_err(|e| format!("{}: {e}", self.dir.display()))?;
         }
@@ -482,7 +495,12 @@ impl Contestant for Engine {
         self.tool("init", &[]).map(drop)
     }
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
-        if row == Row::RandRead { self.tool("fill", &[sizes.db.to_string()]).map(drop) } else { Ok(()) }
+        if row != Row::RandRead {
+            return Ok(());
+        }
+        // If there is none, its room is not taken.
+        let _ = self.tool("rm", &["seq".to_string()]);
+        self.tool("fill", &[sizes.db.to_string()]).map(drop)
     }
     fn cold(&mut self) -> Result<(), String> {
         // Every job is a process of its own, which imports the pool.

@@ -271,8 +271,10 @@ fn machine() -> String {
 /// Replaces what is between the marks in the document; what people wrote around them stays.
 pub(crate) fn write_doc(path: &Path, text: &str) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
-    let old = std::fs::read_to_string(path)
-        .unwrap_or_else(|_| format!("# Benchmarks\n\nWritten by `cargo xtask bench-fs --write`.\n\n{BEGIN}\n{END}\n"));
+    let mut old = std::fs::read_to_string(path).unwrap_or_else(|_| "# Benchmarks\n".to_string());
+    if !old.contains(BEGIN) {
+        old.push_str(&format!("\n## Side by side\n\n{BEGIN}\n{END}\n"));
+    }
     let (before, rest) =
         old.split_once(BEGIN).ok_or_else(|| format!("{}: the line '{BEGIN}' is missing", path.display()))?;
     let (_, after) = rest.split_once(END).ok_or_else(|| format!("{}: the line '{END}' is missing", path.display()))?;
