@@ -152,17 +152,21 @@ fn unescape(s: &str) -> String {
 /// The number of the connection behind the mount at `mountpoint`, for [`fuse_abort`].
 pub async fn fuse_connection(mountpoint: &Path) -> Option<u32> {
     let path = mountpoint.to_owned();
-    let number = blocking(move || device_number(&path)).await.ok().flatten()?;
-    number.split_once(':')?.1.parse().ok()
+    blocking(move || connection(&path)).await.ok().flatten()
+}
+
+fn connection(mountpoint: &Path) -> Option<u32> {
+    device_number(mountpoint)?.split_once(':')?.1.parse().ok()
+}
+
+fn abort(connection: u32) {
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
 /// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where we may not, or where the
 /// kernel's list of connections is not mounted.
 pub async fn fuse_abort(connection: u32) {
-    let abort = move || {
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
-    };
-    let _ = blocking(abort).await;
+    let _ = blocking(move || abort(connection)).await;
 }
 
 /// Lets the kernel read ahead up to `kib` in files below `mountpoint`, where we may say so. Without effect otherwise:
@@ -301,7 +305,7 @@ fn escape(value: &str) -> String {
 }
 
 fn unmount_by_helper(path: &Path, lazy: bool, force: bool) -> Result<()> {
-    let connection = if force { device_number(path) } else { None };
+    let connection = if force { connection(path) } else { None };
     let mut args: Vec<&std::ffi::OsStr> = vec!["-u".as_ref()];
     if lazy || force {
         args.push("-z".as_ref());
@@ -309,8 +313,8 @@ fn unmount_by_helper(path: &Path, lazy: bool, force: bool) -> Result<()> {
     args.extend(["--".as_ref(), path.as_os_str()]);
     helper(&args, None)?;
     // The helper cannot force; who mounted may cut the connection, where the files for that are mounted.
-    if let Some((_, minor)) = connection.as_deref().and_then(|d| d.split_once(':')) {
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    if let Some(connection) = connection {
+        abort(connection);
     }
     Ok(())
 }
