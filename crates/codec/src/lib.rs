@@ -7,6 +7,7 @@
 //! * [`checksum`]: the algorithms by number and name, [`compute`], and the SHA-256 that labels, uberblocks and gang
 //!   headers carry in their last 40 bytes;
 //! * [`fletcher`]: fletcher2 and fletcher4, the latter with AVX2 and AVX-512 kernels chosen at run time;
+//! * [`raidz`]: the parity of RAID-Z rows and lost columns from it;
 //! * [`compress`](mod@compress): the algorithms by number and name, [`compress()`] and [`decompress`]; the streams
 //!   themselves are in private modules, one each.
 //!
@@ -19,6 +20,7 @@
 pub mod checksum;
 pub mod compress;
 pub mod fletcher;
+pub mod raidz;
 
 mod gzip;
 mod lz4;
