@@ -19,6 +19,13 @@
 //!
 //! Lost parity columns need no function of their own: reconstruct the data, then [`generate`].
 
+mod kernel;
+
+use std::sync::LazyLock;
+
+pub use kernel::Kernel;
+use kernel::{Lost, Output};
+
 /// The most data columns of a row: with more, weights would repeat.
 pub const DATA_COLUMNS_MAX: usize = 255;
 
@@ -34,15 +41,7 @@ pub const PARITY_MAX: usize = 3;
 /// # Panics
 /// If there are no or more than 255 data columns, no or more than 3 parity columns, or a parity column has another length.
 pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) {
-    let len = check(data.iter().map(|c| c.len()));
-    assert!((1..=PARITY_MAX).contains(&parity.len()), "{} parity columns", parity.len());
-    assert!(parity.iter().all(|p| p.len() == len), "a parity column is not as long as the longest data column");
-    for (y, row) in parity.iter_mut().enumerate() {
-        row.fill(0);
-        for (i, column) in data.iter().enumerate() {
-            add_times(row, column, weight(y, i, data.len()));
-        }
-    }
+    generate_by(best(), data, parity);
 }
 
 /// Computes the data columns `missing` (indexes into `data`, ascending) from the other data columns and from parity.
@@ -57,6 +56,43 @@ pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) {
 /// If `missing` is not ascending or out of range, if fewer parity columns are given than columns are missing, or if lengths
 /// are not as [`generate`] has them.
 pub fn reconstruct(data: &mut [&mut [u8]], missing: &[usize], parity: &[Option<&[u8]>]) {
+    reconstruct_by(best(), data, missing, parity);
+}
+
+/// [`generate`] by one kernel.
+///
+/// # Panics
+/// As `generate`, and if this machine does not have the kernel.
+#[doc(hidden)]
+pub fn generate_with(kernel: Kernel, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+    assert!(Kernel::available().contains(&kernel), "this machine has no {kernel:?}");
+    generate_by(kernel, data, parity);
+}
+
+/// [`reconstruct`] by one kernel.
+///
+/// # Panics
+/// As `reconstruct`, and if this machine does not have the kernel.
+#[doc(hidden)]
+pub fn reconstruct_with(kernel: Kernel, data: &mut [&mut [u8]], missing: &[usize], parity: &[Option<&[u8]>]) {
+    assert!(Kernel::available().contains(&kernel), "this machine has no {kernel:?}");
+    reconstruct_by(kernel, data, missing, parity);
+}
+
+/// The best kernel of this machine, found out once per process.
+fn best() -> Kernel {
+    static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::available()[0]);
+    *BEST
+}
+
+fn generate_by(kernel: Kernel, data: &[&[u8]], parity: &mut [&mut [u8]]) {
+    let len = check(data.iter().map(|c| c.len()));
+    assert!((1..=PARITY_MAX).contains(&parity.len()), "{} parity columns", parity.len());
+    assert!(parity.iter().all(|p| p.len() == len), "a parity column is not as long as the longest data column");
+    kernel::run(kernel, data, len, Output::Parity(parity));
+}
+
+fn reconstruct_by(kernel: Kernel, data: &mut [&mut [u8]], missing: &[usize], parity: &[Option<&[u8]>]) {
     let len = check(data.iter().map(|c| c.len()));
     let (k, m) = (data.len(), missing.len());
     assert!(missing.is_sorted_by(|a, b| a < b) && missing.iter().all(|&x| x < k), "missing columns {missing:?} of {k}");
@@ -65,27 +101,29 @@ pub fn reconstruct(data: &mut [&mut [u8]], missing: &[usize], parity: &[Option<&
         parity.iter().flatten().all(|p| p.len() == len),
         "a parity column is not as long as the longest data column"
     );
-    let used: Vec<(usize, &[u8])> = parity.iter().enumerate().filter_map(|(y, p)| p.map(|p| (y, p))).take(m).collect();
-    assert!(used.len() == m, "{m} columns are missing, but only {} parity columns are given", used.len());
-    let rows: Vec<usize> = used.iter().map(|u| u.0).collect();
-    let solution = solve(k, missing, &rows);
-
-    let syndromes: Vec<Vec<u8>> = used
-        .iter()
-        .map(|&(y, p)| {
-            let mut s = p.to_vec();
-            for (i, column) in data.iter().enumerate().filter(|(i, _)| !missing.contains(i)) {
-                add_times(&mut s, column, weight(y, i, k));
-            }
-            s
-        })
-        .collect();
-    for (&x, factors) in missing.iter().zip(&solution) {
-        data[x].fill(0);
-        for (s, &factor) in syndromes.iter().zip(factors) {
-            add_times(data[x], s, factor);
+    let mut used = [None; PARITY_MAX];
+    let (mut rows, mut found) = ([0; PARITY_MAX], 0);
+    for (y, p) in parity.iter().enumerate() {
+        if p.is_some() && found < m {
+            used[y] = *p;
+            rows[found] = y;
+            found += 1;
         }
     }
+    assert!(found == m, "{m} columns are missing, but only {found} parity columns are given");
+    let factors = solve(k, missing, &rows[..m]);
+
+    let mut left: Vec<&[u8]> = Vec::with_capacity(k);
+    let mut lost = Vec::with_capacity(m);
+    for (i, column) in data.iter_mut().enumerate() {
+        if missing.contains(&i) {
+            left.push(&[]);
+            lost.push(column);
+        } else {
+            left.push(column);
+        }
+    }
+    kernel::run(kernel, &left, len, Output::Lost(Lost { parity: used, columns: lost, factors }));
 }
 
 /// The length of the longest column; asserts that their number is one that weights allow.
@@ -93,13 +131,6 @@ fn check(lengths: impl ExactSizeIterator<Item = usize>) -> usize {
     let count = lengths.len();
     assert!((1..=DATA_COLUMNS_MAX).contains(&count), "{count} data columns");
     lengths.max().unwrap_or(0)
-}
-
-/// Adds `factor` times `src` to the beginning of `dst`.
-fn add_times(dst: &mut [u8], src: &[u8], factor: u8) {
-    for (d, s) in dst.iter_mut().zip(src) {
-        *d ^= mul(*s, factor);
-    }
 }
 
 /// Powers of 2, twice over so that sums of two logarithms need no reduction, and logarithms to base 2.
@@ -208,12 +239,12 @@ mod tests {
         row
     }
 
-    fn parity_of(data: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
+    fn parity_of(kernel: Kernel, data: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
         let len = data.iter().map(Vec::len).max().unwrap();
         let mut parity = vec![vec![0xa5; len]; count];
         let columns: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
         let mut rows: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
-        generate(&columns, &mut rows);
+        generate_with(kernel, &columns, &mut rows);
         parity
     }
 
@@ -234,8 +265,8 @@ mod tests {
         all
     }
 
-    fn check_all_losses(data: &[Vec<u8>]) {
-        let parity = parity_of(data, 3);
+    fn check_all_losses(kernel: Kernel, data: &[Vec<u8>]) {
+        let parity = parity_of(Kernel::Scalar, data, 3);
         for missing in subsets(data.len(), 3) {
             for rows in subsets(3, 3).into_iter().filter(|r| r.len() >= missing.len()) {
                 let mut hurt = data.to_vec();
@@ -243,8 +274,8 @@ mod tests {
                 let given: Vec<Option<&[u8]>> =
                     (0..3).map(|y| rows.contains(&y).then_some(parity[y].as_slice())).collect();
                 let mut columns: Vec<&mut [u8]> = hurt.iter_mut().map(Vec::as_mut_slice).collect();
-                reconstruct(&mut columns, &missing, &given);
-                assert!(hurt == data, "{missing:?} of {} by {rows:?}", data.len());
+                reconstruct_with(kernel, &mut columns, &missing, &given);
+                assert!(hurt == data, "{kernel:?}: {missing:?} of {} by {rows:?}", data.len());
             }
         }
     }
@@ -264,12 +295,14 @@ mod tests {
     #[test]
     fn parity_is_what_the_format_says() {
         for k in 1..=12usize {
-            for short in [0, 1, 37, 512] {
+            for short in [0, 1, 37, 100, 512] {
                 let data: Vec<Vec<u8>> =
                     (0..k).map(|i| noise(if i < k.div_ceil(2) { 1024 } else { 1024 - short }, i as u64 + 1)).collect();
-                for count in 1..=3 {
-                    for (y, row) in parity_of(&data, count).iter().enumerate() {
-                        assert!(*row == parity_by_horner(&data, y, 1024), "{k} columns, parity {y}");
+                for kernel in Kernel::available() {
+                    for count in 1..=3 {
+                        for (y, row) in parity_of(kernel, &data, count).iter().enumerate() {
+                            assert!(*row == parity_by_horner(&data, y, 1024), "{kernel:?}: {k} columns, parity {y}");
+                        }
                     }
                 }
             }
@@ -277,10 +310,58 @@ mod tests {
     }
 
     #[test]
+    fn lengths_and_places_are_free() {
+        // Columns of any lengths in any order, also empty ones, at odd addresses.
+        for seed in 1..400u64 {
+            let dice = noise(16, seed);
+            let k = 1 + usize::from(dice[0]) % 6;
+            let data: Vec<Vec<u8>> =
+                (0..k).map(|i| noise(usize::from(dice[1 + i]) * 3 % 300, seed + i as u64)).collect();
+            let len = data.iter().map(Vec::len).max().unwrap();
+            for kernel in Kernel::available() {
+                for (y, row) in parity_of(kernel, &data, 3).iter().enumerate() {
+                    assert!(*row == parity_by_horner(&data, y, len), "{kernel:?}: seed {seed}, parity {y}");
+                }
+                let off = 1 + usize::from(dice[9] % 15);
+                let wide: Vec<u8> = noise(2048, seed);
+                let mut p = vec![0; 2048];
+                generate_with(kernel, &[&wide[off..off + 1027], &wide[off + 3..off + 900]], &mut [&mut p[7..7 + 1027]]);
+                let expected =
+                    parity_by_horner(&[wide[off..off + 1027].to_vec(), wide[off + 3..off + 900].to_vec()], 0, 1027);
+                assert!(p[7..7 + 1027] == expected && p[..7] == [0; 7] && p[7 + 1027..].iter().all(|b| *b == 0));
+            }
+        }
+    }
+
+    #[test]
     fn every_loss_that_parity_allows_is_made_good() {
-        for k in 1..=7 {
-            check_all_losses(&(0..k).map(|i| noise(640, i as u64 + 9)).collect::<Vec<_>>());
-            check_all_losses(&(0..k).map(|i| noise(if i < 2 { 1024 } else { 512 }, i as u64 + 9)).collect::<Vec<_>>());
+        for kernel in Kernel::available() {
+            for k in 1..=7 {
+                check_all_losses(kernel, &(0..k).map(|i| noise(640, i as u64 + 9)).collect::<Vec<_>>());
+                let sectors = |i| if i < 2 { 1024 } else { 512 };
+                check_all_losses(kernel, &(0..k).map(|i| noise(sectors(i), i as u64 + 9)).collect::<Vec<_>>());
+                let odd = |i: usize| [300, 33, 0, 301, 299, 64, 5][i];
+                check_all_losses(kernel, &(0..k).map(|i| noise(odd(i), i as u64 + 9)).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn wide_rows() {
+        let data: Vec<Vec<u8>> = (0..255).map(|i| noise(96, i + 1)).collect();
+        let parity = parity_of(Kernel::Scalar, &data, 3);
+        for (y, row) in parity.iter().enumerate() {
+            assert!(*row == parity_by_horner(&data, y, 96));
+        }
+        for kernel in Kernel::available() {
+            for missing in [[0, 1, 2], [0, 100, 254], [252, 253, 254]] {
+                let mut hurt = data.clone();
+                missing.iter().for_each(|&x| hurt[x].fill(0));
+                let given: Vec<Option<&[u8]>> = parity.iter().map(|p| Some(p.as_slice())).collect();
+                let mut columns: Vec<&mut [u8]> = hurt.iter_mut().map(Vec::as_mut_slice).collect();
+                reconstruct_with(kernel, &mut columns, &missing, &given);
+                assert!(hurt == data, "{kernel:?} {missing:?}");
+            }
         }
     }
 
