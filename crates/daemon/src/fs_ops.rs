@@ -169,8 +169,8 @@ impl PoolEngine {
         if result.is_ok() && !no_mount && path.is_some() {
             for fs in &created {
                 let ds = dsl.find(fs)?;
-                let mountable =
-                    ds.dir().prop("canmount").0.num() == 1 && matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+                let mountable = ds.dir().prop("canmount").0.num() == 1
+                    && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
                 if mountable && let Err(e) = self.mount(&ds, false).await {
                     result = Err(e);
                     break;
@@ -252,7 +252,7 @@ impl PoolEngine {
             let why = format!("it is the root of a pool: use 'zpool destroy {name}' to destroy the pool");
             return Err(Error::invalid(why));
         }
-        let mut names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
+        let mut names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
         if names.len() > 1 && !recursive {
             let why = format!("it has children such as '{}': use -r to destroy them as well", names[1]);
             return Err(Error::new(ErrorKind::NotEmpty, why));
@@ -307,7 +307,7 @@ impl PoolEngine {
         let ds = self.find(name)?;
         let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
         let all: Vec<String> =
-            if recursive { below(ds.dir()).iter().map(|d| d.full_name()).collect() } else { vec![ds.name()] };
+            if recursive { below(&ds.dir()).iter().map(|d| d.full_name()).collect() } else { vec![ds.name()] };
         for target in all {
             let ds = self.pool.dsl().find(&target)?;
             if recursive && !ds.dir().local_props().contains_key(&prop) {
@@ -337,7 +337,7 @@ impl PoolEngine {
         change.await?;
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
-            touched.extend(affected(ds.dir(), prop));
+            touched.extend(affected(&ds.dir(), prop));
         }
         touched.sort();
         touched.dedup();
@@ -357,8 +357,8 @@ impl PoolEngine {
 
     /// A change of `mountpoint` or `canmount`: unmount, change, mount at the new place.
     async fn change_place(&self, ds: &Rc<Dataset>, prop: &str, change: impl Future<Output = Result<()>>) -> Result<()> {
-        let names = affected(ds.dir(), prop);
-        let had_path = matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+        let names = affected(&ds.dir(), prop);
+        let had_path = matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
         let dirs: Vec<Rc<Dir>> = names.iter().filter_map(|n| self.pool.dsl().find_dir(n).ok()).collect();
         let unmounted = self.unmount_these(&names, false).await?;
         if let Err(e) = change.await {
@@ -370,7 +370,7 @@ impl PoolEngine {
         for (name, readonly) in &unmounted {
             let ds = self.pool.dsl().find(name)?;
             let mountable =
-                ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(ds.dir()), MountPoint::Path(_));
+                ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
             if mountable {
                 errors.extend(self.mount(&ds, *readonly).await.err());
             }
@@ -422,8 +422,8 @@ impl PoolEngine {
             ));
         }
         let mut created: Vec<String> = Vec::new();
-        let names: Vec<String> = below(ds.dir()).iter().map(|d| d.full_name()).collect();
-        let dir = ds.dir().clone();
+        let names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
+        let dir = ds.dir();
         let old_place = self.mount_point(&dir);
         let renamed = async {
             if parents && let Some((parent, _)) = to.rsplit_once('/') {
@@ -465,7 +465,7 @@ impl PoolEngine {
         let mut errors = Vec::new();
         for name in created {
             let parent = dsl.find(&name)?;
-            if matches!(self.mount_point(parent.dir()), MountPoint::Path(_)) && mounts::usable().is_ok() {
+            if matches!(self.mount_point(&parent.dir()), MountPoint::Path(_)) && mounts::usable().is_ok() {
                 errors.extend(self.mount(&parent, false).await.err());
             }
         }
@@ -476,7 +476,7 @@ impl PoolEngine {
         let moved = unmounted.into_iter().map(|(n, readonly)| (new_name(n), readonly));
         for (name, readonly) in moved {
             let ds = dsl.find(&name)?;
-            if matches!(self.mount_point(ds.dir()), MountPoint::Path(_)) {
+            if matches!(self.mount_point(&ds.dir()), MountPoint::Path(_)) {
                 errors.extend(self.mount(&ds, readonly).await.err());
             }
         }

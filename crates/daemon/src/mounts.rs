@@ -287,7 +287,7 @@ impl PoolEngine {
             if !wanted {
                 continue;
             }
-            if let MountPoint::Path(path) = self.mount_point(ds.dir())
+            if let MountPoint::Path(path) = self.mount_point(&ds.dir())
                 && is_file_system(&ds).await
             {
                 out.push((path, ds));
@@ -332,7 +332,7 @@ impl PoolEngine {
         if ds.dir().prop("canmount").0.num() == 0 {
             return Err(Error::invalid("'canmount' property is set to 'off'"));
         }
-        let path = match self.mount_point(ds.dir()) {
+        let path = match self.mount_point(&ds.dir()) {
             MountPoint::Path(path) => path,
             MountPoint::Legacy => {
                 return Err(Error::invalid(format!(

@@ -339,7 +339,7 @@ impl PoolEngine {
         let mut props: Vec<PropView> =
             order.iter().filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref())).collect();
         let mut names: Vec<String> = Vec::new();
-        let mut dir = Some(ds.dir().clone());
+        let mut dir = Some(ds.dir());
         while let Some(d) = dir {
             names.extend(d.local_props().into_keys().filter(|n| props::is_user_prop(n)));
             dir = d.parent();

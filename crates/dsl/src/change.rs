@@ -29,6 +29,16 @@ impl DslPool {
         match name {
             "quota" => dir.change(|p| p.quota = number),
             "reservation" => dir.set_reservation(number),
+            "refreservation" => {
+                if let Some(head) = dir.head() {
+                    head.set_refreservation(number);
+                }
+            }
+            "refquota" => {
+                if let Some(head) = dir.head() {
+                    head.set_refquota(number);
+                }
+            }
             _ => {}
         }
         push_props(dir);
@@ -81,6 +91,28 @@ impl DslPool {
                         "'{}' cannot reserve {reserved} bytes: only {} more are available",
                         dir.full_name(),
                         room
+                    );
+                    return Err(Error::new(ErrorKind::NoSpace, why));
+                }
+                Ok(())
+            }
+            ("refquota", quota) => {
+                let referenced = dir.head().map_or(0, |h| h.phys().referenced_bytes);
+                if quota != 0 && quota < referenced {
+                    let why = format!("the refquota of '{}' cannot be less than what it references", dir.full_name());
+                    return Err(Error::new(ErrorKind::NoSpace, why));
+                }
+                Ok(())
+            }
+            ("refreservation", reserved) => {
+                let Some(head) = dir.head() else { return Ok(()) };
+                let unique = head.phys().unique_bytes;
+                let more = reserved.saturating_sub(unique).saturating_sub(head.refreservation().saturating_sub(unique));
+                if more > 0 && (more > dir.available() || (phys.quota != 0 && reserved > phys.quota)) {
+                    let why = format!(
+                        "'{}' cannot reserve {reserved} bytes: only {} more are available",
+                        dir.full_name(),
+                        dir.available()
                     );
                     return Err(Error::new(ErrorKind::NoSpace, why));
                 }

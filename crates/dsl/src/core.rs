@@ -8,8 +8,11 @@ use std::rc::Rc;
 
 use base::{Error, Txg};
 use dmu::BlockAccounting;
+use dmu::bpobj::BpobjSpace;
 use ondisk::blkptr::Blkptr;
 use zio::Zio;
+
+use crate::registry::Registry;
 
 /// Changes of space: deflated, physical and logical bytes (format page 05 section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -33,6 +36,10 @@ impl Space {
         }
         Space { used: zio.dsize(bp) as i64, compressed: bp.psize() as i64, uncompressed: bp.ucsize() as i64 }
     }
+    /// The space of a list of blocks.
+    pub fn of_list(s: BpobjSpace) -> Space {
+        Space { used: s.bytes as i64, compressed: s.comp as i64, uncompressed: s.uncomp as i64 }
+    }
     /// The opposite change.
     pub fn negated(self) -> Space {
         Space { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
@@ -55,6 +62,7 @@ pub struct Core {
     frees: RefCell<Vec<Blkptr>>,
     mos: Cell<Space>,
     error: RefCell<Option<Error>>,
+    pub(crate) registry: Rc<Registry>,
 }
 
 impl Core {
@@ -66,6 +74,7 @@ impl Core {
             frees: RefCell::default(),
             mos: Cell::default(),
             error: RefCell::default(),
+            registry: Rc::default(),
         })
     }
 
@@ -81,6 +90,11 @@ impl Core {
         } else {
             self.frees.borrow_mut().push(*bp);
         }
+    }
+
+    /// Notes an error, which must stop the txg.
+    pub(crate) fn fail(&self, error: Error) {
+        self.error.borrow_mut().get_or_insert(error);
     }
 
     /// The first error of a free, which must stop the txg.

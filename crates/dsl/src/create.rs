@@ -3,17 +3,21 @@
 //! Every head is, in the format's eyes, a clone of a snapshot: ordinary file systems of the empty snapshot `$ORIGIN@$ORIGIN`, which exists from the
 //! start. A new head gets a new object set that its initialiser fills in the same txg.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
-use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, ObjsetHooks, Tx, zap};
-use ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys, DslDirPhys};
+use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, Tx, zap};
+use ondisk::dsl::{
+    DD_FLAG_USED_BREAKDOWN, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
+    DslDirPhys,
+};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 
 use crate::dataset::Dataset;
+use crate::deadlist::Deadlist;
 use crate::dir::Dir;
 use crate::pool::{DslPool, DslSetup, NAME_MAX, NESTING_MAX};
 use crate::props::{self, PropKind, PropValue};
@@ -21,9 +25,6 @@ use crate::space::SpaceCheck;
 
 /// Fills a new file system's object set, in syncing context.
 pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
-
-/// Bytes of a deadlist's bonus (format page 05 section 4).
-const DEADLIST_BONUS: usize = 320;
 
 /// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too deep.
 pub fn check_name(name: &str) -> Result<()> {
@@ -72,13 +73,15 @@ impl DslPool {
         pool.make_dir(Some(&root), "$FREE", &tx).await?;
         let free = dmu::bpobj::create(pool.mos(), ondisk::bpobj::BPOBJ_BLKSZ, &tx).await?;
         zap::add_u64(pool.directory(), b"free_bpobj", free.0, &tx).await?;
+        pool.set_free_list(free);
         pool.make_origin(&root, &tx).await?;
-        let head = pool.make_head(&root, &tx).await?;
+        let origin = pool.hold_dataset(pool.origin_snap()).await?;
+        let head = pool.make_head(&root, &origin, &tx).await?;
         pool.make_file_system(&root, &head, props, init, tx).await?;
         Ok(pool)
     }
 
-    async fn make_dir(&self, parent: Option<&Rc<Dir>>, name: &str, tx: &Tx) -> Result<Rc<Dir>> {
+    pub(crate) async fn make_dir(&self, parent: Option<&Rc<Dir>>, name: &str, tx: &Tx) -> Result<Rc<Dir>> {
         let mos = self.mos();
         let spec = ObjSpec::new(ObjectType::DSL_DIR, 512).bonus(ObjectType::DSL_DIR, ondisk::dsl::DSL_DIR_SIZE as u16);
         let dn = mos.alloc(spec, tx).await?;
@@ -95,21 +98,10 @@ impl DslPool {
             let map = mos.hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
             zap::add_u64(&map, name.as_bytes(), dn.object().0, tx).await?;
         }
-        Ok(Dir::new(dn.object(), name.to_string(), parent, phys, Default::default(), self.space_cell().clone()))
+        Ok(self.new_dir(dn.object(), name.to_string(), parent, phys, Default::default()))
     }
 
-    async fn make_deadlist(&self, keys: &[u64], tx: &Tx) -> Result<ObjectId> {
-        let bonus = [0u8; DEADLIST_BONUS];
-        let dn =
-            zap::create_with_bonus(self.mos(), ObjectType::DEADLIST, 0, ObjectType::DEADLIST_HDR, &bonus, tx).await?;
-        for key in keys {
-            let list = self.empty_list(tx).await?;
-            zap::add_int(&dn, *key, list.0, tx).await?;
-        }
-        Ok(dn.object())
-    }
-
-    fn new_dataset_phys(&self, dir: &Dir, tx: &Tx) -> DslDatasetPhys {
+    pub(crate) fn new_dataset_phys(&self, dir: &Dir, tx: &Tx) -> DslDatasetPhys {
         let rt = self.ctx().rt();
         let mut phys = DslDatasetPhys::default();
         phys.dir_obj = dir.object.0;
@@ -121,7 +113,7 @@ impl DslPool {
         phys
     }
 
-    async fn write_new_dataset(&self, phys: &DslDatasetPhys, tx: &Tx) -> Result<ObjectId> {
+    pub(crate) async fn write_new_dataset(&self, phys: &DslDatasetPhys, tx: &Tx) -> Result<ObjectId> {
         let spec = ObjSpec::new(ObjectType::DSL_DATASET, 512)
             .bonus(ObjectType::DSL_DATASET, ondisk::dsl::DSL_DATASET_SIZE as u16);
         let dn = self.mos().alloc(spec, tx).await?;
@@ -136,14 +128,14 @@ impl DslPool {
         let snapnames = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?;
         let mut snap = self.new_dataset_phys(&dir, tx);
         snap.num_children = 1;
-        snap.deadlist_obj = self.make_deadlist(&[], tx).await?.0;
+        snap.deadlist_obj = Deadlist::create(self, [], tx).await?.object.0;
         snap.next_clones_obj = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
         let snap_obj = self.write_new_dataset(&snap, tx).await?;
         let mut head = self.new_dataset_phys(&dir, tx);
         head.prev_snap_obj = snap_obj.0;
         head.prev_snap_txg = snap.creation_txg;
         head.snapnames_zapobj = snapnames.object().0;
-        head.deadlist_obj = self.make_deadlist(&[0], tx).await?.0;
+        head.deadlist_obj = Deadlist::create(self, [0], tx).await?.object.0;
         let head_obj = self.write_new_dataset(&head, tx).await?;
         snap.next_snap_obj = head_obj.0;
         mos.hold(snap_obj).await?.set_bonus(&snap.to_bytes(), tx)?;
@@ -153,55 +145,80 @@ impl DslPool {
             p.head_dataset_obj = head_obj.0;
             p.clones = clones.object().0;
         });
-        let ds = Dataset::new(
-            head_obj,
-            dir.clone(),
-            head,
-            BTreeSet::new(),
-            None,
-            self.core().clone(),
-            self.ctx().clone(),
-            false,
-        );
-        self.add_dataset(&ds);
+        let ds = self.new_dataset(head_obj, head, Some(Default::default()), dir.clone(), false);
+        dir.set_head(Some(ds));
         self.set_origin_snap(snap_obj);
         Ok(())
     }
 
-    /// A head in `dir`, a clone of `$ORIGIN@$ORIGIN`, still without an object set.
-    async fn make_head(&self, dir: &Rc<Dir>, tx: &Tx) -> Result<Rc<Dataset>> {
+    /// A head in `dir` made from the snapshot `origin`: with its content and features, or, from `$ORIGIN`, still without an object set.
+    pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
         let mos = self.mos();
-        let origin_obj = self.origin_snap();
-        let origin_dn = mos.hold(origin_obj).await?;
-        let mut origin = origin_dn.with_bonus(DslDatasetPhys::parse)?;
+        let from = origin.phys();
         let mut phys = self.new_dataset_phys(dir, tx);
-        phys.prev_snap_obj = origin_obj.0;
-        phys.prev_snap_txg = origin.creation_txg;
+        phys.prev_snap_obj = origin.object.0;
+        phys.prev_snap_txg = from.creation_txg;
+        let origin_dir = origin.dir();
+        let is_clone = origin.object != self.origin_snap();
         phys.snapnames_zapobj = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?.object().0;
-        phys.deadlist_obj = self.make_deadlist(&[0], tx).await?.0;
+        let mut features = BTreeMap::new();
+        let mut keys = vec![0];
+        if is_clone {
+            phys.bp = from.bp;
+            phys.referenced_bytes = from.referenced_bytes;
+            phys.compressed_bytes = from.compressed_bytes;
+            phys.uncompressed_bytes = from.uncompressed_bytes;
+            phys.flags |= from.flags & (DS_FLAG_INCONSISTENT | DS_FLAG_CI_DATASET);
+            features = origin.load_features().await?;
+            keys = self.keys_below(&origin_dir, origin).await?;
+        }
+        phys.deadlist_obj = Deadlist::create(self, keys, tx).await?.object.0;
         let object = self.write_new_dataset(&phys, tx).await?;
-        origin.num_children += 1;
-        origin_dn.set_bonus(&origin.to_bytes(), tx)?;
-        zap::add_int(&mos.hold(ObjectId(origin.next_clones_obj)).await?, object.0, object.0, tx).await?;
-        let origin_dir =
-            self.root().child("$ORIGIN").ok_or_else(|| Error::corrupt("the pool has no directory $ORIGIN"))?;
-        zap::add_int(&mos.hold(ObjectId(origin_dir.phys().clones)).await?, object.0, object.0, tx).await?;
+        if from.next_clones_obj == 0 {
+            let clones = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
+            origin.change(|p| p.next_clones_obj = clones);
+        }
+        origin.change(|p| p.num_children += 1);
+        zap::add_int(&mos.hold(ObjectId(origin.phys().next_clones_obj)).await?, object.0, object.0, tx).await?;
+        self.add_clone(&origin_dir, object, tx).await?;
         dir.change(|p| {
             p.head_dataset_obj = object.0;
-            p.origin_obj = origin_obj.0;
+            p.origin_obj = origin.object.0;
         });
-        let ds = Dataset::new(
-            object,
-            dir.clone(),
-            phys,
-            BTreeSet::new(),
-            None,
-            self.core().clone(),
-            self.ctx().clone(),
-            true,
-        );
-        self.add_dataset(&ds);
+        dir.set_origin_txg(if is_clone { from.creation_txg } else { 0 });
+        self.copy_features(object, &features, tx).await?;
+        let ds = self.new_dataset(object, phys, Some(features), dir.clone(), true);
+        dir.set_head(Some(ds.clone()));
         Ok(ds)
+    }
+
+    /// Enters a head into the list of clones of a directory's snapshots, which is made if there is none.
+    pub(crate) async fn add_clone(&self, origin_dir: &Rc<Dir>, head: ObjectId, tx: &Tx) -> Result<()> {
+        if origin_dir.phys().clones == 0 {
+            let clones = zap::create(self.mos(), ObjectType::DSL_CLONES, 0, tx).await?.object().0;
+            origin_dir.change(|p| p.clones = clones);
+        }
+        zap::add_int(&self.mos().hold(ObjectId(origin_dir.phys().clones)).await?, head.0, head.0, tx).await
+    }
+
+    /// Gives a new dataset the features of the one that it was made from.
+    pub(crate) async fn copy_features(
+        &self,
+        object: ObjectId,
+        features: &BTreeMap<String, zap::ZapValue>,
+        tx: &Tx,
+    ) -> Result<()> {
+        if features.is_empty() {
+            return Ok(());
+        }
+        let dn = self.zapify(object, tx).await?;
+        for (guid, value) in features {
+            zap::add(&dn, guid.as_bytes(), value, tx).await?;
+            if let Some(id) = FeatureId::by_guid(guid) {
+                self.features().add(id, 1, tx).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Sets the properties and makes the object set of a new head.
@@ -227,9 +244,8 @@ impl DslPool {
                 account.activate(id.get().guid, tx.txg());
             }
         }
-        let hooks = ObjsetHooks { acct: account.clone(), gate: Some(account.clone()), feat: Some(account) };
-        let os =
-            Objset::create(self.ctx().clone(), head.object.0, ObjsetType::Zfs, head.objset_props(), hooks, tx.txg());
+        let props = head.objset_props();
+        let os = Objset::create(self.ctx().clone(), head.object.0, ObjsetType::Zfs, props, head.hooks(), tx.txg());
         os.set_flags(flags, &tx);
         head.set_objset(Some(os.clone()));
         self.activate_features(head, &tx).await?;
@@ -268,7 +284,8 @@ impl DslPool {
                         return Err(Error::new(ErrorKind::NoSpace, why));
                     }
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
-                    let head = pool.make_head(&dir, &tx).await?;
+                    let origin = pool.hold_dataset(pool.origin_snap()).await?;
+                    let head = pool.make_head(&dir, &origin, &tx).await?;
                     pool.make_file_system(&dir, &head, props, init, tx).await?;
                     Ok(head)
                 })

@@ -5,19 +5,24 @@
 //! (format page 05 section 5).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use dmu::zap::{self, ZapValue};
 use dmu::{
     BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, RedundantMetadata, Reservation, SpaceGate,
     TxSpace,
 };
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
 
+use crate::bookmark::FreedMark;
 use crate::core::{Core, Space};
+use crate::deadlist::Deadlist;
 use crate::dir::{Dir, Used};
 
 /// A head or snapshot.
@@ -25,9 +30,13 @@ pub struct Dataset {
     /// Its object in the MOS.
     pub object: ObjectId,
     account: Rc<Account>,
-    snapname: Option<String>,
+    snapshot: bool,
+    /// The last part of a snapshot's name, if that is known.
+    snapname: RefCell<Option<String>>,
+    mos: Objset,
     ctx: DmuCtx,
     objset: RefCell<Option<Objset>>,
+    deadlist: RefCell<Option<Deadlist>>,
     writable: bool,
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
@@ -36,21 +45,42 @@ pub struct Dataset {
 /// The part of a dataset that its object set talks to.
 pub struct Account {
     core: Rc<Core>,
-    dir: Rc<Dir>,
+    owner: Weak<Dataset>,
+    dir: RefCell<Rc<Dir>>,
     phys: RefCell<DslDatasetPhys>,
-    /// Feature guids that the dataset's ZAP has.
-    features: RefCell<BTreeSet<String>>,
+    /// What the dataset's ZAP says of features; none before it was read.
+    features: RefCell<Option<BTreeMap<String, ZapValue>>>,
     new_features: RefCell<BTreeSet<&'static str>>,
     /// Killed blocks that an older snapshot still holds.
     deadlisted: RefCell<Vec<Blkptr>>,
-    dirty: Cell<bool>,
+    /// Bookmarks that want to know what is freed after them.
+    marks: RefCell<Vec<FreedMark>>,
+    marks_loaded: Cell<bool>,
+    refquota: Cell<u64>,
+    refreservation: Cell<u64>,
     in_flight: [Cell<u64>; base::TXG_SIZE],
 }
 
 impl Account {
     fn change<R>(&self, f: impl FnOnce(&mut DslDatasetPhys) -> R) -> R {
-        self.dirty.set(true);
+        if let Some(owner) = self.owner.upgrade() {
+            self.core.registry.dataset_dirty(owner);
+        }
         f(&mut self.phys.borrow_mut())
+    }
+
+    /// Sets the unique space; what the refreservation holds back follows (format page 05 section 5).
+    fn set_unique(&self, unique: u64) {
+        let old = self.change(|p| std::mem::replace(&mut p.unique_bytes, unique));
+        let reserved = self.refreservation.get();
+        let delta = reserved.saturating_sub(unique) as i64 - reserved.saturating_sub(old) as i64;
+        if delta != 0 {
+            self.dir.borrow().did_use(Used::RefRsrv, Space { used: delta, ..Space::default() });
+        }
+    }
+    fn shift_unique(&self, used: i64) {
+        let unique = self.phys.borrow().unique_bytes;
+        self.set_unique(unique.saturating_add_signed(used));
     }
 }
 
@@ -63,11 +93,9 @@ fn shift(p: &mut DslDatasetPhys, s: Space) {
 impl BlockAccounting for Account {
     fn born(&self, bp: &Blkptr, _txg: Txg) {
         let space = Space::of(bp, &self.core.zio);
-        self.change(|p| {
-            shift(p, space);
-            p.unique_bytes = p.unique_bytes.saturating_add_signed(space.used);
-        });
-        self.dir.did_use(Used::Head, space);
+        self.change(|p| shift(p, space));
+        self.dir.borrow().did_use(Used::Head, space);
+        self.shift_unique(space.used);
     }
 
     fn kill(&self, bp: &Blkptr, txg: Txg) {
@@ -75,17 +103,20 @@ impl BlockAccounting for Account {
         if bp.is_hole() {
             return;
         }
-        let ours = bp.birth().0 > self.phys.borrow().prev_snap_txg;
-        self.change(|p| {
-            shift(p, space.negated());
-            if ours {
-                p.unique_bytes = p.unique_bytes.saturating_add_signed(-space.used);
-            }
-        });
-        if ours {
-            self.dir.did_use(Used::Head, space.negated());
+        let (birth, last_snap) = (bp.birth().0, self.phys.borrow().prev_snap_txg);
+        self.change(|p| shift(p, space.negated()));
+        for mark in &mut *self.marks.borrow_mut() {
+            mark.killed(birth, last_snap, space);
+        }
+        let dir = self.dir.borrow();
+        if birth > last_snap {
+            dir.did_use(Used::Head, space.negated());
+            self.shift_unique(-space.used);
             self.core.free(bp, txg);
         } else {
+            if birth > dir.origin_txg() {
+                dir.transfer(space.used, Used::Head, Used::Snap);
+            }
             self.deadlisted.borrow_mut().push(*bp);
         }
     }
@@ -93,21 +124,25 @@ impl BlockAccounting for Account {
 
 impl SpaceGate for Account {
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation> {
-        let refquota = self.dir.prop("refquota").0.num();
+        let refquota = self.refquota.get();
+        let dir = self.dir.borrow();
         if refquota != 0 && kind == TxSpace::Normal {
             let referenced = self.phys.borrow().referenced_bytes;
             let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
             if referenced >= refquota {
-                return Err(Error::new(
-                    ErrorKind::Quota,
-                    format!("the refquota of '{}' is used up", self.dir.full_name()),
-                ));
+                return Err(Error::new(ErrorKind::Quota, format!("the refquota of '{}' is used up", dir.full_name())));
             }
             if referenced.saturating_add(in_flight) >= refquota.saturating_add(refquota >> 5) {
                 return Err(ErrorKind::Restart.into());
             }
         }
-        self.dir.reserve(bytes, kind, txg)?;
+        // What the refreservation still holds back is this dataset's to use.
+        let held = self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes);
+        let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
+        let beyond = bytes.saturating_add(in_flight).saturating_sub(held).min(bytes);
+        if beyond > 0 || held == 0 {
+            dir.reserve(beyond, kind, txg)?;
+        }
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
         Ok(Reservation(None))
@@ -116,61 +151,95 @@ impl SpaceGate for Account {
 
 impl FeatureUse for Account {
     fn activate(&self, feature_guid: &'static str, _txg: Txg) {
-        if !self.features.borrow().contains(feature_guid) {
+        if self.features.borrow().as_ref().is_none_or(|f| !f.contains_key(feature_guid)) {
             self.new_features.borrow_mut().insert(feature_guid);
         }
     }
 }
 
+/// Where a new handle stands.
+pub(crate) struct Place<'a> {
+    pub dir: Rc<Dir>,
+    pub mos: &'a Objset,
+    pub core: &'a Rc<Core>,
+    pub ctx: &'a DmuCtx,
+    pub writable: bool,
+}
+
 impl Dataset {
     pub(crate) fn new(
         object: ObjectId,
-        dir: Rc<Dir>,
         phys: DslDatasetPhys,
-        features: BTreeSet<String>,
-        snapname: Option<String>,
-        core: Rc<Core>,
-        ctx: DmuCtx,
-        writable: bool,
+        features: Option<BTreeMap<String, ZapValue>>,
+        place: Place<'_>,
     ) -> Rc<Dataset> {
-        let account = Account {
-            core,
-            dir,
-            phys: RefCell::new(phys),
-            features: RefCell::new(features),
-            new_features: RefCell::default(),
-            deadlisted: RefCell::default(),
-            dirty: Cell::new(false),
-            in_flight: Default::default(),
-        };
-        Rc::new(Dataset {
+        let snapshot = phys.is_snapshot();
+        let ds = Rc::new_cyclic(|owner| Dataset {
             object,
-            account: Rc::new(account),
-            writable: writable && snapname.is_none(),
-            snapname,
-            ctx,
+            account: Rc::new(Account {
+                core: place.core.clone(),
+                owner: owner.clone(),
+                dir: RefCell::new(place.dir),
+                phys: RefCell::new(phys),
+                features: RefCell::new(features),
+                new_features: RefCell::default(),
+                deadlisted: RefCell::default(),
+                marks: RefCell::default(),
+                marks_loaded: Cell::new(false),
+                refquota: Cell::new(0),
+                refreservation: Cell::new(0),
+                in_flight: Default::default(),
+            }),
+            snapshot,
+            snapname: RefCell::default(),
+            writable: place.writable && !snapshot,
+            mos: place.mos.clone(),
+            ctx: place.ctx.clone(),
             objset: RefCell::default(),
+            deadlist: RefCell::default(),
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
-        })
+        });
+        if !snapshot {
+            ds.load_limits();
+        }
+        ds
+    }
+
+    /// Takes refquota and refreservation from the properties.
+    pub(crate) fn load_limits(&self) {
+        let dir = self.dir();
+        self.account.refquota.set(dir.own_number("refquota"));
+        self.account.refreservation.set(dir.own_number("refreservation"));
     }
 
     /// Its directory.
-    pub fn dir(&self) -> &Rc<Dir> {
-        &self.account.dir
+    pub fn dir(&self) -> Rc<Dir> {
+        self.account.dir.borrow().clone()
+    }
+    pub(crate) fn set_dir(&self, dir: Rc<Dir>) {
+        *self.account.dir.borrow_mut() = dir;
     }
 
     /// `pool/fs` or `pool/fs@snapshot`.
     pub fn name(&self) -> String {
-        match &self.snapname {
-            Some(snap) => format!("{}@{snap}", self.dir().full_name()),
-            None => self.dir().full_name(),
+        match (&*self.snapname.borrow(), self.snapshot) {
+            (Some(snap), _) => format!("{}@{snap}", self.dir().full_name()),
+            (None, true) => format!("{}@ (object {})", self.dir().full_name(), self.object),
+            (None, false) => self.dir().full_name(),
         }
+    }
+    pub(crate) fn set_snapname(&self, name: &str) {
+        *self.snapname.borrow_mut() = Some(name.to_string());
+    }
+    /// What stands behind the `@` of a snapshot's name; empty for a head.
+    pub fn snapname(&self) -> String {
+        self.snapname.borrow().clone().unwrap_or_default()
     }
 
     /// True for snapshots.
     pub fn is_snapshot(&self) -> bool {
-        self.snapname.is_some()
+        self.snapshot
     }
 
     /// True if it may be written to at all (a head in a pool imported read-write).
@@ -191,11 +260,76 @@ impl Dataset {
     pub(crate) fn account(&self) -> &Rc<Account> {
         &self.account
     }
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.account.dirty.get()
+    /// Sets the unique space; what the refreservation holds back follows.
+    pub(crate) fn set_unique(&self, unique: u64) {
+        self.account.set_unique(unique);
     }
-    pub(crate) fn take_dirty(&self) -> bool {
-        self.account.dirty.replace(false)
+    pub(crate) fn shift_unique(&self, used: i64) {
+        self.account.shift_unique(used);
+    }
+    /// Changes the refreservation in force; what it holds back follows.
+    pub(crate) fn set_refreservation(&self, reserved: u64) {
+        let unique = self.phys().unique_bytes;
+        let old = self.account.refreservation.replace(reserved);
+        let delta = reserved.saturating_sub(unique) as i64 - old.saturating_sub(unique) as i64;
+        if delta != 0 {
+            self.dir().did_use(Used::RefRsrv, Space { used: delta, ..Space::default() });
+        }
+    }
+    pub(crate) fn set_refquota(&self, quota: u64) {
+        self.account.refquota.set(quota);
+    }
+    /// The refreservation in force.
+    pub(crate) fn refreservation(&self) -> u64 {
+        self.account.refreservation.get()
+    }
+    pub(crate) fn with_marks<R>(&self, f: impl FnOnce(&mut Vec<FreedMark>) -> R) -> R {
+        f(&mut self.account.marks.borrow_mut())
+    }
+
+    pub(crate) fn marks_loaded(&self) -> bool {
+        self.account.marks_loaded.get()
+    }
+    pub(crate) fn set_marks(&self, marks: Vec<FreedMark>) {
+        self.account.marks_loaded.set(true);
+        *self.account.marks.borrow_mut() = marks;
+    }
+
+    /// Takes the deadlist, opened now if it was not; [`Dataset::put_deadlist`] gives it back. Only for the sync loop, one at a time.
+    pub(crate) async fn take_deadlist(&self) -> Result<Deadlist> {
+        let kept = self.deadlist.take().filter(|d| d.object.0 == self.phys().deadlist_obj);
+        match kept {
+            Some(list) => Ok(list),
+            None => {
+                let object = ObjectId(self.phys().deadlist_obj);
+                Deadlist::open(&self.mos, object).await.map_err(|e| e.at(format!("dataset '{}'", self.name())))
+            }
+        }
+    }
+    /// Gives the deadlist back. That of a head is kept at hand.
+    pub(crate) fn put_deadlist(&self, list: Deadlist) {
+        if !self.snapshot {
+            *self.deadlist.borrow_mut() = Some(list);
+        }
+    }
+
+    /// What the dataset's ZAP says of features: guids and their values.
+    pub(crate) async fn load_features(&self) -> Result<BTreeMap<String, ZapValue>> {
+        if let Some(known) = &*self.account.features.borrow() {
+            return Ok(known.clone());
+        }
+        let dn = self.mos.hold(self.object).await?;
+        let mut features = BTreeMap::new();
+        if dn.otype() == ObjectType::OTN_ZAP_METADATA {
+            for entry in zap::list(&dn).await.map_err(|e| e.at(format!("dataset '{}'", self.name())))? {
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                if FeatureId::by_guid(&name).is_some_and(|f| f.get().per_dataset) {
+                    features.insert(name, entry.value);
+                }
+            }
+        }
+        *self.account.features.borrow_mut() = Some(features.clone());
+        Ok(features)
     }
     pub(crate) fn take_new_features(&self) -> BTreeSet<&'static str> {
         self.account.new_features.take()
@@ -204,15 +338,20 @@ impl Dataset {
         self.account.deadlisted.take()
     }
     pub(crate) fn note_feature(&self, guid: &str) {
-        self.account.features.borrow_mut().insert(guid.to_string());
+        if let Some(known) = &mut *self.account.features.borrow_mut() {
+            known.insert(guid.to_string(), ZapValue::from_u64(0));
+        }
     }
     pub(crate) fn synced(&self, txg: Txg) {
         self.account.in_flight[txg.slot()].set(0);
     }
 
-    /// Feature guids that this dataset uses.
+    /// Feature guids that this dataset uses, as far as they were read.
     pub fn features(&self) -> BTreeSet<String> {
-        self.account.features.borrow().clone()
+        self.account.features.borrow().iter().flat_map(|f| f.keys().cloned()).collect()
+    }
+    fn has_feature(&self, guid: &str) -> bool {
+        self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
     /// An error if the dataset's content must not be shown, because it is not all there: a receive has filled it in part, or it was received from a redacted stream.
@@ -223,7 +362,7 @@ impl Dataset {
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
             ));
         }
-        if self.account.features.borrow().contains("com.delphix:redacted_datasets") {
+        if self.has_feature("com.delphix:redacted_datasets") {
             return Err(Error::unsupported(format!(
                 "dataset '{}' was received from a redacted stream and lacks blocks, which weir does not show",
                 self.name()
@@ -251,7 +390,16 @@ impl Dataset {
     }
 
     pub(crate) fn set_objset(&self, os: Option<Objset>) {
+        if self.writable
+            && let Some(me) = self.account.owner.upgrade()
+        {
+            self.account.core.registry.set_open(me, os.is_some());
+        }
         *self.objset.borrow_mut() = os;
+    }
+    /// What the object set is opened with.
+    pub(crate) fn hooks(&self) -> ObjsetHooks {
+        ObjsetHooks { acct: self.account.clone(), gate: Some(self.account.clone()), feat: Some(self.account.clone()) }
     }
 
     /// The object set, opened now if it was not.
@@ -267,18 +415,14 @@ impl Dataset {
         if bp.is_hole() {
             return Err(Error::corrupt(format!("dataset '{}' has no object set", self.name())));
         }
-        if self.account.features.borrow().contains("com.datto:encryption") {
+        self.load_features().await?;
+        if self.has_feature("com.datto:encryption") {
             return Err(Error::unsupported(format!(
                 "dataset '{}' is encrypted, which weir does not read yet",
                 self.name()
             )));
         }
-        let hooks = ObjsetHooks {
-            acct: self.account.clone(),
-            gate: Some(self.account.clone()),
-            feat: Some(self.account.clone()),
-        };
-        let os = Objset::open(self.ctx.clone(), self.object.0, bp, self.objset_props(), hooks, self.writable)
+        let os = Objset::open(self.ctx.clone(), self.object.0, bp, self.objset_props(), self.hooks(), self.writable)
             .await
             .map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
         self.set_objset(Some(os.clone()));
@@ -326,12 +470,11 @@ impl Dataset {
 
     /// Bytes that may still be written, quotas and reservations counted.
     pub fn available(&self) -> u64 {
-        let num = |name: &str| self.dir().prop(name).0.num();
         let phys = self.phys();
         // What its refreservation still holds back is counted as used everywhere but here.
-        let held = num("refreservation").saturating_sub(phys.unique_bytes);
+        let held = self.account.refreservation.get().saturating_sub(phys.unique_bytes);
         let available = self.dir().available().saturating_add(held);
-        let refquota = num("refquota");
+        let refquota = self.account.refquota.get();
         if refquota == 0 { available } else { available.min(refquota.saturating_sub(phys.referenced_bytes)) }
     }
 }

@@ -1,6 +1,6 @@
 //! DSL directories: the tree of names, with quota, reservation, properties and the breakdown of used space.
 //!
-//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a txg syncs; `dirty` says that its
+//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a txg syncs; the registry then knows that its
 //! bonus must be written in this pass. Space use flows up: what a directory uses, or reserves if that is more, is its parent's CHILD share
 //! (format page 05 sections 1 and 5).
 
@@ -15,6 +15,7 @@ use ondisk::dsl::DslDirPhys;
 use crate::core::Space;
 use crate::dataset::Dataset;
 use crate::props::{self, PropSource, PropValue};
+use crate::registry::Registry;
 use crate::space::{self, Admission, Asking, PoolSpace, SpaceCheck};
 
 /// Shares of a directory's used space, as indexes of the breakdown on disk.
@@ -44,8 +45,13 @@ pub struct Dir {
     props: RefCell<BTreeMap<String, PropValue>>,
     head: RefCell<Option<Rc<Dataset>>>,
     in_flight: [Cell<u64>; TXG_SIZE],
-    dirty: Cell<bool>,
     pool_space: Rc<Cell<PoolSpace>>,
+    /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born until then belong to the origin's directory.
+    origin_txg: Cell<u64>,
+    /// The livelist of a clone that OpenZFS made.
+    livelist: Cell<Option<u64>>,
+    me: Weak<Dir>,
+    registry: Rc<Registry>,
 }
 
 impl Dir {
@@ -56,8 +62,9 @@ impl Dir {
         phys: DslDirPhys,
         props: BTreeMap<String, PropValue>,
         pool_space: Rc<Cell<PoolSpace>>,
+        registry: Rc<Registry>,
     ) -> Rc<Dir> {
-        let dir = Rc::new(Dir {
+        let dir = Rc::new_cyclic(|me| Dir {
             object,
             name: RefCell::new(name.clone()),
             parent: RefCell::new(parent.map_or_else(Weak::new, Rc::downgrade)),
@@ -66,8 +73,11 @@ impl Dir {
             props: RefCell::new(props),
             head: RefCell::default(),
             in_flight: Default::default(),
-            dirty: Cell::new(false),
             pool_space,
+            origin_txg: Cell::new(0),
+            livelist: Cell::new(None),
+            me: me.clone(),
+            registry,
         });
         if let Some(parent) = parent {
             parent.children.borrow_mut().insert(name, dir.clone());
@@ -91,6 +101,23 @@ impl Dir {
     /// The directory above, none for the root.
     pub fn parent(&self) -> Option<Rc<Dir>> {
         self.parent.borrow().upgrade()
+    }
+
+    /// A number that is set here and never inherited, 0 if it is not.
+    pub(crate) fn own_number(&self, name: &str) -> u64 {
+        self.props.borrow().get(name).map_or(0, PropValue::num)
+    }
+
+    /// Whether this is `other` or one of the directories above it.
+    pub(crate) fn is_above(&self, other: &Rc<Dir>) -> bool {
+        let mut at = Some(other.clone());
+        while let Some(dir) = at {
+            if dir.object == self.object {
+                return true;
+            }
+            at = dir.parent();
+        }
+        false
     }
 
     /// Children in order of name, the hidden `$MOS`, `$FREE`, `$ORIGIN` included.
@@ -119,15 +146,23 @@ impl Dir {
 
     /// Changes the record (syncing context) and marks it for writing.
     pub(crate) fn change<R>(&self, f: impl FnOnce(&mut DslDirPhys) -> R) -> R {
-        self.dirty.set(true);
+        if let Some(me) = self.me.upgrade() {
+            self.registry.dir_dirty(me);
+        }
         f(&mut self.phys.borrow_mut())
     }
 
-    pub(crate) fn take_dirty(&self) -> bool {
-        self.dirty.replace(false)
+    pub(crate) fn origin_txg(&self) -> u64 {
+        self.origin_txg.get()
     }
-    pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty.get()
+    pub(crate) fn set_livelist(&self, object: Option<u64>) {
+        self.livelist.set(object);
+    }
+    pub(crate) fn take_livelist(&self) -> Option<u64> {
+        self.livelist.take()
+    }
+    pub(crate) fn set_origin_txg(&self, txg: u64) {
+        self.origin_txg.set(txg);
     }
 
     pub(crate) fn attach_to(self: &Rc<Self>, parent: &Rc<Dir>, name: &str) {
@@ -244,6 +279,9 @@ impl Dir {
             }
         }
         let slot = &self.in_flight[txg.slot()];
+        if slot.get() == 0 {
+            self.registry.charged(self.me.clone(), txg);
+        }
         slot.set(slot.get().saturating_add(bytes));
         Ok(())
     }
@@ -251,9 +289,6 @@ impl Dir {
     /// The charges of `txg` end: what it really used is in the record now.
     pub(crate) fn synced(&self, txg: Txg) {
         self.in_flight[txg.slot()].set(0);
-        for child in self.children.borrow().values() {
-            child.synced(txg);
-        }
     }
 
     /// Properties that are set here.

@@ -1,20 +1,33 @@
 //! The DSL: directories and datasets, their names, properties and space accounting, and the sync tasks that change them.
 //!
-//! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`], [`dataset`], [`features`], [`pool`] (the tree and what happens
-//! in a txg), then `create`, `change`, `destroy`.
+//! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`], [`dataset`], [`deadlist`], [`features`], [`pool`] (the tree), `sync` (what happens
+//! in a txg); then the tasks: `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`, `destroy`, `snap_destroy`, and `freeing`, which
+//! goes on with what they leave.
 
+pub mod bookmark;
 mod change;
+mod clone;
 pub mod core;
 mod create;
 pub mod dataset;
+pub mod deadlist;
 mod destroy;
 pub mod dir;
 pub mod features;
+mod freeing;
+mod livelist;
 pub mod pool;
+mod promote;
 pub mod props;
+mod registry;
+mod snap_destroy;
+mod snapshot;
 pub mod space;
+mod sync;
 
+pub use bookmark::Bookmark;
 pub use create::{Init, check_name};
 pub use dataset::Dataset;
 pub use dir::Dir;
 pub use pool::{DslPool, DslSetup};
+pub use snapshot::Hold;

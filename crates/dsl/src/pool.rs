@@ -1,37 +1,35 @@
-//! The DSL of one pool: the tree of directories and datasets, and what the DSL does while a txg syncs.
+//! The DSL of one pool: the tree of directories and datasets.
 //!
-//! Each pass of a txg (format page 06 section 9): dirty object sets are written, the space that the MOS gained in the pass before is charged to
-//! `$MOS`, sync tasks run (in the first pass), and the records of changed directories and datasets go into their bonuses. The MOS itself and the space
-//! maps are written by `spa` afterwards, which calls again until nothing is dirty.
-//!
-//! Only the sync loop changes the MOS. Whoever wants a change hands in a *sync task* ([`DslPool::sync_task`]) and waits for its txg.
+//! All directories and heads are in memory from the start; snapshots are read when somebody asks, and there is never more than one handle for a dataset, so that its record
+//! has one place. What happens while a txg syncs is in `sync.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use base::{Error, ErrorKind, ObjectId, Result, TXG_SIZE, Txg};
+use base::{Error, ObjectId, Result, TXG_SIZE};
+use dmu::zap::ZapValue;
 use dmu::{DmuCtx, Dnode, LocalBoxFuture, Objset, Tx, zap};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use rt::sync::oneshot;
 use txg::TxgPool;
-use zio::WriteDone;
 
-use crate::core::{Core, Space};
-use crate::dataset::Dataset;
-use crate::dir::{Dir, Used};
+use crate::core::Core;
+use crate::dataset::{Dataset, Place};
+use crate::dir::Dir;
 use crate::features::Features;
+use crate::freeing::Freeing;
+use crate::livelist::LIVELIST_KEY;
 use crate::props::PropValue;
-use crate::space::{PoolSpace, SpaceCheck};
+use crate::registry::Registry;
+use crate::space::PoolSpace;
 
 /// Deepest nesting of datasets (`zfs_max_dataset_nesting` of OpenZFS 2.1).
 pub const NESTING_MAX: usize = 50;
 /// Longest full name of a dataset (`ZFS_MAX_DATASET_NAME_LEN` less its NUL).
 pub const NAME_MAX: usize = 255;
 
-type Task = Box<dyn FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, ()>>;
+pub(crate) type Task = Box<dyn FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, ()>>;
 
 /// The DSL of one pool.
 pub struct DslPool {
@@ -43,10 +41,13 @@ pub struct DslPool {
     features: Rc<Features>,
     space: Rc<Cell<PoolSpace>>,
     root: RefCell<Option<Rc<Dir>>>,
-    datasets: RefCell<BTreeMap<ObjectId, Rc<Dataset>>>,
+    /// Datasets that somebody holds: heads through their directories.
+    datasets: RefCell<BTreeMap<ObjectId, Weak<Dataset>>>,
+    dirs: RefCell<BTreeMap<ObjectId, Weak<Dir>>>,
     origin_snap: Cell<ObjectId>,
-    empty_bpobj: Cell<Option<ObjectId>>,
-    tasks: [RefCell<VecDeque<Task>>; TXG_SIZE],
+    pub(crate) empty_bpobj: Cell<Option<ObjectId>>,
+    pub(crate) tasks: [RefCell<VecDeque<Task>>; TXG_SIZE],
+    pub(crate) freeing: Freeing,
     writable: bool,
 }
 
@@ -80,9 +81,11 @@ impl DslPool {
             space: Rc::default(),
             root: RefCell::default(),
             datasets: RefCell::default(),
+            dirs: RefCell::default(),
             origin_snap: Cell::default(),
             empty_bpobj: Cell::default(),
             tasks: Default::default(),
+            freeing: Freeing::default(),
             writable: setup.writable,
         })
     }
@@ -122,7 +125,22 @@ impl DslPool {
         }
         let origin = pool.root().child("$ORIGIN").and_then(|d| d.head());
         pool.origin_snap.set(ObjectId(origin.map_or(0, |o| o.phys().prev_snap_obj)));
+        pool.load_origins().await?;
+        pool.load_freeing().await?;
         Ok(pool)
+    }
+
+    /// What a clone's accounts need to know of its origin.
+    async fn load_origins(&self) -> Result<()> {
+        for dir in self.all_dirs() {
+            let origin = ObjectId(dir.phys().origin_obj);
+            if origin.0 != 0 && origin != self.origin_snap() {
+                let phys = self.mos.hold(origin).await.and_then(|dn| dn.with_bonus(DslDatasetPhys::parse));
+                let phys = phys.map_err(|e| e.at(format!("origin of '{}'", dir.full_name())))?;
+                dir.set_origin_txg(phys.creation_txg);
+            }
+        }
+        Ok(())
     }
 
     async fn load_dir(&self, object: ObjectId, name: String, parent: Option<&Rc<Dir>>) -> Result<Rc<Dir>> {
@@ -130,46 +148,110 @@ impl DslPool {
         let phys = dn.with_bonus(DslDirPhys::parse)?;
         let mut props = BTreeMap::new();
         if phys.props_zapobj != 0 {
-            for entry in zap::list(&self.mos.hold(ObjectId(phys.props_zapobj)).await?).await? {
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                let value = match entry.value.as_text() {
-                    Some(text) => PropValue::Text(text),
-                    None => PropValue::Num(entry.value.as_u64().unwrap_or(0)),
-                };
-                props.insert(name, value);
-            }
+            props = self.read_props(ObjectId(phys.props_zapobj)).await?;
         }
-        let dir = Dir::new(object, name, parent, phys, props, self.space.clone());
+        let dir = self.new_dir(object, name, parent, phys, props);
+        if dn.otype() == ObjectType::OTN_ZAP_METADATA {
+            dir.set_livelist(zap::lookup_u64(&dn, LIVELIST_KEY).await?);
+        }
         if phys.head_dataset_obj != 0 {
-            let head = self.load_dataset(ObjectId(phys.head_dataset_obj), &dir, None).await?;
-            dir.set_head(Some(head.clone()));
-            self.datasets.borrow_mut().insert(head.object, head);
+            let head = self.load_dataset(ObjectId(phys.head_dataset_obj), Some(&dir)).await?;
+            head.load_features().await?;
+            dir.set_head(Some(head));
         }
         Ok(dir)
     }
 
-    async fn load_dataset(&self, object: ObjectId, dir: &Rc<Dir>, snapname: Option<String>) -> Result<Rc<Dataset>> {
-        let dn = self.mos.hold(object).await.map_err(|e| e.at(format!("dataset object {object}")))?;
-        let phys = dn.with_bonus(DslDatasetPhys::parse)?;
-        let mut features = BTreeSet::new();
-        if dn.otype() == ObjectType::OTN_ZAP_METADATA {
-            for entry in zap::list(&dn).await? {
-                let name = String::from_utf8_lossy(&entry.name).into_owned();
-                if FeatureId::by_guid(&name).is_some_and(|f| f.get().per_dataset) {
-                    features.insert(name);
-                }
-            }
+    /// The properties in a ZAP.
+    pub(crate) async fn read_props(&self, object: ObjectId) -> Result<BTreeMap<String, PropValue>> {
+        let mut props = BTreeMap::new();
+        for entry in zap::list(&self.mos.hold(object).await?).await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let value = match entry.value.as_text() {
+                Some(text) => PropValue::Text(text),
+                None => PropValue::Num(entry.value.as_u64().unwrap_or(0)),
+            };
+            props.insert(name, value);
         }
-        Ok(Dataset::new(
-            object,
-            dir.clone(),
-            phys,
-            features,
-            snapname,
-            self.core.clone(),
-            self.ctx.clone(),
-            self.writable,
-        ))
+        Ok(props)
+    }
+
+    pub(crate) fn new_dir(
+        &self,
+        object: ObjectId,
+        name: String,
+        parent: Option<&Rc<Dir>>,
+        phys: DslDirPhys,
+        props: BTreeMap<String, PropValue>,
+    ) -> Rc<Dir> {
+        let dir = Dir::new(object, name, parent, phys, props, self.space.clone(), self.registry().clone());
+        self.dirs.borrow_mut().insert(object, Rc::downgrade(&dir));
+        dir
+    }
+
+    /// The directory in an object, which is in memory.
+    pub(crate) fn dir_of(&self, object: u64) -> Result<Rc<Dir>> {
+        let found = self.dirs.borrow().get(&ObjectId(object)).and_then(Weak::upgrade);
+        found.ok_or_else(|| Error::corrupt(format!("directory object {object} is not in the tree of names")))
+    }
+    pub(crate) fn forget_dir(&self, dir: &Dir) {
+        self.dirs.borrow_mut().remove(&dir.object);
+        self.registry().forget(dir.object);
+    }
+
+    /// Every directory, parents before children, the hidden ones included.
+    pub(crate) fn all_dirs(&self) -> Vec<Rc<Dir>> {
+        let mut out = vec![self.root()];
+        let mut i = 0;
+        while i < out.len() {
+            let children = out[i].children();
+            out.extend(children);
+            i += 1;
+        }
+        out
+    }
+
+    /// The dataset in an object.
+    pub(crate) async fn hold_dataset(&self, object: ObjectId) -> Result<Rc<Dataset>> {
+        self.load_dataset(object, None).await
+    }
+
+    async fn load_dataset(&self, object: ObjectId, dir: Option<&Rc<Dir>>) -> Result<Rc<Dataset>> {
+        let held = || self.datasets.borrow().get(&object).and_then(Weak::upgrade);
+        if let Some(ds) = held() {
+            return Ok(ds);
+        }
+        let place = || format!("dataset object {object}");
+        let dn = self.mos.hold(object).await.map_err(|e| e.at(place()))?;
+        // Somebody else may have read it meanwhile.
+        if let Some(ds) = held() {
+            return Ok(ds);
+        }
+        let phys = dn.with_bonus(DslDatasetPhys::parse).map_err(|e| e.at(place()))?;
+        let dir = match dir {
+            Some(dir) => dir.clone(),
+            None => self.dir_of(phys.dir_obj).map_err(|e| e.at(place()))?,
+        };
+        let ds = self.new_dataset(object, phys, None, dir, self.writable);
+        Ok(ds)
+    }
+
+    pub(crate) fn new_dataset(
+        &self,
+        object: ObjectId,
+        phys: DslDatasetPhys,
+        features: Option<BTreeMap<String, ZapValue>>,
+        dir: Rc<Dir>,
+        writable: bool,
+    ) -> Rc<Dataset> {
+        let place = Place { dir, mos: &self.mos, core: &self.core, ctx: &self.ctx, writable };
+        let ds = Dataset::new(object, phys, features, place);
+        self.datasets.borrow_mut().insert(object, Rc::downgrade(&ds));
+        ds
+    }
+
+    pub(crate) fn registry(&self) -> &Rc<Registry> {
+        &self.core.registry
     }
 
     /// The root directory.
@@ -213,13 +295,12 @@ impl DslPool {
     pub(crate) fn set_origin_snap(&self, object: ObjectId) {
         self.origin_snap.set(object);
     }
-    pub(crate) fn space_cell(&self) -> &Rc<Cell<PoolSpace>> {
-        &self.space
-    }
 
     /// Forgets all directories and datasets, which refer to each other. The pool is not used any more.
     pub fn close(&self) {
         self.datasets.borrow_mut().clear();
+        self.dirs.borrow_mut().clear();
+        self.registry().clear();
         let root = self.root.borrow_mut().take();
         let mut todo: Vec<Rc<Dir>> = root.into_iter().collect();
         while let Some(dir) = todo.pop() {
@@ -237,13 +318,11 @@ impl DslPool {
         self.space.get()
     }
 
-    pub(crate) fn add_dataset(&self, ds: &Rc<Dataset>) {
-        ds.dir().set_head(Some(ds.clone()));
-        self.datasets.borrow_mut().insert(ds.object, ds.clone());
-    }
-    pub(crate) fn drop_dataset(&self, ds: &Dataset) {
+    /// The dataset is no more.
+    pub(crate) fn forget_dataset(&self, ds: &Dataset) {
+        ds.set_objset(None);
         self.datasets.borrow_mut().remove(&ds.object);
-        ds.dir().set_head(None);
+        self.registry().forget(ds.object);
     }
 
     /// The head called `name`.
@@ -291,10 +370,18 @@ impl DslPool {
         let mut out = Vec::new();
         for entry in zap::list(&self.mos.hold(ObjectId(names)).await?).await? {
             let object = ObjectId(entry.value.as_u64().unwrap_or(0));
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
-            out.push(self.load_dataset(object, head.dir(), Some(name)).await?);
+            let snap = match self.load_dataset(object, None).await {
+                Ok(snap) => snap,
+                // Destroyed since the names were read.
+                Err(e) if e.kind() == base::ErrorKind::NotFound => continue,
+                Err(e) => return Err(e),
+            };
+            if snap.is_snapshot() {
+                snap.set_snapname(&String::from_utf8_lossy(&entry.name));
+                out.push(snap);
+            }
         }
-        out.sort_by_key(|s| (s.phys().creation_txg, s.name()));
+        out.sort_by_cached_key(|s| (s.phys().creation_txg, s.snapname()));
         Ok(out)
     }
 
@@ -302,198 +389,27 @@ impl DslPool {
     pub async fn find_snapshot(&self, name: &str) -> Result<Rc<Dataset>> {
         let (fs, snap) =
             name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a snapshot")))?;
-        let head = self.find(fs)?;
-        let missing = || Error::not_found(format!("snapshot '{name}' does not exist"));
-        let names = self.mos.hold(ObjectId(head.phys().snapnames_zapobj)).await?;
-        let object = zap::lookup_u64(&names, snap.as_bytes()).await?.ok_or_else(missing)?;
-        self.load_dataset(ObjectId(object), head.dir(), Some(snap.to_string())).await
+        let found = self.snapshot_of(&*self.find(fs)?, snap).await?;
+        found.ok_or_else(|| Error::not_found(format!("snapshot '{name}' does not exist")))
     }
 
-    /// Runs `task` in the syncing context of the next txg and waits until that txg is on disk. The task must check everything before
-    /// it changes anything: an error from it must leave the MOS as it was.
-    pub async fn sync_task<T: 'static>(
-        self: &Rc<Self>,
-        task: impl FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + 'static,
-    ) -> Result<T> {
-        if !self.writable {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                format!("pool '{}' is imported read-only", self.root().name()),
-            ));
+    /// The snapshot of `head` with this last part of its name.
+    pub(crate) async fn snapshot_of(&self, head: &Dataset, snap: &str) -> Result<Option<Rc<Dataset>>> {
+        let names = head.phys().snapnames_zapobj;
+        if names == 0 {
+            return Ok(None);
         }
-        let (sender, receiver) = oneshot::<Result<T>>();
-        let hold = self.txg.hold_open().await;
-        let txg = hold.txg;
-        self.tasks[txg.slot()].borrow_mut().push_back(Box::new(move |pool, tx| {
-            Box::pin(async move {
-                let result = task(pool, tx).await;
-                // Whoever asked may have gone away; the change stays.
-                let _ = sender.send(result);
-            })
-        }));
-        drop(hold);
-        self.txg.wait_synced(txg).await?;
-        receiver
-            .await
-            .unwrap_or_else(|| Err(Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made")))
+        let names = self.mos.hold(ObjectId(names)).await?;
+        let Some(object) = zap::lookup_u64(&names, snap.as_bytes()).await? else { return Ok(None) };
+        let ds = self.load_dataset(ObjectId(object), None).await?;
+        ds.set_snapname(snap);
+        ds.load_features().await?;
+        Ok(Some(ds))
     }
 
-    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2).
-    pub fn check_space(&self, check: SpaceCheck, blocks: u64) -> Result<()> {
-        let space = self.space.get();
-        let room = space.adjusted(check).saturating_sub(space.deferred);
-        if self.root().phys().used_bytes.saturating_add(3 * (blocks << 14)) > room {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("pool '{}' has no space left for this change", self.root().name()),
-            ));
-        }
-        Ok(())
-    }
-
-    /// True if something of the DSL still waits to be written in `txg`.
-    pub fn is_dirty(&self, txg: Txg) -> bool {
-        !self.tasks[txg.slot()].borrow().is_empty()
-            || self.core.has_mos_delta()
-            || self.datasets.borrow().values().any(|d| d.is_dirty() || d.opened().is_some_and(|os| os.is_dirty(txg)))
-            || self.dirty_dirs().next().is_some()
-    }
-
-    fn dirty_dirs(&self) -> impl Iterator<Item = Rc<Dir>> {
-        let mut out = Vec::new();
-        let mut todo = vec![self.root()];
-        while let Some(dir) = todo.pop() {
-            todo.extend(dir.children());
-            if dir.is_dirty() {
-                out.push(dir);
-            }
-        }
-        out.sort_by_key(|d| d.object);
-        out.into_iter()
-    }
-
-    /// Writes what is dirty in `txg`; returns the device writes still under way.
-    pub async fn sync(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<Vec<WriteDone>> {
-        let tx = Rc::new(Tx::syncing(txg));
-        self.core.pass.set(pass);
-        let mut done = Vec::new();
-        self.sync_datasets(txg, pass, &tx, &mut done).await?;
-        let delta = self.core.take_mos_delta();
-        if delta != Space::default()
-            && let Some(mos_dir) = self.root().child("$MOS")
-        {
-            mos_dir.did_use(Used::Head, delta);
-        }
-        if pass == 1 {
-            loop {
-                let next = self.tasks[txg.slot()].borrow_mut().pop_front();
-                let Some(task) = next else { break };
-                task(self.clone(), tx.clone()).await;
-            }
-        }
-        self.write_records(&tx).await?;
-        Ok(done)
-    }
-
-    async fn sync_datasets(self: &Rc<Self>, txg: Txg, pass: u32, tx: &Tx, done: &mut Vec<WriteDone>) -> Result<()> {
-        let all: Vec<Rc<Dataset>> = self.datasets.borrow().values().cloned().collect();
-        for ds in all {
-            let Some(os) = ds.opened() else { continue };
-            if !os.is_dirty(txg) {
-                continue;
-            }
-            if let Some(root) = os.sync(txg, pass).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))? {
-                ds.change(|p| p.bp = root.bp);
-                done.extend(root.done);
-            }
-            self.activate_features(&ds, tx).await?;
-            let dead = ds.take_deadlisted();
-            assert!(
-                dead.is_empty(),
-                "blocks of snapshots were freed in '{}', whose snapshots cannot be written yet",
-                ds.name()
-            );
-        }
-        Ok(())
-    }
-
-    /// Marks features that a dataset began to use in this txg.
-    pub(crate) async fn activate_features(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
-        for guid in ds.take_new_features() {
-            let Some(id) = FeatureId::by_guid(guid) else { continue };
-            let dn = self.zapify(ds.object, tx).await?;
-            if zap::lookup_u64(&dn, guid.as_bytes()).await?.is_none() {
-                zap::add_u64(&dn, guid.as_bytes(), 0, tx).await?;
-                self.features.add(id, 1, tx).await?;
-            }
-            ds.note_feature(guid);
-        }
-        Ok(())
-    }
-
-    /// Gives a directory or dataset object a ZAP for named values (format page 03 section 7).
-    pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<Dnode> {
-        let dn = self.mos.hold(object).await?;
-        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
-            dn.set_type(ObjectType::OTN_ZAP_METADATA, tx)?;
-            zap::init(&dn, 0, tx).await?;
-            self.features.add(FeatureId::ExtensibleDataset, 1, tx).await?;
-        }
-        Ok(dn)
-    }
-
-    async fn write_records(&self, tx: &Tx) -> Result<()> {
-        for dir in self.dirty_dirs() {
-            if dir.take_dirty() {
-                self.mos.hold(dir.object).await?.set_bonus(&dir.phys().to_bytes(), tx)?;
-            }
-        }
-        let all: Vec<Rc<Dataset>> = self.datasets.borrow().values().cloned().collect();
-        for ds in all {
-            if ds.take_dirty() {
-                self.mos.hold(ds.object).await?.set_bonus(&ds.phys().to_bytes(), tx)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The txg is on disk: charges of its transactions end.
-    pub fn synced(&self, txg: Txg) {
-        self.root().synced(txg);
-        for ds in self.datasets.borrow().values() {
-            ds.synced(txg);
-        }
-    }
-
-    /// A reference to the shared empty list, made on first use (format page 15 section 1); a private empty list where the feature is off.
-    pub(crate) async fn empty_list(&self, tx: &Tx) -> Result<ObjectId> {
-        if !self.features.is_enabled(FeatureId::EmptyBpobj) {
-            return dmu::bpobj::create(&self.mos, ondisk::bpobj::BPOBJ_BLKSZ, tx).await;
-        }
-        let object = match self.empty_bpobj.get() {
-            Some(object) => object,
-            None => {
-                let object = dmu::bpobj::create(&self.mos, ondisk::bpobj::BPOBJ_BLKSZ, tx).await?;
-                zap::add_u64(&self.directory, b"empty_bpobj", object.0, tx).await?;
-                self.empty_bpobj.set(Some(object));
-                object
-            }
-        };
-        self.features.add(FeatureId::EmptyBpobj, 1, tx).await?;
-        Ok(object)
-    }
-
-    /// Gives back a list of no entries: a reference to the shared one, or the object itself.
-    pub(crate) async fn drop_empty_list(&self, object: ObjectId, tx: &Tx) -> Result<()> {
-        if self.empty_bpobj.get() != Some(object) {
-            return dmu::bpobj::free(&self.mos, object, tx).await;
-        }
-        self.features.add(FeatureId::EmptyBpobj, -1, tx).await?;
-        if !self.features.is_active(FeatureId::EmptyBpobj) {
-            zap::remove(&self.directory, b"empty_bpobj", tx).await?;
-            self.empty_bpobj.set(None);
-            dmu::bpobj::free(&self.mos, object, tx).await?;
-        }
-        Ok(())
+    /// Whether there is a snapshot of `head`.
+    pub(crate) async fn has_snapshots(&self, head: &Dataset) -> Result<bool> {
+        let names = head.phys().snapnames_zapobj;
+        Ok(names != 0 && zap::count(&self.mos.hold(ObjectId(names)).await?).await? > 0)
     }
 }

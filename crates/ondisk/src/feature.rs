@@ -134,12 +134,12 @@ features! {
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
     AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Read off "Separate vdevs for metadata, small blocks and dedup tables.";
     ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write off "A resilver that comes while another runs waits for it.";
-    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Read off "Larger bookmarks.";
+    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write off "Larger bookmarks.";
     RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks that list redacted blocks.";
     RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial off "Datasets received from redacted streams.";
-    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks keep the accounting that written@ needs.";
+    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write off "Bookmarks keep the accounting that written@ needs.";
     LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Read off "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
-    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Read off "Clones list their own blocks, so that they are destroyed fast.";
+    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write off "Clones list their own blocks, so that they are destroyed fast.";
     DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write off "Mirrors and draids can be rebuilt in the order of their space.";
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
     Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 None off "Declustered RAID-Z with distributed spares.";

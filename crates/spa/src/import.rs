@@ -303,12 +303,6 @@ impl Pool {
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
         let dsl = self.dsl();
         for ds in dsl.all() {
-            if ds.phys().prev_snap_txg > 1 || !dsl.snapshots(&ds).await?.is_empty() {
-                return refuse(format!(
-                    "dataset '{}' has snapshots, which weir cannot keep while writing yet",
-                    ds.name()
-                ));
-            }
             let os = ds.objset().await?;
             if !os.zil_header().log.is_hole() {
                 return refuse(format!(
@@ -317,8 +311,7 @@ impl Pool {
                 ));
             }
         }
-        for name in ["bptree_obj", "com.delphix:zpool_checkpoint", "com.delphix:removing", "com.delphix:deleted_clones"]
-        {
+        for name in ["com.delphix:zpool_checkpoint", "com.delphix:removing"] {
             if zap::lookup(&self.directory, name.as_bytes()).await?.is_some() {
                 return refuse(format!("the pool has work under way ({name}) that weir cannot finish yet"));
             }

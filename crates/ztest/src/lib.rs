@@ -10,6 +10,7 @@ pub mod judge;
 pub mod lab;
 pub mod model;
 pub mod mutate;
+pub mod snaps;
 pub mod surgery;
 pub mod tree;
 pub mod workload;

@@ -2,4 +2,5 @@
 
 mod cuts;
 mod mutations;
+mod snapshots;
 mod workloads;

@@ -1,0 +1,380 @@
+//! Bookmarks: names for the moment of a snapshot that outlive it (format pages 05 section 11, 15 section 5).
+//!
+//! A bookmark belongs to a head and remembers guid, txg and time. With the feature `bookmark_written` it also remembers what the snapshot referenced, and sums what of that is
+//! freed until the next snapshot (*freed before next*), so that `written#bookmark` can be told. Those that still count are kept in memory with their head as [`FreedMark`]s.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::zap::{self, ZapValue};
+use dmu::{Dnode, LocalBoxFuture, Tx};
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+
+use crate::core::Space;
+use crate::dataset::Dataset;
+use crate::pool::DslPool;
+use crate::snapshot::check_component;
+use crate::space::SpaceCheck;
+
+/// Key of a head's ZAP of bookmarks.
+const BOOKMARKS_KEY: &[u8] = b"com.delphix:bookmarks";
+/// Flag: the figures of what was freed are kept.
+const HAS_FBN: u64 = 1;
+/// Flag: the snapshot still exists.
+const SNAPSHOT_EXISTS: u64 = 2;
+
+/// A bookmark as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Bookmark {
+    /// The part of its name behind `#`.
+    pub name: String,
+    words: Vec<u64>,
+}
+
+impl Bookmark {
+    fn word(&self, i: usize) -> u64 {
+        self.words.get(i).copied().unwrap_or(0)
+    }
+    /// Guid of the snapshot.
+    pub fn guid(&self) -> u64 {
+        self.word(0)
+    }
+    /// Txg of the snapshot.
+    pub fn creation_txg(&self) -> u64 {
+        self.word(1)
+    }
+    /// Seconds since 1970.
+    pub fn creation_time(&self) -> u64 {
+        self.word(2)
+    }
+    /// Whether what was freed is counted.
+    pub fn has_freed(&self) -> bool {
+        self.words.len() >= 12 && self.word(4) & HAS_FBN != 0
+    }
+    /// What the snapshot referenced, if that is known.
+    pub fn referenced(&self) -> Option<u64> {
+        self.has_freed().then(|| self.word(5))
+    }
+}
+
+/// A bookmark of a head that counts what is freed after it.
+#[derive(Clone, Debug)]
+pub struct FreedMark {
+    mark: Bookmark,
+    dirty: bool,
+}
+
+impl FreedMark {
+    /// A block of the head was given up: it counts if it was there at the bookmark and the bookmark's next snapshot is still to come.
+    pub(crate) fn killed(&mut self, birth: u64, last_snap: u64, space: Space) {
+        let txg = self.mark.creation_txg();
+        if txg >= last_snap && birth <= txg {
+            self.add(space);
+        }
+    }
+    fn add(&mut self, space: Space) {
+        if space == Space::default() {
+            return;
+        }
+        for (i, more) in [space.used, space.compressed, space.uncompressed].into_iter().enumerate() {
+            self.mark.words[8 + i] = self.mark.words[8 + i].saturating_add_signed(more);
+        }
+        self.dirty = true;
+    }
+}
+
+impl DslPool {
+    async fn bookmark_zap(&self, head: &Dataset) -> Result<Option<Dnode>> {
+        let dn = self.mos().hold(head.object).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(None);
+        }
+        match zap::lookup_u64(&dn, BOOKMARKS_KEY).await? {
+            Some(object) => Ok(Some(self.mos().hold(ObjectId(object)).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// The bookmarks of a head, oldest first.
+    pub async fn bookmarks(&self, head: &Dataset) -> Result<Vec<Bookmark>> {
+        let Some(dn) = self.bookmark_zap(head).await? else { return Ok(Vec::new()) };
+        let mut out = Vec::new();
+        for entry in zap::list(&dn).await? {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            match entry.value.as_u64s() {
+                Some(words) if words.len() >= 3 => out.push(Bookmark { name, words }),
+                _ => return Err(Error::corrupt(format!("bookmark '{}#{name}' is malformed", head.name()))),
+            }
+        }
+        out.sort_by(|a, b| (a.creation_txg(), &a.name).cmp(&(b.creation_txg(), &b.name)));
+        Ok(out)
+    }
+
+    /// Reads the bookmarks that count, once for each head.
+    pub(crate) async fn load_marks(&self, head: &Dataset) -> Result<()> {
+        if head.marks_loaded() {
+            return Ok(());
+        }
+        let all = self.bookmarks(head).await?;
+        let counting = all.into_iter().filter(Bookmark::has_freed).map(|mark| FreedMark { mark, dirty: false });
+        head.set_marks(counting.collect());
+        Ok(())
+    }
+
+    /// Writes those whose figures changed.
+    pub(crate) async fn write_marks(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+        let changed: Vec<Bookmark> = head.with_marks(|marks| {
+            let dirty = marks.iter_mut().filter_map(|m| std::mem::take(&mut m.dirty).then(|| m.mark.clone()));
+            dirty.collect()
+        });
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let Some(dn) = self.bookmark_zap(head).await? else { return Ok(()) };
+        for mark in changed {
+            zap::update(&dn, mark.name.as_bytes(), &ZapValue::from_u64s(&mark.words), tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Txgs of bookmarks that count, above `after`: each needs a key of its own in deadlists.
+    pub(crate) fn mark_txgs(head: &Dataset, after: u64) -> Vec<u64> {
+        let mut all: Vec<u64> = head.with_marks(|marks| marks.iter().map(|m| m.mark.creation_txg()).collect());
+        all.retain(|t| *t > after);
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// A snapshot goes: bookmarks between it and the one before take over what was freed after them, and its own lose their snapshot. Whether
+    /// a bookmark at its txg still counts (then its key stays in deadlists).
+    pub(crate) async fn marks_snapshot_gone(
+        &self,
+        head: &Dataset,
+        before: u64,
+        at: u64,
+        freed_upto: &[(u64, Space)],
+        tx: &Tx,
+    ) -> Result<bool> {
+        let mut stays = false;
+        head.with_marks(|marks| {
+            for mark in marks.iter_mut() {
+                let txg = mark.mark.creation_txg();
+                if txg >= before
+                    && txg < at
+                    && let Some((_, space)) = freed_upto.iter().find(|(t, _)| *t == txg)
+                {
+                    mark.add(*space);
+                }
+                if txg == at {
+                    stays = true;
+                }
+            }
+        });
+        for mut mark in
+            self.bookmarks(head).await?.into_iter().filter(|m| m.creation_txg() == at && m.words.len() >= 12)
+        {
+            mark.words[4] &= !SNAPSHOT_EXISTS;
+            if let Some(dn) = self.bookmark_zap(head).await? {
+                zap::update(&dn, mark.name.as_bytes(), &ZapValue::from_u64s(&mark.words), tx).await?;
+            }
+            head.with_marks(|marks| {
+                if let Some(kept) = marks.iter_mut().find(|m| m.mark.name == mark.name) {
+                    kept.mark.words[4] &= !SNAPSHOT_EXISTS;
+                }
+            });
+        }
+        self.write_marks(head, tx).await?;
+        Ok(stays)
+    }
+
+    /// The head was taken back to its snapshot of txg `at`: nothing was freed after bookmarks of that moment.
+    pub(crate) async fn reset_marks(&self, head: &Dataset, at: u64, tx: &Tx) -> Result<()> {
+        head.with_marks(|marks| {
+            for mark in marks.iter_mut().filter(|m| m.mark.creation_txg() >= at) {
+                mark.mark.words[8..11].fill(0);
+                mark.dirty = true;
+            }
+        });
+        self.write_marks(head, tx).await
+    }
+
+    /// Stores a bookmark with a head (syncing context); counts features.
+    async fn store_bookmark(&self, head: &Rc<Dataset>, mark: Bookmark, tx: &Tx) -> Result<()> {
+        let dn = match self.bookmark_zap(head).await? {
+            Some(dn) => dn,
+            None => {
+                let new = zap::create(self.mos(), ObjectType::OTN_ZAP_METADATA, 2, tx).await?;
+                let ds = self.zapify(head.object, tx).await?;
+                zap::add_u64(&ds, BOOKMARKS_KEY, new.object().0, tx).await?;
+                self.features().add(FeatureId::Bookmarks, 1, tx).await?;
+                new
+            }
+        };
+        zap::add(&dn, mark.name.as_bytes(), &ZapValue::from_u64s(&mark.words), tx).await?;
+        if mark.words.len() > 3 {
+            self.features().add(FeatureId::BookmarkV2, 1, tx).await?;
+        }
+        if mark.has_freed() {
+            self.features().add(FeatureId::BookmarkWritten, 1, tx).await?;
+            self.load_marks(head).await?;
+            head.with_marks(|marks| {
+                if !marks.iter().any(|m| m.mark.name == mark.name) {
+                    marks.push(FreedMark { mark, dirty: false });
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Removes a bookmark's entry and its counts; the ZAP goes with the last.
+    async fn remove_bookmark(&self, head: &Rc<Dataset>, mark: &Bookmark, tx: &Tx) -> Result<()> {
+        let Some(dn) = self.bookmark_zap(head).await? else { return Ok(()) };
+        zap::remove(&dn, mark.name.as_bytes(), tx).await?;
+        head.with_marks(|marks| marks.retain(|m| m.mark.name != mark.name));
+        if mark.words.len() > 3 {
+            self.features().add(FeatureId::BookmarkV2, -1, tx).await?;
+        }
+        if mark.has_freed() {
+            self.features().add(FeatureId::BookmarkWritten, -1, tx).await?;
+        }
+        if zap::count(&dn).await? == 0 {
+            let object = dn.object();
+            drop(dn);
+            let ds = self.mos().hold(head.object).await?;
+            zap::remove(&ds, BOOKMARKS_KEY, tx).await?;
+            self.mos().free(object, tx).await?;
+            self.features().add(FeatureId::Bookmarks, -1, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what is more than a plain bookmark: redaction lists are not kept yet.
+    fn check_plain(head: &Dataset, mark: &Bookmark) -> Result<()> {
+        if mark.word(3) != 0 {
+            return Err(Error::unsupported(format!(
+                "'{}#{}' is a redaction bookmark, which weir cannot change yet",
+                head.name(),
+                mark.name
+            )));
+        }
+        Ok(())
+    }
+
+    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same file system.
+    pub async fn create_bookmark(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (from.to_string(), to.to_string());
+        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                if !pool.features().is_enabled(FeatureId::Bookmarks) {
+                    return Err(Error::unsupported("bookmarks need the pool feature 'bookmarks'"));
+                }
+                let (fs, name) = to
+                    .split_once('#')
+                    .ok_or_else(|| Error::invalid(format!("'{to}' is not the name of a bookmark")))?;
+                check_component(&to, name)?;
+                let head = pool.find(fs)?;
+                let all = pool.bookmarks(&head).await?;
+                if all.iter().any(|m| m.name == name) {
+                    return Err(Error::new(ErrorKind::Exists, format!("bookmark '{to}' already exists")));
+                }
+                if from.split(['@', '#']).next() != Some(fs) {
+                    return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
+                }
+                pool.check_space(SpaceCheck::Normal, 4)?;
+                let words = if let Some((_, old)) = from.split_once('#') {
+                    let old = all.iter().find(|m| m.name == old);
+                    let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
+                    Self::check_plain(&head, old)?;
+                    old.words.clone()
+                } else {
+                    let snap = pool.find_snapshot(&from).await?;
+                    let p = snap.phys();
+                    let mut words = vec![p.guid, p.creation_txg, p.creation_time];
+                    if pool.features().is_enabled(FeatureId::BookmarkWritten) {
+                        let next = pool.hold_dataset(ObjectId(p.next_snap_obj)).await?;
+                        let list = next.take_deadlist().await?;
+                        let freed = list.space().await;
+                        next.put_deadlist(list);
+                        let freed = freed?;
+                        words.extend([0, HAS_FBN | SNAPSHOT_EXISTS]);
+                        words.extend([p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes]);
+                        words.extend([freed.used, freed.compressed, freed.uncompressed].map(|n| n.max(0) as u64));
+                        words.push(0);
+                    }
+                    words
+                };
+                let mark = Bookmark { name: name.to_string(), words };
+                let stored = pool.store_bookmark(&head, mark, &tx).await;
+                pool.must(stored)
+            })
+        })
+        .await
+    }
+
+    /// Destroys a bookmark `fs#mark`.
+    pub async fn destroy_bookmark(self: &Rc<Self>, name: &str) -> Result<()> {
+        let name = name.to_string();
+        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                let (fs, last) = name
+                    .split_once('#')
+                    .ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a bookmark")))?;
+                let head = pool.find(fs)?;
+                let all = pool.bookmarks(&head).await?;
+                let mark = all.iter().find(|m| m.name == last);
+                let mark = mark.ok_or_else(|| Error::not_found(format!("bookmark '{name}' does not exist")))?;
+                Self::check_plain(&head, mark)?;
+                pool.check_space(SpaceCheck::ExtraReserved, 1)?;
+                pool.load_marks(&head).await?;
+                let at = mark.creation_txg();
+                let others = all.iter().any(|m| m.name != last && m.creation_txg() == at && m.has_freed());
+                let removed = pool.remove_bookmark(&head, mark, &tx).await;
+                pool.must(removed)?;
+                if mark.has_freed() && !others && at < head.phys().prev_snap_txg {
+                    let snaps = pool.snapshots(&head).await?;
+                    if !snaps.iter().any(|s| s.phys().creation_txg == at) {
+                        let removed = pool.remove_key_of(&head, at, &tx).await;
+                        pool.must(removed)?;
+                    }
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// The key of a txg goes from the deadlists of a head and of all clones made later.
+    async fn remove_key_of(&self, head: &Rc<Dataset>, key: u64, tx: &Tx) -> Result<()> {
+        let mut list = head.take_deadlist().await?;
+        let removed = list.remove_key(self, key, tx).await;
+        head.put_deadlist(list);
+        removed?;
+        self.remove_key_of_clones(&head.dir(), key, tx).await
+    }
+
+    /// Frees all bookmarks of a head that is destroyed.
+    pub(crate) async fn drop_bookmarks(&self, head: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+        for mark in self.bookmarks(head).await? {
+            self.remove_bookmark(head, &mark, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// True if a head has bookmarks that weir cannot destroy.
+    pub(crate) async fn check_bookmarks_plain(&self, head: &Dataset) -> Result<()> {
+        self.bookmarks(head).await?.iter().try_for_each(|m| Self::check_plain(head, m))
+    }
+
+    /// Moves the bookmarks up to a txg from one head to another (promotion).
+    pub(crate) async fn move_bookmarks(&self, from: &Rc<Dataset>, to: &Rc<Dataset>, upto: u64, tx: &Tx) -> Result<()> {
+        self.load_marks(from).await?;
+        self.load_marks(to).await?;
+        for mark in self.bookmarks(from).await?.into_iter().filter(|m| m.creation_txg() <= upto) {
+            self.remove_bookmark(from, &mark, tx).await?;
+            self.store_bookmark(to, mark, tx).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! Clones: file systems that begin with the content of a snapshot; and rolling back (format page 05 section 7).
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::{LocalBoxFuture, Tx};
+use ondisk::zil::ZilHeader;
+
+use crate::core::Space;
+use crate::create::check_name;
+use crate::dataset::Dataset;
+use crate::deadlist::Deadlist;
+use crate::dir::Used;
+use crate::pool::DslPool;
+use crate::props::{self, PropValue};
+use crate::space::SpaceCheck;
+
+impl DslPool {
+    /// Makes the file system or volume `name` from a snapshot of the same pool.
+    pub async fn clone_snapshot(
+        self: &Rc<Self>,
+        origin: &str,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+    ) -> Result<Rc<Dataset>> {
+        check_name(name)?;
+        for (prop, _) in &props {
+            if !props::find(prop).is_some_and(|p| p.settable()) && !props::is_user_prop(prop) {
+                return Err(Error::invalid(format!("'{prop}' is not a property that can be set")));
+            }
+        }
+        let (origin, name) = (origin.to_string(), name.to_string());
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Rc<Dataset>>> {
+            let (origin, name, props) = (origin.clone(), name.clone(), props.clone());
+            Box::pin(async move {
+                let snap = pool.find_snapshot(&origin).await?;
+                let (parent, last) = pool.parent_for_new(&name)?;
+                for (prop, value) in &props {
+                    props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
+                }
+                snap.check_complete()?;
+                // Its block may still be on the way to the disk, and its deadlist is this txg's affair.
+                if snap.phys().creation_txg >= tx.txg().0 {
+                    return Err(ErrorKind::Restart.into());
+                }
+                // Opened before anything changes, so that damage and encryption are refused.
+                snap.objset().await?;
+                pool.check_space(SpaceCheck::Normal, 20)?;
+                let made = async {
+                    let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
+                    let head = pool.make_head(&dir, &snap, &tx).await?;
+                    for (prop, value) in &props {
+                        pool.write_prop(&dir, prop, Some(value), &tx).await?;
+                    }
+                    pool.clear_log(&head, &tx).await?;
+                    Ok(head)
+                };
+                pool.must(made.await)
+            })
+        })
+        .await
+    }
+
+    /// A root block taken from a snapshot may name the log that its head had then, which is not this dataset's: the block is written without it.
+    async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+        let os = head.objset().await?;
+        if os.zil_header() != ZilHeader::default() {
+            os.set_zil_header(ZilHeader::default(), tx.txg());
+        }
+        Ok(())
+    }
+
+    /// Takes a file system back to its most recent snapshot, whose full name is given. Nobody may use it; later bookmarks must be gone.
+    pub async fn rollback(self: &Rc<Self>, snapshot: &str) -> Result<()> {
+        let name = snapshot.to_string();
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let name = name.clone();
+            Box::pin(async move {
+                let snap = pool.find_snapshot(&name).await?;
+                let head = snap.dir().head().ok_or_else(|| Error::not_found(format!("'{name}' has no head")))?;
+                if head.phys().prev_snap_obj != snap.object.0 {
+                    let why = format!("cannot rollback to '{name}': more recent snapshots or bookmarks exist");
+                    return Err(Error::new(ErrorKind::Exists, why));
+                }
+                let at = snap.phys().creation_txg;
+                if pool.bookmarks(&head).await?.iter().any(|m| m.creation_txg() > at) {
+                    let why = format!("cannot rollback to '{name}': more recent snapshots or bookmarks exist");
+                    return Err(Error::new(ErrorKind::Exists, why));
+                }
+                pool.check_idle(&head, &tx)?;
+                if at >= tx.txg().0 {
+                    return Err(ErrorKind::Restart.into());
+                }
+                // The snapshot must be readable before what it replaces is given up.
+                snap.objset().await?;
+                if !head.objset().await?.zil_header().log.is_hole() {
+                    return Err(Error::unsupported(format!(
+                        "dataset '{}' has an intent log that was not replayed, which weir cannot free yet",
+                        head.name()
+                    )));
+                }
+                // The reservation will be unused again.
+                let asks = head.refreservation().min(head.phys().unique_bytes);
+                if asks > 0 && asks > head.available() {
+                    return Err(Error::new(ErrorKind::NoSpace, "there is no room to keep the refreservation"));
+                }
+                pool.check_space(SpaceCheck::Reserved, 1)?;
+                let done = pool.roll_back(&head, &snap, &tx).await;
+                pool.must(done)
+            })
+        })
+        .await
+    }
+
+    async fn roll_back(&self, head: &Rc<Dataset>, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+        let (dir, h, s) = (head.dir(), head.phys(), snap.phys());
+        self.drop_livelist(&dir, tx).await?;
+        self.load_marks(head).await?;
+        let old = head.take_deadlist().await?;
+        // What the head has beyond what it shares with the snapshot.
+        let mut own = Space {
+            used: h.referenced_bytes as i64 - s.referenced_bytes as i64,
+            compressed: h.compressed_bytes as i64 - s.compressed_bytes as i64,
+            uncompressed: h.uncompressed_bytes as i64 - s.uncompressed_bytes as i64,
+        };
+        own.add(old.space().await?);
+        // What it gave up is its own again.
+        let back = old.space_range(self, dir.origin_txg(), u64::MAX).await?;
+        let keys = if old.is_flat() {
+            self.chain_keys(snap.object).await?.into_iter().filter(|k| *k < s.creation_txg).collect()
+        } else {
+            old.keys().collect::<Vec<u64>>()
+        };
+        head.set_objset(None);
+        self.give_up_head(head, own, tx).await?;
+        dir.transfer(back.used, Used::Snap, Used::Head);
+        let new = Deadlist::create(self, keys, tx).await?;
+        old.free(self, tx).await?;
+        head.change(|p| {
+            p.deadlist_obj = new.object.0;
+            p.bp = s.bp;
+            p.referenced_bytes = s.referenced_bytes;
+            p.compressed_bytes = s.compressed_bytes;
+            p.uncompressed_bytes = s.uncompressed_bytes;
+        });
+        head.put_deadlist(new);
+        head.set_unique(0);
+        snap.change(|p| p.unique_bytes = 0);
+        self.reset_marks(head, s.creation_txg, tx).await?;
+        self.clear_log(head, tx).await
+    }
+
+    /// Names of the clones of a snapshot, in order.
+    pub async fn clones_of(&self, snap: &Dataset) -> Result<Vec<Rc<Dataset>>> {
+        let p = snap.phys();
+        if p.num_children <= 1 {
+            return Ok(Vec::new());
+        }
+        let mut out: Vec<Rc<Dataset>> =
+            self.all().into_iter().filter(|d| d.dir().phys().origin_obj == snap.object.0).collect();
+        out.sort_by_key(|d| d.name());
+        Ok(out)
+    }
+
+    /// The snapshot that a head was cloned from; none for an ordinary file system.
+    pub async fn origin_of(&self, head: &Dataset) -> Result<Option<Rc<Dataset>>> {
+        let object = ObjectId(head.dir().phys().origin_obj);
+        if object.0 == 0 || object == self.origin_snap() || head.is_snapshot() {
+            return Ok(None);
+        }
+        let snap = self.hold_dataset(object).await?;
+        if snap.snapname().is_empty()
+            && let Some(of) = snap.dir().head()
+        {
+            snap.set_snapname(&self.name_of_snapshot(&of, object).await?);
+        }
+        Ok(Some(snap))
+    }
+}

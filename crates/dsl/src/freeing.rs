@@ -1,0 +1,481 @@
+//! Freeing in the background: what a destroyed snapshot or file system held is freed over the txgs that follow (format page 15 section 4).
+//!
+//! Blocks of destroyed snapshots wait in the list `free_bpobj`, whole trees of destroyed file systems in the *bptree*, an array of entries {root, blocks born after, how far it has
+//! come}. Their space belongs to the hidden directory `$FREE` meanwhile, which is what the property `freeing` tells. Each txg frees a bounded number of blocks and remembers in
+//! the same txg how far it came, so that it goes on after a power cut with nothing freed twice or forgotten.
+//!
+//! A tree is walked so that a block comes after everything below it. The place of an entry names the block that is freed next, and everything below that is free already; it is the
+//! order of OpenZFS, which may go on where weir stopped. An unreadable block loses what is below it; that space then belongs to `$LEAK`.
+
+use std::cell::{Cell, RefCell};
+
+use base::{Error, ObjectId, Result, ResultExt, Txg};
+use bdev::Bytes;
+use dmu::bpobj::Bpobj;
+use dmu::{LocalBoxFuture, ObjSpec, Tx, zap};
+use ondisk::blkptr::Blkptr;
+use ondisk::bpobj::{BPOBJ_BLKSZ, BPTREE_ENTRY_SIZE, BPTREE_SIZE, Bookmark, BptreeEntry, BptreePhys};
+use ondisk::dnode::{DNODE_SIZE, DnodePhys};
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetPhys;
+use rt::join::join_all;
+
+use crate::core::Space;
+use crate::dir::Used;
+use crate::pool::DslPool;
+
+/// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB of usual records.
+const BLOCKS_PER_TXG: usize = 16 << 10;
+/// Blocks read ahead at once while a tree is walked.
+const READS_MAX: usize = 32;
+/// The object set in the place of an entry: none (`ZB_DESTROYED_OBJSET`).
+const DESTROYED: u64 = u64::MAX;
+/// Block number of a spill block in a place.
+const SPILL: u64 = u64::MAX;
+/// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
+const DEPTH_MAX: u32 = 40;
+
+/// What waits to be freed.
+#[derive(Default)]
+pub(crate) struct Freeing {
+    list: Cell<Option<ObjectId>>,
+    tree: Cell<Option<ObjectId>>,
+    pending: Cell<bool>,
+    /// Txg of the last tree added: its blocks may still be on their way to the disk.
+    added: Cell<Txg>,
+    stuck: RefCell<Option<Error>>,
+}
+
+impl DslPool {
+    /// Finds what an earlier import left.
+    pub(crate) async fn load_freeing(&self) -> Result<()> {
+        let list = zap::lookup_u64(self.directory(), b"free_bpobj").await?.map(ObjectId);
+        let tree = zap::lookup_u64(self.directory(), b"bptree_obj").await?.map(ObjectId);
+        self.freeing.list.set(list);
+        self.freeing.tree.set(tree);
+        let mut pending = tree.is_some();
+        if let Some(list) = list {
+            pending |= !Bpobj::open(self.mos(), list).await.at(|| "free_bpobj")?.is_empty()?;
+        }
+        self.freeing.pending.set(pending && self.is_writable());
+        Ok(())
+    }
+    pub(crate) fn set_free_list(&self, list: ObjectId) {
+        self.freeing.list.set(Some(list));
+    }
+
+    /// True if blocks wait and freeing goes on.
+    pub fn has_freeing(&self) -> bool {
+        self.freeing.pending.get() && self.freeing.stuck.borrow().is_none()
+    }
+    /// Bytes that wait to be freed (the pool property `freeing`).
+    pub fn freeing(&self) -> u64 {
+        self.root().child("$FREE").map_or(0, |d| d.phys().used_bytes)
+    }
+
+    /// The list for blocks of destroyed snapshots; none before pool version 26.
+    pub(crate) async fn free_list(&self) -> Result<Option<Bpobj>> {
+        match self.freeing.list.get() {
+            Some(object) => Ok(Some(Bpobj::open(self.mos(), object).await.at(|| "free_bpobj")?)),
+            None => Ok(None),
+        }
+    }
+    /// Something was added.
+    pub(crate) fn begin_freeing(&self) {
+        self.freeing.pending.set(true);
+    }
+
+    fn charge_free(&self, space: Space) {
+        if let Some(dir) = self.root().child("$FREE") {
+            dir.did_use(Used::Head, space);
+        }
+    }
+    /// The space of a list or tree that now waits to be freed.
+    pub(crate) fn charge_freeing(&self, space: Space) {
+        self.charge_free(space);
+        self.begin_freeing();
+    }
+
+    /// Adds a tree: everything below `root` born after `after` is freed in the background. `space` is what that comes to (syncing context).
+    pub(crate) async fn add_tree(&self, root: Blkptr, after: u64, space: Space, tx: &Tx) -> Result<()> {
+        let dn = match self.freeing.tree.get() {
+            Some(object) => self.mos().hold(object).await?,
+            None => {
+                let kind = ObjectType::OTN_U64_METADATA;
+                let dn = self.mos().alloc(ObjSpec::new(kind, BPOBJ_BLKSZ).bonus(kind, BPTREE_SIZE as u16), tx).await?;
+                dn.set_bonus(&[0; BPTREE_SIZE], tx)?;
+                zap::add_u64(self.directory(), b"bptree_obj", dn.object().0, tx).await?;
+                self.features().add(FeatureId::AsyncDestroy, 1, tx).await?;
+                self.freeing.tree.set(Some(dn.object()));
+                dn
+            }
+        };
+        let mut h = dn.with_bonus(BptreePhys::parse)?;
+        let entry = BptreeEntry { bp: root, birth_txg: Txg(after), bookmark: Bookmark::default() };
+        let mut bytes = [0; BPTREE_ENTRY_SIZE];
+        entry.write_to(&mut bytes);
+        dn.write(h.end * BPTREE_ENTRY_SIZE as u64, &bytes, tx).await?;
+        h.end += 1;
+        h.bytes = h.bytes.saturating_add_signed(space.used);
+        h.comp = h.comp.saturating_add_signed(space.compressed);
+        h.uncomp = h.uncomp.saturating_add_signed(space.uncompressed);
+        let mut bonus = [0; BPTREE_SIZE];
+        h.write_to(&mut bonus);
+        dn.set_bonus(&bonus, tx)?;
+        self.freeing.added.set(tx.txg());
+        self.charge_freeing(space);
+        Ok(())
+    }
+
+    /// Frees some of what waits. Damage in the lists themselves stops it until the next import, not the pool.
+    pub(crate) async fn free_some(&self, tx: &Tx) -> Result<()> {
+        if !self.has_freeing() {
+            return Ok(());
+        }
+        let mut left = BLOCKS_PER_TXG;
+        let result = async {
+            self.free_from_list(&mut left, tx).await?;
+            self.free_from_tree(&mut left, tx).await
+        };
+        match result.await {
+            Ok(done) => self.freeing.pending.set(!done),
+            Err(e) => *self.freeing.stuck.borrow_mut() = Some(e.at("freeing in the background")),
+        }
+        Ok(())
+    }
+
+    async fn free_from_list(&self, left: &mut usize, tx: &Tx) -> Result<()> {
+        let Some(list) = self.free_list().await? else { return Ok(()) };
+        let zio = self.core().zio.clone();
+        while *left > 0 && !list.is_empty()? {
+            let bps = list.drain((*left).min(4096), tx, &|bp| zio.dsize(bp)).await?;
+            let mut freed = Space::default();
+            for bp in &bps {
+                freed.add(Space::of(bp, &zio));
+                self.core().free(bp, tx.txg());
+            }
+            // A list of nothing but empty lists shrinks as well.
+            *left -= bps.len().max(1);
+            self.charge_free(freed.negated());
+            self.ctx().rt().yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing waits any more.
+    async fn free_from_tree(&self, left: &mut usize, tx: &Tx) -> Result<bool> {
+        let list_empty = match self.free_list().await? {
+            Some(list) => list.is_empty()?,
+            None => true,
+        };
+        let Some(object) = self.freeing.tree.get() else { return Ok(list_empty) };
+        if self.freeing.added.get() == tx.txg() {
+            return Ok(false);
+        }
+        let dn = self.mos().hold(object).await.at(|| "bptree")?;
+        let mut h = dn.with_bonus(BptreePhys::parse)?;
+        let mut lost = false;
+        while *left > 0 && h.begin < h.end {
+            let at = h.begin * BPTREE_ENTRY_SIZE as u64;
+            let mut bytes = [0; BPTREE_ENTRY_SIZE];
+            dn.read(at, &mut bytes).await.at(|| "bptree")?;
+            let mut entry = BptreeEntry::parse(&bytes)?;
+            let resume = (entry.bookmark != Bookmark::default()).then_some(entry.bookmark);
+            let mut walk = TreeWalk::new(self, tx, entry.birth_txg.0, resume, left);
+            let root = Bookmark { objset: DESTROYED, object: 0, level: -1, blkid: 0 };
+            walk.visit(entry.bp, root, 7, None, 0).await?;
+            let (freed, stopped) = (walk.freed, walk.stopped);
+            lost |= walk.lost;
+            self.charge_free(freed.negated());
+            h.bytes = h.bytes.saturating_add_signed(-freed.used);
+            h.comp = h.comp.saturating_add_signed(-freed.compressed);
+            h.uncomp = h.uncomp.saturating_add_signed(-freed.uncompressed);
+            match stopped {
+                Some(place) => {
+                    entry.bookmark = place;
+                    entry.write_to(&mut bytes);
+                }
+                None => {
+                    h.begin += 1;
+                    bytes.fill(0);
+                }
+            }
+            dn.write(at, &bytes, tx).await?;
+        }
+        if h.begin < h.end {
+            let mut bonus = [0; BPTREE_SIZE];
+            h.write_to(&mut bonus);
+            dn.set_bonus(&bonus, tx)?;
+            return Ok(false);
+        }
+        if lost || h.bytes > 0 {
+            let rest = Space { used: h.bytes as i64, compressed: h.comp as i64, uncompressed: h.uncomp as i64 };
+            self.charge_leak(rest, tx).await?;
+        }
+        drop(dn);
+        self.mos().free(object, tx).await?;
+        zap::remove(self.directory(), b"bptree_obj", tx).await?;
+        self.features().add(FeatureId::AsyncDestroy, -1, tx).await?;
+        self.freeing.tree.set(None);
+        Ok(list_empty)
+    }
+
+    /// Frees a tree at once, in a pool that has no list of trees.
+    pub(crate) async fn free_tree_now(&self, root: Blkptr, after: u64, tx: &Tx) -> Result<()> {
+        let mut left = usize::MAX;
+        let mut walk = TreeWalk::new(self, tx, after, None, &mut left);
+        walk.visit(root, Bookmark { objset: DESTROYED, object: 0, level: -1, blkid: 0 }, 7, None, 0).await
+    }
+
+    /// What could not be found to be freed stays allocated; it is told under `$LEAK`.
+    async fn charge_leak(&self, space: Space, tx: &Tx) -> Result<()> {
+        let root = self.root();
+        let leak = match root.child("$LEAK") {
+            Some(dir) => dir,
+            None => self.make_dir(Some(&root), "$LEAK", tx).await?,
+        };
+        self.charge_free(space.negated());
+        leak.did_use(Used::Head, space);
+        Ok(())
+    }
+}
+
+/// A walk through one tree.
+struct TreeWalk<'a> {
+    pool: &'a DslPool,
+    tx: &'a Tx,
+    after: u64,
+    /// Where to go on; none once that place is found.
+    resume: Option<Bookmark>,
+    /// log2 of the bytes of an indirect block of the meta-dnode.
+    meta_shift: u8,
+    left: &'a mut usize,
+    freed: Space,
+    stopped: Option<Bookmark>,
+    lost: bool,
+    since_yield: u32,
+}
+
+enum Skip {
+    Nothing,
+    Below,
+    All,
+}
+
+/// A block below another: its pointer, its place and log2 of its object's indirect block size.
+type Child = (Blkptr, Bookmark, u8);
+
+/// First and last-but-one of what a block covers, in blocks of level 0.
+fn span(level: i64, blkid: u64, shift: u8) -> (u128, u128) {
+    let bits = (level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
+    let size = 1u128 << bits.min(100);
+    let start = u128::from(blkid).saturating_mul(size);
+    (start, start.saturating_add(size))
+}
+
+impl<'a> TreeWalk<'a> {
+    fn new(pool: &'a DslPool, tx: &'a Tx, after: u64, resume: Option<Bookmark>, left: &'a mut usize) -> TreeWalk<'a> {
+        TreeWalk {
+            pool,
+            tx,
+            after,
+            resume,
+            meta_shift: 14,
+            left,
+            freed: Space::default(),
+            stopped: None,
+            lost: false,
+            since_yield: 0,
+        }
+    }
+
+    /// The objects that a block belongs to or leads to.
+    fn objects(&self, at: &Bookmark) -> (u128, u128) {
+        if at.object == 0 && at.level >= 0 {
+            let (start, end) = span(at.level, at.blkid, self.meta_shift);
+            (start.saturating_mul(32), end.saturating_mul(32))
+        } else {
+            (u128::from(at.object), u128::from(at.object) + 1)
+        }
+    }
+
+    /// Whether a block and everything below it is freed already.
+    fn is_done(&self, at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
+        if at.level < 0 {
+            return false;
+        }
+        if resume.level < 0 {
+            return true;
+        }
+        let ((from, to), (rfrom, rto)) = (self.objects(at), self.objects(resume));
+        if to <= rfrom {
+            return true;
+        }
+        if from >= rto {
+            return false;
+        }
+        match (at.object == 0, resume.object == 0) {
+            (true, false) => false,
+            (false, true) => true,
+            (true, true) => at.level < resume.level,
+            (false, false) => {
+                let ((from, to), (rfrom, rto)) =
+                    (span(at.level, at.blkid, shift), span(resume.level, resume.blkid, shift));
+                to <= rfrom || (from < rto && at.level < resume.level)
+            }
+        }
+    }
+
+    fn skip(&mut self, at: &Bookmark, shift: u8) -> Skip {
+        let Some(resume) = self.resume else { return Skip::Nothing };
+        if (resume.object, resume.level, resume.blkid) == (at.object, at.level, at.blkid) {
+            self.resume = None;
+            return Skip::Below;
+        }
+        if self.is_done(at, &resume, shift) { Skip::All } else { Skip::Nothing }
+    }
+
+    fn is_ours(&self, bp: &Blkptr) -> bool {
+        !bp.is_hole() && !bp.is_redacted() && bp.birth().0 > self.after
+    }
+
+    /// Frees what is below a block, then the block.
+    fn visit<'b>(
+        &'b mut self,
+        bp: Blkptr,
+        at: Bookmark,
+        shift: u8,
+        block: Option<Bytes>,
+        depth: u32,
+    ) -> LocalBoxFuture<'b, Result<()>> {
+        Box::pin(async move {
+            if self.stopped.is_some() || !self.is_ours(&bp) {
+                return Ok(());
+            }
+            if depth > DEPTH_MAX {
+                return Err(Error::corrupt("a tree of blocks is nested too deep"));
+            }
+            let below = match self.skip(&at, shift) {
+                Skip::All => return Ok(()),
+                Skip::Below => false,
+                Skip::Nothing => has_children(&bp),
+            };
+            if below {
+                let block = match block {
+                    Some(block) => Ok(block),
+                    None => self.pool.ctx().read(&bp).await,
+                };
+                match block.and_then(|b| self.children(&bp, &at, shift, &b)) {
+                    Ok(children) => self.visit_all(children, depth).await?,
+                    // What is below cannot be found any more.
+                    Err(_) => self.lost = true,
+                }
+                if self.stopped.is_some() {
+                    return Ok(());
+                }
+            }
+            if *self.left == 0 {
+                self.stopped = Some(Bookmark { objset: DESTROYED, ..at });
+                return Ok(());
+            }
+            *self.left -= 1;
+            self.freed.add(Space::of(&bp, &self.pool.core().zio));
+            self.pool.core().free(&bp, self.tx.txg());
+            self.since_yield += 1;
+            if self.since_yield >= 256 {
+                self.since_yield = 0;
+                self.pool.ctx().rt().yield_now().await;
+            }
+            Ok(())
+        })
+    }
+
+    async fn visit_all(&mut self, children: Vec<Child>, depth: u32) -> Result<()> {
+        let mut rest = children.as_slice();
+        while !rest.is_empty() && self.stopped.is_none() {
+            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
+            rest = later;
+            let wanted: Vec<Option<Blkptr>> = now.iter().map(|c| self.to_read(c)).collect();
+            let ctx = self.pool.ctx();
+            let reads = wanted.iter().flatten().map(|bp| ctx.read(bp)).collect();
+            let mut blocks = join_all(reads).await.into_iter();
+            for ((bp, at, shift), wanted) in now.iter().zip(&wanted) {
+                let block = match wanted {
+                    Some(_) => blocks.next(),
+                    None => None,
+                };
+                match block {
+                    Some(Err(_)) => {
+                        // Tried again in `visit`, which then knows that it is lost.
+                        self.visit(*bp, *at, *shift, None, depth + 1).await?;
+                    }
+                    Some(Ok(b)) => self.visit(*bp, *at, *shift, Some(b), depth + 1).await?,
+                    None => self.visit(*bp, *at, *shift, None, depth + 1).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The pointer, if its block will have to be read.
+    fn to_read(&self, (bp, at, shift): &Child) -> Option<Blkptr> {
+        let done = self.resume.is_some_and(|r| {
+            self.is_done(at, &r, *shift) || (r.object, r.level, r.blkid) == (at.object, at.level, at.blkid)
+        });
+        (self.is_ours(bp) && has_children(bp) && !done).then_some(*bp)
+    }
+
+    fn children(&mut self, bp: &Blkptr, at: &Bookmark, shift: u8, block: &Bytes) -> Result<Vec<Child>> {
+        if i64::from(bp.level()) != at.level.max(0) {
+            return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
+        }
+        let mut out = Vec::new();
+        if bp.level() > 0 {
+            let per = 1u64 << shift.saturating_sub(7).min(57);
+            for (i, child) in Blkptr::iter_block(block).enumerate() {
+                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
+                out.push((child, Bookmark { level: at.level - 1, blkid, ..*at }, shift));
+            }
+        } else if bp.otype() == ObjectType::OBJSET {
+            let os = ObjsetPhys::parse(block)?;
+            self.meta_shift = os.meta_dnode.indblkshift;
+            push_dnode(&os.meta_dnode, 0, &mut out);
+            for (dn, object) in [
+                (&os.projectused, ObjectId::PROJECTUSED.0),
+                (&os.groupused, ObjectId::GROUPUSED.0),
+                (&os.userused, ObjectId::USERUSED.0),
+            ] {
+                if let Some(dn) = dn {
+                    push_dnode(dn, object, &mut out);
+                }
+            }
+        } else {
+            let mut slot = 0;
+            while slot < block.len() / DNODE_SIZE {
+                let dn = DnodePhys::parse_slot(block, slot)?;
+                let object = at.blkid.wrapping_mul(32).wrapping_add(slot as u64);
+                slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
+                if let Some(dn) = dn {
+                    push_dnode(&dn, object, &mut out);
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn has_children(bp: &Blkptr) -> bool {
+    bp.level() > 0 || bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET
+}
+
+fn push_dnode(dn: &DnodePhys, object: u64, out: &mut Vec<Child>) {
+    let shift = dn.indblkshift;
+    let level = i64::from(dn.nlevels) - 1;
+    for (blkid, bp) in dn.bps().iter().enumerate() {
+        out.push((*bp, Bookmark { objset: DESTROYED, object, level, blkid: blkid as u64 }, shift));
+    }
+    if let Some(spill) = dn.spill {
+        out.push((spill, Bookmark { objset: DESTROYED, object, level: 0, blkid: SPILL }, shift));
+    }
+}

@@ -1,0 +1,82 @@
+//! Who has something to do: directories and datasets whose records changed, heads with an open object set, and directories that charged a txg.
+//!
+//! A txg looks only at these, so its cost follows what changed and not how many datasets there are. Order is that of object numbers, never of hashing.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use base::{ObjectId, TXG_SIZE, Txg};
+
+use crate::dataset::Dataset;
+use crate::dir::Dir;
+
+/// The lists of one pool.
+#[derive(Default)]
+pub(crate) struct Registry {
+    dirty_dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
+    dirty_datasets: RefCell<BTreeMap<ObjectId, Rc<Dataset>>>,
+    open: RefCell<BTreeMap<ObjectId, Rc<Dataset>>>,
+    charged: [RefCell<Vec<Weak<Dir>>>; TXG_SIZE],
+}
+
+impl Registry {
+    /// The record of a directory changed.
+    pub fn dir_dirty(&self, dir: Rc<Dir>) {
+        self.dirty_dirs.borrow_mut().insert(dir.object, dir);
+    }
+    /// The record of a dataset changed. It stays in memory until it is written.
+    pub fn dataset_dirty(&self, ds: Rc<Dataset>) {
+        self.dirty_datasets.borrow_mut().insert(ds.object, ds);
+    }
+    /// True if a record waits to be written.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty_dirs.borrow().is_empty() || !self.dirty_datasets.borrow().is_empty()
+    }
+    /// Takes the directories to be written.
+    pub fn take_dirs(&self) -> Vec<Rc<Dir>> {
+        std::mem::take(&mut *self.dirty_dirs.borrow_mut()).into_values().collect()
+    }
+    /// Takes the datasets to be written.
+    pub fn take_datasets(&self) -> Vec<Rc<Dataset>> {
+        std::mem::take(&mut *self.dirty_datasets.borrow_mut()).into_values().collect()
+    }
+    /// The object is gone: nothing is written to it any more.
+    pub fn forget(&self, object: ObjectId) {
+        self.dirty_dirs.borrow_mut().remove(&object);
+        self.dirty_datasets.borrow_mut().remove(&object);
+        self.open.borrow_mut().remove(&object);
+    }
+    /// A writable head got its object set, or lost it.
+    pub fn set_open(&self, ds: Rc<Dataset>, open: bool) {
+        if open {
+            self.open.borrow_mut().insert(ds.object, ds);
+        } else {
+            self.open.borrow_mut().remove(&ds.object);
+        }
+    }
+    /// Heads whose object sets may have changes.
+    pub fn open(&self) -> Vec<Rc<Dataset>> {
+        self.open.borrow().values().cloned().collect()
+    }
+    /// True if `f` holds for one of them.
+    pub fn any_open(&self, f: impl Fn(&Dataset) -> bool) -> bool {
+        self.open.borrow().values().any(|ds| f(ds))
+    }
+    /// The directory has its first charge in `txg`.
+    pub fn charged(&self, dir: Weak<Dir>, txg: Txg) {
+        self.charged[txg.slot()].borrow_mut().push(dir);
+    }
+    /// Takes the directories with charges in `txg`.
+    pub fn take_charged(&self, txg: Txg) -> Vec<Rc<Dir>> {
+        let list = std::mem::take(&mut *self.charged[txg.slot()].borrow_mut());
+        list.iter().filter_map(Weak::upgrade).collect()
+    }
+    /// Forgets everything: the pool is closed.
+    pub fn clear(&self) {
+        self.dirty_dirs.borrow_mut().clear();
+        self.dirty_datasets.borrow_mut().clear();
+        self.open.borrow_mut().clear();
+        self.charged.iter().for_each(|list| list.borrow_mut().clear());
+    }
+}

@@ -1,0 +1,35 @@
+//! Snapshots, clones and what is done to them. The long profile: `ztest --snapshots 0..200`.
+
+use ztest::judge::{Level, Verdict, judge};
+use ztest::snaps::{cuts, run_seed};
+
+#[test]
+fn model_and_checker_agree() {
+    for seed in 0..4 {
+        if let Err(e) = run_seed(seed, 70) {
+            panic!("{e}");
+        }
+    }
+}
+
+#[test]
+fn zdb_agrees() {
+    let images = run_seed(11, 80).unwrap_or_else(|e| panic!("{e}"));
+    match judge(&images, Level::Zdb, "snapshots") {
+        Verdict::Good => {}
+        Verdict::Missing(what) => eprintln!("NOT JUDGED: {what}"),
+        Verdict::Bad(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn power_cuts_while_snapshots_are_destroyed() {
+    let n = cuts(1, false, 7).unwrap_or_else(|e| panic!("{e}"));
+    assert!(n > 2, "{n}");
+}
+
+#[test]
+fn power_cuts_while_rolling_back() {
+    let n = cuts(2, true, 7).unwrap_or_else(|e| panic!("{e}"));
+    assert!(n > 2, "{n}");
+}
