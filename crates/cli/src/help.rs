@@ -141,12 +141,90 @@ Makes a file system and mounts it.
     },
     Page {
         name: "zfs destroy",
-        usage: &["destroy [-fnpRrv] <filesystem>"],
+        usage: &[
+            "destroy [-fnpRrv] <filesystem>",
+            "destroy [-dnpRrv] <filesystem@snap[%snap][,...]>",
+            "destroy <filesystem#bookmark>",
+        ],
         text: "\
-Unmounts a file system and frees everything in it.
+Destroys a file system, snapshots (a%b is a range) or a bookmark. Space comes
+free in the background: 'zpool get freeing' tells how much is still to come.
 
-  -r  and everything below it         -f  unmount file systems in use
-  -n  only say (with -v) what would be destroyed
+  -r  and everything below; snapshots of that name below
+  -R  and clones, wherever they are
+  -d  snapshots that are held or have clones: when nothing needs them any more
+  -f  unmount file systems in use
+  -n  only say (with -v) what would be destroyed    -p  exact, with tabs
+",
+    },
+    Page {
+        name: "zfs snapshot",
+        usage: &["snapshot [-r] [-o property=value] ... <filesystem@snap> ..."],
+        text: "\
+Makes snapshots, all at the same moment.
+
+  -r  and of everything below    -o  a user property (module:name=value)
+",
+    },
+    Page {
+        name: "zfs rollback",
+        usage: &["rollback [-rRf] <snapshot>"],
+        text: "\
+Takes a file system back to a snapshot; what was written since is lost.
+
+  -r  destroy later snapshots and bookmarks    -R  and clones of them
+  -f  unmount the file system also if it is in use
+",
+    },
+    Page {
+        name: "zfs clone",
+        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem>"],
+        text: "\
+Makes a file system with the content of a snapshot and mounts it.
+
+  -o  a property    -p  make missing parents
+",
+    },
+    Page {
+        name: "zfs promote",
+        usage: &["promote <clone>"],
+        text: "\
+Gives a clone the snapshots that it was made from, so that the file system that
+had them can be destroyed.
+",
+    },
+    Page {
+        name: "zfs hold",
+        usage: &["hold [-r] <tag> <snapshot> ..."],
+        text: "\
+Keeps snapshots from being destroyed until the hold is released.
+
+  -r  and snapshots of that name below
+",
+    },
+    Page {
+        name: "zfs release",
+        usage: &["release [-r] <tag> <snapshot> ..."],
+        text: "\
+Releases holds.
+
+  -r  and those of snapshots of that name below
+",
+    },
+    Page {
+        name: "zfs holds",
+        usage: &["holds [-rH] <snapshot> ..."],
+        text: "\
+Lists holds.
+
+  -r  and those of snapshots of that name below    -H  tabs, no headers
+",
+    },
+    Page {
+        name: "zfs bookmark",
+        usage: &["bookmark <snapshot|bookmark> <bookmark>"],
+        text: "\
+Makes a bookmark, which remembers the moment of a snapshot when that is gone.
 ",
     },
     Page {
@@ -158,7 +236,7 @@ Unmounts a file system and frees everything in it.
 Lists datasets.
 
   -r  and everything below    -d  so many levels below    -o  columns, or space
-  -t  filesystem, volume, snapshot, all
+  -t  filesystem, volume, snapshot, bookmark, all
   -s  sort by, smallest first    -S  largest first
   -H  tabs, no headers    -p  exact numbers    -j  JSON
 ",
@@ -197,9 +275,10 @@ Drops a value of a dataset's own: it takes its parent's again.
     },
     Page {
         name: "zfs rename",
-        usage: &["rename [-fpu] <filesystem> <filesystem>"],
+        usage: &["rename [-fpu] <filesystem> <filesystem>", "rename [-r] <snapshot> <snapshot>"],
         text: "\
-Renames a file system, with everything below it, within its pool.
+Renames a file system, with everything below it, within its pool; or a snapshot,
+with -r also those of that name below.
 
   -p  make missing parents    -u  leave mounts where they are
   -f  unmount file systems in use
@@ -321,7 +400,8 @@ usage: weir <command> ...
   zpool       pools: create, destroy, import, export, list, status, get, set,
               sync, labelclear
   zfs         file systems: create, destroy, list, get, set, inherit, rename,
-              mount, unmount
+              mount, unmount; snapshots: snapshot, rollback, clone, promote,
+              hold, release, holds, bookmark
   zdb         look into and check pools that are not imported
   daemon      start, stop, status of the daemon that owns imported pools
   quickstart  a tour on a scratch pool

@@ -15,6 +15,7 @@ pub mod table;
 mod tree;
 mod zfs;
 pub mod zfs_out;
+mod zfs_snap;
 mod zpool;
 pub mod zpool_out;
 

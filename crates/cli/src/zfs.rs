@@ -1,38 +1,29 @@
 //! The command `zfs`.
 
 use base::Error;
-use daemon::proto::{DatasetView, Request, Select};
+use daemon::proto::{DatasetView, Destroyed, Request, Select};
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, parse_for};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, help, json, print};
+use crate::{Done, Fail, ask, assignment, help, json, print, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
     "allow",
-    "bookmark",
     "change-key",
-    "clone",
     "diff",
     "groupspace",
-    "hold",
-    "holds",
     "load-key",
     "program",
     "project",
     "projectspace",
-    "promote",
     "receive",
     "recv",
     "redact",
-    "release",
-    "rollback",
     "send",
     "share",
-    "snap",
-    "snapshot",
     "unallow",
     "unload-key",
     "unshare",
@@ -49,6 +40,14 @@ pub fn run(args: &[String]) -> Done {
     match command.as_str() {
         "create" => create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
         "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
+        "snapshot" | "snap" => zfs_snap::snapshot(&parse(rest, "ro:", &[], "snapshot")?),
+        "rollback" => zfs_snap::rollback(&parse(rest, "rRf", &[], "rollback")?),
+        "clone" => zfs_snap::clone(&parse(rest, "po:", &[], "clone")?),
+        "promote" => zfs_snap::promote(&parse(rest, "", &[], "promote")?),
+        "hold" => zfs_snap::hold(&parse(rest, "r", &[], "hold")?, false),
+        "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
+        "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
+        "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "u", &[], "set")?),
@@ -109,15 +108,28 @@ fn destroy(p: &Parsed) -> Done {
         return Err(Fail::Usage(what.into(), "destroy"));
     };
     let dry_run = p.has('n');
-    let request =
-        Request::FsDestroy { name: name.clone(), recursive: p.has('r') || p.has('R'), force: p.has('f'), dry_run };
-    let names: Vec<String> = ask(&request)?;
-    let word = if dry_run { "would destroy" } else { "will destroy" };
-    if p.has('p') {
-        print(&names.iter().map(|n| format!("destroy\t{n}\n")).collect::<String>());
-    } else if p.has('v') {
-        print(&names.iter().map(|n| format!("{word} {n}\n")).collect::<String>());
+    if p.has('d') && !name.contains('@') {
+        return Err(Fail::Usage("invalid option 'd': only snapshots can be destroyed later".into(), "destroy"));
     }
+    let request = Request::FsDestroy {
+        name: name.clone(),
+        recursive: p.has('r'),
+        clones: p.has('R'),
+        defer: p.has('d'),
+        force: p.has('f'),
+        dry_run,
+    };
+    let done: Destroyed = ask(&request)?;
+    let (word, gain) = if dry_run { ("would destroy", "would reclaim") } else { ("will destroy", "will reclaim") };
+    let mut text = String::new();
+    if p.has('p') {
+        text.extend(done.names.iter().map(|n| format!("destroy\t{n}\n")));
+        text.extend(done.reclaim.map(|n| format!("reclaim\t{n}\n")));
+    } else if p.has('v') {
+        text.extend(done.names.iter().map(|n| format!("{word} {n}\n")));
+        text.extend(done.reclaim.map(|n| format!("{gain} {}\n", daemon::nice::bytes(n))));
+    }
+    print(&text);
     Ok(())
 }
 
@@ -127,14 +139,18 @@ fn types(p: &Parsed, topic: &'static str, select: &mut Select) -> Result<bool, F
     for word in p.values('t').flat_map(|v| v.split(',')) {
         if !any {
             (select.filesystems, select.volumes, select.snapshots) = (false, false, false);
+            select.bookmarks = false;
         }
         any = true;
         match word {
             "filesystem" | "fs" => select.filesystems = true,
             "volume" | "vol" => select.volumes = true,
             "snapshot" | "snap" => select.snapshots = true,
-            "bookmark" => {}
-            "all" => (select.filesystems, select.volumes, select.snapshots) = (true, true, true),
+            "bookmark" => select.bookmarks = true,
+            "all" => {
+                (select.filesystems, select.volumes, select.snapshots) = (true, true, true);
+                select.bookmarks = true;
+            }
             other => return Err(Fail::Usage(format!("invalid type '{other}'"), topic)),
         }
     }
@@ -189,6 +205,9 @@ fn list(p: &Parsed) -> Done {
     if !typed && select.names.iter().any(|n| n.contains('@')) {
         select.snapshots = select.names.iter().all(|n| n.contains('@'));
     }
+    if !p.has('j') {
+        select.wanted = columns.iter().cloned().chain(keys.iter().map(|k| k.name.clone())).collect();
+    }
     let mut datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
     zfs_out::sort(&mut datasets, &keys);
     if p.has('j') {
@@ -223,6 +242,9 @@ fn get(p: &Parsed) -> Done {
     types(p, "get", &mut select)?;
     select.names = names(operands)?;
     select.depth = depth(p, "get")?;
+    if !p.has('j') && !wanted.iter().any(|w| w == "all") {
+        select.wanted = wanted.iter().filter_map(|w| zfs_out::canonical(w)).collect();
+    }
     let datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
     if p.has('j') {
         let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
@@ -268,8 +290,12 @@ fn rename(p: &Parsed) -> Done {
         };
         return Err(Fail::Usage(what.into(), "rename"));
     };
-    if p.has('r') || from.contains('@') {
-        return Err(Error::unsupported(format!("cannot rename '{from}': weir cannot rename snapshots yet")).into());
+    if from.contains('@') {
+        let (from, to) = (from.clone(), to.clone());
+        return ask(&Request::SnapRename { from, to, recursive: p.has('r') });
+    }
+    if p.has('r') {
+        return Err(Fail::Usage("-r renames snapshots only".into(), "rename"));
     }
     ask(&Request::FsRename {
         from: from.clone(),

@@ -28,7 +28,7 @@ const VIEW_ONLY: &[&str] = &[
 
 /// The full name of a property that may be asked for, if there is one of that name.
 pub fn canonical(name: &str) -> Option<String> {
-    if VIEW_ONLY.contains(&name) || props::is_user_prop(name) {
+    if VIEW_ONLY.contains(&name) || props::is_user_prop(name) || name.starts_with("written@") {
         return Some(name.to_string());
     }
     props::find(name).map(|p| p.name.to_string())

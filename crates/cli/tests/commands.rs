@@ -245,7 +245,7 @@ fn datasets_are_made_changed_and_removed() {
         ("zfs rename tank/z tank/z/a", 1, "cannot rename"),
         ("zfs mount tank/a", 1, "no mountpoint"),
         ("zfs unmount tank/a", 1, "not currently mounted"),
-        ("zfs snapshot tank@x", 1, "not something that weir does yet"),
+        ("zfs send tank@x", 1, "not something that weir does yet"),
         ("zfs nonsense", 2, "unrecognized command 'nonsense'"),
         ("zpool set size=1G tank", 1, "computed"),
         ("zpool status nope", 1, "no such pool"),
@@ -469,4 +469,61 @@ fn the_tour_checks_itself() {
         assert!(out.contains("Everything is as it should be"), "{out}");
         assert_eq!(w.files(), ["tree"]);
     }
+}
+
+#[test]
+fn snapshots_clones_and_bookmarks() {
+    let w = World::new("cli-snap");
+    w.pool();
+    w.ok("zfs create tank/a");
+    w.ok("zfs create tank/a/b");
+    w.ok("zfs snapshot -r -o org.me:why=test tank/a@one");
+    w.fails("zfs snapshot tank/a@one", 1, "dataset already exists");
+    w.fails("zfs snapshot tank/a@x/y", 1, "character '/'");
+    w.ok("zfs snapshot tank/a@two tank/a/b@two");
+    assert_eq!(w.ok("zfs list -H -t snapshot -o name -r tank"), "tank/a@one\ntank/a@two\ntank/a/b@one\ntank/a/b@two\n");
+    assert_eq!(w.ok("zfs list -H -o name,used -t snap -d 1 tank/a").lines().count(), 2);
+    assert_eq!(w.ok("zfs get -H -o value,source org.me:why tank/a@one"), "test\tlocal\n");
+    assert_eq!(w.ok("zfs get -Hp -o value written@one,written tank/a"), "0\n0\n");
+    w.ok("zfs clone -o compression=lz4 tank/a@one tank/c");
+    assert_eq!(w.ok("zfs get -H -o value origin,compression tank/c"), "tank/a@one\nlz4\n");
+    assert_eq!(w.ok("zfs get -H -o value clones tank/a@one"), "tank/c\n");
+    let s = w.say(&["zfs", "destroy", "tank/a@one"]);
+    assert!(s.code == 1 && s.err.contains("dependent clones") && s.err.contains("tank/c"), "{}", s.err);
+    w.ok("zfs promote tank/c");
+    assert_eq!(w.ok("zfs get -H -o value origin tank/a tank/c"), "tank/c@one\n-\n");
+    w.ok("zfs promote tank/a");
+    w.ok("zfs hold keep tank/a@two");
+    assert!(w.ok("zfs holds -r tank/a@two").contains("tank/a@two  keep"));
+    assert_eq!(w.ok("zfs get -H -o value userrefs tank/a@two"), "1\n");
+    w.fails("zfs destroy tank/a@two", 1, "held");
+    w.ok("zfs destroy -d tank/a@two");
+    assert_eq!(w.ok("zfs get -H -o value defer_destroy tank/a@two"), "on\n");
+    w.ok("zfs release keep tank/a@two");
+    w.fails("zfs list tank/a@two", 1, "does not exist");
+    w.ok("zfs bookmark tank/a@one #mark");
+    assert_eq!(w.ok("zfs list -H -t bookmark -o name,used -r tank"), "tank/a#mark\t-\n");
+    w.ok("zfs destroy tank/a#mark");
+    w.ok("zfs rename -r tank/a@one @first");
+    assert_eq!(w.ok("zfs list -H -t snap -o name -d 1 tank/a"), "tank/a@first\n");
+    for n in 1..6 {
+        w.ok(&format!("zfs snapshot tank/a@s{n}"));
+    }
+    let said = w.ok("zfs destroy -nv tank/a@s2%s4,s1");
+    assert!(said.starts_with("would destroy tank/a@s1\nwould destroy tank/a@s2\n"), "{said}");
+    assert!(said.ends_with("would reclaim 0B\n"), "{said}");
+    assert!(w.ok("zfs destroy -np tank/a@s2%s4").ends_with("reclaim\t0\n"));
+    w.ok("zfs destroy tank/a@s2%s4");
+    let s = w.say(&["zfs", "rollback", "tank/a@s1"]);
+    assert!(s.code == 1 && s.err.contains("use '-r' to force") && s.err.contains("tank/a@s5"), "{}", s.err);
+    w.ok("zfs rollback -r tank/a@s1");
+    let s = w.say(&["zfs", "destroy", "-r", "tank/a"]);
+    assert!(s.code == 1 && s.err.contains("dependent clones"), "{}", s.err);
+    w.ok("zfs set refreservation=8M tank/a");
+    assert_eq!(w.ok("zfs get -Hp -o value refreservation tank/a"), format!("{}\n", 8 << 20));
+    w.ok("zfs destroy -R tank/a");
+    assert_eq!(w.ok("zfs list -H -o name -t all"), "tank\n");
+    w.ok("zpool sync");
+    w.ok("zpool export tank");
+    judge(&w, "tank");
 }

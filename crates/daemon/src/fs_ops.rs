@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, Result};
 use dsl::props::{self, PropKind, PropValue};
 use dsl::{Dataset, Dir, check_name};
 
-use crate::engine::{PoolEngine, Progress};
+use crate::engine::PoolEngine;
 use crate::files::{self, OnceProps};
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
 
@@ -55,9 +55,6 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
                 known.name
             )));
         }
-        if known.name == "refreservation" {
-            return Err(Error::unsupported("weir cannot keep a refreservation yet: use 'reservation'"));
-        }
         if known.name == "mountpoint" {
             mounts::check_mountpoint(text)?;
         }
@@ -101,7 +98,7 @@ fn affected(dir: &Rc<Dir>, prop: &str) -> Vec<String> {
 }
 
 impl PoolEngine {
-    fn find(&self, name: &str) -> Result<Rc<Dataset>> {
+    pub(crate) fn find(&self, name: &str) -> Result<Rc<Dataset>> {
         let name = self.resolve(name)?;
         self.pool
             .dsl()
@@ -115,7 +112,13 @@ impl PoolEngine {
         self.create_inner(name, given, parents, no_mount).await.map_err(|e| e.at(format!("cannot create '{name}'")))
     }
 
-    async fn create_inner(&self, name: &str, given: &[(String, String)], parents: bool, no_mount: bool) -> Result<()> {
+    pub(crate) async fn create_inner(
+        &self,
+        name: &str,
+        given: &[(String, String)],
+        parents: bool,
+        no_mount: bool,
+    ) -> Result<()> {
         check_name(name)?;
         let dsl = self.pool.dsl();
         if dsl.find(name).is_ok() {
@@ -216,76 +219,6 @@ impl PoolEngine {
             MountPoint::Path(path) => Some(path),
             _ => None,
         }
-    }
-
-    /// `zfs destroy`: the names that are, or with `dry_run` would be, destroyed.
-    pub async fn fs_destroy(
-        &self,
-        name: &str,
-        recursive: bool,
-        force: bool,
-        dry_run: bool,
-        progress: &Progress,
-    ) -> Result<Vec<String>> {
-        let _admin = self.admin.acquire(1).await;
-        if name.contains('@') || name.contains('#') {
-            let why = "snapshots and bookmarks cannot be destroyed yet";
-            return Err(Error::unsupported(format!("cannot destroy '{name}': {why}")));
-        }
-        let ds = self.find(name)?;
-        let name = ds.name();
-        self.destroy_inner(&ds, recursive, force, dry_run, progress)
-            .await
-            .map_err(|e| e.at(format!("cannot destroy '{name}'")))
-    }
-
-    async fn destroy_inner(
-        &self,
-        ds: &Rc<Dataset>,
-        recursive: bool,
-        force: bool,
-        dry_run: bool,
-        progress: &Progress,
-    ) -> Result<Vec<String>> {
-        if ds.dir().parent().is_none() {
-            let name = ds.name();
-            let why = format!("it is the root of a pool: use 'zpool destroy {name}' to destroy the pool");
-            return Err(Error::invalid(why));
-        }
-        let mut names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
-        if names.len() > 1 && !recursive {
-            let why = format!("it has children such as '{}': use -r to destroy them as well", names[1]);
-            return Err(Error::new(ErrorKind::NotEmpty, why));
-        }
-        names.reverse();
-        let dsl = self.pool.dsl();
-        for name in &names {
-            if !dsl.snapshots(&*dsl.find(name)?).await?.is_empty() {
-                return Err(Error::unsupported(format!("'{name}' has snapshots, which weir cannot destroy yet")));
-            }
-        }
-        if dry_run {
-            return Ok(names);
-        }
-        let unmounted = self.unmount_these(&names, force).await?;
-        progress.begin("destroying file systems", names.len() as u64);
-        for (i, name) in names.iter().enumerate() {
-            let place = self.own_mount_dir(&*dsl.find_dir(name)?);
-            if let Err(e) = dsl.destroy_fs(name).await {
-                let left: Vec<(String, bool)> =
-                    unmounted.iter().filter(|(n, _)| !names[..i].contains(n)).cloned().collect();
-                self.mount_again(&left).await;
-                return Err(e);
-            }
-            if let Some(place) = place {
-                mounts::remove_dir(place).await;
-            }
-            progress.step();
-        }
-        // Others that were mounted within those that are gone.
-        let others: Vec<(String, bool)> = unmounted.into_iter().filter(|(n, _)| !names.contains(n)).collect();
-        self.mount_again(&others).await;
-        Ok(names)
     }
 
     /// `zfs set`.

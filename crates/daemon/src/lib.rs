@@ -23,6 +23,7 @@ pub mod paths;
 pub mod pool_props;
 pub mod proto;
 pub mod server;
+pub mod snap_ops;
 pub mod state;
 pub mod tunables;
 pub mod view_fs;

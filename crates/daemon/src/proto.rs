@@ -91,12 +91,16 @@ pub enum Request {
         /// Leave it unmounted.
         no_mount: bool,
     },
-    /// Destroy a file system. The answer is the list of names destroyed (or to be destroyed).
+    /// Destroy a file system, snapshots (`fs@a,b%c`) or a bookmark. The answer is [`Destroyed`].
     FsDestroy {
         /// Its name.
         name: String,
         /// And everything below it.
         recursive: bool,
+        /// And all clones, wherever they are.
+        clones: bool,
+        /// Snapshots that are held or have clones go when they are not needed any more.
+        defer: bool,
         /// Unmount file systems in use.
         force: bool,
         /// Only say what would be destroyed.
@@ -132,6 +136,76 @@ pub enum Request {
         no_remount: bool,
         /// Unmount file systems in use.
         force: bool,
+    },
+    /// Make snapshots, those of one pool all at once.
+    Snapshot {
+        /// Their full names.
+        names: Vec<String>,
+        /// And of everything below.
+        recursive: bool,
+        /// User properties.
+        props: Vec<(String, String)>,
+    },
+    /// Take a file system back to a snapshot.
+    Rollback {
+        /// The snapshot.
+        name: String,
+        /// Destroy later snapshots and bookmarks.
+        recursive: bool,
+        /// And clones of them.
+        clones: bool,
+        /// Unmount file systems in use.
+        force: bool,
+    },
+    /// Make a file system from a snapshot.
+    Clone {
+        /// The snapshot.
+        snapshot: String,
+        /// The new file system.
+        name: String,
+        /// Its properties.
+        props: Vec<(String, String)>,
+        /// Create missing parents.
+        parents: bool,
+    },
+    /// Make a clone the one that owns the snapshots.
+    Promote {
+        /// The clone.
+        name: String,
+    },
+    /// Hold snapshots, or release them.
+    Hold {
+        /// The hold's name.
+        tag: String,
+        /// The snapshots.
+        names: Vec<String>,
+        /// And those of that name below.
+        recursive: bool,
+        /// Release.
+        release: bool,
+    },
+    /// Holds of snapshots: a list of [`HoldView`].
+    Holds {
+        /// The snapshots.
+        names: Vec<String>,
+        /// And those of that name below.
+        recursive: bool,
+    },
+    /// Make a bookmark from a snapshot or bookmark.
+    Bookmark {
+        /// The snapshot or bookmark.
+        from: String,
+        /// The new bookmark; `#name` is one of the same file system.
+        to: String,
+    },
+    /// Rename a snapshot.
+    SnapRename {
+        /// The snapshot.
+        from: String,
+        /// Its new name; `@name` is one of the same file system.
+        to: String,
+        /// And those of that name below.
+        recursive: bool,
     },
     /// Mount one file system, or all that are to be mounted.
     Mount {
@@ -319,6 +393,30 @@ pub struct Select {
     pub volumes: bool,
     /// Snapshots are wanted.
     pub snapshots: bool,
+    /// Bookmarks are wanted.
+    pub bookmarks: bool,
+    /// Only these properties are needed; empty: all.
+    pub wanted: Vec<String>,
+}
+
+/// What was destroyed, or would be.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Destroyed {
+    /// Names in the order in which they go.
+    pub names: Vec<String>,
+    /// Bytes that come free with snapshots.
+    pub reclaim: Option<u64>,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HoldView {
+    /// The snapshot.
+    pub name: String,
+    /// The hold's name.
+    pub tag: String,
+    /// Seconds since 1970.
+    pub time: u64,
 }
 
 /// Everything about a dataset.

@@ -3,9 +3,10 @@
 //! Start: lock the folders, listen, import what the last daemon left imported. Connections are served from the first moment; requests about pools wait until
 //! the remembered ones are imported. End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk and come back at the next start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -16,11 +17,12 @@ use serde::Serialize;
 use serde_json::Value;
 use spa::EngineOpts;
 
-use crate::engine::{EngineThread, Progress};
+use crate::engine::{EngineThread, PoolEngine, Progress};
 use crate::import::no_such_pool;
 use crate::paths::{Locks, Paths};
 use crate::pool_props::{Wanted, When};
-use crate::proto::{self, DaemonInfo, DatasetView, PoolView, REQUEST_MAX, Reply, Request, Select};
+use crate::proto::{self, DaemonInfo, DatasetView, HoldView, PoolView, REQUEST_MAX, Reply, Request, Select};
+use crate::snap_ops::DestroyHow;
 use crate::state::{KnownPool, State};
 use crate::tunables::Tunables;
 
@@ -247,15 +249,82 @@ impl Daemon {
                         .with_pool(move |e| async move { e.fs_create(&name, &props, parents, no_mount).await })?,
                 )
             }
-            Request::FsDestroy { name, recursive, force, dry_run } => {
+            Request::FsDestroy { name, recursive, clones, defer, force, dry_run } => {
                 let running = self.pool_of(&name)?;
                 let progress = progress.clone();
-                json(&running.thread.with_pool(move |e| async move {
-                    e.fs_destroy(&name, recursive, force, dry_run, &progress).await
-                })?)
+                let how = DestroyHow { recursive, clones, defer, force, dry_run };
+                json(&running.thread.with_pool(move |e| async move { e.destroy(&name, how, &progress).await })?)
+            }
+            Request::Snapshot { names, recursive, props } => {
+                let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
+                for name in names {
+                    pools.entry(pool_part(&name).to_string()).or_default().push(name);
+                }
+                for (pool, names) in pools {
+                    let (running, props) = (self.pool_of(&pool)?, props.clone());
+                    let make = move |e: Rc<PoolEngine>| async move { e.snap_create(names, recursive, &props).await };
+                    running.thread.with_pool(make)?;
+                }
+                json(&())
+            }
+            Request::Rollback { name, recursive, clones, force } => {
+                let running = self.pool_of(&name)?;
+                let progress = progress.clone();
+                let how = DestroyHow { recursive, clones, force, ..DestroyHow::default() };
+                json(&running.thread.with_pool(move |e| async move { e.rollback(&name, how, &progress).await })?)
+            }
+            Request::Clone { snapshot, name, props, parents } => {
+                if pool_part(&snapshot) != pool_part(&name) {
+                    let why = format!("cannot create '{name}': source and target pools differ");
+                    return Err(Error::new(ErrorKind::CrossDevice, why));
+                }
+                let running = self.pool_of(&snapshot)?;
+                json(
+                    &running
+                        .thread
+                        .with_pool(move |e| async move { e.clone_fs(&snapshot, &name, &props, parents).await })?,
+                )
+            }
+            Request::Promote { name } => {
+                let running = self.pool_of(&name)?;
+                json(&running.thread.with_pool(move |e| async move { e.promote(&name).await })?)
+            }
+            Request::Hold { tag, names, recursive, release } => {
+                let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
+                for name in names {
+                    pools.entry(pool_part(&name).to_string()).or_default().push(name);
+                }
+                for (pool, names) in pools {
+                    let (running, tag) = (self.pool_of(&pool)?, tag.clone());
+                    let hold = move |e: Rc<PoolEngine>| async move { e.hold(&tag, names, recursive, release).await };
+                    running.thread.with_pool(hold)?;
+                }
+                json(&())
+            }
+            Request::Holds { names, recursive } => {
+                let mut out: Vec<HoldView> = Vec::new();
+                for name in names {
+                    let running = self.pool_of(&name)?;
+                    out.extend(running.thread.with_pool(move |e| async move { e.holds(&[name], recursive).await })?);
+                }
+                json(&out)
+            }
+            Request::Bookmark { from, to } => {
+                let running = self.pool_of(&from)?;
+                json(&running.thread.with_pool(move |e| async move { e.bookmark(&from, &to).await })?)
+            }
+            Request::SnapRename { from, to, recursive } => {
+                let running = self.pool_of(&from)?;
+                json(&running.thread.with_pool(move |e| async move { e.snap_rename(&from, &to, recursive).await })?)
             }
             Request::FsSet { names, props } => {
                 for name in names {
+                    if name.contains('@') {
+                        let values = props.iter().map(|(n, v)| (n.clone(), Some(v.clone()))).collect();
+                        let running = self.pool_of(&name)?;
+                        running.thread.with_pool(move |e| async move { e.snap_set(&name, &values).await })?;
+                        continue;
+                    }
                     let (running, props) = (self.pool_of(&name)?, props.clone());
                     running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?;
                 }
@@ -486,11 +555,12 @@ impl Daemon {
             return Ok(out);
         }
         let mut out: Vec<DatasetView> = Vec::new();
+        let mut seen: BTreeSet<String> = BTreeSet::new();
         for name in &select.names {
             let one = Select { names: vec![name.clone()], ..select.clone() };
             let more = self.pool_of(name)?.thread.with_pool(move |e| async move { e.select(&one).await })?;
             for view in more {
-                if !out.iter().any(|v| v.name == view.name) {
+                if seen.insert(view.name.clone()) {
                     out.push(view);
                 }
             }

@@ -8,7 +8,7 @@ use base::{Error, ObjectId, Result};
 use dmu::zap;
 use dsl::props::{self, PropSource, PropType, PropValue};
 use dsl::{Dataset, dir::Used};
-use ondisk::dsl::DslDatasetPhys;
+use ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
 use ondisk::objset::ObjsetType;
 use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 
@@ -201,6 +201,9 @@ const SNAPSHOT_OF_VOLUME: &[&str] = &[
 #[derive(Clone, Default, Debug)]
 struct Inside {
     volume: bool,
+    clones: String,
+    /// Values of `written@...`.
+    since: Vec<(String, u64)>,
     numbers: BTreeMap<&'static str, u64>,
 }
 
@@ -209,7 +212,7 @@ fn row(name: &str, value: impl Into<String>, exact: impl Into<String>, source: &
 }
 
 impl PoolEngine {
-    /// The datasets that are selected in this pool, in order of name, snapshots behind their head.
+    /// The datasets that are selected in this pool, in order of name, snapshots behind their head, bookmarks behind those.
     pub async fn select(&self, select: &Select) -> Result<Vec<DatasetView>> {
         let dsl = self.pool.dsl();
         let mut wanted: Vec<(String, bool)> = Vec::new();
@@ -218,7 +221,8 @@ impl PoolEngine {
             if name.contains('@') {
                 dsl.find_snapshot(&name).await.map_err(|_| missing(&name))?;
             } else {
-                dsl.find(&name).map_err(|_| missing(&name))?;
+                let fs = name.split('#').next().unwrap_or("");
+                dsl.find(fs).map_err(|_| missing(&name))?;
             }
             wanted.push((name, true));
         }
@@ -227,11 +231,16 @@ impl PoolEngine {
         }
         let depth = if select.names.is_empty() { None } else { select.depth };
         let mut out: Vec<DatasetView> = Vec::new();
-        let mut origins = None;
         for (name, named) in wanted {
             if name.contains('@') {
                 let snap = dsl.find_snapshot(&name).await?;
-                out.push(self.dataset_view(&snap, &mut origins).await);
+                out.push(self.dataset_view(&snap, &select.wanted).await);
+                continue;
+            }
+            if let Some((fs, mark)) = name.split_once('#') {
+                let all = dsl.bookmarks(&*dsl.find(fs)?).await?;
+                let found = all.into_iter().find(|m| m.name == mark).ok_or_else(|| missing(&name))?;
+                out.push(bookmark_view(fs, &found));
                 continue;
             }
             for ds in dsl.all() {
@@ -239,18 +248,25 @@ impl PoolEngine {
                 if depth.is_some_and(|d| level > d) {
                     continue;
                 }
-                let view = self.dataset_view(&ds, &mut origins).await;
-                let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
-                // What is named is shown whatever its kind, unless snapshots are all that is asked for.
-                let only_snapshots = select.snapshots && !select.volumes && !select.filesystems;
-                if fits || (named && level == 0 && !only_snapshots) {
-                    out.push(view);
+                let heads = select.volumes || select.filesystems;
+                if heads {
+                    let view = self.dataset_view(&ds, &select.wanted).await;
+                    let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
+                    // What is named is shown whatever its kind, unless snapshots are all that is asked for.
+                    if fits || (named && level == 0) {
+                        out.push(view);
+                    }
                 }
                 // A snapshot stands one level below its file system.
-                if select.snapshots && depth.is_none_or(|d| level < d || (only_snapshots && d == 0)) {
+                let inside = depth.is_none_or(|d| level < d || (!heads && d == 0));
+                if select.snapshots && inside {
                     for snap in dsl.snapshots(&ds).await? {
-                        out.push(self.dataset_view(&snap, &mut origins).await);
+                        out.push(self.dataset_view(&snap, &select.wanted).await);
                     }
+                }
+                if select.bookmarks && inside {
+                    let name = ds.name();
+                    out.extend(dsl.bookmarks(&ds).await?.iter().map(|m| bookmark_view(&name, m)));
                 }
             }
         }
@@ -267,10 +283,33 @@ impl PoolEngine {
             .ok_or_else(|| Error::not_found(format!("cannot open '{name}': not a path of a mounted weir file system")))
     }
 
-    async fn inside(&self, ds: &Dataset) -> Inside {
+    async fn inside(&self, ds: &Dataset, wanted: &[String]) -> Inside {
         let mut out = Inside::default();
-        if let Some(written) = self.written(ds).await {
+        let needs = |names: &[&str]| wanted.is_empty() || wanted.iter().any(|w| names.contains(&w.as_str()));
+        if needs(&["written"])
+            && let Some(written) = self.written(ds).await
+        {
             out.numbers.insert("written", written);
+        }
+        if needs(&["userrefs"])
+            && ds.is_snapshot()
+            && let Ok(holds) = self.pool.dsl().holds(ds).await
+        {
+            out.numbers.insert("userrefs", holds.len() as u64);
+        }
+        if ds.is_snapshot() && needs(&["clones"]) {
+            let clones = self.pool.dsl().clones_of(ds).await.unwrap_or_default();
+            out.clones = clones.iter().map(|d| d.name()).collect::<Vec<_>>().join(",");
+        }
+        for name in wanted.iter().filter_map(|w| w.strip_prefix("written@")) {
+            if let Some(n) = self.written_since(ds, name).await {
+                out.since.push((format!("written@{name}"), n));
+            }
+        }
+        if ds.is_snapshot()
+            && !needs(&["version", "utf8only", "normalization", "casesensitivity", "volsize", "volblocksize"])
+        {
+            return out;
         }
         let Ok(os) = ds.objset().await else { return out };
         out.volume = os.os_type() == ObjsetType::Zvol;
@@ -308,51 +347,62 @@ impl PoolEngine {
         (phys.referenced_bytes + given_up).checked_sub(before.referenced_bytes)
     }
 
-    /// The snapshot that a clone comes from.
-    async fn origin(&self, object: u64, known: &mut Option<BTreeMap<ObjectId, String>>) -> Option<String> {
+    /// `written@snapshot`, also with a whole name behind the `@`.
+    async fn written_since(&self, ds: &Dataset, since: &str) -> Option<u64> {
         let dsl = self.pool.dsl();
-        let hidden = dsl.root().child("$ORIGIN").and_then(|d| d.head()).map_or(0, |o| o.phys().prev_snap_obj);
-        if object == 0 || object == hidden {
-            return None;
-        }
-        if known.is_none() {
-            let mut map = BTreeMap::new();
-            for ds in dsl.all() {
-                for snap in dsl.snapshots(&ds).await.unwrap_or_default() {
-                    map.insert(snap.object, snap.name());
-                }
-            }
-            *known = Some(map);
-        }
-        known.as_ref().and_then(|k| k.get(&ObjectId(object)).cloned())
+        let full = if since.contains('@') { since.to_string() } else { format!("{}@{since}", ds.dir().full_name()) };
+        let snap = dsl.find_snapshot(&full).await.ok()?;
+        dsl.written_since(ds, &snap).await.ok()
     }
 
-    async fn dataset_view(&self, ds: &Rc<Dataset>, origins: &mut Option<BTreeMap<ObjectId, String>>) -> DatasetView {
-        let inside = self.inside(ds).await;
-        let origin = if ds.is_snapshot() { None } else { self.origin(ds.dir().phys().origin_obj, origins).await };
+    async fn dataset_view(&self, ds: &Rc<Dataset>, wanted: &[String]) -> DatasetView {
+        let inside = self.inside(ds, wanted).await;
+        let origin = match self.pool.dsl().origin_of(ds).await {
+            Ok(Some(snap)) => Some(snap.name()),
+            _ => None,
+        };
         let (kind, order) = match (ds.is_snapshot(), inside.volume) {
             (true, false) => ("snapshot", SNAPSHOT),
             (true, true) => ("snapshot", SNAPSHOT_OF_VOLUME),
             (false, true) => ("volume", VOLUME),
             (false, false) => ("filesystem", FILESYSTEM),
         };
-        let mut props: Vec<PropView> =
-            order.iter().filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref())).collect();
+        let mut props: Vec<PropView> = order
+            .iter()
+            .filter(|name| wanted.is_empty() || wanted.iter().any(|w| w == *name))
+            .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
+            .collect();
+        props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "-")));
+        let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));
+        if !user {
+            return DatasetView { name: ds.name(), kind: kind.to_string(), props };
+        }
+        let own = if ds.is_snapshot() {
+            self.pool.dsl().snapshot_props(ds).await.unwrap_or_default()
+        } else {
+            Default::default()
+        };
         let mut names: Vec<String> = Vec::new();
         let mut dir = Some(ds.dir());
         while let Some(d) = dir {
             names.extend(d.local_props().into_keys().filter(|n| props::is_user_prop(n)));
             dir = d.parent();
         }
+        names.extend(own.keys().cloned());
         names.sort();
         names.dedup();
         for name in names {
-            let (value, source) = ds.dir().prop(&name);
+            let (value, source) = match own.get(&name) {
+                Some(value) => (value.clone(), PropSource::None),
+                None => ds.dir().prop(&name),
+            };
+            let local = own.contains_key(&name);
             let text = match &value {
                 PropValue::Text(t) => t.clone(),
                 PropValue::Num(n) => n.to_string(),
             };
-            props.extend(row(&name, text.clone(), text, &source_of(&source, ds)));
+            let source = if local { "local".to_string() } else { source_of(&source, ds) };
+            props.extend(row(&name, text.clone(), text, &source));
         }
         DatasetView { name: ds.name(), kind: kind.to_string(), props }
     }
@@ -405,16 +455,16 @@ impl PoolEngine {
                 None => row(name, "-", "-", "-"),
             },
             "clones" => {
-                let all = self.pool.dsl().all();
-                let clones: Vec<String> =
-                    all.iter().filter(|d| d.dir().phys().origin_obj == ds.object.0).map(|d| d.name()).collect();
-                let text = clones.join(",");
+                let text = inside.clones.clone();
                 (!text.is_empty()).then(|| row(name, text.clone(), text, "-")).flatten()
             }
             "logicalused" => size(dir.uncompressed_bytes),
             "logicalreferenced" => size(phys.uncompressed_bytes),
-            "defer_destroy" => row(name, "off", "off", "-"),
-            "userrefs" => number(u64::from(phys.userrefs_obj != 0)),
+            "defer_destroy" => {
+                let word = if phys.flags & DS_FLAG_DEFER_DESTROY != 0 { "on" } else { "off" };
+                row(name, word, word, "-")
+            }
+            "userrefs" => number(inside.numbers.get(name).copied().unwrap_or(0)),
             "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),
             "keylocation" | "keyformat" => row(name, "none", "none", "default"),
             "pbkdf2iters" => row(name, "0", "0", "default"),
@@ -458,6 +508,20 @@ fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
         matches!(prop.ty, PropType::Size { .. }) && !matches!(prop.name, "filesystem_limit" | "snapshot_limit");
     let small = value.num() < 1024 && text.bytes().all(|c| c.is_ascii_digit());
     if is_size && !exact && small && prop.name != "special_small_blocks" { format!("{text}B") } else { text }
+}
+
+/// A bookmark as data.
+fn bookmark_view(fs: &str, mark: &dsl::Bookmark) -> DatasetView {
+    let number = |name: &str, n: u64| row(name, n.to_string(), n.to_string(), "-");
+    let mut props = Vec::new();
+    props.extend(row("type", "bookmark", "bookmark", "-"));
+    props.extend(row("creation", nice::date(mark.creation_time()), mark.creation_time().to_string(), "-"));
+    if let Some(n) = mark.referenced() {
+        props.extend(row("referenced", nice::bytes(n), n.to_string(), "-"));
+    }
+    props.extend(number("createtxg", mark.creation_txg()));
+    props.extend(number("guid", mark.guid()));
+    DatasetView { name: format!("{fs}#{}", mark.name), kind: "bookmark".to_string(), props }
 }
 
 /// A snapshot takes local values of its file system from there.

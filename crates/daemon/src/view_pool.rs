@@ -134,7 +134,10 @@ impl PoolEngine {
                 Some(value) => fixed(&value, "local"),
                 None => fixed("off", "default"),
             },
-            "freeing" | "leaked" => fixed("0", "-"),
+            "freeing" | "leaked" => {
+                let n = if name == "freeing" { pool.dsl().freeing() } else { pool.dsl().leaked() };
+                row(name, if n == 0 { "0".into() } else { nice::bytes(n) }, n.to_string(), "-")
+            }
             _ => fixed("-", "-"),
         }
     }

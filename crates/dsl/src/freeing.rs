@@ -74,6 +74,11 @@ impl DslPool {
         self.root().child("$FREE").map_or(0, |d| d.phys().used_bytes)
     }
 
+    /// Bytes that damage keeps from being freed (the pool property `leaked`).
+    pub fn leaked(&self) -> u64 {
+        self.root().child("$LEAK").map_or(0, |d| d.phys().used_bytes)
+    }
+
     /// The list for blocks of destroyed snapshots; none before pool version 26.
     pub(crate) async fn free_list(&self) -> Result<Option<Bpobj>> {
         match self.freeing.list.get() {

@@ -1,0 +1,93 @@
+//! `zfs snapshot`, `rollback`, `clone`, `promote`, `hold`, `release`, `holds`, `bookmark`.
+
+use daemon::proto::{HoldView, Request};
+
+use crate::opts::Parsed;
+use crate::table::{Column, scripted, table};
+use crate::{Done, Fail, ask, assignment, print};
+
+fn usage<T>(what: &str, topic: &'static str) -> Result<T, Fail> {
+    Err(Fail::Usage(what.into(), topic))
+}
+
+/// `zfs snapshot`
+pub fn snapshot(p: &Parsed) -> Done {
+    if p.operands.is_empty() {
+        return usage("missing snapshot argument", "snapshot");
+    }
+    let props = p.values('o').map(|v| assignment(v, "snapshot")).collect::<Result<Vec<_>, _>>()?;
+    ask(&Request::Snapshot { names: p.operands.clone(), recursive: p.has('r'), props })
+}
+
+/// `zfs rollback`
+pub fn rollback(p: &Parsed) -> Done {
+    let [name] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing dataset argument" } else { "too many arguments" };
+        return usage(what, "rollback");
+    };
+    let (recursive, clones, force) = (p.has('r'), p.has('R'), p.has('f'));
+    ask(&Request::Rollback { name: name.clone(), recursive, clones, force })
+}
+
+/// `zfs clone`
+pub fn clone(p: &Parsed) -> Done {
+    let [snapshot, name] = p.operands.as_slice() else {
+        let what = match p.operands.len() {
+            0 => "missing source dataset argument",
+            1 => "missing target dataset argument",
+            _ => "too many arguments",
+        };
+        return usage(what, "clone");
+    };
+    let props = p.values('o').map(|v| assignment(v, "clone")).collect::<Result<Vec<_>, _>>()?;
+    ask(&Request::Clone { snapshot: snapshot.clone(), name: name.clone(), props, parents: p.has('p') })
+}
+
+/// `zfs promote`
+pub fn promote(p: &Parsed) -> Done {
+    let [name] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing clone filesystem argument" } else { "too many arguments" };
+        return usage(what, "promote");
+    };
+    ask(&Request::Promote { name: name.clone() })
+}
+
+/// `zfs hold` and `zfs release`
+pub fn hold(p: &Parsed, release: bool) -> Done {
+    let topic = if release { "release" } else { "hold" };
+    let Some((tag, names)) = p.operands.split_first().filter(|(_, names)| !names.is_empty()) else {
+        return usage("missing tag or snapshot argument", topic);
+    };
+    if !release && tag.starts_with('.') {
+        return usage("tag may not start with '.'", topic);
+    }
+    if let Some(bad) = names.iter().find(|n| !n.contains('@')) {
+        return usage(&format!("'{bad}' is not a snapshot"), topic);
+    }
+    ask(&Request::Hold { tag: tag.clone(), names: names.to_vec(), recursive: p.has('r'), release })
+}
+
+/// `zfs holds`
+pub fn holds(p: &Parsed) -> Done {
+    if p.operands.is_empty() {
+        return usage("missing snapshot argument", "holds");
+    }
+    let holds: Vec<HoldView> = ask(&Request::Holds { names: p.operands.clone(), recursive: p.has('r') })?;
+    let rows: Vec<Vec<String>> = holds.into_iter().map(|h| vec![h.name, h.tag, daemon::nice::date(h.time)]).collect();
+    if p.has('H') {
+        print(&scripted(&rows));
+    } else {
+        let columns = [Column::text("NAME"), Column::text("TAG"), Column::text("TIMESTAMP")];
+        print(&table(&columns, &rows));
+    }
+    Ok(())
+}
+
+/// `zfs bookmark`
+pub fn bookmark(p: &Parsed) -> Done {
+    let [from, to] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing snapshot argument" } else { "missing bookmark argument" };
+        return usage(what, "bookmark");
+    };
+    ask(&Request::Bookmark { from: from.clone(), to: to.clone() })
+}
