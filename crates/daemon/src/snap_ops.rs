@@ -72,11 +72,10 @@ impl PoolEngine {
                 }
             }
             if !clones.is_empty() && !how.clones && !how.defer {
-                let list: Vec<String> = clones.iter().map(|c| format!("\n{c}")).collect();
                 let why = format!(
-                    "{}: snapshot has dependent clones\nuse '-R' to destroy the following datasets:{}",
+                    "{}: snapshot has dependent clones such as '{}': use -R to destroy them as well",
                     what(),
-                    list.concat()
+                    clones[0]
                 );
                 return Err(Error::new(ErrorKind::Busy, why));
             }
@@ -179,12 +178,11 @@ impl PoolEngine {
                 head.dir().children().iter().filter(|c| !c.name().starts_with('$')).map(|c| c.full_name()).collect();
             let snaps = dsl.snapshots(&head).await?;
             if !recursive && (!children.is_empty() || !snaps.is_empty()) {
-                let mut below = children.clone();
-                below.extend(snaps.iter().map(|s| s.name()));
-                let why = format!(
-                    "filesystem has children\nuse '-r' to destroy the following datasets:\n{}",
-                    below.join("\n")
-                );
+                let (kind, first) = match children.first() {
+                    Some(child) => ("children", child.clone()),
+                    None => ("snapshots", snaps[0].name()),
+                };
+                let why = format!("it has {kind} such as '{first}': use -r to destroy them as well");
                 return Err(Error::new(ErrorKind::NotEmpty, why));
             }
             let top = plan.names.is_empty() && plan.seen.len() == 1;
@@ -197,9 +195,7 @@ impl PoolEngine {
                     let name = clone.name();
                     let within = !root.is_empty() && name.starts_with(&format!("{root}/"));
                     if !clones && !within && !plan.seen.contains(&name) {
-                        let why = format!(
-                            "filesystem has dependent clones\nuse '-R' to destroy the following datasets:\n{name}"
-                        );
+                        let why = format!("it has dependent clones such as '{name}': use -R to destroy them as well");
                         return Err(Error::new(ErrorKind::Busy, why));
                     }
                     self.plan_fs(&name, true, clones, plan).await?;
@@ -266,12 +262,10 @@ impl PoolEngine {
             .map(|m| format!("{fs}#{}", m.name))
             .collect();
         if !how.recursive && !how.clones && (!newer.is_empty() || !marks.is_empty()) {
-            let mut list: Vec<String> = newer.iter().map(|s| s.name()).collect();
-            list.extend(marks);
+            let first = newer.first().map(|s| s.name()).or_else(|| marks.first().cloned()).unwrap_or_default();
             let why = format!(
-                "{}: more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}",
-                what(),
-                list.join("\n")
+                "{}: more recent snapshots or bookmarks exist, such as '{first}': use -r to destroy them",
+                what()
             );
             return Err(Error::new(ErrorKind::Exists, why));
         }
@@ -283,11 +277,8 @@ impl PoolEngine {
             }
         }
         if !clones.is_empty() && !how.clones {
-            let why = format!(
-                "{}: clones of previous snapshots exist\nuse '-R' to force deletion of the following clones and dependents:\n{}",
-                what(),
-                clones.join("\n")
-            );
+            let why =
+                format!("{}: clones of newer snapshots exist, such as '{}': use -R to destroy them", what(), clones[0]);
             return Err(Error::new(ErrorKind::Exists, why));
         }
         for clone in clones {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_seed};
-use ztest::judge::Level;
+use ztest::judge::{Level, Verdict};
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::workload::Profile;
 
@@ -17,6 +17,8 @@ ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N]
                                                     power cuts at every device completion; N images go to zdb
 ztest --mutate N|FROM..TO                           damaged images
+ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
+ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 options: --jobs N                                   threads (default 2)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
@@ -163,6 +165,49 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
     t.bad == 0
 }
 
+fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let total = Mutex::new(Tally::default());
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let got = ztest::snaps::run_seed(seed, args.number("--ops", 150));
+        let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("snaps{seed}")));
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total.seeds += 1;
+        match verdict {
+            Ok(Verdict::Good) => {}
+            Ok(Verdict::Missing(what)) => {
+                total.missing += 1;
+                println!("MISSING seed {seed}: {what}");
+            }
+            Ok(Verdict::Bad(why)) | Err(why) => {
+                total.bad += 1;
+                println!("BAD seed {seed}: {why}");
+            }
+        }
+    });
+    let tally = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
+    tally.bad + tally.missing == 0
+}
+
+fn adopt(args: &Args, dir: &str) -> bool {
+    let work = || -> Result<(), String> {
+        let images = ztest::snaps::load_images(std::path::Path::new(dir))?;
+        let images = ztest::snaps::run_on(images, args.number("--start", 0), args.number("--ops", 60))?;
+        match args.value("--out") {
+            Some(out) => ztest::judge::save(&images, std::path::Path::new(out)),
+            None => Ok(()),
+        }
+    };
+    match work() {
+        Ok(()) => println!("{dir}: good"),
+        Err(why) => {
+            println!("BAD {dir}: {why}");
+            return false;
+        }
+    }
+    true
+}
+
 fn main() -> ExitCode {
     let args = Args(std::env::args().skip(1).collect());
     let level = match args.value("--judge") {
@@ -181,6 +226,10 @@ fn main() -> ExitCode {
         workloads(&args, from, to, level)
     } else if let Some((from, to)) = of("--cuts") {
         cuts(&args, from, to)
+    } else if let Some((from, to)) = of("--snapshots") {
+        snapshots(&args, from, to, level)
+    } else if let Some(dir) = args.value("--adopt") {
+        adopt(&args, dir)
     } else if let Some((from, to)) = of("--mutate") {
         mutations(&args, from, to)
     } else {

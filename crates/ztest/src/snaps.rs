@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
-use base::{ErrorKind, Nanos};
+use base::{ErrorKind, Nanos, ObjectId};
 use dsl::props::PropValue;
 use sim::{DiskImage, DiskLog, Rng};
 use spa::Pool;
@@ -33,6 +33,8 @@ struct Fs {
     /// Identity of the snapshot that it was cloned from.
     origin: Option<u64>,
     bookmarks: BTreeMap<String, u64>,
+    /// Not a file system that can be written: a volume, an old version.
+    foreign: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,6 +108,8 @@ pub struct Snaps {
     pool: Option<Rc<Pool>>,
     rng: Rng,
     model: Model,
+    /// Name of the pool.
+    root: String,
     next: u64,
     trace: Vec<String>,
 }
@@ -129,7 +133,7 @@ impl Snaps {
             }
         }
         let lab = Rc::new(Lab::new(seed, &layout));
-        Snaps { lab, layout, pool: None, rng, model: Model::default(), next: 1, trace: Vec::new() }
+        Snaps { lab, layout, pool: None, rng, model: Model::default(), root: POOL.to_string(), next: 1, trace: Vec::new() }
     }
 
     fn pool(&self) -> Rc<Pool> {
@@ -177,6 +181,9 @@ impl Snaps {
 
     async fn write(&mut self) -> Check {
         let name = self.pick_fs();
+        if self.model.fs[&name].foreign {
+            return Ok(());
+        }
         let rounds = 1 + self.rng.below(4);
         let mut plan: Vec<(String, Option<(u64, Vec<u8>)>)> = Vec::new();
         for _ in 0..rounds {
@@ -342,7 +349,8 @@ impl Snaps {
         self.note(format!("clone {from}@{} {name}", snap.name));
         let got = self.pool().dsl().clone_snapshot(&format!("{from}@{}", snap.name), &name, Vec::new()).await;
         if self.agree("clone", want, got)? {
-            let f = Fs { files: snap.files.clone(), origin: Some(snap.id), ..Fs::default() };
+            let foreign = self.model.fs[&from].foreign;
+            let f = Fs { files: snap.files.clone(), origin: Some(snap.id), foreign, ..Fs::default() };
             self.model.fs.insert(name, f);
         }
         Ok(())
@@ -418,7 +426,7 @@ impl Snaps {
 
     async fn destroy_fs(&mut self) -> Check {
         let name = self.pick_fs();
-        if name == POOL {
+        if name == self.root {
             return Ok(());
         }
         let full = self.model.below(&name).len() > 1 || !self.model.fs[&name].snaps.is_empty();
@@ -607,7 +615,7 @@ async fn compare(pool: &Rc<Pool>, model: &Model, reader: &Snaps) -> Check {
     }
     for (name, f) in &model.fs {
         let ds = dsl.find(name).map_err(|e| format!("{name}: {e:?}"))?;
-        if reader.read_head(name).await? != f.files {
+        if !f.foreign && reader.read_head(name).await? != f.files {
             return Err(format!("{name}: other files than there should be"));
         }
         let snaps = dsl.snapshots(&ds).await.map_err(|e| format!("{name}: {e:?}"))?;
@@ -616,7 +624,7 @@ async fn compare(pool: &Rc<Pool>, model: &Model, reader: &Snaps) -> Check {
         if names != want {
             return Err(format!("{name}: snapshots are {names:?}, not {want:?}"));
         }
-        for (snap, want) in snaps.iter().zip(&f.snaps) {
+        for (snap, want) in snaps.iter().zip(&f.snaps).filter(|_| !f.foreign) {
             let fs =
                 Zfs::open(snap, MountOpts::from_props(snap)).await.map_err(|e| format!("{}: {e:?}", snap.name()))?;
             let files = reader.read_files(&fs).await.map_err(|e| format!("{}: {e:?}", snap.name()))?;
@@ -654,6 +662,107 @@ pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
     });
     let why = match std::panic::catch_unwind(run) {
         Ok(Ok(())) => return Ok(lab.images()),
+        Ok(Err(e)) => e,
+        Err(panic) => format!("panic: {}", crate::campaign::panic_text(&*panic)),
+    };
+    let why = format!("seed {seed}: {why}\n    after: {}", snaps.trace.join("\n           "));
+    std::mem::forget((snaps, lab));
+    Err(why)
+}
+
+impl Snaps {
+    /// Takes what is in an imported pool for the model: names of file systems and snapshots, and where clones come from. Files that were there are not looked at.
+    async fn adopt(&mut self) -> Check {
+        let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| format!("import: {e:?}"))?;
+        let dsl = pool.dsl().clone();
+        self.root = pool.name();
+        self.pool = Some(pool);
+        let say = |e: base::Error| format!("{e:?}");
+        let mut ids: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut snaps: Vec<(u64, ObjectId, String)> = Vec::new();
+        for ds in dsl.all() {
+            for snap in dsl.snapshots(&ds).await.map_err(say)? {
+                snaps.push((snap.phys().creation_txg, snap.object, snap.name()));
+            }
+        }
+        // Identities follow time, so that bookmarks stand between the right snapshots.
+        snaps.sort();
+        for (txg, object, _) in &snaps {
+            ids.insert(*object, *txg);
+        }
+        self.next = dsl.txg().open_txg().0 + 1_000_000;
+        for ds in dsl.all() {
+            let mut f = Fs { foreign: true, ..Fs::default() };
+            if let Ok(fs) = Zfs::open(&ds, MountOpts::from_props(&ds)).await {
+                f.foreign = fs.opts().readonly || !ds.is_writable();
+                fs.unmount().await.map_err(say)?;
+            }
+            for snap in dsl.snapshots(&ds).await.map_err(say)? {
+                let holds = dsl.holds(&snap).await.map_err(say)?.into_iter().map(|h| h.tag).collect();
+                let deferred = snap.phys().flags & ondisk::dsl::DS_FLAG_DEFER_DESTROY != 0;
+                let id = ids[&snap.object];
+                f.snaps.push(Snap { id, name: snap.snapname(), files: Files::new(), holds, deferred });
+            }
+            if let Some(origin) = dsl.origin_of(&ds).await.map_err(say)? {
+                f.origin = ids.get(&origin.object).copied();
+            }
+            for mark in dsl.bookmarks(&ds).await.map_err(say)? {
+                f.bookmarks.insert(mark.name.clone(), mark.creation_txg());
+            }
+            self.model.fs.insert(ds.name(), f);
+        }
+        Ok(())
+    }
+}
+
+/// The disk images in a folder, in order of name.
+pub fn load_images(dir: &Path) -> Result<Vec<DiskImage>, String> {
+    let say = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let mut paths: Vec<_> = std::fs::read_dir(dir).map_err(say)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    paths.retain(|p| p.extension().is_some_and(|e| e == "img"));
+    paths.sort();
+    let mut out = Vec::new();
+    for path in paths {
+        out.push(DiskImage::load(&path).map_err(say)?);
+    }
+    Ok(out)
+}
+
+/// Random operations on a pool that somebody else made; its disks at the end, exported.
+pub fn run_on(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
+    let known = check_images(&images).err();
+    let mut snaps = Snaps::new(seed);
+    snaps.lab = Rc::new(Lab::with_images(seed, images, true));
+    snaps.layout.arc_max = 64 << 20;
+    let lab = snaps.lab.clone();
+    let run = async {
+        snaps.adopt().await?;
+        for n in 0..ops {
+            snaps.step().await.map_err(|e| format!("operation {n}: {e}"))?;
+            if n % 10 == 9 {
+                snaps.compare().await.map_err(|e| format!("after operation {n}: {e}"))?;
+                match snaps.check().await.err() {
+                    Some(e) if known.is_none() => return Err(format!("after operation {n}: {e}")),
+                    _ => {}
+                }
+            }
+        }
+        snaps.reimport().await?;
+        snaps.drain().await?;
+        snaps.compare().await?;
+        snaps.pool.take().expect("there").export().await.map_err(|e| format!("export: {e:?}"))
+    };
+    let done = std::panic::AssertUnwindSafe(|| {
+        lab.sim.try_block_on_for(SPAN_MAX, run).map_err(|report| format!("stalled: {report}"))?
+    });
+    let why = match std::panic::catch_unwind(done) {
+        Ok(Ok(())) => {
+            return match (check_images(&lab.images()), known) {
+                (Ok(()), _) => Ok(lab.images()),
+                (Err(now), Some(before)) if now == before => Ok(lab.images()),
+                (Err(now), before) => Err(format!("seed {seed}: {now} (before: {before:?})")),
+            };
+        }
         Ok(Err(e)) => e,
         Err(panic) => format!("panic: {}", crate::campaign::panic_text(&*panic)),
     };
