@@ -25,6 +25,7 @@ mod remote;
 mod ring;
 mod shared;
 mod slab;
+mod spin;
 mod tempdir;
 mod timers;
 mod unix;

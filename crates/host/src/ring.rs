@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use crate::driver::{BELL, Driver, NOBODY, POLL_BIT, PUNCH_HOLE, Raw, Request, STREAM, Wait};
+use crate::driver::{BELL, DISK_BIT, Driver, NOBODY, POLL_BIT, PUNCH_HOLE, Raw, Request, STREAM, Wait};
 use crate::shared::{Msg, Shared};
+use crate::spin::Spin;
 use crate::workers::Workers;
 
 /// Entries of the submission queue: more are submitted in two steps.
@@ -31,6 +33,9 @@ pub(crate) struct Ring {
     bell_armed: bool,
     workers: Option<Workers>,
     enters: u64,
+    /// Operations of files and disks in the kernel.
+    at_disks: u32,
+    spin: Spin,
 }
 
 impl Ring {
@@ -71,7 +76,17 @@ impl Ring {
             }
         }
         let backlog = VecDeque::new();
-        Ok(Ring { ring, shared, backlog, bell_count: Box::new(0), bell_armed: false, workers: None, enters: 0 })
+        Ok(Ring {
+            ring,
+            shared,
+            backlog,
+            bell_count: Box::new(0),
+            bell_armed: false,
+            workers: None,
+            enters: 0,
+            at_disks: 0,
+            spin: Spin::default(),
+        })
     }
 
     fn entry(&self, token: u64, raw: Raw) -> squeue::Entry {
@@ -105,7 +120,8 @@ impl Ring {
 
     /// Puts the operation into the submission queue if it has room.
     fn push(&mut self, token: u64, req: Request) -> bool {
-        let entry = self.entry(token, req.raw);
+        let at_disk = matches!(req.raw, Raw::Read { offset, .. } | Raw::Write { offset, .. } if offset != STREAM);
+        let entry = self.entry(if at_disk { token | DISK_BIT } else { token }, req.raw);
         let poll = match (req.poll_first, req.raw.stream_fd()) {
             (Some(events), Some((fd, _))) => {
                 Some(poll_entry(fd, events).user_data(token | POLL_BIT).flags(squeue::Flags::IO_LINK))
@@ -114,12 +130,15 @@ impl Ring {
         };
         let mut sq = self.ring.submission();
         // SAFETY: `submit`'s caller keeps the memory of the operation until its completion.
-        unsafe {
+        let pushed = unsafe {
             match poll {
                 Some(poll) => sq.push_multiple(&[poll, entry]).is_ok(),
                 None => sq.push(&entry).is_ok(),
             }
-        }
+        };
+        drop(sq);
+        self.at_disks += u32::from(pushed && at_disk);
+        pushed
     }
 
     fn push_backlog(&mut self) {
@@ -174,6 +193,32 @@ impl Ring {
         }
     }
 
+    /// Submits and looks for completions for a moment, if that is worth while; whether there are some or `wait` is over.
+    fn look(&mut self, wait: Wait) -> bool {
+        let Some(limit) = self.spin.before_wait(self.at_disks) else { return false };
+        let (limit, whole) = match wait {
+            Wait::For(d) if d <= limit => (d, true),
+            _ => (limit, false),
+        };
+        let begin = Instant::now();
+        self.enter(Wait::No);
+        let found = loop {
+            let due = self.ring.submission().taskrun();
+            if due {
+                self.enter(Wait::No);
+            }
+            if !self.ring.completion().is_empty() {
+                break true;
+            }
+            if begin.elapsed() >= limit {
+                break false;
+            }
+            std::hint::spin_loop();
+        };
+        self.spin.looked(found);
+        found || whole
+    }
+
     fn reap(&mut self, done: &mut Vec<(u64, i32)>) {
         let mut bell = false;
         for cqe in self.ring.completion() {
@@ -183,7 +228,10 @@ impl Ring {
                 BELL => bell = true,
                 // The poll ahead of an operation; the operation itself reports.
                 token if token & POLL_BIT != 0 => {}
-                token => done.push((token, cqe.result())),
+                token => {
+                    self.at_disks -= u32::from(token & DISK_BIT != 0);
+                    done.push((token & !DISK_BIT, cqe.result()));
+                }
             }
         }
         if bell {
@@ -216,7 +264,7 @@ impl Driver for Ring {
             self.push_backlog();
             self.enter(Wait::No);
         }
-        for target in [token | POLL_BIT, token] {
+        for target in [token | POLL_BIT, token, token | DISK_BIT] {
             let entry = opcode::AsyncCancel::new(target).build().user_data(NOBODY);
             // SAFETY: names no memory.
             while unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -230,7 +278,8 @@ impl Driver for Ring {
         self.push_backlog();
         let waiting = if self.backlog.is_empty() && self.bell_armed { wait } else { Wait::No };
         let may_sleep = waiting != Wait::No && self.ring.completion().is_empty();
-        self.enter(if may_sleep { waiting } else { Wait::No });
+        let found = may_sleep && self.look(waiting);
+        self.enter(if may_sleep && !found { waiting } else { Wait::No });
         self.reap(done);
     }
 
