@@ -136,7 +136,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let sizes = if o.quick { Sizes::quick() } else { Sizes::full() };
     let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
     let mut missing = Vec::new();
-    for name in ["weir", "engine", "zfs-fuse", "plain"] {
+    // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others busy.
+    for name in ["zfs-fuse", "weir", "engine", "plain"] {
         if !o.wants(name) {
             continue;
         }

@@ -64,6 +64,21 @@ impl Mounted {
         output(command(&all))
     }
 
+    /// Waits until both folders are mount points: otherwise the job would measure what lies below.
+    fn wait_mounted(&self) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let mut why = Ok(());
+            for dir in [&self.dir, &self.db] {
+                why = why.and(self.run(&["mountpoint".into(), "-q".into(), text(dir)]).map(drop));
+            }
+            if why.is_ok() || start.elapsed() > Duration::from_secs(10) {
+                return why.map_err(|e| format!("not mounted after 10 s: {e}"));
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Makes the file for the random jobs.
     fn prepare(&self, row: Row, sizes: &Sizes) -> Result<(), String> {
         if row != Row::RandRead {
@@ -300,7 +315,8 @@ impl Contestant for ZfsFuse {
             }
             std::thread::sleep(Duration::from_millis(200));
         }
-        self.tool("zfs", &["create", "-o", "recordsize=8k", "tank/db"])
+        self.tool("zfs", &["create", "-o", "recordsize=8k", "tank/db"])?;
+        self.m.wait_mounted()
     }
 
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
@@ -311,7 +327,8 @@ impl Contestant for ZfsFuse {
         self.tool("zpool", &["export", "tank"])?;
         drop_caches()?;
         let dir = text(self.image.parent().unwrap_or(Path::new("/")));
-        self.tool("zpool", &["import", "-d", &dir, "tank"])
+        self.tool("zpool", &["import", "-d", &dir, "tank"])?;
+        self.m.wait_mounted()
     }
 
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
@@ -429,7 +446,8 @@ impl Contestant for Weir {
     fn cold(&mut self) -> Result<(), String> {
         self.tool(&["zpool", "export", "tank"])?;
         drop_caches()?;
-        self.tool(&["zpool", "import", "-d", &text(&self.image), "tank"]).map(drop)
+        self.tool(&["zpool", "import", "-d", &text(&self.image), "tank"])?;
+        self.m.wait_mounted()
     }
 
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {

@@ -89,7 +89,9 @@ pub mod init {
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 }
 
-/// Flags of the answer to `OPEN`: `FOPEN_KEEP_CACHE`, cached data stay valid.
+/// Flags of the answer to `OPEN`: `FOPEN_DIRECT_IO`, reads and writes go past the kernel's cache.
+pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
+/// `FOPEN_KEEP_CACHE`, cached data stay valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// `FOPEN_CACHE_DIR`: the kernel may remember the listing.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;

@@ -28,8 +28,10 @@ use rt::sync::oneshot::{Receiver, Sender, oneshot};
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, IO, NO_SYS, RANGE};
-use crate::handler::{Entry, Handler};
-use crate::proto::{self, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op, WRITE_ARGS, init, opcode};
+use crate::handler::{Entry, Handler, Opened};
+use crate::proto::{
+    self, FOPEN_DIRECT_IO, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op, WRITE_ARGS, init, opcode,
+};
 use crate::wire::{Put, Small};
 
 /// Most bytes of one write or read: the most that kernels allow unless told otherwise (256 pages).
@@ -94,6 +96,8 @@ pub(crate) struct Core {
     ended_waiters: RefCell<Vec<Sender<()>>>,
     begun: Cell<bool>,
     setxattr_ext: Cell<bool>,
+    /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by offering shared mappings of such files).
+    direct_is_coherent: Cell<bool>,
     writeback: bool,
     stats: Cell<SessionStats>,
 }
@@ -288,6 +292,7 @@ impl<H: Handler> Session<H> {
             ended_waiters: RefCell::default(),
             begun: Cell::new(false),
             setxattr_ext: Cell::new(false),
+            direct_is_coherent: Cell::new(false),
             writeback,
             stats: Cell::default(),
         });
@@ -492,11 +497,12 @@ impl<H: Handler> Session<H> {
             }
             Op::Link { node: from, name } => Reply::entry(&fs.link(who, from, node, name).await?),
             Op::Open { flags, kill_suidgid } => {
-                let o = fs.open(who, node, flags, kill_suidgid).await?;
+                let o = self.opened(fs.open(who, node, flags, kill_suidgid).await?);
                 Reply::small(|s| proto::put_open(s, &o))
             }
             Op::Create { name, mode, flags, kill_suidgid } => {
                 let (e, o) = fs.create(who, node, name, mode, flags, kill_suidgid).await?;
+                let o = self.opened(o);
                 Reply::small(|s| {
                     proto::put_entry(s, &e);
                     proto::put_open(s, &o);
@@ -548,6 +554,12 @@ impl<H: Handler> Session<H> {
         })
     }
 
+    /// What the handler wants of an open file, as far as the kernel does it well.
+    fn opened(&self, o: Opened) -> Opened {
+        let without = if self.core.direct_is_coherent.get() { 0 } else { FOPEN_DIRECT_IO };
+        Opened { flags: o.flags & !without, ..o }
+    }
+
     /// The first request: what both sides can do.
     fn begin(&self, i: &Init) -> Result<Reply, Errno> {
         let mut r = InitReply {
@@ -572,6 +584,7 @@ impl<H: Handler> Session<H> {
         let wanted = WANTED | if self.core.writeback { init::WRITEBACK_CACHE } else { 0 };
         r.flags = i.flags & wanted;
         self.core.setxattr_ext.set(r.flags & init::SETXATTR_EXT != 0);
+        self.core.direct_is_coherent.set(r.flags & init::DIRECT_IO_ALLOW_MMAP != 0);
         Ok(Reply::small(|s| proto::put_init(s, &r)))
     }
 }

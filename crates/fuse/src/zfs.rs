@@ -19,7 +19,7 @@ use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
-use crate::proto::{FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
+use crate::proto::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
 use crate::wire::{Fields, Put};
 
 /// How long the kernel may remember what only it changes.
@@ -144,7 +144,13 @@ impl ZfsHandler {
                 return Err(e);
             }
         }
-        Ok(Opened { fh: 0, flags: FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES })
+        let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
+        if flags as i32 & libc::O_ACCMODE == libc::O_WRONLY {
+            // Who only writes gains nothing from pages of the kernel: every write is a request anyway. Without them the data are copied once less, are in memory once
+            // (in our cache), and the kernel does not ask for capabilities before the first write.
+            answer |= FOPEN_DIRECT_IO;
+        }
+        Ok(Opened { fh: 0, flags: answer })
     }
 }
 

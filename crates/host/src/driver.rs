@@ -12,8 +12,6 @@ use crate::engine::Inner;
 
 /// Bit of a token that marks the poll which precedes an operation.
 pub(crate) const POLL_BIT: u64 = 1 << 63;
-/// Bit of a token, set on the way to the kernel and cleared on the way back, that marks operations of files and disks.
-pub(crate) const DISK_BIT: u64 = 1 << 62;
 /// Token of completions that nobody waits for.
 pub(crate) const NOBODY: u64 = u64::MAX;
 /// Token of the bell.

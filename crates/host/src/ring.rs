@@ -13,9 +13,9 @@ use std::time::Instant;
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
-use crate::driver::{BELL, DISK_BIT, Driver, NOBODY, POLL_BIT, PUNCH_HOLE, Raw, Request, STREAM, Wait};
+use crate::driver::{BELL, Driver, NOBODY, POLL_BIT, PUNCH_HOLE, Raw, Request, STREAM, Wait};
 use crate::shared::{Msg, Shared};
-use crate::spin::Spin;
+use crate::spin::{STOLEN, Spin};
 use crate::workers::Workers;
 
 /// Entries of the submission queue: more are submitted in two steps.
@@ -33,8 +33,6 @@ pub(crate) struct Ring {
     bell_armed: bool,
     workers: Option<Workers>,
     enters: u64,
-    /// Operations of files and disks in the kernel.
-    at_disks: u32,
     spin: Spin,
 }
 
@@ -84,7 +82,6 @@ impl Ring {
             bell_armed: false,
             workers: None,
             enters: 0,
-            at_disks: 0,
             spin: Spin::default(),
         })
     }
@@ -120,8 +117,7 @@ impl Ring {
 
     /// Puts the operation into the submission queue if it has room.
     fn push(&mut self, token: u64, req: Request) -> bool {
-        let at_disk = matches!(req.raw, Raw::Read { offset, .. } | Raw::Write { offset, .. } if offset != STREAM);
-        let entry = self.entry(if at_disk { token | DISK_BIT } else { token }, req.raw);
+        let entry = self.entry(token, req.raw);
         let poll = match (req.poll_first, req.raw.stream_fd()) {
             (Some(events), Some((fd, _))) => {
                 Some(poll_entry(fd, events).user_data(token | POLL_BIT).flags(squeue::Flags::IO_LINK))
@@ -130,15 +126,12 @@ impl Ring {
         };
         let mut sq = self.ring.submission();
         // SAFETY: `submit`'s caller keeps the memory of the operation until its completion.
-        let pushed = unsafe {
+        unsafe {
             match poll {
                 Some(poll) => sq.push_multiple(&[poll, entry]).is_ok(),
                 None => sq.push(&entry).is_ok(),
             }
-        };
-        drop(sq);
-        self.at_disks += u32::from(pushed && at_disk);
-        pushed
+        }
     }
 
     fn push_backlog(&mut self) {
@@ -195,13 +188,15 @@ impl Ring {
 
     /// Submits and looks for completions for a moment, if that is worth while; whether there are some or `wait` is over.
     fn look(&mut self, wait: Wait) -> bool {
-        let Some(limit) = self.spin.before_wait(self.at_disks) else { return false };
+        let Some(limit) = self.spin.before_wait() else { return false };
         let (limit, whole) = match wait {
             Wait::For(d) if d <= limit => (d, true),
             _ => (limit, false),
         };
-        let begin = Instant::now();
         self.enter(Wait::No);
+        let begin = Instant::now();
+        let mut last = begin;
+        let mut alone = true;
         let found = loop {
             let due = self.ring.submission().taskrun();
             if due {
@@ -210,12 +205,15 @@ impl Ring {
             if !self.ring.completion().is_empty() {
                 break true;
             }
-            if begin.elapsed() >= limit {
+            let now = Instant::now();
+            alone &= due || now - last < STOLEN;
+            last = now;
+            if now - begin >= limit {
                 break false;
             }
             std::hint::spin_loop();
         };
-        self.spin.looked(found);
+        self.spin.looked(found, alone);
         found || whole
     }
 
@@ -228,10 +226,7 @@ impl Ring {
                 BELL => bell = true,
                 // The poll ahead of an operation; the operation itself reports.
                 token if token & POLL_BIT != 0 => {}
-                token => {
-                    self.at_disks -= u32::from(token & DISK_BIT != 0);
-                    done.push((token & !DISK_BIT, cqe.result()));
-                }
+                token => done.push((token, cqe.result())),
             }
         }
         if bell {
@@ -264,7 +259,7 @@ impl Driver for Ring {
             self.push_backlog();
             self.enter(Wait::No);
         }
-        for target in [token | POLL_BIT, token, token | DISK_BIT] {
+        for target in [token | POLL_BIT, token] {
             let entry = opcode::AsyncCancel::new(target).build().user_data(NOBODY);
             // SAFETY: names no memory.
             while unsafe { self.ring.submission().push(&entry) }.is_err() {
