@@ -145,9 +145,14 @@ impl ZfsHandler {
             }
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
-        if flags as i32 & libc::O_ACCMODE == libc::O_WRONLY {
-            // Who only writes gains nothing from pages of the kernel: every write is a request anyway. Without them the data are copied once less, are in memory once
-            // (in our cache), and the kernel does not ask for capabilities before the first write.
+        let writes = match flags as i32 & libc::O_ACCMODE {
+            libc::O_WRONLY => true,
+            libc::O_RDWR => self.zfs.getattr(obj).await.is_ok_and(|a| a.size == 0),
+            _ => false,
+        };
+        if writes {
+            // Who only writes, or begins with an empty file, gains little from pages of the kernel: every write is a request anyway. Without them the data are copied
+            // once less, are in memory once (in our cache), and the kernel does not ask for capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
         Ok(Opened { fh: 0, flags: answer })

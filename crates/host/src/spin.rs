@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// The longest look.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(100);
-/// A gap between two looks at the ring from which on the core was somebody else's meanwhile.
-pub(crate) const STOLEN: Duration = Duration::from_micros(40);
+/// A gap between two looks at the ring from which on the core was somebody else's meanwhile: a slice of the scheduler is longer, interrupts are shorter.
+pub(crate) const STOLEN: Duration = Duration::from_micros(500);
 /// After looks in vain, one wait of so many begins with a look.
 const RARE: u32 = 32;
 /// How much success is remembered: looks in vain, one after the other, until they become rare.
