@@ -36,8 +36,8 @@ pub enum TxSpace {
     Reserved,
 }
 
-/// Space promised to a transaction. Dropping it runs its closure, which tells the gate that the transaction has ended; the charge itself stays in flight until
-/// the transaction's txg has synced.
+/// Space promised to a transaction. Dropping it runs its closure, which takes the charge back: the transaction has ended, and what it dirtied was charged by
+/// [`SpaceGate::will_use`].
 #[derive(Default)]
 pub struct Reservation(pub Option<Box<dyn FnOnce()>>);
 
@@ -54,6 +54,9 @@ pub trait SpaceGate {
     /// Promises `bytes`, the worst-case charge with inflation included (format page 14 section 2), in `txg`. Errors: `NoSpace`, `Quota`, or `Restart` to be
     /// asked again in the next txg.
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation>;
+    /// `bytes`, the worst case of what a change just dirtied for the first time in `txg`, are in flight until the txg has synced. Called in open context, within a
+    /// transaction whose reservation covers them.
+    fn will_use(&self, bytes: u64, txg: Txg);
 }
 
 /// Notes per-dataset features at their first use.

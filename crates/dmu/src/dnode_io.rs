@@ -327,6 +327,7 @@ impl Dnode {
         let len = blk.as_slice().len() as u64;
         if self.slot(st, txg).blocks.insert(blkid, blk).is_none() && !self.is_special() {
             self.os.ctx.dirty_add(txg, len);
+            self.os.will_use(txg, len);
         }
         st.maxblkid = st.maxblkid.max(blkid);
         st.spoil_rmw(blkid, blkid + 1);
@@ -448,6 +449,7 @@ impl Dnode {
                 if !special {
                     ctx.dirty_add(d.txg, u64::from(blksz));
                     ctx.dirty_done(d.txg, old);
+                    self.os.will_use(d.txg, u64::from(blksz).saturating_sub(old));
                 }
             }
         }

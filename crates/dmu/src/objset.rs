@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
 use ondisk::blkptr::Blkptr;
-use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
+use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::zil::ZilHeader;
@@ -86,7 +86,21 @@ pub struct ObjsetHooks {
 impl ObjsetInner {
     pub(crate) fn note_dirty(&self, txg: Txg, n: &Rc<DnodeInner>) {
         self.enter_slot(txg);
-        self.dirty[txg.slot()].borrow_mut().insert(n.obj.0, n.clone());
+        let mut dirty = self.dirty[txg.slot()].borrow_mut();
+        let per_block = DNODES_PER_BLOCK as u64;
+        let first = n.obj.0 - n.obj.0 % per_block;
+        let first_of_block = dirty.range(first..=first + (per_block - 1)).next().is_none();
+        dirty.insert(n.obj.0, n.clone());
+        drop(dirty);
+        if first_of_block {
+            self.will_use(txg, DNODE_BLOCK_SIZE as u64);
+        }
+    }
+    /// `bytes` became dirty for the first time in `txg`: their worst case is in flight until it has synced.
+    pub(crate) fn will_use(&self, txg: Txg, bytes: u64) {
+        if let Some(gate) = &self.gate {
+            gate.will_use(bytes.saturating_mul(self.ctx.tunables().asize_inflation), txg);
+        }
     }
     /// Takes the slot for `txg`; what a synced txg left is gone.
     fn enter_slot(&self, txg: Txg) {

@@ -144,6 +144,7 @@ struct Gate {
     answers: RefCell<Vec<Option<ErrorKind>>>,
     asked: RefCell<Vec<(u64, TxSpace, Txg)>>,
     ended: Rc<Cell<u32>>,
+    used: RefCell<Vec<(u64, Txg)>>,
 }
 impl SpaceGate for Gate {
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation> {
@@ -155,6 +156,9 @@ impl SpaceGate for Gate {
                 Ok(Reservation(Some(Box::new(move || ended.set(ended.get() + 1)))))
             }
         }
+    }
+    fn will_use(&self, bytes: u64, txg: Txg) {
+        self.used.borrow_mut().push((bytes, txg));
     }
 }
 
@@ -176,7 +180,12 @@ fn space_and_features() {
             ..ObjsetProps::default()
         };
         let env = Env::new(&sim, 1 << 20, features(), props);
-        let gate = Rc::new(Gate { answers: RefCell::default(), asked: RefCell::default(), ended: Rc::default() });
+        let gate = Rc::new(Gate {
+            answers: RefCell::default(),
+            asked: RefCell::default(),
+            ended: Rc::default(),
+            used: RefCell::default(),
+        });
         let used = Rc::new(Features::default());
         let hooks = ObjsetHooks { acct: env.acct.clone(), gate: Some(gate.clone()), feat: Some(used.clone()) };
         let os = Objset::create(env.ctx.clone(), 7, ObjsetType::Zfs, props, hooks, env.ctx.txg().open_txg());
@@ -190,8 +199,13 @@ fn space_and_features() {
         let spec = ObjSpec::new(ObjectType::PLAIN_FILE, 1 << 20).dnodesize(1024);
         let dn = os.alloc(spec, &tx).await.unwrap();
         dn.write(0, &vec![3; 200_000], &tx).await.unwrap();
+        dn.write(77, &[4; 10], &tx).await.unwrap();
+        dn.write(77, &[3; 10], &tx).await.unwrap();
+        let txg = tx.txg();
         drop(tx);
         assert_eq!(gate.ended.get(), 1);
+        let charged = gate.used.borrow().iter().filter(|(_, t)| *t == txg).map(|(b, _)| b / 24).collect::<Vec<_>>();
+        assert_eq!(charged, [16384, 1 << 20], "the block of dnodes and the block of data, each once");
         for kind in [ErrorKind::NoSpace, ErrorKind::Quota] {
             *gate.answers.borrow_mut() = vec![Some(kind)];
             assert_eq!(TxPlan::new(&os).write(&dn, 0, 1).assign().await.err().unwrap().kind(), kind);

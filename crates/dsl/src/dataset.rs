@@ -90,6 +90,19 @@ fn shift(p: &mut DslDatasetPhys, s: Space) {
     p.uncompressed_bytes = p.uncompressed_bytes.saturating_add_signed(s.uncompressed);
 }
 
+impl Account {
+    /// What the refreservation still holds back.
+    fn held(&self) -> u64 {
+        self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
+    }
+
+    /// The part of a charge of `bytes` that goes beyond it.
+    fn beyond_held(&self, bytes: u64) -> u64 {
+        let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
+        bytes.saturating_add(in_flight).saturating_sub(self.held()).min(bytes)
+    }
+}
+
 impl BlockAccounting for Account {
     fn born(&self, bp: &Blkptr, _txg: Txg) {
         let space = Space::of(bp, &self.core.zio);
@@ -137,15 +150,30 @@ impl SpaceGate for Account {
             }
         }
         // What the refreservation still holds back is this dataset's to use.
-        let held = self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes);
-        let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
-        let beyond = bytes.saturating_add(in_flight).saturating_sub(held).min(bytes);
-        if beyond > 0 || held == 0 {
-            dir.reserve(beyond, kind, txg)?;
+        let beyond = self.beyond_held(bytes);
+        let mut charges = Vec::new();
+        if beyond > 0 || self.held() == 0 {
+            dir.reserve(beyond, kind, txg, &mut charges)?;
         }
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
-        Ok(Reservation(None))
+        let owner = self.owner.clone();
+        Ok(Reservation(Some(Box::new(move || {
+            for (dir, bytes) in charges {
+                dir.unreserve(bytes, txg);
+            }
+            if let Some(owner) = owner.upgrade() {
+                let slot = &owner.account.in_flight[txg.slot()];
+                slot.set(slot.get().saturating_sub(bytes));
+            }
+        }))))
+    }
+
+    fn will_use(&self, bytes: u64, txg: Txg) {
+        let beyond = self.beyond_held(bytes);
+        let slot = &self.in_flight[txg.slot()];
+        slot.set(slot.get().saturating_add(bytes));
+        self.dir.borrow().will_use(beyond, txg);
     }
 }
 

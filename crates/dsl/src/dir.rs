@@ -45,6 +45,8 @@ pub struct Dir {
     props: RefCell<BTreeMap<String, PropValue>>,
     head: RefCell<Option<Rc<Dataset>>>,
     in_flight: [Cell<u64>; TXG_SIZE],
+    /// Whether the registry knows of charges of the txg in that slot.
+    charged: [Cell<bool>; TXG_SIZE],
     pool_space: Rc<Cell<PoolSpace>>,
     /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born until then belong to the origin's directory.
     origin_txg: Cell<u64>,
@@ -73,6 +75,7 @@ impl Dir {
             props: RefCell::new(props),
             head: RefCell::default(),
             in_flight: Default::default(),
+            charged: Default::default(),
             pool_space,
             origin_txg: Cell::new(0),
             livelist: Cell::new(None),
@@ -241,8 +244,14 @@ impl Dir {
         mine.saturating_sub(p.used_bytes).min(from_parent)
     }
 
-    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until the txg has synced.
-    pub(crate) fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<()> {
+    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until [`Dir::unreserve`] is told of each of `charges`.
+    pub(crate) fn reserve(
+        self: &Rc<Self>,
+        bytes: u64,
+        kind: TxSpace,
+        txg: Txg,
+        charges: &mut Vec<(Rc<Dir>, u64)>,
+    ) -> Result<()> {
         let (used, quota, reserved) = {
             let p = self.phys.borrow();
             (p.used_bytes, p.quota, p.reserved)
@@ -275,20 +284,49 @@ impl Dir {
             let above =
                 space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
             if above > 0 {
-                parent.reserve(above as u64, kind, txg)?;
+                parent.reserve(above as u64, kind, txg, charges)?;
             }
         }
-        let slot = &self.in_flight[txg.slot()];
-        if slot.get() == 0 {
+        self.charge(bytes, txg);
+        charges.push((self.clone(), bytes));
+        Ok(())
+    }
+
+    fn charge(&self, bytes: u64, txg: Txg) {
+        if !self.charged[txg.slot()].replace(true) {
             self.registry.charged(self.me.clone(), txg);
         }
+        let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
-        Ok(())
+    }
+
+    /// Takes back what a transaction was charged here. It holds its txg open, so the charge is still there.
+    pub(crate) fn unreserve(&self, bytes: u64, txg: Txg) {
+        let slot = &self.in_flight[txg.slot()];
+        slot.set(slot.get().saturating_sub(bytes));
+    }
+
+    /// Charges what became dirty in `txg`, here and up the tree, until the txg has synced.
+    pub(crate) fn will_use(&self, bytes: u64, txg: Txg) {
+        let (used, reserved) = {
+            let p = self.phys.borrow();
+            (p.used_bytes, p.reserved)
+        };
+        let in_flight: u64 = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
+        if let Some(parent) = self.parent() {
+            let above =
+                space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
+            if above > 0 {
+                parent.will_use(above as u64, txg);
+            }
+        }
+        self.charge(bytes, txg);
     }
 
     /// The charges of `txg` end: what it really used is in the record now.
     pub(crate) fn synced(&self, txg: Txg) {
         self.in_flight[txg.slot()].set(0);
+        self.charged[txg.slot()].set(false);
     }
 
     /// Properties that are set here.
