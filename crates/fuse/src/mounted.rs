@@ -123,6 +123,7 @@ impl Mounted {
             if let Some(connection) = connection {
                 fuse_abort(connection).await;
             }
+            self.core.cut();
             if self.rt.timeout(FORCED_WAIT, self.core.ended()).await.is_none() {
                 let why =
                     format!("'{}' is still in use by a process with mounts of its own", self.mountpoint.display());

@@ -19,7 +19,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 
 use bdev::{Buf, Bytes};
 use host::{Fd, FdIo, write_now};
@@ -89,6 +89,10 @@ pub(crate) struct Core {
     idle: RefCell<Vec<Sender<()>>>,
     workers: Cell<usize>,
     has_leader: Cell<bool>,
+    /// Nothing more is to be read, whatever comes.
+    cut: Cell<bool>,
+    /// Wakes the leader while it waits for a request.
+    leader: RefCell<Option<Waker>>,
     /// The device is gone.
     over: Cell<bool>,
     /// All workers have ended, too.
@@ -117,6 +121,14 @@ impl Core {
         let (tx, rx) = oneshot();
         self.ended_waiters.borrow_mut().push(tx);
         rx.await;
+    }
+
+    /// Reads no more requests: those under way are answered, then the device is closed, and with it the connection ends wherever it is mounted.
+    pub(crate) fn cut(&self) {
+        self.cut.set(true);
+        if let Some(waker) = self.leader.take() {
+            waker.wake();
+        }
     }
 
     /// Nothing more comes: whoever waits to lead ends.
@@ -287,6 +299,8 @@ impl<H: Handler> Session<H> {
             idle: RefCell::default(),
             workers: Cell::new(0),
             has_leader: Cell::new(true),
+            cut: Cell::new(false),
+            leader: RefCell::default(),
             over: Cell::new(false),
             ended: Cell::new(false),
             ended_waiters: RefCell::default(),
@@ -390,7 +404,18 @@ impl<H: Handler> Session<H> {
             }
             let head = std::mem::take(&mut request.head);
             let data = std::mem::take(&mut request.data);
-            let done = self.io.readv_fd(&fd, head, data).await;
+            let mut reading = pin!(self.io.readv_fd(&fd, head, data));
+            let done = poll_fn(|cx| {
+                if self.core.cut.get() {
+                    return Poll::Ready(None);
+                }
+                let done = reading.as_mut().poll(cx).map(Some);
+                if done.is_pending() {
+                    self.core.leader.replace(Some(cx.waker().clone()));
+                }
+                done
+            });
+            let Some(done) = done.await else { return false };
             (request.head, request.data) = (done.header, done.payload);
             match done.result {
                 Ok(n) if n >= IN_HEADER => {

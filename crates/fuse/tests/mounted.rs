@@ -484,3 +484,37 @@ fn mounts_end() {
         assert_eq!(nowhere.err().unwrap().kind(), ErrorKind::NotFound);
     });
 }
+
+#[test]
+fn a_copy_in_another_mount_namespace_is_cut_off() {
+    if !can_mount() {
+        return;
+    }
+    // Whoever may not make a namespace cannot have a copy.
+    let ready = Command::new("unshare").args(["-m", "--propagation", "private", "true"]).status();
+    if !ready.is_ok_and(|s| s.success()) {
+        eprintln!("NOT TESTED: copies of mounts (mount namespaces cannot be made here)");
+        return;
+    }
+    let engine = Engine::new(EngineConfig::default()).unwrap();
+    let rt = engine.rt();
+    let dir = TempDir::new("fuse").unwrap();
+    let path = fs::canonicalize(dir.path()).unwrap();
+    engine.block_on(async {
+        let (_pool, zfs, m) = mounted(&rt, &path, Setup::default()).await;
+        let mut copy = Command::new("unshare")
+            .args(["-m", "--propagation", "private", "sh", "-c", "echo there; exec sleep 600"])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = copy.stdout.take().unwrap();
+        // Once it has said something it has its copy.
+        host::blocking(move || std::io::Read::read_exact(&mut out, &mut [0; 6]).unwrap()).await.unwrap();
+        let ended = m.unmount(false, false).await;
+        copy.kill().unwrap();
+        copy.wait().unwrap();
+        ended.unwrap();
+        assert!(!m.is_alive());
+        zfs.unmount().await.unwrap();
+    });
+}
