@@ -200,7 +200,7 @@ pub struct DmuFeatures {
 /// Settings of the DMU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmuTunables {
-    /// Worst-case charge of a transaction is its bytes times this (`spa_asize_inflation`, format page 14 section 2).
+    /// Worst-case charge of a transaction is its bytes times this: 24 (`spa_asize_inflation`, format page 14 section 2) covers every layout, the pool knows its own.
     pub asize_inflation: u64,
     /// A transaction is charged for at least this many bytes: the largest allocation unit of the pool.
     pub min_charge: u64,

@@ -17,6 +17,8 @@ const READ_WINDOW: usize = 32;
 const READ_AHEAD_MAX: u64 = 8 << 20;
 /// Reads in sequence after which reading ahead begins.
 const READ_AHEAD_MIN_RUN: u32 = 2;
+/// log2 of a block pointer's bytes.
+const BLKPTR_SHIFT: u8 = 7;
 /// Highest offset that an object's data may end at.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 
@@ -325,9 +327,16 @@ impl Dnode {
     /// Puts the block into the txg's state, with everything that goes along.
     fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, txg: base::Txg) {
         let len = blk.as_slice().len() as u64;
-        if self.slot(st, txg).blocks.insert(blkid, blk).is_none() && !self.is_special() {
+        let (levels, shift) = (u64::from(st.phys.nlevels), st.phys.indblkshift);
+        let slot = self.slot(st, txg);
+        if slot.blocks.insert(blkid, blk).is_none() && !self.is_special() {
+            let span = (1u64 << shift.saturating_sub(BLKPTR_SHIFT)) - 1;
+            let (first, last) = (blkid & !span, blkid | span);
+            // The first block below an indirect block changes that one, too, and those above it.
+            let alone = slot.blocks.range(first..=last).nth(1).is_none();
+            let indirect = if alone && (levels > 1 || blkid > 0) { levels.max(2) - 1 } else { 0 };
             self.os.ctx.dirty_add(txg, len);
-            self.os.will_use(txg, len);
+            self.os.will_use(txg, len + (indirect << shift));
         }
         st.maxblkid = st.maxblkid.max(blkid);
         st.spoil_rmw(blkid, blkid + 1);

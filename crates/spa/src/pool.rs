@@ -13,6 +13,7 @@ use dsl::{DslPool, DslSetup};
 use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary};
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::uberblock::Uberblock;
+use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
 use vdev::{DirtyGauge, QueueTunables, VdevTree};
@@ -99,7 +100,8 @@ impl Stack {
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg.clone(), gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         let min_charge = 1 << tree.max_ashift();
-        ctx.set_tunables(DmuTunables { min_charge, ..DmuTunables::default() });
+        let asize_inflation = asize_inflation(&tree);
+        ctx.set_tunables(DmuTunables { min_charge, asize_inflation, ..DmuTunables::default() });
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
     }
 
@@ -122,6 +124,17 @@ impl Stack {
         }
         Ok(())
     }
+}
+
+/// By what a byte may grow on its way to disk: three copies, twice for gang headers, and on RAID-Z a sector of data with its parity. That is the
+/// `spa_asize_inflation` of 24 on RAID-Z3 (format page 14 section 2); dRAID, where a sector takes a whole stripe, keeps it.
+fn asize_inflation(tree: &VdevTree) -> u64 {
+    let tops = tree.tops.borrow();
+    let of = |top: &vdev::Top| match top.config_ref().nparity {
+        _ if top.config_ref().kind == VdevKind::Draid => 24,
+        parity => 6 * (1 + parity.unwrap_or(0).min(3)),
+    };
+    tops.iter().map(|t| of(t)).max().unwrap_or(24)
 }
 
 impl Drop for Pool {

@@ -133,7 +133,16 @@ impl Snaps {
             }
         }
         let lab = Rc::new(Lab::new(seed, &layout));
-        Snaps { lab, layout, pool: None, rng, model: Model::default(), root: POOL.to_string(), next: 1, trace: Vec::new() }
+        Snaps {
+            lab,
+            layout,
+            pool: None,
+            rng,
+            model: Model::default(),
+            root: POOL.to_string(),
+            next: 1,
+            trace: Vec::new(),
+        }
     }
 
     fn pool(&self) -> Rc<Pool> {
