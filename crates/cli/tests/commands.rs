@@ -524,3 +524,42 @@ fn snapshots_clones_and_bookmarks() {
     w.ok("zpool export tank");
     judge(&w, "tank");
 }
+
+#[test]
+fn snapshots_are_folders_of_the_mount() {
+    if !can_mount("snapshots_are_folders_of_the_mount") {
+        return;
+    }
+    let w = World::new("cli-dotzfs");
+    let place = w.path("place");
+    w.ok(&format!("zpool create -O mountpoint={place} --size 128M tank a.img"));
+    std::fs::write(w.dir.join("place/file"), b"before").unwrap();
+    w.ok("zfs snapshot tank@one");
+    std::fs::write(w.dir.join("place/file"), b"after that").unwrap();
+    let snap = w.dir.join("place/.zfs/snapshot/one");
+    assert_eq!(std::fs::read(snap.join("file")).unwrap(), b"before");
+    assert!(std::fs::write(snap.join("file"), b"x").is_err());
+    assert!(std::fs::create_dir(w.dir.join("place/.zfs/x")).is_err());
+    let names = |dir: &Path| {
+        let list = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<String> = list.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&w.dir.join("place/.zfs/snapshot")), ["one"]);
+    assert_eq!(names(&w.dir.join("place/.zfs")), ["snapshot"]);
+    assert_eq!(names(&snap), ["file"]);
+    assert_eq!(names(&w.dir.join("place")), ["file"]);
+    w.ok("zfs set snapdir=visible tank");
+    assert_eq!(names(&w.dir.join("place")), [".zfs", "file"]);
+    w.ok("zfs rollback tank@one");
+    assert_eq!(std::fs::read(w.dir.join("place/file")).unwrap(), b"before");
+    assert!(snap.join("file").exists());
+    w.ok("zfs clone tank@one tank/copy");
+    assert_eq!(std::fs::read(w.dir.join("place/copy/file")).unwrap(), b"before");
+    w.ok("zfs destroy tank/copy");
+    w.ok("zfs destroy tank@one");
+    assert!(std::fs::read(w.dir.join("place/.zfs/snapshot/one/file")).is_err());
+    w.ok("zpool export tank");
+    judge(&w, "tank");
+}

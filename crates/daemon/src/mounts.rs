@@ -57,6 +57,7 @@ pub trait FrontEnd {
         zfs: Rc<Zfs>,
         at: &'a Path,
         flags: &'a MountFlags,
+        snaps: Rc<dyn fuse::SnapSource>,
     ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>>;
 }
 
@@ -87,6 +88,7 @@ impl FrontEnd for FuseFrontEnd {
         zfs: Rc<Zfs>,
         at: &'a Path,
         flags: &'a MountFlags,
+        snaps: Rc<dyn fuse::SnapSource>,
     ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>> {
         Box::pin(async move {
             let opts = fuse::MountOpts {
@@ -98,8 +100,35 @@ impl FrontEnd for FuseFrontEnd {
                 noatime: flags.noatime,
                 ..fuse::MountOpts::default()
             };
-            let mounted = fuse::mount(rt, zfs, at, opts).await?;
+            let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;
             Ok(Box::new(FuseActive(mounted)) as Box<dyn ActiveMount>)
+        })
+    }
+}
+
+/// The snapshots of a mounted file system, for its folder `.zfs`.
+struct SnapshotsOf {
+    dsl: Rc<dsl::DslPool>,
+    head: Rc<Dataset>,
+}
+
+impl fuse::SnapSource for SnapshotsOf {
+    fn is_visible(&self) -> bool {
+        self.head.dir().prop("snapdir").0.num() != 0
+    }
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>> {
+        Box::pin(async move {
+            let all = self.dsl.snapshots(&self.head).await?;
+            Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
+        })
+    }
+    fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
+        Box::pin(async move {
+            let snap = self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await?;
+            let zfs = files::open(snap, true).await?;
+            // Looking into a snapshot must not keep it from being destroyed.
+            zfs.unmount().await?;
+            Ok(zfs)
         })
     }
 }
@@ -361,7 +390,8 @@ impl PoolEngine {
                 return Err(e);
             }
         };
-        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags).await {
+        let snaps = Rc::new(SnapshotsOf { dsl: self.pool.dsl().clone(), head: ds.clone() });
+        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps).await {
             Ok(front) => {
                 let mounted = Mounted { path, zfs, front: front.into(), readonly, flags };
                 self.mounts.0.borrow_mut().insert(name, mounted);

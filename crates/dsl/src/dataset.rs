@@ -40,6 +40,7 @@ pub struct Dataset {
     writable: bool,
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
+    gone: Cell<bool>,
 }
 
 /// The part of a dataset that its object set talks to.
@@ -227,6 +228,7 @@ impl Dataset {
             deadlist: RefCell::default(),
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
+            gone: Cell::new(false),
         });
         if !snapshot {
             ds.load_limits();
@@ -406,6 +408,13 @@ impl Dataset {
     /// The use ends.
     pub fn end_use(&self) {
         self.users.set(self.users.get().saturating_sub(1));
+    }
+    /// True when it has been destroyed: whoever still has a handle must not read from it.
+    pub fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+    pub(crate) fn set_gone(&self) {
+        self.gone.set(true);
     }
     /// True while somebody uses it.
     pub fn is_used(&self) -> bool {

@@ -320,6 +320,7 @@ impl DslPool {
 
     /// The dataset is no more.
     pub(crate) fn forget_dataset(&self, ds: &Dataset) {
+        ds.set_gone();
         ds.set_objset(None);
         self.datasets.borrow_mut().remove(&ds.object);
         self.registry().forget(ds.object);

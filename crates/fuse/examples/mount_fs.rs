@@ -50,7 +50,7 @@ fn main() -> base::Result<()> {
         let ds = pool.dsl().find(&name)?;
         let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await?;
         let opts = MountOpts { fsname: name, ..MountOpts::default() };
-        let mounted = fuse::mount(&rt, zfs.clone(), Path::new(dir), opts).await?;
+        let mounted = fuse::mount(&rt, zfs.clone(), Path::new(dir), opts, None).await?;
         println!("mounted at {}", mounted.mountpoint().display());
         mounted.ended().await;
         println!("ended: {:?}", mounted.stats());

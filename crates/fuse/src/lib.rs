@@ -25,6 +25,7 @@ mod handler;
 mod mounted;
 pub mod proto;
 mod session;
+mod snapdir;
 pub mod wire;
 mod zfs;
 
@@ -32,4 +33,5 @@ pub use dir::DirOut;
 pub use errno::Errno;
 pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
+pub use snapdir::SnapSource;
 pub use zfs::mount;

@@ -20,6 +20,9 @@ use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
 use crate::proto::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
+use crate::snapdir::{
+    CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
+};
 use crate::wire::{Fields, Put};
 
 /// How long the kernel may remember what only it changes.
@@ -33,6 +36,9 @@ const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
 const NAME_GUESS: usize = 12;
 
+/// Where a listing goes on behind `.zfs`: nowhere.
+const CTL_COOKIE: u64 = i64::MAX as u64;
+
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o010;
@@ -40,9 +46,16 @@ const ANY_EXEC: u32 = 0o111;
 
 /// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever ([`Mounted::ended`]), the file
 /// system is still in use: ending that ([`Zfs::unmount`]) is the caller's.
-pub async fn mount(rt: &Rt, zfs: Rc<Zfs>, mountpoint: &Path, opts: MountOpts) -> Result<Rc<Mounted>> {
+/// With `snaps` there is a folder `.zfs/snapshot` in its root.
+pub async fn mount(
+    rt: &Rt,
+    zfs: Rc<Zfs>,
+    mountpoint: &Path,
+    opts: MountOpts,
+    snaps: Option<Rc<dyn SnapSource>>,
+) -> Result<Rc<Mounted>> {
     let readonly = opts.readonly || zfs.opts().readonly;
-    let handler = ZfsHandler::new(rt, zfs);
+    let handler = ZfsHandler::new(rt, zfs, snaps);
     mount_handler(rt, handler, mountpoint, MountOpts { readonly, ..opts }).await
 }
 
@@ -68,26 +81,51 @@ pub(crate) struct ZfsHandler {
     /// How long the kernel may remember what a name leads to, or that it leads nowhere. Only where different names are
     /// different: where `a` is also `A` the kernel does not know that removing one removes the other.
     names_ttl: Duration,
+    snaps: Option<SnapDir>,
 }
 
 impl ZfsHandler {
-    pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>) -> ZfsHandler {
+    pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
         let names_ttl = if zfs.names_are_exact() { LONG } else { Duration::ZERO };
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl }
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps: snaps.map(SnapDir::new) }
     }
 
-    fn obj(&self, node: u64) -> ObjectId {
-        if node == ROOT_NODE { self.root } else { ObjectId(node) }
+    /// The file system that a node is in, and its object there.
+    fn at(&self, node: u64) -> Result<(Rc<Zfs>, ObjectId), Errno> {
+        if node == ROOT_NODE {
+            return Ok((self.zfs.clone(), self.root));
+        }
+        match (slot_of(node), &self.snaps) {
+            (0, _) => Ok((self.zfs.clone(), ObjectId(node))),
+            _ if is_control(node) => Err(read_only()),
+            (slot, Some(snaps)) => Ok((snaps.zfs(slot)?, object_of(node))),
+            (_, None) => Err(Errno(libc::ESTALE)),
+        }
+    }
+    /// The same for a change: snapshots have none.
+    fn at_live(&self, node: u64) -> Result<(Rc<Zfs>, ObjectId), Errno> {
+        if slot_of(node) == 0 { self.at(node) } else { Err(read_only()) }
+    }
+    fn control(&self, node: u64) -> Option<&SnapDir> {
+        self.snaps.as_ref().filter(|_| is_control(node))
     }
 
-    fn node(&self, obj: ObjectId) -> u64 {
-        if obj == self.root { ROOT_NODE } else { obj.0 }
+    /// Behind everything else in the root, if it is to be seen: `.zfs`.
+    fn last_entry(&self, node: u64, out: &mut DirOut) -> Result<(), Errno> {
+        if node == ROOT_NODE && self.snaps.as_ref().is_some_and(SnapDir::is_visible) {
+            out.push(CTL_NAME, CTL_DIR, FileKind::Dir as u8, CTL_COOKIE, None);
+        }
+        Ok(())
     }
 
-    fn attr(&self, a: &zpl::Attr) -> Attr {
+    fn node(&self, slot: u64, obj: ObjectId) -> u64 {
+        if slot == 0 && obj == self.root { ROOT_NODE } else { node_in(slot, obj) }
+    }
+
+    fn attr(&self, slot: u64, a: &zpl::Attr) -> Attr {
         let t = |t: WallTime| Time { secs: t.secs, nanos: t.nanos };
         Attr {
-            ino: a.obj.0,
+            ino: node_in(slot, a.obj),
             size: a.size,
             blocks: a.blocks,
             atime: t(a.atime),
@@ -105,49 +143,56 @@ impl ZfsHandler {
         }
     }
 
-    fn entry(&self, a: &zpl::Attr) -> Entry {
-        Entry { node: self.node(a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(a) }
+    fn entry(&self, slot: u64, a: &zpl::Attr) -> Entry {
+        Entry { node: self.node(slot, a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(slot, a) }
     }
 
     /// Takes from a file what lets it run as its owner or with capabilities.
-    async fn kill_privileges(&self, obj: ObjectId) -> Result<(), Errno> {
-        let a = self.zfs.getattr(obj).await?;
+    async fn kill_privileges(&self, node: u64) -> Result<(), Errno> {
+        let (zfs, obj) = self.at_live(node)?;
+        let a = zfs.getattr(obj).await?;
         if a.kind != FileKind::File {
             return Ok(());
         }
         if let Some(mode) = without_suidgid(a.mode) {
-            self.zfs.setattr(obj, zpl::SetAttr { mode: Some(mode), ..zpl::SetAttr::default() }).await?;
+            zfs.setattr(obj, zpl::SetAttr { mode: Some(mode), ..zpl::SetAttr::default() }).await?;
         }
-        if a.mode & ANY_EXEC != 0 && self.zfs.getxattr(obj, CAPABILITY).await.is_ok() {
-            self.zfs.removexattr(obj, CAPABILITY).await?;
+        if a.mode & ANY_EXEC != 0 && zfs.getxattr(obj, CAPABILITY).await.is_ok() {
+            zfs.removexattr(obj, CAPABILITY).await?;
         }
         Ok(())
     }
 
-    async fn truncate(&self, obj: ObjectId) -> Result<(), Errno> {
-        self.zfs.setattr(obj, zpl::SetAttr { size: Some(0), ..zpl::SetAttr::default() }).await?;
+    async fn truncate(&self, node: u64) -> Result<(), Errno> {
+        let (zfs, obj) = self.at_live(node)?;
+        zfs.setattr(obj, zpl::SetAttr { size: Some(0), ..zpl::SetAttr::default() }).await?;
         Ok(())
     }
 
-    async fn opened(&self, obj: ObjectId, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
-        self.zfs.open_file(obj).await?;
+    async fn opened(&self, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
+        let (zfs, obj) = self.at(node)?;
+        let changes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 || flags & libc::O_TRUNC as u32 != 0;
+        if changes && slot_of(node) != 0 {
+            return Err(read_only());
+        }
+        zfs.open_file(obj).await?;
         if flags & libc::O_TRUNC as u32 != 0 {
             let mut done = Ok(());
             if kill_suidgid {
-                done = self.kill_privileges(obj).await;
+                done = self.kill_privileges(node).await;
             }
             if done.is_ok() {
-                done = self.truncate(obj).await;
+                done = self.truncate(node).await;
             }
             if let Err(e) = done {
-                self.zfs.release(obj).await;
+                zfs.release(obj).await;
                 return Err(e);
             }
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
         let writes = match flags as i32 & libc::O_ACCMODE {
             libc::O_WRONLY => true,
-            libc::O_RDWR => self.zfs.getattr(obj).await.is_ok_and(|a| a.size == 0),
+            libc::O_RDWR => zfs.getattr(obj).await.is_ok_and(|a| a.size == 0),
             _ => false,
         };
         if writes {
@@ -172,12 +217,29 @@ fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
 
 impl Handler for ZfsHandler {
     async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        if let Some(snaps) = self.control(parent) {
+            return match snaps.lookup(parent, name).await? {
+                Found::Folder(entry) => Ok(entry),
+                Found::Root(slot, zfs) => {
+                    let entry = self.entry(slot, &zfs.getattr(zfs.root()).await?);
+                    Ok(Entry { ttl: SHORT, ..entry })
+                }
+            };
+        }
+        if parent == ROOT_NODE
+            && name == CTL_NAME
+            && let Some(snaps) = &self.snaps
+        {
+            return Ok(snaps.entry());
+        }
+        let (zfs, obj) = self.at(parent)?;
+        let slot = slot_of(parent);
         if name == b"." {
             // Asked of anything, when a file handle of NFS is opened.
-            return Ok(self.entry(&self.zfs.getattr(self.obj(parent)).await?));
+            return Ok(self.entry(slot, &zfs.getattr(obj).await?));
         }
-        match self.zfs.lookup(self.obj(parent), name).await {
-            Ok(a) => Ok(self.entry(&a)),
+        match zfs.lookup(obj, name).await {
+            Ok(a) => Ok(self.entry(slot, &a)),
             // That a name is free is worth remembering, too.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.names_ttl.is_zero() => {
                 Ok(Entry { ttl: self.names_ttl, ..Entry::default() })
@@ -187,17 +249,24 @@ impl Handler for ZfsHandler {
     }
 
     async fn getattr(&self, node: u64, _: Option<u64>) -> Result<Attr, Errno> {
-        Ok(self.attr(&self.zfs.getattr(self.obj(node)).await?))
+        if let Some(snaps) = self.control(node) {
+            return snaps.attr(node);
+        }
+        let (zfs, obj) = self.at(node)?;
+        let slot = slot_of(node);
+        Ok(self.attr(slot, &zfs.getattr(obj).await?))
     }
 
     async fn setattr(&self, _: Caller, node: u64, set: SetAttr) -> Result<Attr, Errno> {
-        let obj = self.obj(node);
+        let (zfs, obj) = self.at_live(node)?;
+        let slot = slot_of(node);
+
         let time = |t: SetTime| match t {
             SetTime::Now => zpl::SetTime::Now,
             SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
         };
         if set.kill_suidgid {
-            self.kill_privileges(obj).await?;
+            self.kill_privileges(node).await?;
         }
         let set = zpl::SetAttr {
             mode: set.mode,
@@ -210,15 +279,18 @@ impl Handler for ZfsHandler {
         if set == zpl::SetAttr::default() {
             return self.getattr(node, None).await;
         }
-        Ok(self.attr(&self.zfs.setattr(obj, set).await?))
+        Ok(self.attr(slot, &zfs.setattr(obj, set).await?))
     }
 
     async fn readlink(&self, node: u64) -> Result<Vec<u8>, Errno> {
-        Ok(self.zfs.readlink(self.obj(node)).await?)
+        let (zfs, obj) = self.at(node)?;
+        Ok(zfs.readlink(obj).await?)
     }
 
     async fn symlink(&self, who: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
-        Ok(self.entry(&self.zfs.symlink(self.obj(parent), name, target, &cred(who)).await?))
+        let (zfs, obj) = self.at_live(parent)?;
+        let slot = slot_of(parent);
+        Ok(self.entry(slot, &zfs.symlink(obj, name, target, &cred(who)).await?))
     }
 
     async fn mknod(
@@ -229,23 +301,33 @@ impl Handler for ZfsHandler {
         mode: u32,
         (major, minor): (u32, u32),
     ) -> Result<Entry, Errno> {
+        let (zfs, obj) = self.at_live(parent)?;
+        let slot = slot_of(parent);
         let rdev = u64::from(major) << 20 | u64::from(minor);
-        Ok(self.entry(&self.zfs.mknod(self.obj(parent), name, mode, rdev, &cred(who)).await?))
+        Ok(self.entry(slot, &zfs.mknod(obj, name, mode, rdev, &cred(who)).await?))
     }
 
     async fn mkdir(&self, who: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Entry, Errno> {
-        Ok(self.entry(&self.zfs.mkdir(self.obj(parent), name, mode, &cred(who)).await?))
+        let (zfs, obj) = self.at_live(parent)?;
+        let slot = slot_of(parent);
+        Ok(self.entry(slot, &zfs.mkdir(obj, name, mode, &cred(who)).await?))
     }
 
     async fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.zfs.unlink(self.obj(parent), name).await?)
+        let (zfs, obj) = self.at_live(parent)?;
+        Ok(zfs.unlink(obj, name).await?)
     }
 
     async fn rmdir(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
-        Ok(self.zfs.rmdir(self.obj(parent), name).await?)
+        let (zfs, obj) = self.at_live(parent)?;
+        Ok(zfs.rmdir(obj, name).await?)
     }
 
     async fn rename(&self, _: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
+        let ((zfs, obj), (_, to_obj)) = (self.at_live(from.0)?, self.at_live(to.0)?);
+        if slot_of(from.0) != slot_of(to.0) {
+            return Err(Errno(libc::EXDEV));
+        }
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
             return Err(INVALID);
         }
@@ -253,15 +335,20 @@ impl Handler for ZfsHandler {
             noreplace: flags & libc::RENAME_NOREPLACE != 0,
             exchange: flags & libc::RENAME_EXCHANGE != 0,
         };
-        Ok(self.zfs.rename(self.obj(from.0), from.1, self.obj(to.0), to.1, how).await?)
+        Ok(zfs.rename(obj, from.1, to_obj, to.1, how).await?)
     }
 
     async fn link(&self, _: Caller, node: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        Ok(self.entry(&self.zfs.link(self.obj(node), self.obj(parent), name).await?))
+        let ((zfs, obj), (_, dir)) = (self.at_live(node)?, self.at_live(parent)?);
+        let slot = slot_of(node);
+        if slot != slot_of(parent) {
+            return Err(Errno(libc::EXDEV));
+        }
+        Ok(self.entry(slot, &zfs.link(obj, dir, name).await?))
     }
 
     async fn open(&self, _: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
-        self.opened(self.obj(node), flags, kill_suidgid).await
+        self.opened(node, flags, kill_suidgid).await
     }
 
     async fn create(
@@ -273,25 +360,29 @@ impl Handler for ZfsHandler {
         flags: u32,
         kill_suidgid: bool,
     ) -> Result<(Entry, Opened), Errno> {
+        let (zfs, obj) = self.at_live(parent)?;
+        let slot = slot_of(parent);
         let exclusive = flags & libc::O_EXCL as u32 != 0;
-        let mut a = self.zfs.create(self.obj(parent), name, mode, &cred(who), exclusive).await?;
-        let opened = self.opened(a.obj, flags, kill_suidgid).await?;
+        let mut a = zfs.create(obj, name, mode, &cred(who), exclusive).await?;
+        let opened = self.opened(self.node(slot, a.obj), flags, kill_suidgid).await?;
         if flags & libc::O_TRUNC as u32 != 0 {
-            a = self.zfs.getattr(a.obj).await?;
+            a = zfs.getattr(a.obj).await?;
         }
-        Ok((self.entry(&a), opened))
+        Ok((self.entry(slot, &a), opened))
     }
 
     async fn read(&self, node: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
-        Ok(self.zfs.read(self.obj(node), offset, size.into()).await?)
+        let (zfs, obj) = self.at(node)?;
+        Ok(zfs.read(obj, offset, size.into()).await?)
     }
 
     async fn write(&self, node: u64, _: u64, offset: u64, data: Vec<Bytes>, kill_suidgid: bool) -> Result<u32, Errno> {
-        let obj = self.obj(node);
+        let (zfs, obj) = self.at_live(node)?;
+
         if kill_suidgid {
-            self.kill_privileges(obj).await?;
+            self.kill_privileges(node).await?;
         }
-        let (n, _) = self.zfs.write(obj, offset, data, false).await?;
+        let (n, _) = zfs.write(obj, offset, data, false).await?;
         u32::try_from(n).map_err(|_| INVALID)
     }
 
@@ -310,23 +401,33 @@ impl Handler for ZfsHandler {
     }
 
     async fn release(&self, node: u64, _: u64) -> Result<(), Errno> {
-        self.zfs.release(self.obj(node)).await;
+        let Ok((zfs, obj)) = self.at(node) else { return Ok(()) };
+        zfs.release(obj).await;
         Ok(())
     }
 
     async fn fsync(&self, node: u64, _: u64, _: bool) -> Result<(), Errno> {
-        Ok(self.zfs.fsync(self.obj(node)).await?)
+        let (zfs, obj) = self.at(node)?;
+        Ok(zfs.fsync(obj).await?)
     }
 
     async fn readdir(&self, node: u64, _: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
-        let dir = self.obj(node);
+        if let Some(snaps) = self.control(node) {
+            return snaps.readdir(node, offset, out).await;
+        }
+        let (zfs, obj) = self.at(node)?;
+        let slot = slot_of(node);
+        let dir = obj;
         let mut at = offset;
+        if offset == CTL_COOKIE {
+            return Ok(());
+        }
         loop {
             let step = out.room(NAME_GUESS).clamp(1, LIST_STEP_MAX);
             if out.plus() {
-                let list = self.zfs.readdirplus(dir, at, step).await?;
+                let list = zfs.readdirplus(dir, at, step).await?;
                 for e in &list {
-                    let entry = e.attr.as_ref().map(|a| self.entry(a));
+                    let entry = e.attr.as_ref().map(|a| self.entry(slot, a));
                     let (e, dtype) = (&e.entry, e.entry.kind as u8);
                     if !out.push(&e.name, e.obj.0, dtype, e.next_cookie, entry.as_ref()) {
                         return Ok(());
@@ -334,10 +435,10 @@ impl Handler for ZfsHandler {
                     at = e.next_cookie;
                 }
                 if list.is_empty() {
-                    return Ok(());
+                    return self.last_entry(node, out);
                 }
             } else {
-                let list = self.zfs.readdir(dir, at, step).await?;
+                let list = zfs.readdir(dir, at, step).await?;
                 for e in &list {
                     if !out.push(&e.name, e.obj.0, e.kind as u8, e.next_cookie, None) {
                         return Ok(());
@@ -345,13 +446,14 @@ impl Handler for ZfsHandler {
                     at = e.next_cookie;
                 }
                 if list.is_empty() {
-                    return Ok(());
+                    return self.last_entry(node, out);
                 }
             }
         }
     }
 
     async fn setxattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32, _: bool) -> Result<(), Errno> {
+        let (zfs, obj) = self.at_live(node)?;
         check_xattr_name(name)?;
         let how = match flags as i32 {
             0 => SetXattr::Any,
@@ -359,17 +461,25 @@ impl Handler for ZfsHandler {
             libc::XATTR_REPLACE => SetXattr::Replace,
             _ => return Err(INVALID),
         };
-        Ok(self.zfs.setxattr(self.obj(node), name, value, how).await?)
+        Ok(zfs.setxattr(obj, name, value, how).await?)
     }
 
     async fn getxattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        if self.control(node).is_some() {
+            return Err(NOT_SUPPORTED);
+        }
+        let (zfs, obj) = self.at(node)?;
         check_xattr_name(name)?;
-        Ok(self.zfs.getxattr(self.obj(node), name).await?)
+        Ok(zfs.getxattr(obj, name).await?)
     }
 
     async fn listxattr(&self, caller: Caller, node: u64) -> Result<Vec<u8>, Errno> {
+        if self.control(node).is_some() {
+            return Ok(Vec::new());
+        }
+        let (zfs, obj) = self.at(node)?;
         let mut out = Vec::new();
-        for name in self.zfs.listxattr(self.obj(node)).await? {
+        for name in zfs.listxattr(obj).await? {
             // Others of the kernel's file systems show these to root only.
             if caller.uid != 0 && name.starts_with(b"trusted.") {
                 continue;
@@ -381,11 +491,13 @@ impl Handler for ZfsHandler {
     }
 
     async fn removexattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
+        let (zfs, obj) = self.at_live(node)?;
         check_xattr_name(name)?;
-        Ok(self.zfs.removexattr(self.obj(node), name).await?)
+        Ok(zfs.removexattr(obj, name).await?)
     }
 
     async fn fallocate(&self, node: u64, _: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {
+        let (zfs, obj) = self.at_live(node)?;
         let keep_size = mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {
             0 => Fallocate::Allocate { keep_size },
@@ -393,13 +505,14 @@ impl Handler for ZfsHandler {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return Err(NOT_SUPPORTED),
         };
-        Ok(self.zfs.fallocate(self.obj(node), what, offset, len).await?)
+        Ok(zfs.fallocate(obj, what, offset, len).await?)
     }
 
     async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+        let (zfs, obj) = self.at(node)?;
         let found = match whence as i32 {
-            libc::SEEK_DATA => self.zfs.seek_data(self.obj(node), offset).await?,
-            libc::SEEK_HOLE => self.zfs.seek_hole(self.obj(node), offset).await?,
+            libc::SEEK_DATA => zfs.seek_data(obj, offset).await?,
+            libc::SEEK_HOLE => zfs.seek_hole(obj, offset).await?,
             _ => return Err(INVALID),
         };
         found.ok_or(Errno(libc::ENXIO))
@@ -410,14 +523,16 @@ impl Handler for ZfsHandler {
     }
 
     async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
-        let obj = self.obj(node);
+        let (zfs, obj) = self.at(node)?;
+
         let mut f = Fields::new(input);
         let mut out = Vec::new();
         match cmd {
-            FS_IOC_GETFLAGS => out.u32(self.zfs.get_flags(obj).await?),
-            FS_IOC_SETFLAGS => self.zfs.set_flags(obj, f.u32()?).await?,
+            FS_IOC_GETFLAGS => out.u32(zfs.get_flags(obj).await?),
+            FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR if slot_of(node) != 0 => return Err(read_only()),
+            FS_IOC_SETFLAGS => zfs.set_flags(obj, f.u32()?).await?,
             FS_IOC_FSGETXATTR => {
-                let a = self.zfs.getattr(obj).await?;
+                let a = zfs.getattr(obj).await?;
                 out.u32(to_xflags(a.ioc_flags()));
                 out.zeros(8);
                 out.u32(a.projid);
@@ -427,13 +542,13 @@ impl Handler for ZfsHandler {
                 let xflags = f.u32()?;
                 f.skip(8)?;
                 let projid = f.u32()?;
-                let a = self.zfs.getattr(obj).await?;
+                let a = zfs.getattr(obj).await?;
                 if projid != a.projid {
-                    self.zfs.set_project(obj, projid).await?;
+                    zfs.set_project(obj, projid).await?;
                 }
                 let flags = from_xflags(xflags).ok_or(NOT_SUPPORTED)?;
                 if flags != a.ioc_flags() {
-                    self.zfs.set_flags(obj, flags).await?;
+                    zfs.set_flags(obj, flags).await?;
                 }
             }
             _ => return Err(NOT_TTY),
@@ -442,7 +557,11 @@ impl Handler for ZfsHandler {
     }
 
     async fn opendir(&self, node: u64) -> Result<Opened, Errno> {
-        if self.zfs.getattr(self.obj(node)).await?.kind != FileKind::Dir {
+        if self.control(node).is_some() {
+            return Ok(Opened::default());
+        }
+        let (zfs, obj) = self.at(node)?;
+        if zfs.getattr(obj).await?.kind != FileKind::Dir {
             return Err(Errno(libc::ENOTDIR));
         }
         Ok(Opened::default())

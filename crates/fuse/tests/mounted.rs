@@ -57,7 +57,7 @@ async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs>, R
     let ds = pool.dsl().find("tank").unwrap();
     let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
     let opts = MountOpts { fsname: "tank".into(), ..setup.mount };
-    let m = fuse::mount(rt, zfs.clone(), dir, opts).await.unwrap();
+    let m = fuse::mount(rt, zfs.clone(), dir, opts, None).await.unwrap();
     (pool, zfs, m)
 }
 
@@ -456,7 +456,7 @@ fn mounts_end() {
         zfs.unmount().await.unwrap();
         let ds = _pool.dsl().find("tank").unwrap();
         let zfs = Zfs::open(&ds, zpl::MountOpts { readonly: true, ..zpl::MountOpts::from_props(&ds) }).await.unwrap();
-        let m = fuse::mount(&rt, zfs.clone(), &path, MountOpts { subtype: None, ..none.clone() }).await.unwrap();
+        let m = fuse::mount(&rt, zfs.clone(), &path, MountOpts { subtype: None, ..none.clone() }, None).await.unwrap();
         let theirs = path.clone();
         host::blocking(move || {
             assert_eq!(fs::read(theirs.join("open")).unwrap(), b"still there");
@@ -472,7 +472,7 @@ fn mounts_end() {
         zfs.unmount().await.unwrap();
         // By force, with a file open.
         let zfs2 = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
-        let m = fuse::mount(&rt, zfs2.clone(), &path, none.clone()).await.unwrap();
+        let m = fuse::mount(&rt, zfs2.clone(), &path, none.clone(), None).await.unwrap();
         let f = path.join("open");
         let file = host::blocking(move || File::open(f).unwrap()).await.unwrap();
         m.unmount(true, true).await.unwrap();
@@ -480,7 +480,7 @@ fn mounts_end() {
         assert!(host::blocking(move || file.read_at(&mut [0], 0).is_err()).await.unwrap());
         zfs2.unmount().await.unwrap();
         // Nothing to mount on.
-        let nowhere = fuse::mount(&rt, zfs, &path.join("none"), none).await;
+        let nowhere = fuse::mount(&rt, zfs, &path.join("none"), none, None).await;
         assert_eq!(nowhere.err().unwrap().kind(), ErrorKind::NotFound);
     });
 }

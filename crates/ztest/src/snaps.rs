@@ -358,7 +358,7 @@ impl Snaps {
         self.note(format!("clone {from}@{} {name}", snap.name));
         let got = self.pool().dsl().clone_snapshot(&format!("{from}@{}", snap.name), &name, Vec::new()).await;
         if self.agree("clone", want, got)? {
-            let foreign = self.model.fs[&from].foreign;
+            let foreign = self.is_foreign(&name).await?;
             let f = Fs { files: snap.files.clone(), origin: Some(snap.id), foreign, ..Fs::default() };
             self.model.fs.insert(name, f);
         }
@@ -428,9 +428,20 @@ impl Snaps {
         self.note(format!("rollback {name}@{}", snap.name));
         let got = self.pool().dsl().rollback(&format!("{name}@{}", snap.name)).await;
         if self.agree("rollback", want, got)? {
-            self.model.fs.get_mut(&name).expect("picked").files = snap.files;
+            let foreign = self.is_foreign(&name).await?;
+            let f = self.model.fs.get_mut(&name).expect("picked");
+            (f.files, f.foreign) = (snap.files, foreign);
         }
         Ok(())
+    }
+
+    /// Whether a dataset is none that can be written to as a file system: a volume, or of an old version.
+    async fn is_foreign(&self, name: &str) -> Check<bool> {
+        let ds = self.pool().dsl().find(name).map_err(|e| format!("{name}: {e:?}"))?;
+        let Ok(fs) = Zfs::open(&ds, MountOpts::from_props(&ds)).await else { return Ok(true) };
+        let readonly = fs.opts().readonly;
+        fs.unmount().await.map_err(|e| format!("{name}: {e:?}"))?;
+        Ok(readonly)
     }
 
     async fn destroy_fs(&mut self) -> Check {
@@ -696,16 +707,12 @@ impl Snaps {
         }
         // Identities follow time, so that bookmarks stand between the right snapshots.
         snaps.sort();
-        for (txg, object, _) in &snaps {
-            ids.insert(*object, *txg);
+        for (n, (txg, object, _)) in snaps.iter().enumerate() {
+            ids.insert(*object, (txg << 16) + n as u64 + 1);
         }
-        self.next = dsl.txg().open_txg().0 + 1_000_000;
+        self.next = (dsl.txg().open_txg().0 + 1000) << 16;
         for ds in dsl.all() {
-            let mut f = Fs { foreign: true, ..Fs::default() };
-            if let Ok(fs) = Zfs::open(&ds, MountOpts::from_props(&ds)).await {
-                f.foreign = fs.opts().readonly || !ds.is_writable();
-                fs.unmount().await.map_err(say)?;
-            }
+            let mut f = Fs { foreign: self.is_foreign(&ds.name()).await?, ..Fs::default() };
             for snap in dsl.snapshots(&ds).await.map_err(say)? {
                 let holds = dsl.holds(&snap).await.map_err(say)?.into_iter().map(|h| h.tag).collect();
                 let deferred = snap.phys().flags & ondisk::dsl::DS_FLAG_DEFER_DESTROY != 0;
@@ -716,7 +723,7 @@ impl Snaps {
                 f.origin = ids.get(&origin.object).copied();
             }
             for mark in dsl.bookmarks(&ds).await.map_err(say)? {
-                f.bookmarks.insert(mark.name.clone(), mark.creation_txg());
+                f.bookmarks.insert(mark.name.clone(), mark.creation_txg() << 16);
             }
             self.model.fs.insert(ds.name(), f);
         }

@@ -1,0 +1,182 @@
+//! `.zfs/snapshot`: the snapshots of a file system as folders of its mount.
+//!
+//! A node id has the object number in its low 48 bits and a *slot* above: 0 is the live file system, [`CONTROL`] the two folders that exist nowhere else, and the rest are
+//! snapshots that somebody looked into since the mount began. A slot keeps its number as long as the mount lives; when its snapshot is destroyed its nodes are stale.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use base::{ErrorKind, ObjectId, Result};
+use dmu::LocalBoxFuture;
+use zpl::Zfs;
+
+use crate::dir::DirOut;
+use crate::errno::{Errno, NO_ENTRY};
+use crate::handler::{Attr, Entry, Time};
+
+/// Bits of an object number.
+const OBJECT_BITS: u32 = 48;
+/// The slot of the folders that this module makes up.
+const CONTROL: u64 = 0xffff;
+/// Node of `.zfs`.
+pub(crate) const CTL_DIR: u64 = CONTROL << OBJECT_BITS | 1;
+/// Node of `.zfs/snapshot`.
+pub(crate) const SNAP_DIR: u64 = CONTROL << OBJECT_BITS | 2;
+/// The name of the folder.
+pub(crate) const CTL_NAME: &[u8] = b".zfs";
+const SNAP_NAME: &[u8] = b"snapshot";
+/// How long the kernel may remember what a snapshot's name leads to.
+const TTL: Duration = Duration::from_secs(1);
+const S_IFDIR: u32 = 0o040_000;
+const DT_DIR: u8 = 4;
+
+/// Says what snapshots there are and opens them.
+pub trait SnapSource {
+    /// Whether listings show `.zfs` (property `snapdir`).
+    fn is_visible(&self) -> bool;
+    /// Names of the snapshots, each with its object, oldest first.
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>>;
+    /// Opens one. It is not counted as used: the snapshot can be destroyed.
+    fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>>;
+}
+
+struct Slot {
+    object: ObjectId,
+    zfs: Rc<Zfs>,
+}
+
+/// The snapshots of one mount.
+pub(crate) struct SnapDir {
+    source: Rc<dyn SnapSource>,
+    slots: RefCell<Vec<Slot>>,
+}
+
+/// The slot of a node.
+pub(crate) fn slot_of(node: u64) -> u64 {
+    node >> OBJECT_BITS
+}
+/// The object number in a node.
+pub(crate) fn object_of(node: u64) -> ObjectId {
+    ObjectId(node & ((1 << OBJECT_BITS) - 1))
+}
+/// The node of an object in a slot.
+pub(crate) fn node_in(slot: u64, obj: ObjectId) -> u64 {
+    slot << OBJECT_BITS | obj.0
+}
+/// True for the folders made up here.
+pub(crate) fn is_control(node: u64) -> bool {
+    slot_of(node) == CONTROL
+}
+
+fn folder(node: u64, entries: u32) -> Attr {
+    let now = Time::default();
+    Attr {
+        ino: node,
+        size: 2,
+        atime: now,
+        mode: S_IFDIR | 0o555,
+        nlink: 2 + entries,
+        blksize: 512,
+        ttl: TTL,
+        ..Attr::default()
+    }
+}
+
+impl SnapDir {
+    pub(crate) fn new(source: Rc<dyn SnapSource>) -> SnapDir {
+        SnapDir { source, slots: RefCell::default() }
+    }
+    pub(crate) fn is_visible(&self) -> bool {
+        self.source.is_visible()
+    }
+    /// The file system in a slot that is not 0.
+    pub(crate) fn zfs(&self, slot: u64) -> Result<Rc<Zfs>, Errno> {
+        let slots = self.slots.borrow();
+        let found = usize::try_from(slot).ok().and_then(|s| slots.get(s.checked_sub(1)?));
+        match found {
+            Some(s) if !s.zfs.dataset().is_gone() => Ok(s.zfs.clone()),
+            _ => Err(Errno(libc::ESTALE)),
+        }
+    }
+
+    /// What `.zfs` leads to.
+    pub(crate) fn entry(&self) -> Entry {
+        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1), ..Entry::default() }
+    }
+    pub(crate) fn attr(&self, node: u64) -> Result<Attr, Errno> {
+        if node == CTL_DIR || node == SNAP_DIR { Ok(folder(node, 0)) } else { Err(Errno(libc::ESTALE)) }
+    }
+
+    /// What a name in one of the folders leads to: a folder, or a slot with its file system.
+    pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
+        if name == b"." {
+            return Ok(Found::Folder(Entry { node: parent, ttl: TTL, attr: self.attr(parent)?, ..Entry::default() }));
+        }
+        if parent == CTL_DIR {
+            if name != SNAP_NAME {
+                return Err(NO_ENTRY);
+            }
+            return Ok(Found::Folder(Entry {
+                node: SNAP_DIR,
+                ttl: TTL,
+                attr: folder(SNAP_DIR, 0),
+                ..Entry::default()
+            }));
+        }
+        let name = std::str::from_utf8(name).map_err(|_| NO_ENTRY)?;
+        let list = self.source.list().await?;
+        let object = list.iter().find(|(n, _)| n == name).map(|(_, o)| ObjectId(*o)).ok_or(NO_ENTRY)?;
+        let known = {
+            let slots = self.slots.borrow();
+            slots.iter().position(|s| s.object == object && !s.zfs.dataset().is_gone())
+        };
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let zfs = self.source.open(name).await?;
+                let mut slots = self.slots.borrow_mut();
+                if slots.len() as u64 + 2 >= CONTROL {
+                    return Err(Errno(libc::ENFILE));
+                }
+                // A number that was used before would let old nodes lead to the new snapshot.
+                slots.push(Slot { object, zfs });
+                slots.len() - 1
+            }
+        };
+        let slot = at as u64 + 1;
+        Ok(Found::Root(slot, self.zfs(slot)?))
+    }
+
+    /// Lists one of the folders.
+    pub(crate) async fn readdir(&self, node: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
+        let mut names: Vec<(Vec<u8>, u64)> = vec![(b".".to_vec(), node), (b"..".to_vec(), CTL_DIR)];
+        match node {
+            CTL_DIR => names.push((SNAP_NAME.to_vec(), SNAP_DIR)),
+            SNAP_DIR => {
+                let list = self.source.list().await?;
+                names.extend(list.into_iter().map(|(n, o)| (n.into_bytes(), node_in(CONTROL, ObjectId(o)))));
+            }
+            _ => return Err(Errno(libc::ESTALE)),
+        }
+        for (n, (name, ino)) in names.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
+            if !out.push(name, *ino, DT_DIR, n as u64 + 1, None) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a name in `.zfs` leads to.
+pub(crate) enum Found {
+    /// One of the folders.
+    Folder(Entry),
+    /// The root of the snapshot in a slot.
+    Root(u64, Rc<Zfs>),
+}
+
+/// The error for changes of what cannot be changed.
+pub(crate) fn read_only() -> Errno {
+    Errno::from(base::Error::from(ErrorKind::ReadOnly))
+}
