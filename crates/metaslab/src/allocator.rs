@@ -191,7 +191,9 @@ impl Inner {
         let run = top.metaslabs.get(ms as usize).map(|m| m.run);
         let unit = (1u64 << top.top.ashift) - 1;
         match run {
-            Some(run) if size > 0 && (start | size) & unit == 0 && start + size <= run.end() => Ok((vdev, ms)),
+            Some(run) if size > 0 && (start | size) & unit == 0 && start >= run.start && start + size <= run.end() => {
+                Ok((vdev, ms))
+            }
             _ => Err(Error::corrupt(format!("{dva} is not whole units within one metaslab"))),
         }
     }
@@ -474,7 +476,8 @@ impl Allocator {
         }
         for (i, s) in summaries.into_iter().enumerate() {
             let own = usize::from(embedded == Some(i));
-            let run = Run { start: (i as u64) << shift, size };
+            let (start, size) = top.ms_range(i as u64);
+            let run = Run { start, size };
             let ms = Metaslab::new(run, top.ashift, s.object, s.length, s.alloc as u64, s.histogram, main + own);
             let g = &mut groups[own];
             g.total += size;

@@ -128,11 +128,11 @@ features! {
     UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write on "Counts objects by user and group.";
     Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Partial off "Encrypted datasets.";
     ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
-    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Partial off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
+    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Read off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
     ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Read off "Counts which parts of a removed vdev's mapping are still in use.";
     ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Read off "The pool's state can be kept and gone back to.";
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
-    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Read off "Separate vdevs for metadata, small blocks and dedup tables.";
+    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write off "Separate vdevs for metadata, small blocks and dedup tables.";
     ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write off "A resilver that comes while another runs waits for it.";
     BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write off "Larger bookmarks.";
     RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks that list redacted blocks.";
@@ -142,7 +142,7 @@ features! {
     Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write off "Clones list their own blocks, so that they are destroyed fast.";
     DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write off "Mirrors and draids can be rebuilt in the order of their space.";
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
-    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 None off "Declustered RAID-Z with distributed spares.";
+    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write off "Declustered RAID-Z with distributed spares.";
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Read off "The error log names damaged blocks by dataset head.";
     Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Partial off "BLAKE3 checksums.";
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";

@@ -88,6 +88,28 @@ impl WriteDone {
         all
     }
 
+    /// All of `parts`, of which up to `tolerates` may fail: over when all are, the first error if more failed.
+    pub fn quorum(parts: Vec<WriteDone>, tolerates: usize) -> WriteDone {
+        if tolerates == 0 {
+            return WriteDone::join(parts);
+        }
+        if parts.is_empty() {
+            return WriteDone::ready(Ok(()));
+        }
+        let (all, completer) = WriteDone::pending();
+        let state = Rc::new(Quorum {
+            left: Cell::new(parts.len()),
+            tolerates: Cell::new(tolerates),
+            error: RefCell::new(None),
+            completer: RefCell::new(Some(completer)),
+        });
+        for part in parts {
+            let state = state.clone();
+            part.on_done(move |r| state.one(r));
+        }
+        all
+    }
+
     /// Calls `f` once, inside the completion, when the write is over; at once if it is over already. `f` may start other operations but must be short.
     pub fn on_done(&self, f: impl FnOnce(&Result<()>) + 'static) {
         match &self.0 {
@@ -183,6 +205,34 @@ impl Joined {
     }
 }
 
+struct Quorum {
+    left: Cell<usize>,
+    tolerates: Cell<usize>,
+    error: RefCell<Option<Error>>,
+    completer: RefCell<Option<Completer>>,
+}
+
+impl Quorum {
+    fn one(&self, result: &Result<()>) {
+        if let Err(e) = result {
+            match self.tolerates.get() {
+                // A world that ends is no failure of a device.
+                _ if e.kind() == ErrorKind::Interrupted => *self.error.borrow_mut() = Some(e.clone()),
+                0 => drop(self.error.borrow_mut().get_or_insert_with(|| e.clone())),
+                n => self.tolerates.set(n - 1),
+            }
+        }
+        self.left.set(self.left.get() - 1);
+        if self.left.get() == 0 {
+            let completer = self.completer.take();
+            let error = self.error.take();
+            if let Some(c) = completer {
+                c.complete(error.map_or(Ok(()), Err));
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct ReadShared {
     result: Option<Result<Bytes>>,
@@ -258,6 +308,15 @@ mod tests {
         assert_eq!(heard.get(), 2);
         assert_eq!(all.result().expect("over").expect_err("failed").to_string(), "first");
         assert!(WriteDone::join([]).is_done());
+        for (failures, tolerates, good) in [(0, 1, true), (1, 1, true), (2, 1, false), (2, 2, true), (3, 2, false)] {
+            let (parts, ends): (Vec<_>, Vec<_>) = (0..3).map(|_| WriteDone::pending()).unzip();
+            let all = WriteDone::quorum(parts, tolerates);
+            for (i, end) in ends.into_iter().enumerate() {
+                assert!(!all.is_done());
+                end.complete(if i < failures { Err(Error::new(ErrorKind::Io, "lost")) } else { Ok(()) });
+            }
+            assert_eq!(all.result().expect("over").is_ok(), good);
+        }
         let (c, cc) = WriteDone::pending();
         drop(cc);
         assert_eq!(c.result().expect("over").expect_err("gone").kind(), ErrorKind::Interrupted);

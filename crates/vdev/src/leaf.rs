@@ -11,9 +11,10 @@ use bdev::{BlockDev, Buf, Bytes, Done, Op};
 use rt::Rt;
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
+use crate::dtl::Condition;
 use crate::policy::{DirtyGauge, Prio, QueueTunables};
 use crate::queue::{Batch, Item, Queue};
-use crate::stats::{LeafStats, QueueDepth};
+use crate::stats::{IoErrors, LeafStats, QueueDepth};
 
 /// One device of the pool with its I/O scheduler.
 pub struct Leaf {
@@ -23,6 +24,8 @@ pub struct Leaf {
     pub path: String,
     /// The device. What goes to it directly is not scheduled, not counted and not ordered against the queue.
     pub dev: Rc<dyn BlockDev>,
+    /// How it is and what it misses.
+    pub condition: Rc<Condition>,
     rt: Rt,
     gauge: DirtyGauge,
     tunables: RefCell<QueueTunables>,
@@ -57,10 +60,24 @@ impl Leaf {
         gauge: DirtyGauge,
         tunables: QueueTunables,
     ) -> Rc<Leaf> {
+        Leaf::with_condition(rt, guid, path, dev, gauge, tunables, Rc::new(Condition::default()))
+    }
+
+    /// As [`Leaf::new`], in a condition that is known.
+    pub fn with_condition(
+        rt: &Rt,
+        guid: Guid,
+        path: String,
+        dev: Rc<dyn BlockDev>,
+        gauge: DirtyGauge,
+        tunables: QueueTunables,
+        condition: Rc<Condition>,
+    ) -> Rc<Leaf> {
         Rc::new(Leaf {
             guid,
             path,
             dev,
+            condition,
             rt: rt.clone(),
             gauge,
             tunables: RefCell::new(tunables),
@@ -116,6 +133,19 @@ impl Leaf {
         }
     }
 
+    /// Its world.
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.rt
+    }
+    /// Operations that wait or are at the device: how busy it is.
+    pub fn load(&self) -> u32 {
+        let q = self.queue.borrow();
+        q.state.queued.iter().sum::<u32>() + q.state.total_active()
+    }
+    /// Its errors.
+    pub fn errors(&self) -> IoErrors {
+        self.stats.borrow().errors
+    }
     /// Its counters.
     pub fn stats(&self) -> LeafStats {
         self.stats.borrow().clone()
@@ -228,6 +258,9 @@ impl Leaf {
                     let mut stats = self.stats.borrow_mut();
                     let n = if write { &mut stats.errors.write } else { &mut stats.errors.read };
                     *n += 1;
+                    if write {
+                        self.condition.note_failed_write();
+                    }
                 }
                 let error = Error::new(kind, format!("{}: {verb} of {len} bytes at {offset} failed: {e}", self.path));
                 for item in items {

@@ -1,11 +1,16 @@
 //! The vdev tree: where the pool's address space meets devices.
 //!
-//! Vocabulary. A *leaf* is one device with its I/O scheduler. A *top-level vdev* is an address space of its own that block pointers name by number; today it
-//! is a leaf, later mirrors and RAID-Z over leaves. The *tree* is all of them under the pool's guid.
+//! Vocabulary. A *leaf* is one device with its I/O scheduler. A *top-level vdev* is an address space of its own that block pointers name by number; it is a leaf or
+//! a tree of nodes over leaves ([`VdevKind`]: mirror, RAID-Z, dRAID and what stands in for a device). The *tree* is all of them under the pool's guid.
+//! A *stripe* is a block with its parity as it lies on the children ([`geometry`]).
 //!
 //! The normal path of a write: [`Top::write`] pads the block to whole sectors and gives it to the [`Leaf`]'s queue, which never waits. The queue holds it by
 //! class and offset; [`policy`] says, as a pure function, which class may issue next; what lies next to the chosen operation leaves with it as one gathered
 //! device operation. The completion resolves every [`WriteDone`], counts, and issues what may go next. A read takes the same way and resolves to the bytes.
+//!
+//! Redundancy. A read takes the shortest way that promises the block ([`Top::read_first`]): one side of a mirror, the data columns of RAID-Z; devices that were
+//! away when the block was written ([`Condition`], the dirty time log) come last. Who reads verifies, and if the checksum is wrong asks for
+//! [`VdevTree::arbitrate`], which reads everything, finds the block and rewrites what was wrong. A plain leaf pays nothing for any of this.
 //!
 //! [`labels`] reads and writes the places of a device that are not part of the address space: labels and uberblocks. In which order is `spa`'s business.
 //!
@@ -16,16 +21,25 @@
 //! * an error of a gathered operation is never taken for an error of its members: they are tried again one by one, so that a bad sector costs only the
 //!   blocks that lie on it.
 
+mod arbitrate;
 mod done;
+mod draid_seeds;
+mod dtl;
+pub mod geometry;
 pub mod labels;
 mod leaf;
+mod node;
 pub mod policy;
 mod queue;
 mod stats;
+mod striped;
 mod tree;
 
+pub use arbitrate::{Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
+pub use dtl::{Condition, Health, TxgSet};
 pub use leaf::Leaf;
+pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
 pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables};
 pub use stats::{IoErrors, LATENCY_BUCKETS, LeafStats, QueueDepth};
-pub use tree::{Top, TopSpec, VdevKind, VdevTree, leaf_asize};
+pub use tree::{BlockPlace, FirstRead, Place, Top, TopSpec, VdevTree, leaf_asize};

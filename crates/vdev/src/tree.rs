@@ -3,29 +3,61 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, SECTOR, VdevId, align_up};
-use bdev::Bytes;
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, SECTOR, Txg, VdevId, align_up};
+use bdev::{Buf, Bytes};
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
 
+use crate::arbitrate::{Part, Verdict, Verify, arbitrate};
 use crate::done::WriteDone;
+use crate::dtl::Health;
+use crate::geometry::raidz_asize;
 use crate::leaf::Leaf;
+use crate::node::{Boxed, Io, VdevKind};
 use crate::policy::Prio;
+use crate::striped;
 
 /// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in whole 256 KiB; 0 if it is too small for that.
 pub fn leaf_asize(device_bytes: u64) -> u64 {
     usable_size(device_bytes)
 }
 
-/// What a top-level vdev is made of. Mirrors and RAID-Z are to follow here; whoever matches on it lives in this module.
+/// Most mappings that one range goes through.
+const REMAPS_MAX: u32 = 64;
+
+/// The likeliest content of a block.
+#[derive(Debug)]
+pub struct FirstRead {
+    /// The bytes.
+    pub data: Bytes,
+    /// A device failed to read its part, which was had from others: [`VdevTree::arbitrate`] can repair that.
+    pub failed: bool,
+}
+
+/// A range of a block and where it lies today.
 #[derive(Clone)]
-pub enum VdevKind {
-    /// One device.
-    Leaf(Rc<Leaf>),
-    /// Its devices were not found.
-    Missing,
-    /// The place of a removed log vdev.
-    Hole,
+pub struct Place {
+    /// The vdev, which is not a removed one.
+    pub top: Rc<Top>,
+    /// Offset there.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where the range begins in the block.
+    pub at: u64,
+}
+
+/// A block on a top-level vdev.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockPlace {
+    /// Which vdev.
+    pub vdev: VdevId,
+    /// DVA offset.
+    pub offset: u64,
+    /// Stored bytes, a multiple of 512.
+    pub psize: u64,
+    /// When this copy was written; 0 if that is not known.
+    pub birth: Txg,
 }
 
 /// What a [`Top`] is made from.
@@ -64,8 +96,7 @@ pub struct Top {
     pub ms_array: Cell<ObjectId>,
     /// Whether it is a log device.
     pub is_log: bool,
-    /// What it is made of.
-    pub kind: VdevKind,
+    kind: RefCell<VdevKind>,
     config: RefCell<VdevConfig>,
 }
 
@@ -80,14 +111,59 @@ impl Top {
             ms_shift: Cell::new(spec.ms_shift),
             ms_array: Cell::new(spec.ms_array),
             is_log: spec.is_log,
-            kind: spec.kind,
+            kind: RefCell::new(spec.kind),
             config: RefCell::new(spec.config),
         })
     }
 
-    /// Bytes that a block of `psize` bytes takes here (format page 09 section 1).
+    /// What it is made of, as it is now.
+    pub fn kind(&self) -> VdevKind {
+        self.kind.borrow().clone()
+    }
+    /// Changes what it is made of; operations in flight end where they began.
+    pub fn set_kind(&self, kind: VdevKind) {
+        *self.kind.borrow_mut() = kind;
+    }
+    /// Whether it is the place of a removed log vdev.
+    pub fn is_hole(&self) -> bool {
+        matches!(*self.kind.borrow(), VdevKind::Hole)
+    }
+    /// Whether it was removed and its blocks are elsewhere.
+    pub fn is_indirect(&self) -> bool {
+        matches!(*self.kind.borrow(), VdevKind::Indirect(_))
+    }
+
+    /// Bytes that a block of `psize` bytes takes here (format page 09 sections 1, 3 and 10).
     pub fn asize_of(&self, psize: u64) -> u64 {
-        align_up(psize, 1 << self.ashift)
+        match &*self.kind.borrow() {
+            VdevKind::Raidz(r) => raidz_asize(psize, self.ashift, r.children.len() as u64, r.parity),
+            VdevKind::Draid(d) => d.layout.asize(psize),
+            _ => align_up(psize, 1 << self.ashift),
+        }
+    }
+
+    /// Bytes that stored sizes of compressed blocks are rounded to here.
+    pub fn min_alloc(&self) -> u64 {
+        match &*self.kind.borrow() {
+            VdevKind::Draid(d) => d.layout.unit_data(),
+            _ => 1 << self.ashift.max(9),
+        }
+    }
+
+    /// Bytes that every allocation here is a multiple of and begins at a multiple of: a sector, on dRAID a sector of every column of a group.
+    pub fn alloc_unit(&self) -> u64 {
+        match &*self.kind.borrow() {
+            VdevKind::Draid(d) => d.layout.unit(),
+            _ => 1 << self.ashift,
+        }
+    }
+
+    /// Start and size of metaslab `ms`, whose size must be set: trimmed to whole allocation units (format page 09 section 10).
+    pub fn ms_range(&self, ms: u64) -> (u64, u64) {
+        let (start, size) = (ms << self.ms_shift.get(), 1u64 << self.ms_shift.get());
+        let unit = self.alloc_unit();
+        let first = start.next_multiple_of(unit);
+        (first, (start + size - first) / unit * unit)
     }
 
     /// 512ths of a byte that datasets are charged for each byte allocated here: 512 without redundancy (format page 05; a block of 128 KiB is the measure).
@@ -109,14 +185,18 @@ impl Top {
         }
     }
 
-    /// Whether blocks on it can be reached: not a hole, not missing.
+    /// Whether blocks on it can be reached and new ones put there: not a hole, not removed, not missing, enough of its devices there.
     pub fn is_usable(&self) -> bool {
-        matches!(self.kind, VdevKind::Leaf(_))
+        match &*self.kind.borrow() {
+            VdevKind::Indirect(_) | VdevKind::Hole => false,
+            kind => kind.health().is_open(),
+        }
     }
 
     fn unusable(&self) -> Error {
-        let what = match self.kind {
+        let what = match *self.kind.borrow() {
             VdevKind::Hole => "is the place of a removed device",
+            VdevKind::Indirect(_) => "was removed",
             _ => "is missing",
         };
         Error::new(ErrorKind::Io, format!("top-level vdev {} {what}", self.id))
@@ -141,49 +221,86 @@ impl Top {
 
     /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. What lies outside the vdev is `Corrupt`: the address came from a block pointer.
     pub async fn read(&self, offset: u64, psize: u64, prio: Prio) -> Result<Bytes> {
-        self.check(offset, psize)?;
-        match &self.kind {
-            VdevKind::Leaf(leaf) => leaf.read(DATA_START + offset, psize, prio).await,
-            VdevKind::Missing | VdevKind::Hole => Err(self.unusable()),
-        }
+        Ok(self.read_first(offset, psize, Txg(0), prio).await?.data)
     }
 
-    /// Writes `data` at DVA offset `offset`, padded with zeros to what [`Top::asize_of`] says. Never waits; errors come out of the future.
+    /// As [`Top::read`], of a block born in `birth` (0: not known), whose checksum is still to be looked at: the likeliest content. If that is wrong
+    /// [`VdevTree::arbitrate`] tries everything else.
+    pub async fn read_first(&self, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
+        self.check(offset, psize)?;
+        let kind = self.kind();
+        let io = Io { root: &kind, birth, prio };
+        let (data, failed) = match &kind {
+            VdevKind::Leaf(leaf) => {
+                if !leaf.condition.health().is_open() {
+                    return Err(self.unusable());
+                }
+                (leaf.read(DATA_START + offset, psize, prio).await?, false)
+            }
+            VdevKind::Mirror(_) => kind.read_replica(io, offset, psize).await?,
+            VdevKind::Raidz(_) | VdevKind::Draid(_) => {
+                let stripes = kind.stripes(self.ashift, offset, psize);
+                let place = || format!("top-level vdev {}: {psize} bytes at {offset}", self.id);
+                striped::read(&kind, &stripes, psize, io).await.at(place)?
+            }
+            _ => return Err(self.unusable()),
+        };
+        Ok(FirstRead { data, failed })
+    }
+
+    /// Writes `data` at DVA offset `offset`, padded with zeros to what the layout needs. Never waits; errors come out of the future. With redundancy it is good
+    /// as long as the block can be read from what was written; who missed it is noted in that device's condition.
     pub fn write(&self, offset: u64, data: Bytes, prio: Prio) -> WriteDone {
         let len = data.len() as u64;
         if let Err(e) = self.check(offset, align_up(len, SECTOR)) {
             return WriteDone::ready(Err(e));
         }
-        match &self.kind {
-            VdevKind::Leaf(leaf) => {
-                let pad = self.asize_of(len) - len;
+        match &*self.kind.borrow() {
+            VdevKind::Leaf(leaf) if leaf.condition.health().is_open() => {
+                let pad = align_up(len, 1 << self.ashift) - len;
                 leaf.write(DATA_START + offset, data, pad as usize, prio)
             }
-            VdevKind::Missing | VdevKind::Hole => WriteDone::ready(Err(self.unusable())),
+            kind @ VdevKind::Mirror(_) => {
+                let pad = align_up(len, 1 << self.ashift) - len;
+                let done = kind.write_at(kind, offset, &data, pad as usize, prio);
+                done.unwrap_or_else(|| WriteDone::ready(Err(self.unusable())))
+            }
+            kind @ (VdevKind::Raidz(_) | VdevKind::Draid(_)) => {
+                let stripes = kind.stripes(self.ashift, offset, len);
+                striped::write(kind, &stripes, &data, prio)
+            }
+            _ => WriteDone::ready(Err(self.unusable())),
         }
     }
 
-    /// Makes every write here durable that has completed by now.
+    /// Makes every write here durable that has completed by now. As with writes, some devices may fail where there is redundancy.
     pub async fn flush(&self) -> Result<()> {
-        match &self.kind {
-            VdevKind::Leaf(leaf) => leaf.flush().await,
-            VdevKind::Missing | VdevKind::Hole => Ok(()),
+        let kind = self.kind();
+        if let VdevKind::Leaf(leaf) = &kind {
+            return leaf.flush().await;
         }
+        flush_node(&kind).await
     }
 
-    /// Its devices, in order.
+    /// Its devices that are there, in order; those that are taken out as well.
     pub fn leaves(&self) -> Vec<Rc<Leaf>> {
-        match &self.kind {
-            VdevKind::Leaf(leaf) => vec![leaf.clone()],
-            VdevKind::Missing | VdevKind::Hole => Vec::new(),
-        }
+        self.kind.borrow().leaves()
+    }
+    /// Its devices that are in use.
+    pub fn open_leaves(&self) -> Vec<Rc<Leaf>> {
+        let mut leaves = self.leaves();
+        leaves.retain(|l| l.condition.health().is_open());
+        leaves
     }
 
     /// Its configuration in MOS form, with size and metaslabs as they are now.
     pub fn config(&self) -> VdevConfig {
         let mut c = self.config.borrow().clone();
-        if !matches!(self.kind, VdevKind::Hole) {
+        if !self.is_hole() {
             c.id = u64::from(self.id.0);
+            if self.is_indirect() {
+                return c;
+            }
             c.ashift = Some(u64::from(self.ashift));
             c.asize = Some(self.asize.get());
             c.metaslab_array = Some(self.ms_array.get());
@@ -208,13 +325,15 @@ pub struct VdevTree {
     pub root_guid: Guid,
     /// The top-level vdevs: the one with id i stands at i.
     pub tops: RefCell<Vec<Rc<Top>>>,
+    /// The last txg on disk; 0 while nothing may be written, repairs included.
+    pub committed: Cell<Txg>,
 }
 
 impl VdevTree {
     /// The tree of pool `root_guid` over `tops`, which stand in the order of their ids.
     pub fn new(root_guid: Guid, tops: Vec<Rc<Top>>) -> Rc<VdevTree> {
         assert!(tops.iter().enumerate().all(|(i, t)| t.id.0 as usize == i), "top-level vdevs stand at their ids");
-        Rc::new(VdevTree { root_guid, tops: RefCell::new(tops) })
+        Rc::new(VdevTree { root_guid, tops: RefCell::new(tops), committed: Cell::new(Txg(0)) })
     }
 
     /// The top-level vdev `id`.
@@ -234,12 +353,15 @@ impl VdevTree {
 
     fn ashifts(&self) -> Vec<u8> {
         let tops = self.tops.borrow();
-        tops.iter().filter(|t| !t.is_log && !matches!(t.kind, VdevKind::Hole)).map(|t| t.ashift).collect()
+        let concrete = |t: &&Rc<Top>| !t.is_log && !t.is_hole() && !t.is_indirect();
+        tops.iter().filter(concrete).map(|t| t.ashift).collect()
     }
 
     /// Smallest allocation unit over the top-level vdevs that are not logs, in bytes: compressed sizes are rounded to it (format page 06 section 5).
     pub fn min_alloc(&self) -> u64 {
-        1 << self.ashifts().into_iter().min().unwrap_or(9).max(9)
+        let tops = self.tops.borrow();
+        let concrete = tops.iter().filter(|t| !t.is_log && !t.is_hole() && !t.is_indirect());
+        concrete.map(|t| t.min_alloc()).min().unwrap_or(512)
     }
 
     /// Largest ashift over the top-level vdevs that are not logs.
@@ -247,11 +369,110 @@ impl VdevTree {
         self.ashifts().into_iter().max().unwrap_or(9)
     }
 
-    /// Makes every completed write to any device durable. All devices are flushed at the same time; of several errors the first device's is returned.
+    /// Makes every completed write to any device durable. All devices are flushed at the same time. An error if a top-level vdev that is not a log has lost more
+    /// devices than its redundancy allows; of several the first's.
     pub async fn flush_all(&self) -> Result<()> {
-        let leaves = self.leaves();
-        let flushes = leaves.iter().map(|leaf| async move { leaf.flush().await.at(|| "flush") });
+        let tops = self.tops.borrow().clone();
+        let used = tops.iter().filter(|t| t.is_usable());
+        let flushes = used.map(|t| async move {
+            match t.flush().await {
+                Err(e) if e.kind() != ErrorKind::Interrupted && t.is_log => Ok(()),
+                result => result.at(|| "flush"),
+            }
+        });
         rt::join::join_all(flushes.collect()).await.into_iter().collect()
+    }
+
+    /// The likeliest content of `psize` bytes of a block born in `birth` (0: not known) at `offset` of vdev `id`; goes through the mapping of a removed vdev.
+    pub async fn read(&self, id: VdevId, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
+        let top = self.top(id)?;
+        if !top.is_indirect() {
+            return top.read_first(offset, psize, birth, prio).await;
+        }
+        let mut places = Vec::new();
+        self.resolve(&top, offset, psize, 0, 0, &mut places)?;
+        if let [p] = &places[..] {
+            return p.top.read_first(p.offset, p.len, Txg(0), prio).await;
+        }
+        let mut out = Buf::for_overwrite(psize as usize);
+        let mut failed = false;
+        // When the pieces were copied is not looked up.
+        let reads = places.iter().map(|p| p.top.read_first(p.offset, p.len, Txg(0), prio));
+        for (part, p) in rt::join::join_all(reads.collect()).await.into_iter().zip(&places) {
+            let part = part?;
+            failed |= part.failed;
+            out[p.at as usize..(p.at + p.len) as usize].copy_from_slice(&part.data);
+        }
+        Ok(FirstRead { data: out.freeze(), failed })
+    }
+
+    /// Where a range of a top-level vdev lies today.
+    pub fn places(&self, id: VdevId, offset: u64, len: u64) -> Result<Vec<Place>> {
+        let mut out = Vec::new();
+        self.resolve(&self.top(id)?, offset, len, 0, 0, &mut out)?;
+        Ok(out)
+    }
+
+    fn resolve(&self, top: &Rc<Top>, offset: u64, len: u64, at: u64, depth: u32, out: &mut Vec<Place>) -> Result<()> {
+        let VdevKind::Indirect(indirect) = top.kind() else {
+            out.push(Place { top: top.clone(), offset, len, at });
+            return Ok(());
+        };
+        if depth > REMAPS_MAX {
+            return Err(Error::corrupt("the mappings of removed vdevs lead to each other"));
+        }
+        let map = indirect.map.get().ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("the mapping of the removed vdev {} is not loaded", top.id))
+        })?;
+        for (start, vdev, to, len) in map.remap(offset, len)? {
+            self.resolve(&self.top(vdev)?, to, len, at + start, depth + 1, out)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at everything that the devices have of a block of `psize` bytes, born in `birth` (0: not known), at `offset` of vdev `id`. `verify` says whether bytes
+    /// are the block; without it (the block has no checksum) devices are believed. With `repair` what is wrong is rewritten, in that class.
+    pub async fn arbitrate(
+        &self,
+        block: BlockPlace,
+        prio: Prio,
+        verify: Option<Verify<'_>>,
+        repair: Option<Prio>,
+    ) -> Result<Verdict> {
+        let BlockPlace { vdev, offset, psize, birth } = block;
+        let places = self.places(vdev, offset, psize)?;
+        let remapped = self.top(vdev)?.is_indirect();
+        let mut parts = Vec::with_capacity(places.len());
+        for Place { top, offset, len, at } in &places {
+            top.check(*offset, *len)?;
+            let kind = top.kind();
+            if matches!(kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_)) {
+                return Err(top.unusable());
+            }
+            let stripes = kind.stripes(top.ashift, *offset, *len);
+            parts.push(Part { kind, stripes, base: *at });
+        }
+        let birth = if remapped { Txg(0) } else { birth };
+        Ok(arbitrate(&parts, psize, birth, prio, verify, repair).await)
+    }
+
+    /// Whether there is more than one way to read a block on vdev `id`.
+    pub fn is_redundant(&self, id: VdevId) -> bool {
+        self.top(id).is_ok_and(|t| !matches!(*t.kind.borrow(), VdevKind::Leaf(_)))
+    }
+
+    /// How the pool is: the worst of its top-level vdevs, where losing a part is degraded and losing all of one that is not a log is not to be had.
+    pub fn health(&self) -> Health {
+        let tops = self.tops.borrow();
+        let mut out = Health::Online;
+        for t in tops.iter() {
+            out = out.max(match t.kind.borrow().health() {
+                Health::Online => Health::Online,
+                health if health.is_open() || t.is_log => Health::Degraded,
+                _ => Health::Unavail,
+            });
+        }
+        out
     }
 
     /// Every device, in order.
@@ -259,4 +480,26 @@ impl VdevTree {
         let tops = self.tops.borrow();
         tops.iter().flat_map(|t| t.leaves()).collect()
     }
+}
+
+/// Flushes everything below a node; a device that fails has missed what it was to keep.
+fn flush_node(kind: &VdevKind) -> Boxed<'_, Result<()>> {
+    Box::pin(async move {
+        let tolerates = match kind {
+            VdevKind::Leaf(leaf) if leaf.condition.health().is_open() => {
+                return leaf.flush().await.inspect_err(|_| leaf.condition.note_failed_write());
+            }
+            VdevKind::Dspare(_) => return Ok(()),
+            VdevKind::Mirror(m) => m.children.len().saturating_sub(1),
+            VdevKind::Raidz(r) => r.parity as usize,
+            VdevKind::Draid(d) => d.layout.parity as usize,
+            _ => return Err(Error::new(ErrorKind::Io, "a device is not there")),
+        };
+        let results = rt::join::join_all(kind.children().iter().map(flush_node).collect()).await;
+        let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+        if let Some(i) = errors.iter().position(|e| e.kind() == ErrorKind::Interrupted) {
+            return Err(errors.swap_remove(i));
+        }
+        if errors.len() > tolerates { Err(errors.swap_remove(0)) } else { Ok(()) }
+    })
 }

@@ -133,12 +133,16 @@ impl Inner {
 
     /// The children named by the header of `bp`, from the first copy that is intact.
     pub(crate) async fn read_gang_header(&self, bp: &Blkptr, prio: Prio) -> Result<[Blkptr; GANG_CHILDREN]> {
+        let since = self.tree.committed.get();
         let mut errors = crate::read::CopyErrors::default();
         for dva in bp.dvas() {
-            let result = match self.read_copy(dva, GANG_HEADER_SIZE as u64, prio).await {
-                Ok(block) => gang::parse(&block, bp),
-                Err(e) => Err(e),
-            };
+            let first = self.read_copy(dva, GANG_HEADER_SIZE as u64, bp.phys_birth(), prio).await;
+            let mut result = first.and_then(|first| gang::parse(&first.data, bp));
+            if result.is_err() && self.tree.is_redundant(dva.vdev()) {
+                let verify = |raw: &[u8]| gang::parse(raw, bp).is_ok();
+                let again = self.second_look(bp, dva, GANG_HEADER_SIZE as u64, since, prio, Some(&verify)).await;
+                result = again.and_then(|block| gang::parse(&block, bp));
+            }
             match result {
                 Ok(children) => return Ok(children),
                 Err(e) => {

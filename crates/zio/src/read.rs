@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use base::{Error, ErrorKind, MAX_BLOCK, Result, SECTOR};
+use base::{Error, ErrorKind, MAX_BLOCK, Result, SECTOR, Txg};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits, Dva};
 use ondisk::byteswap::swap_block;
 use ondisk::object_type::ObjectType;
-use vdev::Prio;
+use vdev::{BlockPlace, FirstRead, Place, Prio, Verify};
 
 use crate::cost;
 use crate::zio::{Inner, Zio};
@@ -76,9 +76,14 @@ impl Unpacking {
         matches!(self.compress, CompressAlgo::Off | CompressAlgo::Empty)
     }
 
+    /// Whether there is a checksum to verify.
+    fn is_verified(&self) -> bool {
+        !matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity)
+    }
+
     /// Whether the checksum of `raw` is the pointer's.
     fn verify(&self, raw: &[u8]) -> Result<()> {
-        if matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity) {
+        if !self.is_verified() {
             return Ok(());
         }
         let sum = codec::compute(self.checksum, raw, !self.bp.is_little_endian(), self.salt.as_ref())?.0;
@@ -122,12 +127,36 @@ enum Copy {
 }
 
 impl Inner {
-    /// `psize` bytes at `dva`, if that is inside of a device that is there.
-    pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
-        let top = self.tree.top(dva.vdev())?;
-        let raw = top.read(dva.offset(), psize, prio).await?;
-        assert_eq!(raw.len() as u64, psize, "a vdev gives what it was asked for");
-        Ok(raw)
+    /// `psize` bytes at `dva`, if that is inside of a device that is there: the likeliest content of a copy written in `birth` (0: not known).
+    pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
+        let first = self.tree.read(dva.vdev(), dva.offset(), psize, birth, prio).await?;
+        assert_eq!(first.data.len() as u64, psize, "a vdev gives what it was asked for");
+        Ok(first)
+    }
+
+    /// Whether what is wrong with a copy of `bp` may be rewritten, `since` being the last txg on disk before it was read: the place must still be the block's. Space
+    /// freed in one txg is not given out again before two more are on disk.
+    fn may_repair(&self, bp: &Blkptr, since: Txg) -> Option<Prio> {
+        let now = self.tree.committed.get();
+        (since.0 != 0 && now.0 <= since.0 + 1 && bp.phys_birth() <= since).then_some(Prio::AsyncWrite)
+    }
+
+    /// The stored bytes of a copy that was wrong or failed in part, from everything that the devices have; what was wrong is rewritten. Errors as of reading.
+    pub(crate) async fn second_look(
+        &self,
+        bp: &Blkptr,
+        dva: Dva,
+        psize: u64,
+        since: Txg,
+        prio: Prio,
+        verify: Option<Verify<'_>>,
+    ) -> Result<Bytes> {
+        let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth: bp.phys_birth() };
+        let verdict = self.tree.arbitrate(place, prio, verify, self.may_repair(bp, since)).await?;
+        if verdict.data.is_ok() {
+            self.count(|s| s.repaired += u64::from(verdict.repaired > 0));
+        }
+        verdict.data
     }
 
     /// Verifies and unpacks, away from the engine if that is costly.
@@ -154,6 +183,65 @@ impl Inner {
         copy
     }
 
+    /// One copy, by all means. With `keep` its stored bytes come back, too.
+    async fn try_copy(
+        &self,
+        bp: &Blkptr,
+        dva: Dva,
+        what: &Unpacking,
+        since: Txg,
+        keep: bool,
+        prio: Prio,
+    ) -> (Copy, Option<Bytes>) {
+        let (psize, birth) = (bp.psize(), bp.phys_birth());
+        let mut error = match self.read_copy(dva, psize, birth, prio).await {
+            Ok(FirstRead { data, failed }) => {
+                let raw = keep.then(|| data.clone());
+                match self.check(what, data).await {
+                    Copy::Good(result) => {
+                        if failed {
+                            // The block is known; what a device failed to read is written anew.
+                            let verify = |raw: &[u8]| what.verify(raw).is_ok();
+                            let _ = self.second_look(bp, dva, psize, since, prio, Some(&verify)).await;
+                        }
+                        return (Copy::Good(result), raw);
+                    }
+                    Copy::Bad(e) => e,
+                }
+            }
+            Err(e) => e,
+        };
+        if error.kind() == ErrorKind::Unsupported || !self.tree.is_redundant(dva.vdev()) {
+            return (Copy::Bad(error), None);
+        }
+        if error.kind() == ErrorKind::Checksum || error.kind() == ErrorKind::Io {
+            let verify = |raw: &[u8]| what.verify(raw).is_ok();
+            let verify: Option<Verify<'_>> = if what.is_verified() { Some(&verify) } else { None };
+            match self.second_look(bp, dva, psize, since, prio, verify).await {
+                Ok(raw) => {
+                    let kept = keep.then(|| raw.clone());
+                    return (self.check(what, raw).await, kept);
+                }
+                Err(e) => error = e,
+            }
+        }
+        (Copy::Bad(error), None)
+    }
+
+    /// Rewrites the copies of `bp` before the good one at `good`: they were tried and found bad.
+    fn rewrite(&self, bp: &Blkptr, good: Dva, raw: &Bytes, since: Txg) {
+        let Some(prio) = self.may_repair(bp, since) else { return };
+        for dva in bp.dvas().take_while(|d| *d != good) {
+            let places = self.tree.places(dva.vdev(), dva.offset(), raw.len() as u64);
+            for Place { top, offset, len, at } in places.unwrap_or_default() {
+                let part = raw.slice(at as usize..(at + len) as usize);
+                // Nobody waits: if it fails, the next reader finds out again.
+                drop(top.write(offset, part, prio));
+            }
+            self.count(|s| s.repaired += 1);
+        }
+    }
+
     fn room(&self, what: &Unpacking) -> Option<Buf> {
         (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
     }
@@ -172,15 +260,16 @@ impl Inner {
                 }
             };
         }
+        let since = self.tree.committed.get();
         let mut errors = CopyErrors::default();
         for dva in bp.dvas() {
-            let copy = match self.read_copy(dva, psize, prio).await {
-                Ok(raw) => self.check(&what, raw).await,
-                Err(e) => Copy::Bad(e),
-            };
+            let (copy, raw) = self.try_copy(bp, dva, &what, since, !errors.text.is_empty(), prio).await;
             match copy {
                 Copy::Good(result) => {
                     self.count(|s| (s.reads, s.read_bytes) = (s.reads + 1, s.read_bytes + psize));
+                    if let Some(raw) = raw {
+                        self.rewrite(bp, dva, &raw, since);
+                    }
                     return result;
                 }
                 // Not the copy's fault.
@@ -245,6 +334,6 @@ impl Zio {
         if psize == 0 || psize > MAX_BLOCK || !psize.is_multiple_of(SECTOR) {
             return Err(Error::invalid(format!("{psize} bytes is no size of a block")));
         }
-        self.0.read_copy(dva, psize, prio).await
+        Ok(self.0.read_copy(dva, psize, Txg(0), prio).await?.data)
     }
 }

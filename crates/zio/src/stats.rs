@@ -30,6 +30,8 @@ pub struct ZioStats {
     pub read_errors: u64,
     /// Copies that a device failed to write.
     pub write_errors: u64,
+    /// Copies of blocks of which something was rewritten because it was wrong.
+    pub repaired: u64,
     /// Blocks of which no copy could be read.
     pub unreadable: u64,
 }

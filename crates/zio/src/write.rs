@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{ErrorKind, Result};
 use bdev::Bytes;
+use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
 use vdev::{Prio, WriteDone};
 
@@ -38,10 +39,15 @@ impl Places {
 impl Inner {
     /// One copy of `psize` bytes, away from the copies `avoid`.
     async fn alloc_one(&self, req: &WriteReq, psize: u64, avoid: &[Dva]) -> Result<Dva> {
+        // Special vdevs are there for metadata; without any these classes are one.
+        let class = match req.class {
+            ClassKind::Normal if req.level > 0 || req.otype.is_metadata() => ClassKind::Special,
+            class => class,
+        };
         // The first call neither waits nor allocates memory; a metaslab that must be loaded is the exception.
-        match self.alloc.try_alloc(req.class, psize, req.txg, avoid, None)? {
+        match self.alloc.try_alloc(class, psize, req.txg, avoid, None)? {
             Some(dva) => Ok(dva),
-            None => self.alloc.alloc(req.class, psize, req.txg, avoid, None).await,
+            None => self.alloc.alloc(class, psize, req.txg, avoid, None).await,
         }
     }
 

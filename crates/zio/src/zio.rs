@@ -80,7 +80,7 @@ impl Inner {
         if kind == ErrorKind::Checksum {
             self.count(|s| s.checksum_errors += 1);
             if let Ok(top) = self.tree.top(dva.vdev())
-                && let VdevKind::Leaf(leaf) = &top.kind
+                && let VdevKind::Leaf(leaf) = top.kind()
             {
                 leaf.count_checksum_error();
             }

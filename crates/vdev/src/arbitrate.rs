@@ -1,0 +1,384 @@
+//! Which of everything that the devices say is the block: the last word when a plain read gave something wrong, and the way that scrub and resilver look.
+//!
+//! 1. Every replica of every column is read, parity too.
+//! 2. Candidates are put together, the likeliest first: the columns as they are, then with every set of columns, up to as many as there is parity, taken for bad and
+//!    computed from the others; where replicas of a column differ, each is tried. The first candidate whose checksum is right is the block. Without a
+//!    checksum the first one has to be believed.
+//! 3. From the block follows what every replica must hold. Those that hold something else, or could not be read, are rewritten if the caller wants that.
+//!
+//! The number of candidates is bounded; the task lets others run between them.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result, Txg};
+use bdev::{Buf, Bytes};
+use codec::raidz;
+use rt::join::join_all;
+
+use crate::done::WriteDone;
+use crate::geometry::Stripe;
+use crate::leaf::Leaf;
+use crate::node::{Io, Promise, VdevKind};
+use crate::policy::Prio;
+use crate::striped::{parity_of, split};
+
+/// Most candidates of one stripe, and most blocks that are checked in all.
+const CANDIDATES_MAX: usize = 10_000;
+/// Most choices among differing replicas that are tried with one set of bad columns.
+const VERSIONS_MAX: usize = 64;
+/// Bytes of candidates after which others run.
+const TURN_BYTES: u64 = 256 << 10;
+
+/// Says whether bytes are the block that is looked for.
+pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
+
+/// A part of a block on one top-level vdev.
+pub(crate) struct Part {
+    /// What the vdev is made of.
+    pub kind: VdevKind,
+    /// Its stripes; their data are counted from `base` in the block.
+    pub stripes: Vec<Stripe>,
+    /// Where the part begins in the block.
+    pub base: u64,
+}
+
+/// What a look at everything gave.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The block, or why it cannot be had.
+    pub data: Result<Bytes>,
+    /// Replicas that were wrong or could not be read, those known to miss the block not counted.
+    pub bad: u64,
+    /// Bytes that are being rewritten.
+    pub repaired: u64,
+    /// The rewriting.
+    pub done: WriteDone,
+}
+
+struct Replica<'a> {
+    leaf: &'a Rc<Leaf>,
+    promise: Promise,
+    content: Option<Bytes>,
+}
+
+struct ColumnState<'a> {
+    replicas: Vec<Replica<'a>>,
+    /// Different contents, those of good promise first.
+    versions: Vec<Bytes>,
+    doubtful: bool,
+    /// Bytes that mean something.
+    len: u64,
+}
+
+struct StripeState<'a> {
+    stripe: &'a Stripe,
+    base: u64,
+    columns: Vec<ColumnState<'a>>,
+}
+
+/// How a candidate of one stripe is made.
+struct Choice {
+    /// Columns that are not believed, by index in the stripe, ascending.
+    bad: Vec<usize>,
+    /// Columns of which another version than the first is taken.
+    versions: Vec<(usize, usize)>,
+}
+
+/// Calls `f` with every set of `k` of `items` until it says stop.
+fn combinations(items: &[usize], k: usize, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
+    fn go(items: &[usize], k: usize, chosen: &mut Vec<usize>, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
+        if k == 0 {
+            return f(chosen);
+        }
+        for i in 0..items.len().saturating_sub(k - 1) {
+            chosen.push(items[i]);
+            let go_on = go(&items[i + 1..], k - 1, chosen, f);
+            chosen.pop();
+            if !go_on {
+                return false;
+            }
+        }
+        true
+    }
+    go(items, k, &mut Vec::with_capacity(k), f)
+}
+
+impl StripeState<'_> {
+    /// All candidates, the likeliest first.
+    fn choices(&self) -> Vec<Choice> {
+        let parity = self.stripe.parity;
+        let matters = |i: &usize| self.columns[*i].len > 0;
+        let all: Vec<usize> = (0..self.columns.len()).filter(matters).collect();
+        let (gone, there): (Vec<usize>, Vec<usize>) = all.iter().partition(|i| self.columns[**i].versions.is_empty());
+        let mut out = Vec::new();
+        if gone.len() > parity {
+            return out;
+        }
+        let mut add = |more: &[usize]| {
+            let mut bad = gone.clone();
+            bad.extend_from_slice(more);
+            bad.sort_unstable();
+            // Without a lost data column it does not matter which parity is believed.
+            if !more.is_empty() && bad.iter().all(|i| *i < parity) {
+                return true;
+            }
+            self.with_versions(bad, &mut out);
+            out.len() < CANDIDATES_MAX
+        };
+        let doubtful: Vec<usize> = there.iter().copied().filter(|i| self.columns[*i].doubtful).collect();
+        if !doubtful.is_empty() && doubtful.len() + gone.len() <= parity {
+            add(&doubtful);
+        }
+        for more in 0..=parity - gone.len() {
+            if !combinations(&there, more, &mut add) {
+                break;
+            }
+        }
+        out
+    }
+
+    fn with_versions(&self, bad: Vec<usize>, out: &mut Vec<Choice>) {
+        let several: Vec<usize> =
+            (0..self.columns.len()).filter(|i| self.columns[*i].versions.len() > 1 && !bad.contains(i)).collect();
+        let mut count = vec![0usize; several.len()];
+        for _ in 0..VERSIONS_MAX {
+            let versions = several.iter().copied().zip(count.iter().copied()).filter(|(_, v)| *v > 0).collect();
+            out.push(Choice { bad: bad.clone(), versions });
+            // The next number in mixed radix.
+            let mut at = 0;
+            loop {
+                let Some(digit) = count.get_mut(at) else { return };
+                *digit += 1;
+                if *digit < self.columns[several[at]].versions.len() {
+                    break;
+                }
+                *digit = 0;
+                at += 1;
+            }
+        }
+    }
+
+    fn version(&self, choice: &Choice, i: usize) -> &Bytes {
+        let v = choice.versions.iter().find(|(c, _)| *c == i).map_or(0, |(_, v)| *v);
+        &self.columns[i].versions[v]
+    }
+
+    /// Puts a candidate together in `out`.
+    fn apply(&self, choice: &Choice, out: &mut [u8]) {
+        let parity = self.stripe.parity;
+        let mut missing = Vec::new();
+        for (i, c) in self.stripe.data().iter().enumerate() {
+            if c.len == 0 {
+                continue;
+            }
+            if choice.bad.contains(&(parity + i)) {
+                missing.push(i);
+            } else {
+                let at = (self.base + c.from) as usize;
+                out[at..at + c.len as usize].copy_from_slice(self.version(choice, parity + i));
+            }
+        }
+        if !missing.is_empty() {
+            let known: Vec<Option<&[u8]>> =
+                (0..parity).map(|y| (!choice.bad.contains(&y)).then(|| &self.version(choice, y)[..])).collect();
+            let part = &mut out[self.base as usize..];
+            raidz::reconstruct(&mut split(self.stripe, part, 0), &missing, &known);
+        }
+    }
+}
+
+async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeState<'a>> {
+    let mut states = Vec::new();
+    let mut reads = Vec::new();
+    for part in parts {
+        let io = Io { root: &part.kind, birth, prio };
+        for stripe in &part.stripes {
+            let mut columns = Vec::with_capacity(stripe.columns.len());
+            for (i, c) in stripe.columns.iter().enumerate() {
+                let len = if i < stripe.parity { stripe.data_len_max() } else { c.len };
+                let mut found = Vec::new();
+                if len > 0 {
+                    part.kind.column_node(c).replicas(io, c.offset, Promise::Good, &mut found, 0);
+                }
+                let replicas: Vec<Replica> = found
+                    .into_iter()
+                    .filter(|(_, promise)| *promise != Promise::None)
+                    .map(|(leaf, promise)| Replica { leaf, promise, content: None })
+                    .collect();
+                reads.extend(replicas.iter().map(|r| r.leaf.read_data(c.offset, len, prio)));
+                columns.push(ColumnState { replicas, versions: Vec::new(), doubtful: false, len });
+            }
+            states.push(StripeState { stripe, base: part.base, columns });
+        }
+    }
+    let mut contents = join_all(reads).await.into_iter();
+    for column in states.iter_mut().flat_map(|s| &mut s.columns) {
+        for r in &mut column.replicas {
+            r.content = contents.next().and_then(Result::ok);
+        }
+        for promise in [Promise::Good, Promise::Doubtful] {
+            for r in column.replicas.iter().filter(|r| r.promise == promise) {
+                if let Some(content) = &r.content
+                    && !column.versions.contains(content)
+                {
+                    column.versions.push(content.clone());
+                }
+            }
+        }
+        let good = column.replicas.iter().any(|r| r.promise == Promise::Good && r.content.is_some());
+        column.doubtful = !good && !column.versions.is_empty();
+    }
+    states
+}
+
+/// Tries the candidates of the stripes from `at` on, `out` holding those before.
+fn first_choice(choices: &[Vec<Choice>], index: &[usize]) -> bool {
+    index.iter().zip(choices).all(|(i, c)| *i < c.len())
+}
+
+/// Looks at everything that the devices have of a block of `psize` bytes.
+pub(crate) async fn arbitrate(
+    parts: &[Part],
+    psize: u64,
+    birth: Txg,
+    prio: Prio,
+    verify: Option<Verify<'_>>,
+    repair: Option<Prio>,
+) -> Verdict {
+    let states = read_all(parts, birth, prio).await;
+    let rt = states.iter().flat_map(|s| &s.columns).flat_map(|c| &c.replicas).map(|r| r.leaf.rt().clone()).next();
+    let fail = |bad: u64, kind: ErrorKind, why: &'static str| Verdict {
+        data: Err(Error::new(kind, why)),
+        bad,
+        repaired: 0,
+        done: WriteDone::ready(Ok(())),
+    };
+    let choices: Vec<Vec<Choice>> = states.iter().map(StripeState::choices).collect();
+    if choices.iter().any(Vec::is_empty) {
+        for part in parts {
+            part.kind.count_own_error(false);
+        }
+        return fail(0, ErrorKind::Io, "too few of the devices that have it can be read");
+    }
+    let mut out = Buf::for_overwrite(psize as usize);
+    let mut index = vec![0usize; states.len()];
+    let (mut tried, mut since_turn, mut found) = (0, 0, false);
+    for (state, choice) in states.iter().zip(&choices) {
+        state.apply(&choice[0], &mut out);
+    }
+    while first_choice(&choices, &index) {
+        if verify.is_none_or(|v| v(&out)) {
+            found = true;
+            break;
+        }
+        tried += 1;
+        since_turn += psize;
+        if tried >= CANDIDATES_MAX {
+            break;
+        }
+        if since_turn >= TURN_BYTES
+            && let Some(rt) = &rt
+        {
+            since_turn = 0;
+            rt.yield_now().await;
+        }
+        // The next combination: the last stripe changes fastest.
+        let mut at = states.len();
+        loop {
+            if at == 0 {
+                index[0] = choices[0].len();
+                break;
+            }
+            at -= 1;
+            index[at] += 1;
+            let again = index[at] == choices[at].len();
+            if again && at > 0 {
+                index[at] = 0;
+            }
+            if let Some(choice) = choices[at].get(index[at]) {
+                states[at].apply(choice, &mut out);
+            }
+            if !again {
+                break;
+            }
+        }
+    }
+    if !found {
+        let mut bad = 0;
+        for (part, state) in parts.iter().flat_map(|p| p.stripes.iter().map(move |_| p)).zip(&states) {
+            if state.stripe.parity > 0 {
+                part.kind.count_own_error(true);
+                continue;
+            }
+            for r in state.columns.iter().flat_map(|c| &c.replicas) {
+                if r.promise == Promise::Good && r.content.is_some() {
+                    r.leaf.count_checksum_error();
+                    bad += 1;
+                }
+            }
+        }
+        return fail(bad, ErrorKind::Checksum, "wrong checksum, whichever devices are believed");
+    }
+    let block = out.freeze();
+    settle(&states, block, verify.is_some(), repair)
+}
+
+/// Compares every replica with what it must hold, and rewrites it if `repair` says so.
+fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, repair: Option<Prio>) -> Verdict {
+    let (mut bad, mut repaired) = (0, 0);
+    let mut writes = Vec::new();
+    for state in states {
+        let data: Vec<Bytes> = state
+            .stripe
+            .data()
+            .iter()
+            .map(|c| block.slice((state.base + c.from) as usize..(state.base + c.from + c.len) as usize))
+            .collect();
+        let slices: Vec<&[u8]> = data.iter().map(|b| &b[..]).collect();
+        let mut want = parity_of(state.stripe, &slices);
+        want.extend(data);
+        for ((column, want), place) in state.columns.iter().zip(&want).zip(&state.stripe.columns) {
+            for r in &column.replicas {
+                let differs = r.content.as_ref().map(|c| c != want);
+                if differs == Some(false) {
+                    continue;
+                }
+                // Without a checksum nobody knows which of two is right.
+                if !certain && r.promise == Promise::Good && differs == Some(true) {
+                    continue;
+                }
+                if r.promise == Promise::Good {
+                    bad += 1;
+                    if differs == Some(true) {
+                        r.leaf.count_checksum_error();
+                    }
+                }
+                if let Some(prio) = repair
+                    && r.leaf.dev.info().writable
+                {
+                    repaired += place.size;
+                    let pad = place.size as usize - want.len();
+                    writes.push(r.leaf.write_data(place.offset, want.clone(), pad, prio));
+                }
+            }
+        }
+    }
+    // A repair that fails leaves what was there; it has been counted at the device.
+    Verdict { data: Ok(block), bad, repaired, done: WriteDone::join(writes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn combinations_are_complete() {
+        let items: Vec<usize> = (0..7).collect();
+        for k in 0..=7 {
+            let mut seen = std::collections::BTreeSet::new();
+            combinations(&items, k, &mut |c| seen.insert(c.to_vec()));
+            let want = (0..128u32).filter(|m| m.count_ones() as usize == k).count();
+            assert_eq!(seen.len(), want);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a leaf may miss, and how it is: its dirty time log and its health.
+//!
+//! The *dirty time log* (DTL) of a leaf is the set of txgs in which it was written without it. A block that was born in one of them is looked for elsewhere
+//! first. `spa` keeps the sets on disk, as space maps of txgs; here is only what reading and writing need.
+
+use std::cell::{Cell, RefCell};
+
+use base::Txg;
+
+/// A set of txgs, kept as ranges.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct TxgSet {
+    /// Ranges `start..end`, ascending, apart.
+    runs: Vec<(u64, u64)>,
+}
+
+impl TxgSet {
+    /// The empty set.
+    pub const fn new() -> TxgSet {
+        TxgSet { runs: Vec::new() }
+    }
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+    /// Whether `txg` is in it.
+    pub fn contains(&self, txg: Txg) -> bool {
+        let i = self.runs.partition_point(|&(_, end)| end <= txg.0);
+        self.runs.get(i).is_some_and(|&(start, _)| start <= txg.0)
+    }
+    /// Adds `start..end`.
+    pub fn add(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let first = self.runs.partition_point(|&(_, e)| e < start);
+        let last = self.runs.partition_point(|&(s, _)| s <= end);
+        let (mut start, mut end) = (start, end);
+        if first < last {
+            start = start.min(self.runs[first].0);
+            end = end.max(self.runs[last - 1].1);
+        }
+        self.runs.splice(first..last, [(start, end)]);
+    }
+    /// Takes `start..end` out.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
+        let mut out = Vec::with_capacity(self.runs.len() + 1);
+        for &(s, e) in &self.runs {
+            if s < start.min(e) {
+                out.push((s, e.min(start)));
+            }
+            if e > end.max(s) {
+                out.push((s.max(end), e));
+            }
+        }
+        self.runs = out;
+    }
+    /// The ranges `(start, end)`, ascending.
+    pub fn runs(&self) -> &[(u64, u64)] {
+        &self.runs
+    }
+    /// The smallest and the largest txg in it.
+    pub fn bounds(&self) -> Option<(Txg, Txg)> {
+        Some((Txg(self.runs.first()?.0), Txg(self.runs.last()?.1 - 1)))
+    }
+}
+
+/// How a vdev is, from good to bad; the words of `zpool status`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+pub enum Health {
+    /// In use.
+    #[default]
+    Online,
+    /// In use, but it or something below it is not as it should be.
+    Degraded,
+    /// Taken out because of errors.
+    Faulted,
+    /// Taken out by the administrator.
+    Offline,
+    /// Pulled out.
+    Removed,
+    /// Not found, or too little of it.
+    Unavail,
+}
+
+impl Health {
+    /// The word that `zpool status` has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::Online => "ONLINE",
+            Health::Degraded => "DEGRADED",
+            Health::Faulted => "FAULTED",
+            Health::Offline => "OFFLINE",
+            Health::Removed => "REMOVED",
+            Health::Unavail => "UNAVAIL",
+        }
+    }
+    /// Whether it takes part in reading and writing.
+    pub fn is_open(self) -> bool {
+        matches!(self, Health::Online | Health::Degraded)
+    }
+}
+
+/// The changing state of a leaf, there or not.
+#[derive(Default, Debug)]
+pub struct Condition {
+    health: Cell<Health>,
+    missing: RefCell<TxgSet>,
+    dirty: Cell<bool>,
+    failed_write: Cell<bool>,
+}
+
+impl Condition {
+    /// A leaf in `health` that misses nothing.
+    pub fn new(health: Health) -> Condition {
+        Condition { health: Cell::new(health), ..Condition::default() }
+    }
+    /// How it is.
+    pub fn health(&self) -> Health {
+        self.health.get()
+    }
+    /// Changes how it is.
+    pub fn set_health(&self, health: Health) {
+        self.health.set(health);
+    }
+    /// Whether a block born in `txg` may be missing on it; txg 0 is any txg.
+    pub fn misses(&self, txg: Txg) -> bool {
+        let missing = self.missing.borrow();
+        !missing.is_empty() && (txg.0 == 0 || missing.contains(txg))
+    }
+    /// The txgs that it misses.
+    pub fn missing(&self) -> TxgSet {
+        self.missing.borrow().clone()
+    }
+    /// Replaces the set by what was read from disk.
+    pub fn set_missing(&self, set: TxgSet) {
+        *self.missing.borrow_mut() = set;
+    }
+    /// Notes that it missed `start..end`.
+    pub fn miss(&self, start: u64, end: u64) {
+        let mut missing = self.missing.borrow_mut();
+        let before = missing.clone();
+        missing.add(start, end);
+        if *missing != before {
+            self.dirty.set(true);
+        }
+    }
+    /// Notes that what it missed up to txg `upto` (not included) is there now.
+    pub fn caught_up(&self, upto: u64) {
+        let mut missing = self.missing.borrow_mut();
+        if !missing.is_empty() {
+            missing.remove(0, upto);
+            self.dirty.set(true);
+        }
+    }
+    /// Whether the set changed since the last call: it is to be written.
+    pub fn take_dirty(&self) -> bool {
+        self.dirty.replace(false)
+    }
+    /// Marks the set for writing.
+    pub fn set_dirty(&self) {
+        self.dirty.set(true);
+    }
+    pub(crate) fn note_failed_write(&self) {
+        self.failed_write.set(true);
+    }
+    /// Whether a write failed since the last call.
+    pub fn take_failed_write(&self) -> bool {
+        self.failed_write.replace(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_txgs_are_sets() {
+        let mut set = TxgSet::new();
+        let mut model = [false; 64];
+        let mut x = 12345u64;
+        for _ in 0..2000 {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (a, b) = ((x >> 33) % 64, (x >> 43) % 64);
+            let (start, end) = (a.min(b), a.max(b));
+            let add = (x >> 60) & 1 == 0;
+            if add {
+                set.add(start, end);
+            } else {
+                set.remove(start, end);
+            }
+            model[start as usize..end as usize].fill(add);
+            for (i, m) in model.iter().enumerate() {
+                assert_eq!(set.contains(Txg(i as u64)), *m, "{i} in {set:?}");
+            }
+            assert!(set.runs().windows(2).all(|w| w[0].1 < w[1].0));
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Mirrors, RAID-Z and dRAID: whatever is lost within what the layout carries, and whatever rots, no read gives anything but what was written.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{Guid, ObjectId, Txg, VdevId};
+use bdev::{Bytes, MemDev};
+use ondisk::label::DATA_START;
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use rt::Rt;
+use sim::{Sim, SimConfig};
+use vdev::geometry::Draid;
+use vdev::{
+    Absent, BlockPlace, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Prio,
+    QueueTunables, Raidz, Top, TopSpec, VdevKind, VdevTree, leaf_asize,
+};
+
+const M: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Mirror(usize),
+    Raidz(u64, usize),
+    Draid(u64, u64, u64, u64),
+    /// RAID-Z whose second child is being replaced.
+    Replacing(u64, usize),
+}
+
+impl Shape {
+    /// How many disks may go.
+    fn tolerates(self) -> usize {
+        match self {
+            Shape::Mirror(n) => n - 1,
+            Shape::Raidz(p, _) | Shape::Draid(p, ..) | Shape::Replacing(p, _) => p as usize,
+        }
+    }
+}
+
+const SHAPES: &[(Shape, u8)] = &[
+    (Shape::Mirror(2), 12),
+    (Shape::Mirror(3), 9),
+    (Shape::Raidz(1, 3), 12),
+    (Shape::Raidz(1, 5), 9),
+    (Shape::Raidz(2, 4), 9),
+    (Shape::Raidz(2, 6), 12),
+    (Shape::Raidz(3, 7), 9),
+    (Shape::Draid(1, 2, 5, 1), 12),
+    (Shape::Draid(2, 4, 9, 1), 9),
+    (Shape::Replacing(1, 4), 12),
+];
+
+struct Bench {
+    rt: Rt,
+    /// What stands at each place, without a replacing node's second leaf.
+    disks: Vec<Rc<MemDev>>,
+    leaves: Vec<Rc<Leaf>>,
+    top: Rc<Top>,
+    tree: Rc<VdevTree>,
+    ashift: u8,
+}
+
+fn bench(sim: &Sim, shape: Shape, ashift: u8) -> Bench {
+    let rt = sim.rt();
+    let size = 160 * M;
+    let n = match shape {
+        Shape::Mirror(n) | Shape::Raidz(_, n) => n,
+        Shape::Draid(_, _, c, _) => c as usize,
+        Shape::Replacing(_, n) => n + 1,
+    };
+    let disks: Vec<Rc<MemDev>> = (0..n).map(|_| Rc::new(MemDev::new(&rt, size))).collect();
+    let leaf = |(i, d): (usize, &Rc<MemDev>)| {
+        let t = QueueTunables::default();
+        Leaf::new(&rt, Guid(100 + i as u64), format!("disk{i}"), d.clone(), DirtyGauge::default(), t)
+    };
+    let leaves: Vec<Rc<Leaf>> = disks.iter().enumerate().map(leaf).collect();
+    let mut nodes: Vec<VdevKind> = leaves.iter().cloned().map(VdevKind::Leaf).collect();
+    let guid = Guid(7);
+    let one = leaf_asize(size);
+    let (kind, asize) = match shape {
+        Shape::Mirror(_) => {
+            let m = Mirror { guid, role: MirrorRole::Mirror, children: nodes, errors: Cell::default() };
+            (VdevKind::Mirror(Rc::new(m)), one)
+        }
+        Shape::Raidz(parity, n) => {
+            let r = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            (VdevKind::Raidz(Rc::new(r)), one * n as u64)
+        }
+        Shape::Replacing(parity, n) => {
+            let new = nodes.pop().expect("one more");
+            let children = vec![nodes[1].clone(), new];
+            let r = Mirror { guid: Guid(8), role: MirrorRole::Replacing, children, errors: Cell::default() };
+            nodes[1] = VdevKind::Mirror(Rc::new(r));
+            let r = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            (VdevKind::Raidz(Rc::new(r)), one * n as u64)
+        }
+        Shape::Draid(p, d, c, s) => {
+            let layout = Draid::new(p, d, c, s, ashift).expect("sane");
+            let asize = layout.asize_from_child(one);
+            (VdevKind::Draid(Rc::new(DraidNode { guid, layout, children: nodes, errors: Cell::default() })), asize)
+        }
+    };
+    let top = Top::new(TopSpec {
+        id: VdevId(0),
+        ashift,
+        asize,
+        ms_shift: 24,
+        ms_array: ObjectId(5),
+        is_log: false,
+        kind,
+        config: VdevConfig::new(ConfigKind::Mirror, 0, guid),
+    });
+    let tree = VdevTree::new(Guid(1), vec![top.clone()]);
+    Bench { rt, disks, leaves, top, tree, ashift }
+}
+
+struct Block {
+    offset: u64,
+    txg: Txg,
+    data: Vec<u8>,
+}
+
+impl Bench {
+    fn noise(&self, len: usize) -> Vec<u8> {
+        (0..len.div_ceil(8)).flat_map(|_| self.rt.rng_below(u64::MAX).to_le_bytes()).take(len).collect()
+    }
+
+    /// Writes blocks of all sizes one after the other from `offset` on, good or not.
+    async fn fill(&self, offset: u64, count: usize, txg: Txg) -> Vec<Block> {
+        let unit = self.top.asize_of(512);
+        let mut at = offset.next_multiple_of(unit);
+        let mut out = Vec::new();
+        for i in 0..count {
+            let sectors = 1 + self.rt.rng_below(if i % 5 == 0 { 512 } else { 24 });
+            let data = self.noise(sectors as usize * 512);
+            self.top.write(at, Bytes::copy_from(&data), Prio::AsyncWrite).await.expect("enough devices");
+            let len = data.len() as u64;
+            out.push(Block { offset: at, txg, data });
+            at += self.top.asize_of(len);
+        }
+        self.tree.flush_all().await.expect("enough devices");
+        out
+    }
+
+    /// Reads as the layer above does: the likeliest content, and if that is wrong everything else.
+    async fn read(&self, b: &Block, repair: bool) -> (bool, u64) {
+        let psize = b.data.len() as u64;
+        let first = self.tree.read(VdevId(0), b.offset, psize, b.txg, Prio::SyncRead).await;
+        if let Ok(first) = &first
+            && first.data[..] == b.data[..]
+        {
+            return (true, 0);
+        }
+        self.look(b, repair).await
+    }
+
+    async fn look(&self, b: &Block, repair: bool) -> (bool, u64) {
+        let place = BlockPlace { vdev: VdevId(0), offset: b.offset, psize: b.data.len() as u64, birth: b.txg };
+        let verify = |raw: &[u8]| raw == &b.data[..];
+        let verdict =
+            self.tree.arbitrate(place, Prio::Scrub, Some(&verify), repair.then_some(Prio::Scrub)).await.expect("sane");
+        verdict.done.await.expect("sound disks");
+        (verdict.data.is_ok_and(|d| d[..] == b.data[..]), verdict.bad)
+    }
+
+    /// Some different places.
+    fn choose(&self, count: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.leaves.len()).collect();
+        while all.len() > count {
+            all.remove(self.rt.rng_below(all.len() as u64) as usize);
+        }
+        all
+    }
+
+    fn absent(&self, i: usize) {
+        let guid = self.leaves[i].guid;
+        let condition = self.leaves[i].condition.clone();
+        condition.set_health(Health::Unavail);
+        let kind = self.top.kind().replace(guid, &|_| {
+            VdevKind::Absent(Rc::new(Absent { guid, path: "gone".into(), condition: condition.clone() }))
+        });
+        self.top.set_kind(kind);
+    }
+
+    fn back(&self, i: usize) {
+        let leaf = &self.leaves[i];
+        leaf.condition.set_health(Health::Online);
+        let kind = self.top.kind().replace(leaf.guid, &|_| VdevKind::Leaf(leaf.clone()));
+        self.top.set_kind(kind);
+    }
+
+    /// Random bytes over the address space of a disk.
+    fn rot(&self, i: usize, upto: u64) {
+        let noise = self.noise(1 << 20);
+        for at in (0..upto).step_by(1 << 20) {
+            self.disks[i].poke(DATA_START + at, &noise);
+        }
+    }
+}
+
+/// Disks that are gone, or full of noise: everything reads, and what rotted is repaired so that the next look finds nothing.
+#[test]
+fn nothing_is_lost_within_what_the_layout_carries() {
+    for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
+        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed as u64) });
+        let b = bench(&sim, shape, ashift);
+        sim.block_on(async {
+            let mut blocks = b.fill(0, 60, Txg(4)).await;
+            // Across the turn of parity on RAID-Z1, and the end of a group on dRAID.
+            blocks.extend(b.fill(M - 64 * 1024, 0, Txg(4)).await);
+            if matches!(shape, Shape::Draid(..)) {
+                let VdevKind::Draid(d) = b.top.kind() else { unreachable!("made as one") };
+                let group = d.layout.unit() * ((16 * M) >> b.ashift);
+                blocks.extend(b.fill(group - 9 * d.layout.unit(), 12, Txg(4)).await);
+            }
+            for block in &blocks {
+                let place = BlockPlace { vdev: VdevId(0), offset: block.offset, psize: 512, birth: Txg(4) };
+                assert!(place.offset < b.top.asize.get());
+                assert_eq!(b.look(block, false).await, (true, 0), "{shape:?}: sound");
+            }
+            for round in 0..4 {
+                let lost = b.choose(shape.tolerates());
+                lost.iter().for_each(|i| b.absent(*i));
+                assert_eq!(b.top.kind().health(), Health::Degraded);
+                for block in &blocks {
+                    assert!(b.read(block, false).await.0, "{shape:?} without {lost:?}");
+                }
+                lost.iter().for_each(|i| b.back(*i));
+                assert_eq!(b.top.kind().health(), Health::Online);
+
+                let rotten = b.choose(shape.tolerates());
+                rotten.iter().for_each(|i| b.rot(*i, 40 * M));
+                for block in &blocks {
+                    assert!(b.read(block, round % 2 == 0).await.0, "{shape:?} with noise on {rotten:?}");
+                }
+                // A scrub repairs what no read met.
+                let mut bad = 0;
+                for block in &blocks {
+                    let (good, found) = b.look(block, true).await;
+                    assert!(good, "{shape:?} with noise on {rotten:?}");
+                    bad += found;
+                }
+                // On dRAID a disk may have no part of these blocks.
+                let draid = matches!(shape, Shape::Draid(..));
+                assert!(round % 2 == 0 || bad > 0 || draid, "{shape:?}");
+                for block in &blocks {
+                    assert_eq!(b.look(block, false).await, (true, 0), "{shape:?}: repaired");
+                }
+                let counted: u64 = b.leaves.iter().map(|l| l.errors().cksum).sum();
+                assert!(counted > 0 || draid);
+            }
+        });
+    }
+}
+
+/// More is lost than the layout carries: an error, never something else.
+#[test]
+fn too_much_is_an_error() {
+    for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
+        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(50 + seed as u64) });
+        let b = bench(&sim, shape, ashift);
+        sim.block_on(async {
+            let blocks = b.fill(0, 30, Txg(4)).await;
+            let all: Vec<usize> = (0..b.leaves.len()).collect();
+            all.iter().for_each(|i| b.rot(*i, 40 * M));
+            for block in &blocks {
+                let (good, _) = b.look(block, true).await;
+                assert!(!good, "{shape:?}");
+            }
+            all.iter().for_each(|i| b.absent(*i));
+            assert_eq!(b.top.kind().health(), Health::Unavail);
+            for block in &blocks {
+                let e = b.tree.read(VdevId(0), block.offset, 512, block.txg, Prio::SyncRead).await;
+                assert!(e.is_err());
+            }
+            assert!(b.top.write(0, Bytes::zeroed(4096), Prio::AsyncWrite).await.is_err());
+        });
+    }
+}
+
+/// A device that was away: what was written meanwhile is read from the others, and a resilver brings it there.
+#[test]
+fn who_was_away_is_asked_last_and_catches_up() {
+    for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
+        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(100 + seed as u64) });
+        let b = bench(&sim, shape, ashift);
+        sim.block_on(async {
+            let old = b.fill(0, 20, Txg(4)).await;
+            let away = b.choose(shape.tolerates());
+            away.iter().for_each(|i| b.absent(*i));
+            let new = b.fill(30 * M, 40, Txg(9)).await;
+            for i in &away {
+                b.back(*i);
+                b.leaves[*i].condition.miss(9, 10);
+            }
+            for block in old.iter().chain(&new) {
+                let psize = block.data.len() as u64;
+                let first = b.tree.read(VdevId(0), block.offset, psize, block.txg, Prio::SyncRead).await;
+                assert_eq!(first.expect("enough devices").data[..], block.data[..], "{shape:?}: at the first go");
+            }
+            let before: u64 = b.leaves.iter().map(|l| l.errors().cksum).sum();
+            for block in &new {
+                assert_eq!(b.look(block, true).await, (true, 0), "{shape:?}: not an error");
+            }
+            assert_eq!(before, b.leaves.iter().map(|l| l.errors().cksum).sum::<u64>());
+            for i in &away {
+                b.leaves[*i].condition.caught_up(10);
+                assert!(!b.leaves[*i].condition.misses(Txg(9)));
+            }
+            // Now the others may go.
+            let others: Vec<usize> = (0..b.leaves.len()).filter(|i| !away.contains(i)).collect();
+            others.iter().take(shape.tolerates()).for_each(|i| b.absent(*i));
+            for block in old.iter().chain(&new) {
+                assert!(b.read(block, false).await.0, "{shape:?}");
+            }
+        });
+    }
+}
+
+/// A distributed spare stands in for a lost disk.
+#[test]
+fn distributed_spares_hold_what_a_lost_disk_held() {
+    let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(7) });
+    let b = bench(&sim, Shape::Draid(1, 3, 7, 2), 12);
+    sim.block_on(async {
+        let old = b.fill(0, 40, Txg(4)).await;
+        let guid = b.leaves[2].guid;
+        b.absent(2);
+        let with_spare = b.top.kind().replace(guid, &|lost| {
+            let condition = Rc::new(Condition::default());
+            condition.miss(0, 20);
+            let spare = Dspare { guid: Guid(50), path: "draid1-0-0".into(), spare: 0, condition };
+            let children = vec![lost.clone(), VdevKind::Dspare(Rc::new(spare))];
+            VdevKind::Mirror(Rc::new(Mirror {
+                guid: Guid(51),
+                role: MirrorRole::Spare,
+                children,
+                errors: Cell::default(),
+            }))
+        });
+        b.top.set_kind(with_spare);
+        // What is written now reaches the spare; the old is brought there.
+        let new = b.fill(50 * M, 40, Txg(30)).await;
+        for block in old.iter().chain(&new) {
+            assert!(b.look(block, true).await.0);
+        }
+        for (id, condition) in b.top.kind().conditions() {
+            if id == Guid(50) {
+                condition.caught_up(20);
+            }
+        }
+        // With the spare in place one more disk may go.
+        for i in [0, 5] {
+            b.absent(i);
+            for block in old.iter().chain(&new) {
+                let psize = block.data.len() as u64;
+                let first = b.tree.read(VdevId(0), block.offset, psize, block.txg, Prio::SyncRead).await;
+                assert_eq!(first.expect("the spare has it").data[..], block.data[..]);
+            }
+            b.back(i);
+        }
+    });
+}
