@@ -278,10 +278,11 @@ fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {
     for path in scratch.devices() {
         host::create_sparse(path, size)?;
     }
-    let devices = open_devices(&engine, scratch)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
+    let devices: Vec<DevSpec> =
+        open_devices(&engine, scratch)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
     let spec = PoolSpec {
         name: POOL.to_string(),
-        devices,
+        devices: devices.into(),
         ashift: None,
         features: ondisk::feature::default_features(),
         comment: None,

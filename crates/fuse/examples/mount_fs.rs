@@ -31,7 +31,7 @@ fn main() -> base::Result<()> {
             let owner = InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() };
             let spec = PoolSpec {
                 name: "tank".into(),
-                devices: vec![DevSpec { dev, is_disk: false }],
+                devices: vec![DevSpec { dev, is_disk: false }].into(),
                 ashift: Some(12),
                 features: ondisk::feature::default_features(),
                 comment: None,

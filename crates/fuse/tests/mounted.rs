@@ -44,7 +44,7 @@ async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs>, R
     let props = [("xattr", 2), ("compression", 15), ("atime", 1), ("relatime", 1)];
     let spec = PoolSpec {
         name: "tank".into(),
-        devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }],
+        devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }].into(),
         ashift: Some(12),
         features: ondisk::feature::default_features(),
         comment: None,

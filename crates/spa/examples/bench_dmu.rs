@@ -111,7 +111,7 @@ impl Bench {
         let compression = self.args.get("compression").and_then(|v| v.parse().ok());
         let spec = PoolSpec {
             name: "bench".into(),
-            devices: vec![DevSpec { dev: self.dev()?, is_disk: false }],
+            devices: vec![DevSpec { dev: self.dev()?, is_disk: false }].into(),
             ashift: Some(12),
             features: ondisk::feature::default_features(),
             comment: None,

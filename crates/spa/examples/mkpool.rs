@@ -19,7 +19,7 @@ fn main() -> base::Result<()> {
         let init: Init = Box::new(|_, _| Box::pin(async { Ok(()) }));
         let spec = PoolSpec {
             name,
-            devices,
+            devices: devices.into(),
             ashift: None,
             features: ondisk::feature::default_features(),
             comment: None,

@@ -23,10 +23,10 @@ fn main() -> base::Result<()> {
     let rt = engine.rt();
     let opts = EngineOpts::for_memory(1 << 30);
     engine.block_on(async {
-        let devices = open(&rt, &files)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
+        let devices: Vec<DevSpec> = open(&rt, &files)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
         let spec = PoolSpec {
             name: name.clone(),
-            devices,
+            devices: devices.into(),
             ashift: None,
             features: ondisk::feature::default_features(),
             comment: Some("made by poolops".into()),

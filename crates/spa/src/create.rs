@@ -5,8 +5,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, TXG_INITIAL, Txg};
-use bdev::BlockDev;
+use base::{Error, Guid, ObjectId, Result, TXG_INITIAL, Txg};
 use dmu::{DmuFeatures, ObjSpec, Objset, ObjsetProps, Tx, zap};
 use dsl::features::Features;
 use dsl::props::PropValue;
@@ -17,34 +16,25 @@ use ondisk::label::{MosConfig, PoolState};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::uberblock::Uberblock;
-use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind, metaslab_shift_for};
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use vdev::labels::init_labels;
-use vdev::{DirtyGauge, Leaf, Top, TopSpec, VdevKind, VdevTree, leaf_asize};
+use vdev::{DirtyGauge, VdevTree};
 
+use crate::aux::AuxDevices;
 use crate::config::create_packed;
-use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
+use crate::layout::{Layout, make_top};
+use crate::pool::{BIAS_KEY, EngineOpts, Pool, Stack, mos_hooks};
 
-/// Smallest device of a pool, in bytes (`SPA_MINDEVSIZE`, format page 01).
-pub const DEVICE_SIZE_MIN: u64 = 64 << 20;
 /// Version of pools with feature flags.
 const SPA_VERSION: u64 = 5000;
-
-/// A device of a pool to be.
-#[derive(Clone)]
-pub struct DevSpec {
-    /// The device.
-    pub dev: Rc<dyn BlockDev>,
-    /// A disk, or a file if not.
-    pub is_disk: bool,
-}
 
 /// A pool to be.
 pub struct PoolSpec {
     /// Its name.
     pub name: String,
-    /// Top-level devices, striped.
-    pub devices: Vec<DevSpec>,
+    /// Its devices; a plain list of them is striped.
+    pub devices: Layout,
     /// log2 of the allocation unit; by default the larger of 4 KiB and the device's physical sector.
     pub ashift: Option<u8>,
     /// Features to enable, dependencies are added.
@@ -74,71 +64,25 @@ pub fn check_pool_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
-    let info = dev.info();
-    let ashift = wanted.unwrap_or_else(|| info.physical_sector.max(4096).ilog2() as u8);
-    if !(9..=16).contains(&ashift) {
-        return Err(Error::invalid(format!("ashift {ashift} is out of range: it must be 9 to 16")));
-    }
-    if u64::from(info.logical_sector) > 1 << ashift {
-        let why = format!(
-            "device '{}' has sectors of {} bytes, larger than ashift={ashift} allows",
-            info.path, info.logical_sector
-        );
-        return Err(Error::invalid(why));
-    }
-    Ok(ashift)
-}
-
-fn make_top(rt: &Rt, id: u32, spec: &DevSpec, ashift: u8, gauge: &DirtyGauge, opts: &EngineOpts) -> Result<Rc<Top>> {
-    let info = spec.dev.info();
-    if info.size_bytes < DEVICE_SIZE_MIN {
-        let why = format!("device '{}' is too small: a pool needs at least 64M on each device", info.path);
-        return Err(Error::new(ErrorKind::Range, why));
-    }
-    let asize = leaf_asize(info.size_bytes);
-    let ms_shift = metaslab_shift_for(asize) as u8;
-    let guid = rt.new_guid();
-    let kind = if spec.is_disk { ConfigKind::Disk } else { ConfigKind::File };
-    let mut config = VdevConfig::new(kind, u64::from(id), guid);
-    config.path = Some(info.path.clone());
-    config.whole_disk = spec.is_disk.then_some(0);
-    config.ashift = Some(u64::from(ashift));
-    config.asize = Some(asize);
-    config.is_log = Some(0);
-    config.metaslab_shift = Some(u64::from(ms_shift));
-    config.metaslab_array = Some(ObjectId(0));
-    config.create_txg = Some(TXG_INITIAL);
-    let leaf = Leaf::new(rt, guid, info.path.clone(), spec.dev.clone(), gauge.clone(), opts.queue.clone());
-    Ok(Top::new(TopSpec {
-        id: base::VdevId(id),
-        ashift,
-        asize,
-        ms_shift,
-        ms_array: ObjectId(0),
-        is_log: false,
-        kind: VdevKind::Leaf(leaf),
-        config,
-    }))
-}
-
 impl Pool {
     /// Creates a pool and leaves it imported. Nothing is written before everything that can be checked has been.
     pub async fn create(rt: Rt, spec: PoolSpec, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_pool_name(&spec.name)?;
-        if spec.devices.is_empty() {
-            return Err(Error::invalid("a pool needs at least one device"));
-        }
-        let features = enable_closure_ids(&spec.features);
+        spec.devices.check()?;
+        let mut wanted = spec.features.clone();
+        wanted.extend(spec.devices.features());
+        let features = enable_closure_ids(&wanted);
         for (prop, value) in &spec.fs_props {
             dsl::props::check_feature(prop, value, |id| features.contains(&id))?;
         }
         let gauge = DirtyGauge::default();
         let mut tops = Vec::new();
-        for (id, dev) in spec.devices.iter().enumerate() {
-            let ashift = ashift_for(&*dev.dev, spec.ashift)?;
-            tops.push(make_top(&rt, id as u32, dev, ashift, &gauge, &opts)?);
+        for (id, group) in spec.devices.groups.iter().enumerate() {
+            let top = make_top(&rt, id as u32, group, spec.ashift, &gauge, &opts)?;
+            top.update_config(|c| c.alloc_bias = group.bias.word().map(str::to_string));
+            tops.push(top);
         }
+        let aux = AuxDevices::of_new(&rt, &spec.devices, &tops);
         let guid = rt.new_guid();
         let host = rt.host_identity();
         let config = MosConfig {
@@ -160,9 +104,10 @@ impl Pool {
         };
         let tree = VdevTree::new(guid, tops);
         clear_for_creation(&tree, &config).await?;
+        aux.write_labels(&spec.devices).await?;
         let stack = Stack::new(&rt, tree, TXG_INITIAL, gauge, &opts);
         stack.add_tops(None).await?;
-        Pool::first_txg(rt, guid, stack, config, features, spec).await
+        Pool::first_txg(rt, guid, stack, config, features, spec, aux).await
     }
 
     async fn first_txg(
@@ -172,6 +117,7 @@ impl Pool {
         mut config: MosConfig,
         features: Vec<FeatureId>,
         spec: PoolSpec,
+        aux: AuxDevices,
     ) -> Result<Rc<Pool>> {
         let tx = Rc::new(Tx::syncing(TXG_INITIAL));
         let ctx = stack.ctx.clone();
@@ -195,6 +141,10 @@ impl Pool {
         let sync_bplist = create_sync_bplist(&mos, &tx).await?;
         zap::add_u64(&directory, b"sync_bplist", sync_bplist.0, &tx).await?;
         create_vdev_objects(&mos, &directory, &stack.tree, &tx).await?;
+        aux.create_objects(&mos, &directory, &tx).await?;
+        for id in spec.devices.features() {
+            flags.add(id, spec.devices.feature_count(id), &tx).await?;
+        }
         config.features_for_read = flags.for_labels();
         let pool = Rc::new(Pool {
             rt,
@@ -218,6 +168,8 @@ impl Pool {
             readonly: false,
             notices: RefCell::default(),
             sync_task: RefCell::default(),
+            aux: RefCell::new(aux),
+            checkpoint_space: Cell::new(0),
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
         pool.store.set_mos(pool.mos.clone());
@@ -263,18 +215,28 @@ async fn create_vdev_objects(mos: &Objset, directory: &dmu::Dnode, tree: &Rc<Vde
     let tops = tree.tops.borrow().clone();
     for top in tops {
         let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
-        let mut zaps = Vec::new();
-        for _ in 0..2 {
-            let object = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?.object();
-            zap::add_int(&map, object.0, object.0, tx).await?;
-            zaps.push(object);
+        let mut config = top.config();
+        let guids: Vec<Guid> = config.leaves().map(|l| l.guid).collect();
+        for guid in guids {
+            let object = create_vdev_zap(mos, &map, tx).await?.object();
+            config.find_mut(guid).expect("its own leaves").zap_leaf = Some(object);
         }
+        let own = create_vdev_zap(mos, &map, tx).await?;
+        // On disk the bias is in the ZAP alone.
+        if let Some(bias) = config.alloc_bias.take() {
+            zap::add_text(&own, BIAS_KEY, &bias, tx).await?;
+        }
+        config.zap_top = Some(own.object());
+        config.metaslab_array = Some(array);
         top.ms_array.set(array);
-        top.update_config(|c| {
-            c.metaslab_array = Some(array);
-            c.zap_leaf = Some(zaps[0]);
-            c.zap_top = Some(zaps[1]);
-        });
+        top.update_config(|c| *c = config);
     }
     Ok(())
+}
+
+/// A ZAP for a vdev, entered in the list of them.
+async fn create_vdev_zap(mos: &Objset, map: &dmu::Dnode, tx: &Tx) -> Result<dmu::Dnode> {
+    let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+    zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
+    Ok(dn)
 }

@@ -4,23 +4,24 @@ use base::Error;
 use bdev::BlockDev;
 use ondisk::bytes::le32;
 
+use crate::partition::{GPT_SIGNATURE, SECTORS};
+
 /// Where a master boot record has its four partitions, in bytes; 16 bytes each, the type at 4, the length in sectors at 12.
 const MBR_ENTRIES: [usize; 4] = [446, 462, 478, 494];
 /// What ends a master boot record.
 const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// What a GUID partition table begins with, in sector 1.
-const GPT_SIGNATURE: &[u8; 8] = b"EFI PART";
-/// Sizes of sectors that a table may have been made for: those of an image may not be those of the disk it was taken from.
-const SECTORS: [usize; 2] = [512, 4096];
 
 /// Why there is no pool on a device that [`crate::scan`] found none on, as far as that can be told: it has a partition table. Everything else has nothing to do with pools.
 pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
     let head = bdev::read(dev, 0, 2 * SECTORS[1]).await.ok()?;
     let table = partition_table(&head)?;
     let path = &dev.info().path;
-    Some(Error::unsupported(format!(
-        "device '{path}' has a partition table ({table}), which weir does not look into yet: name the partition that has the pool instead"
-    )))
+    Some(Error::unsupported(match table {
+        "GPT" => format!("device '{path}' has a partition table (GPT), and no pool in any of its partitions"),
+        _ => format!(
+            "device '{path}' has a partition table ({table}), which weir does not look into: name the partition that has the pool instead"
+        ),
+    }))
 }
 
 /// The partition table that the first sectors have.

@@ -8,10 +8,10 @@
 //! A pool whose newest label is younger than the newest intact uberblock imports in the older state and says so.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg, VdevId};
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use bdev::BlockDev;
 use dmu::{DmuFeatures, Objset, ObjsetProps, zap};
 use dsl::DslPool;
@@ -22,19 +22,26 @@ use ondisk::uberblock::{self, Uberblock};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
-use vdev::{DirtyGauge, Leaf, Top, TopSpec, VdevKind, VdevTree, leaf_asize};
+use vdev::{DirtyGauge, VdevTree};
 
+use crate::assemble::{Assembly, check_complete};
+use crate::aux::AuxDevices;
 use crate::config::read_packed;
 use crate::create::check_pool_name;
-use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
+use crate::dtl::load_dtls;
+use crate::partition::partitions;
+use crate::pool::{EngineOpts, Pool, Stack, checkpoint_space, mos_hooks};
+use crate::removed::load_mappings;
 
 /// Pool versions that can be opened: those with feature flags.
 const SPA_VERSION: u64 = 5000;
 
 /// A device with pool labels.
 pub struct FoundDevice {
-    /// The device.
+    /// The device, which may be a partition of what was looked at.
     pub dev: Rc<dyn BlockDev>,
+    /// The path of what was looked at.
+    pub opened: String,
     /// Its labels and uberblocks.
     pub labels: LeafLabels,
     /// The best of its labels.
@@ -82,17 +89,30 @@ pub struct ImportOpts {
     pub destroyed: bool,
 }
 
+/// Whether a device is worth a [`scan`]: it has labels of a pool, or partitions.
+pub async fn is_candidate(dev: &Rc<dyn BlockDev>) -> bool {
+    read_labels(&**dev).await.is_ok_and(|l| l.any()) || !partitions(dev).await.is_empty()
+}
+
 /// Groups devices into candidates, in order of name and guid. Devices without labels are left out.
 pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     let mut pools: BTreeMap<Guid, Vec<FoundDevice>> = BTreeMap::new();
-    for dev in devices {
+    let mut devices: VecDeque<(Rc<dyn BlockDev>, String)> =
+        devices.into_iter().map(|d| (d.clone(), d.info().path.clone())).collect();
+    while let Some((dev, opened)) = devices.pop_front() {
         let Ok(labels) = read_labels(&*dev).await else { continue };
-        let Some(config) = labels.best_config() else { continue };
+        let Some(config) = labels.best_config() else {
+            // Not a device of a pool as a whole; a partition of it may be one. There are no tables within partitions.
+            if !labels.any() {
+                devices.extend(partitions(&dev).await.into_iter().map(|d| (d, opened.clone())));
+            }
+            continue;
+        };
         if config.txg.0 == 0 || !matches!(config.state, PoolState::Active | PoolState::Exported | PoolState::Destroyed)
         {
             continue;
         }
-        pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, labels, config });
+        pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, opened, labels, config });
     }
     let mut out = Vec::new();
     for (guid, devices) in pools {
@@ -109,62 +129,6 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     }
     out.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     out
-}
-
-fn unsupported_vdev(kind: &ConfigKind) -> Error {
-    Error::unsupported(format!("the pool has a vdev of type '{}', which weir does not read yet", kind.name()))
-}
-
-/// Builds the tree that a configuration describes from the devices at hand.
-fn build_tree(
-    rt: &Rt,
-    root: Guid,
-    tops: &[VdevConfig],
-    devices: &[FoundDevice],
-    gauge: &DirtyGauge,
-    opts: &EngineOpts,
-) -> Result<Rc<VdevTree>> {
-    let mut built = Vec::new();
-    for config in tops {
-        let asize = config.asize.unwrap_or(0);
-        let kind = match config.kind {
-            ConfigKind::File | ConfigKind::Disk => {
-                let found = devices.iter().find(|d| d.config.guid == config.guid);
-                let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
-                let found = found.ok_or_else(|| {
-                    Error::not_found(format!(
-                        "device '{path}' of the pool is missing: name the folder that has it with -d"
-                    ))
-                })?;
-                let info = found.dev.info();
-                if leaf_asize(info.size_bytes) < asize {
-                    return Err(Error::corrupt(format!("device '{}' is smaller than its label says", info.path)));
-                }
-                VdevKind::Leaf(Leaf::new(
-                    rt,
-                    config.guid,
-                    info.path.clone(),
-                    found.dev.clone(),
-                    gauge.clone(),
-                    opts.queue.clone(),
-                ))
-            }
-            ConfigKind::Hole => VdevKind::Hole,
-            ConfigKind::Missing => VdevKind::Missing,
-            ref other => return Err(unsupported_vdev(other)),
-        };
-        built.push(Top::new(TopSpec {
-            id: VdevId(config.id as u32),
-            ashift: config.ashift.unwrap_or(9).clamp(9, 16) as u8,
-            asize,
-            ms_shift: config.metaslab_shift.unwrap_or(0).min(40) as u8,
-            ms_array: config.metaslab_array.unwrap_or_default(),
-            is_log: config.is_log == Some(1),
-            kind,
-            config: config.clone(),
-        }));
-    }
-    Ok(VdevTree::new(root, built))
 }
 
 impl Pool {
@@ -195,12 +159,14 @@ impl Pool {
         }
         // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
         let tops = tops_from_labels(&candidate, best.txg);
-        let early = build_tree(&rt, candidate.guid, &tops, &candidate.devices, &gauge, &opts)?;
+        let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts };
+        let early = assembly.tree(candidate.guid, &tops)?;
         let config = read_trusted(&rt, early, &best, &gauge, &opts).await?;
         if config.pool_guid != candidate.guid {
             return Err(Error::corrupt("the configuration in the pool has another guid than its labels"));
         }
-        let tree = build_tree(&rt, candidate.guid, &config.vdev_tree.children, &candidate.devices, &gauge, &opts)?;
+        let tree = assembly.tree(candidate.guid, &config.vdev_tree.children)?;
+        check_complete(&tree, import.readonly)?;
         if tree.guid_sum() != best.guid_sum {
             return Err(Error::corrupt(
                 "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",
@@ -214,7 +180,9 @@ impl Pool {
             let host = pool.rt.host_identity();
             pool.config.borrow_mut().hostid = (host.hostid != 0).then_some(host.hostid);
             pool.config.borrow_mut().hostname = Some(host.hostname);
+            pool.note_presence();
             pool.dirty_config();
+            pool.tree.committed.set(pool.uberblock.borrow().txg);
             pool.start();
             pool.txg.wait_synced(Txg(0)).await?;
         }
@@ -241,7 +209,11 @@ impl Pool {
             embedded_data: features.is_active(FeatureId::EmbeddedData),
             lz4: features.is_active(FeatureId::Lz4Compress),
         });
-        let mut notices = Vec::new();
+        load_mappings(&mos, &stack.tree).await?;
+        let checkpoint = checkpoint_space(&mos, &stack.tree).await?;
+        let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
+        let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
+        notices.extend(aux_errors.iter().map(Error::to_string));
         // Without writing only the figures of space need them (those of a pool that was not exported leave out what its log of space maps has): whatever can be
         // read stays readable.
         match stack.add_tops(Some(&mos)).await {
@@ -286,6 +258,8 @@ impl Pool {
             readonly: import.readonly,
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
+            aux: RefCell::new(aux),
+            checkpoint_space: Cell::new(checkpoint),
         });
         pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
@@ -355,7 +329,11 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
             tops.push(VdevConfig::new(ConfigKind::Missing, id, Guid(0)));
             continue;
         };
-        tops.push(best.vdev_tree.clone());
+        // A label is only a hint; one that makes no sense is as good as none.
+        tops.push(match best.vdev_tree.validate() {
+            Ok(()) => best.vdev_tree.clone(),
+            Err(_) => VdevConfig::new(ConfigKind::Missing, id, Guid(0)),
+        });
     }
     tops
 }

@@ -1,17 +1,26 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create`, `import`, `explain` (devices without a pool), `store` and `config` (what the layers below ask for).
+//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `explain` and `partition` (devices without a pool), `store` and `config` (what the layers below ask for).
 
+mod assemble;
+mod aux;
 mod config;
 mod create;
+mod dtl;
 mod explain;
 mod import;
+mod layout;
+mod partition;
 mod pool;
+mod removed;
+mod state;
 mod store;
 mod sync;
 
-pub use create::{DEVICE_SIZE_MIN, DevSpec, PoolSpec, check_pool_name};
+pub use aux::AuxDevices;
+pub use create::{PoolSpec, check_pool_name};
 pub use explain::explain;
-pub use import::{FoundDevice, ImportOpts, PoolCandidate, scan};
+pub use import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
+pub use layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};

@@ -5,24 +5,29 @@ use std::rc::Rc;
 
 use arc::Arc;
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
-use dmu::{DmuCtx, DmuFeatures, DmuTunables, Dnode, Objset, ObjsetHooks};
+use dmu::{DmuCtx, DmuFeatures, DmuTunables, Dnode, Objset, ObjsetHooks, zap};
 use dsl::core::{Core, MosAccounting};
 use dsl::features::Features;
 use dsl::space::PoolSpace;
 use dsl::{DslPool, DslSetup};
 use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary};
 use ondisk::label::{MosConfig, PoolState};
+use ondisk::space_map::SpaceMapPhys;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
-use vdev::{DirtyGauge, QueueTunables, VdevTree};
+use vdev::{DirtyGauge, QueueTunables, Top, VdevTree};
 use zio::{Zio, ZioOpts};
 
+use crate::aux::AuxDevices;
 use crate::store::{Geometry, MapStore};
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
 const METASLABS_MAX: u64 = 1 << 17;
+
+/// Entry of a top-level vdev's ZAP that says what its space is for.
+pub(crate) const BIAS_KEY: &[u8] = b"org.zfsonlinux:allocation_bias";
 
 /// Limits and tunables of one pool, given when it is created or imported.
 #[derive(Clone, Debug)]
@@ -73,6 +78,9 @@ pub struct Pool {
     pub(crate) readonly: bool,
     pub(crate) notices: RefCell<Vec<String>>,
     pub(crate) sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
+    pub(crate) aux: RefCell<AuxDevices>,
+    /// What a checkpoint holds, as datasets are charged.
+    pub(crate) checkpoint_space: Cell<u64>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
@@ -109,7 +117,7 @@ impl Stack {
     pub(crate) async fn add_tops(&self, mos: Option<&Objset>) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops.into_iter().filter(|t| t.is_usable() && t.ms_shift.get() != 0) {
-            let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift };
+            let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift, unit: top.alloc_unit() };
             self.store.set_geometry(top.id, geometry);
             let count = top.ms_count();
             if count == 0 || count > METASLABS_MAX {
@@ -119,7 +127,10 @@ impl Stack {
                 Some(mos) => self.store.summaries(mos, top.id, top.ms_array.get(), count).await?,
                 None => vec![MsSummary::default(); count as usize],
             };
-            let class = if top.is_log { ClassKind::Log } else { ClassKind::Normal };
+            let class = match mos {
+                Some(mos) => class_of(mos, &top).await?,
+                None => class_named(top.config_ref().alloc_bias.as_deref(), top.is_log),
+            };
             self.alloc.add_top(top, class, summaries)?;
         }
         Ok(())
@@ -135,6 +146,43 @@ fn asize_inflation(tree: &VdevTree) -> u64 {
         parity => 6 * (1 + parity.unwrap_or(0).min(3)),
     };
     tops.iter().map(|t| of(t)).max().unwrap_or(24)
+}
+
+/// The class of a top-level vdev by the name of its bias.
+pub(crate) fn class_named(bias: Option<&str>, is_log: bool) -> ClassKind {
+    match bias {
+        _ if is_log => ClassKind::Log,
+        Some("special") => ClassKind::Special,
+        Some("dedup") => ClassKind::Dedup,
+        _ => ClassKind::Normal,
+    }
+}
+
+/// Bytes, as datasets are charged, that a checkpoint holds: the space that was freed since is noted in a space map of each top-level vdev, whose sum is negative
+/// (format page 14 section 4).
+pub(crate) async fn checkpoint_space(mos: &Objset, tree: &VdevTree) -> Result<u64> {
+    let tops = tree.tops.borrow().clone();
+    let mut sum = 0;
+    for top in tops {
+        let Some(zap) = top.config_ref().zap_top.filter(|z| z.0 != 0) else { continue };
+        let object = zap::lookup_u64(&mos.hold(zap).await?, b"com.delphix:pool_checkpoint_sm").await?;
+        if let Some(object) = object {
+            let phys = SpaceMapPhys::parse(&mos.hold(ObjectId(object)).await?.bonus())?;
+            sum += top.dsize(phys.alloc.unsigned_abs());
+        }
+    }
+    Ok(sum)
+}
+
+/// The class of a top-level vdev: its bias is in its ZAP (format page 06 section 1).
+async fn class_of(mos: &Objset, top: &Top) -> Result<ClassKind> {
+    let zap = top.config_ref().zap_top;
+    let bias = match zap.filter(|z| z.0 != 0 && !top.is_log) {
+        Some(zap) => zap::lookup(&mos.hold(zap).await?, BIAS_KEY).await?,
+        None => None,
+    };
+    let bias = bias.as_ref().and_then(|v| std::str::from_utf8(v.as_bytes()?).ok()).map(|s| s.trim_end_matches('\0'));
+    Ok(class_named(bias, top.is_log))
 }
 
 impl Drop for Pool {
@@ -167,6 +215,10 @@ impl Pool {
     /// Its devices.
     pub fn tree(&self) -> &Rc<VdevTree> {
         &self.tree
+    }
+    /// Its spares and caches.
+    pub fn aux(&self) -> AuxDevices {
+        self.aux.borrow().clone()
     }
     /// Its allocator.
     pub fn allocator(&self) -> &Rc<Allocator> {
@@ -243,7 +295,7 @@ impl Pool {
         self.dsl().set_space(PoolSpace {
             dspace: space.total,
             embedded_log: self.alloc.space(ClassKind::EmbeddedLog).total,
-            checkpoint: 0,
+            checkpoint: self.checkpoint_space.get(),
             deferred_bpobj,
             deferred: space.deferred,
         });

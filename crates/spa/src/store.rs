@@ -33,6 +33,17 @@ pub(crate) struct Geometry {
     pub ms_shift: u8,
     /// log2 of the allocation unit.
     pub ashift: u8,
+    /// Bytes that metaslabs begin at multiples of and are multiples of.
+    pub unit: u64,
+}
+
+impl Geometry {
+    /// Where metaslab `ms` lies: see [`vdev::Top::ms_range`].
+    pub(crate) fn range(&self, ms: u64) -> Run {
+        let (start, size) = (ms << self.ms_shift, 1u64 << self.ms_shift);
+        let first = start.next_multiple_of(self.unit);
+        Run { start: first, size: (start + size - first) / self.unit * self.unit }
+    }
 }
 
 /// The space maps of a pool.
@@ -115,7 +126,7 @@ impl MapStore {
 
     async fn read(&self, vdev: VdevId, ms: u64) -> Result<LoadedMap> {
         let geometry = self.geometry(vdev);
-        let run = Run { start: ms << geometry.ms_shift, size: 1 << geometry.ms_shift };
+        let run = geometry.range(ms);
         let mut replay = Replay::new(run, geometry.ashift);
         let committed = self.committed.borrow().get(&(vdev, ms)).copied();
         let Some(state) = committed else {

@@ -8,7 +8,7 @@
 //!
 //! An error anywhere suspends the pool: the state on disk stays that of the last committed txg.
 
-use base::{Error, Nanos, ObjectId, Result, Txg, VdevId};
+use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
 use dmu::bpobj::Bpobj;
 use dmu::{ObjSpec, Tx};
 use ondisk::blkptr::Blkptr;
@@ -18,6 +18,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
+use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
 
@@ -60,6 +61,9 @@ impl Pool {
         let tx = Tx::syncing(txg);
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
+        if self.config_dirty.get() || self.is_dirty(txg) {
+            self.sync_dtls(txg, &tx).await?;
+        }
         // Set by whoever changes the configuration from now on: for the next txg.
         let mut config = self.config_dirty.replace(false).then(|| self.config_at(txg));
         if let Some(config) = &config {
@@ -193,7 +197,7 @@ impl Pool {
         let v2 = self.features.is_active(FeatureId::SpacemapV2);
         let start = if changes.condense.is_some() { 0 } else { old };
         let mut encoder = Encoder::new(u32::from(geometry.ashift), u64::from(SPACE_MAP_BLKSZ), start, v2);
-        let base = ms << geometry.ms_shift;
+        let base = geometry.range(ms).start;
         let (allocs, frees) = match &changes.condense {
             Some(all) => (all, &Vec::new()),
             None => (&changes.allocs, &changes.frees),
@@ -250,9 +254,11 @@ impl Pool {
         }
         let tops = self.tree.tops.borrow().clone();
         for top in &tops {
-            for leaf in top.leaves() {
-                write_uberblock(&leaf, top.ashift, &ub).await?;
+            let mut results = Vec::new();
+            for leaf in top.open_leaves() {
+                results.push(write_uberblock(&leaf, top.ashift, &ub).await);
             }
+            enough(top, results)?;
         }
         self.tree.flush_all().await?;
         if let Some(config) = &config {
@@ -260,19 +266,32 @@ impl Pool {
             self.tree.flush_all().await?;
         }
         *self.uberblock.borrow_mut() = ub;
+        self.tree.committed.set(txg);
         Ok(())
     }
 
     async fn write_labels(&self, pair: LabelPair, config: &MosConfig) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for (index, top) in tops.iter().enumerate() {
-            for leaf in top.leaves() {
+            let mut results = Vec::new();
+            for leaf in top.open_leaves() {
                 let label = config.label_for(index, leaf.guid).ok_or_else(|| {
                     Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
                 })?;
-                write_config(&leaf, pair, &label.to_nvlist()).await?;
+                results.push(write_config(&leaf, pair, &label.to_nvlist()).await);
             }
+            enough(top, results)?;
         }
         Ok(())
+    }
+}
+
+/// Labels of a top-level vdev are written if those of one of its devices are (format page 01 section 7); a log does not count.
+fn enough(top: &Top, results: Vec<Result<()>>) -> Result<()> {
+    let good = top.is_log || results.is_empty() || results.iter().any(Result::is_ok);
+    let mut errors = results.into_iter().filter_map(Result::err);
+    match errors.find(|e| !good || e.kind() == ErrorKind::Interrupted) {
+        Some(e) => Err(e),
+        None => Ok(()),
     }
 }

@@ -364,7 +364,7 @@ async fn make(rt: &Rt, image: &str) -> Result<()> {
     let off = PropValue::Num(2);
     let spec = PoolSpec {
         name: POOL.into(),
-        devices: vec![DevSpec { dev: device(rt, image)?, is_disk: false }],
+        devices: vec![DevSpec { dev: device(rt, image)?, is_disk: false }].into(),
         ashift: None,
         features: ondisk::feature::default_features(),
         comment: None,

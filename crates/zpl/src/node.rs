@@ -162,7 +162,7 @@ impl Zfs {
     pub(crate) fn to_attr(&self, n: &Node, a: &ZnodeAttrs) -> Result<Attr> {
         let kind = kind_of(n.obj(), a.mode)?;
         // A dnode counts too, as `stat` of OpenZFS has it.
-        let blocks = n.dn.used().div_ceil(512) + u64::from(n.dn.dnode_size() / 512);
+        let blocks = ((n.dn.used() + 256) >> 9) + u64::from(n.dn.dnode_size() / 512);
         Ok(Attr {
             obj: n.obj(),
             generation: a.generation,

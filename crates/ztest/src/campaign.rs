@@ -6,6 +6,7 @@ use std::rc::Rc;
 use base::Nanos;
 
 use crate::judge::{self, Level, Verdict};
+use crate::lab::{SHAPES, Shape};
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault};
 
@@ -31,8 +32,19 @@ impl Effort {
 
 /// Runs a seed; its disks at the end, exported.
 pub fn run_seed(seed: u64, profile: Profile, effort: Effort) -> Result<Vec<sim::DiskImage>, Fault> {
-    let name = format!("seed {seed} ({profile:?})");
-    let mut runner = Runner::new(seed, profile).map_err(|e| format!("{name}: {e}"))?;
+    run_shape(seed, profile, effort, &SHAPES[0])
+}
+
+/// Runs a seed on a pool of that shape; its disks at the end, exported.
+pub fn run_shape(
+    seed: u64,
+    profile: Profile,
+    effort: Effort,
+    shape: &'static Shape,
+) -> Result<Vec<sim::DiskImage>, Fault> {
+    let name = format!("seed {seed} ({profile:?}, {})", shape.name);
+    let runner = Runner::new(seed, profile).map_err(|e| format!("{name}: {e}"))?;
+    let mut runner = runner.shaped(seed, shape);
     let result = catch_unwind(AssertUnwindSafe(|| live(&mut runner, seed, profile, effort)));
     let why = match result {
         Ok(Ok(())) => return Ok(runner.lab.images()),
@@ -88,6 +100,40 @@ fn live(runner: &mut Runner, seed: u64, profile: Profile, effort: Effort) -> Che
     })
 }
 
+/// Runs a seed on a pool of that shape while disks are away, come back stale, and rot: `lost` of each go at a time. Whatever the model says must be there.
+pub fn run_losses(seed: u64, shape: &'static Shape, lost: &[usize], ops: u64) -> Check {
+    let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
+    for life in 0..4u64 {
+        if life == 1 {
+            *runner.lab.away.borrow_mut() = lost.to_vec();
+        }
+        if life == 3 {
+            // Everything but labels, on the disks that were away: what they missed was never brought to them, so no others may go.
+            for i in lost {
+                let disk = &runner.lab.disks[*i];
+                let noise: Vec<u8> = (0..1u64 << 20).map(|n| (n.wrapping_mul(seed | 1) >> 7) as u8 ^ 0x5a).collect();
+                (4..56).for_each(|mib| disk.poke(mib << 20, &noise));
+            }
+        }
+        let run = drive(&mut runner, async |r: &mut Runner| {
+            if life == 0 {
+                r.create().await?;
+            } else {
+                r.import().await?;
+                r.compare().await.map_err(|e| format!("after import: {e}"))?;
+            }
+            for _ in 0..ops {
+                r.step().await?;
+            }
+            r.compare().await?;
+            r.export().await
+        });
+        run.map_err(|e| format!("{}, life {life} without {lost:?}: {e}", shape.name))?;
+        runner.lab = Rc::new(runner.lab.reborn(seed.wrapping_mul(1000).wrapping_add(life + 1)));
+    }
+    Ok(())
+}
+
 /// The longest that a part of a seed may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
@@ -109,9 +155,9 @@ pub struct Tally {
 }
 
 /// Runs and judges a seed.
-pub fn judge_seed(seed: u64, profile: Profile, level: Level, tally: &mut Tally) {
+pub fn judge_seed(seed: u64, profile: Profile, shape: &'static Shape, level: Level, tally: &mut Tally) {
     tally.seeds += 1;
-    match run_seed(seed, profile, Effort::of(profile)) {
+    match run_shape(seed, profile, Effort::of(profile), shape) {
         Err(e) => {
             tally.bad += 1;
             println!("BAD {e}");

@@ -1,22 +1,65 @@
 //! Worlds, disks and pools for a seed.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use base::{Nanos, Result};
 use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
 use sim::{DiskConfig, DiskImage, Model, Rng, Sim, SimConfig, SimDisk};
-use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
+use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, ImportOpts, Pool, PoolSpec};
 use zpl::{FsCreateProps, InitOwner, init_fs};
 
 /// The name of every pool here.
 pub const POOL: &str = "lab";
 
+/// How devices stand together.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// What it is called.
+    pub name: &'static str,
+    /// Top-level vdevs: kind, purpose, devices. None: all devices are striped.
+    pub groups: &'static [(GroupKind, Bias, usize)],
+    /// Hot spares.
+    pub spares: usize,
+    /// Cache devices.
+    pub caches: usize,
+}
+
+const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
+    Shape { name, groups, spares: 0, caches: 0 }
+}
+
+/// Every shape that pools are made in.
+pub const SHAPES: &[Shape] = &[
+    shape("stripe", &[]),
+    shape("mirror", &[(GroupKind::Mirror, Bias::Normal, 2)]),
+    shape("mirrors", &[(GroupKind::Mirror, Bias::Normal, 2), (GroupKind::Mirror, Bias::Normal, 3)]),
+    shape("raidz1", &[(GroupKind::Raidz(1), Bias::Normal, 3)]),
+    shape("raidz2", &[(GroupKind::Raidz(2), Bias::Normal, 5)]),
+    shape("raidz3", &[(GroupKind::Raidz(3), Bias::Normal, 5)]),
+    shape("raidz-two", &[(GroupKind::Raidz(1), Bias::Normal, 4), (GroupKind::Raidz(2), Bias::Normal, 4)]),
+    shape("draid", &[(GroupKind::Draid { parity: 1, data: Some(2), spares: 1 }, Bias::Normal, 5)]),
+    shape("draid2", &[(GroupKind::Draid { parity: 2, data: Some(4), spares: 1 }, Bias::Normal, 9)]),
+    shape("log", &[(GroupKind::Single, Bias::Normal, 1), (GroupKind::Mirror, Bias::Log, 2)]),
+    shape(
+        "special",
+        &[
+            (GroupKind::Raidz(1), Bias::Normal, 3),
+            (GroupKind::Mirror, Bias::Special, 2),
+            (GroupKind::Single, Bias::Dedup, 1),
+        ],
+    ),
+    Shape { name: "beside", groups: &[(GroupKind::Mirror, Bias::Normal, 2)], spares: 1, caches: 1 },
+];
+
 /// What the devices and limits of a pool are like.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Bytes of each top-level device.
+    /// Bytes of each device.
     pub devices: Vec<u64>,
+    /// How they stand together.
+    pub shape: &'static Shape,
     /// log2 of the allocation unit.
     pub ashift: u8,
     /// Features to enable.
@@ -47,12 +90,26 @@ impl Layout {
         }
         Layout {
             devices,
+            shape: &SHAPES[0],
             ashift: if rng.percent(50) { 9 } else { 12 },
             features,
             dirty_max: [2 << 20, 8 << 20, 64 << 20][rng.below(3) as usize],
             arc_max: [1 << 20, 16 << 20, 256 << 20][rng.below(3) as usize],
             txg_timeout: Nanos::from_secs(5),
         }
+    }
+    /// The same with devices that stand together in that shape.
+    pub fn shaped(mut self, shape: &'static Shape, rng: &mut Rng) -> Layout {
+        if shape.groups.is_empty() {
+            return self;
+        }
+        let count = shape.groups.iter().map(|g| g.2).sum::<usize>() + shape.spares + shape.caches;
+        // A draid keeps some rows of its devices back.
+        let draid = shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }));
+        let least: u64 = if draid { 100 << 20 } else { 64 << 20 };
+        self.devices = (0..count).map(|_| (least + rng.below(1 << 24)) & !4095).collect();
+        self.shape = shape;
+        self
     }
     /// The limits as the engine takes them.
     pub fn opts(&self) -> EngineOpts {
@@ -71,6 +128,8 @@ pub struct Lab {
     pub sim: Sim,
     /// Its disks.
     pub disks: Vec<SimDisk>,
+    /// Disks that imports do not find.
+    pub away: RefCell<Vec<usize>>,
 }
 
 fn world(seed: u64) -> Sim {
@@ -98,7 +157,7 @@ impl Lab {
                 SimDisk::with(&sim.handle(), config)
             })
             .collect();
-        Lab { sim, disks }
+        Lab { sim, disks, away: RefCell::default() }
     }
     /// The same disks in a new world.
     pub fn reborn(&self, seed: u64) -> Lab {
@@ -110,9 +169,19 @@ impl Lab {
     }
     /// Makes a pool on the disks.
     pub async fn create(&self, layout: &Layout, fs_props: Vec<(String, PropValue)>) -> Result<Rc<Pool>> {
+        let mut devices = self.disks.iter().map(|d| DevSpec { dev: d.dev(), is_disk: false });
+        let mut take = |n: usize| devices.by_ref().take(n).collect::<Vec<DevSpec>>();
+        let devices = match layout.shape.groups {
+            [] => take(usize::MAX).into(),
+            groups => spa::Layout {
+                groups: groups.iter().map(|&(kind, bias, n)| Group { kind, bias, devices: take(n) }).collect(),
+                spares: take(layout.shape.spares),
+                caches: take(layout.shape.caches),
+            },
+        };
         let spec = PoolSpec {
             name: POOL.into(),
-            devices: self.disks.iter().map(|d| DevSpec { dev: d.dev(), is_disk: false }).collect(),
+            devices,
             ashift: Some(layout.ashift),
             features: layout.features.clone(),
             comment: None,
@@ -123,7 +192,9 @@ impl Lab {
     }
     /// Imports the pool that is on the disks.
     pub async fn import(&self, readonly: bool, opts: EngineOpts) -> Result<Rc<Pool>> {
-        let devices = self.disks.iter().map(SimDisk::dev).collect();
+        let away = self.away.borrow().clone();
+        let there = (0..).zip(&self.disks).filter(|(i, _)| !away.contains(i));
+        let devices = there.map(|(_, d)| d.dev()).collect();
         let mut found = spa::scan(devices).await;
         if found.is_empty() {
             return Err(base::Error::not_found("no pool is on the disks"));

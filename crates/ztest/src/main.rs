@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_seed};
 use ztest::judge::{Level, Verdict};
+use ztest::lab::SHAPES;
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::workload::Profile;
 
@@ -20,6 +21,7 @@ ztest --mutate N|FROM..TO                           damaged images
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 options: --jobs N                                   threads (default 2)
+         --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
 fn range(text: &str) -> Option<(u64, u64)> {
@@ -71,7 +73,12 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
         if done.contains(&seed) {
             tally.seeds = 1;
         } else {
-            judge_seed(seed, Profile::of(seed), level, &mut tally);
+            let shape = match args.value("--layout") {
+                Some("all") => &SHAPES[seed as usize % SHAPES.len()],
+                Some(name) => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[0]),
+                None => &SHAPES[0],
+            };
+            judge_seed(seed, Profile::of(seed), shape, level, &mut tally);
             if tally.bad + tally.missing == 0
                 && let Some(path) = state
             {

@@ -16,7 +16,7 @@ use spa::Pool;
 use zpl::{Attr, Cred, Fallocate, FileKind, MountOpts, RenameFlags, SetAttr, SetTime, SetXattr, Zfs};
 
 use crate::Check;
-use crate::lab::{Lab, Layout, POOL, new_fs};
+use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
 use crate::model::{Body, Content, DsModel, FsModel, Inode, PoolModel, check_name};
 use crate::tree;
 
@@ -235,6 +235,14 @@ impl Runner {
             write_max,
             print: std::env::var_os("ZTEST_TRACE").is_some(),
         })
+    }
+
+    /// The same with devices that stand together in that shape.
+    pub fn shaped(mut self, seed: u64, shape: &'static Shape) -> Runner {
+        let mut rng = Rng::stream(seed, 78);
+        self.layout = self.layout.shaped(shape, &mut rng);
+        self.lab = Rc::new(Lab::new(seed, &self.layout));
+        self
     }
 
     fn note(&mut self, what: String) {

@@ -19,11 +19,9 @@ enum Expect {
     Gives(&'static str, &'static [(&'static str, &'static str)]),
     /// It is refused with a sentence that has the word.
     Refused(&'static str),
-    /// No pool is found; each disk says why with a sentence that has the word.
-    NoPool(&'static str),
 }
 
-use Expect::{Gives, NoPool, Refused};
+use Expect::{Gives, Refused};
 
 const MANIFEST: &str = "manifest.jsonl";
 
@@ -31,22 +29,14 @@ fn check(pool: &str, expect: Expect) {
     let Some(reference) = Reference::load(pool) else { return };
     run(|rt| async move {
         let pools = import_all(&rt, reference.devices(&rt, false)).await;
-        if let NoPool(word) = expect {
-            assert!(pools.is_empty(), "{pool}: a pool was found");
-            for dev in reference.devices(&rt, false) {
-                let sentence = spa::explain(&*dev).await.map_or(String::new(), |e| e.to_string());
-                assert!(sentence.contains(word) && sentence.contains(&dev.info().path), "{pool}: {sentence}");
-            }
-            return;
-        }
         assert!(!pools.is_empty(), "{pool}: no pool found");
         let mut all = Manifest::default();
         for (name, imported) in pools {
             match (imported, &expect) {
                 (Ok(pool), Gives(..)) => {
                     assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
-                    // Deduplication makes a pool larger than it is, which is not counted yet.
-                    if reference.name != "features" {
+                    // Deduplication makes a pool larger than it is, which is not counted yet; what a checkpoint holds had changed when the kernel was asked.
+                    if !["features", "special", "encrypted", "checkpoint"].contains(&reference.name.as_str()) {
                         space(&reference, &pool);
                     }
                     let mut one = manifest(&pool).await;
@@ -58,7 +48,7 @@ fn check(pool: &str, expect: Expect) {
                     assert!(sentence.contains(word) && sentence.contains(&name), "{name}: {sentence}");
                     assert!(!sentence.contains('\n') && sentence.len() < 300, "{name}: {sentence}");
                 }
-                (Ok(_), Refused(word) | NoPool(word)) => {
+                (Ok(_), Refused(word)) => {
                     panic!("{name} was imported; it was to be refused for its {word}")
                 }
                 (Err(e), _) => panic!("{name}: {e}"),
@@ -146,23 +136,23 @@ pools! {
         ("str/redacted", "redacted"),
     ]);
     legacy28 "legacy28" Refused("version 28");
-    mirror_log "mirror-log" Refused("'mirror'");
-    mirror_stale "mirror-stale" Refused("'mirror'");
-    raidz1 "raidz1" Refused("'raidz'");
-    raidz2 "raidz2" Refused("'raidz'");
-    raidz3 "raidz3" Refused("'raidz'");
-    raidz_two "raidz-two" Refused("'raidz'");
-    raidz2_missing "raidz2-missing" Refused("'raidz'");
-    draid "draid" Refused("'draid'");
-    stripe "stripe" Refused("'mirror'");
-    special "special" Refused("'raidz'");
-    ashift13 "ashift13" Refused("'mirror'");
-    spare "spare" Refused("'mirror'");
-    removed "removed" Refused("'indirect'");
-    checkpoint "checkpoint" Refused("'mirror'");
-    encrypted "encrypted" Refused("'mirror'");
-    zil_slog "zil-slog" Refused("'mirror'");
-    gpt "gpt" NoPool("partition table (GPT)");
+    mirror_log "mirror-log" Gives(MANIFEST, &[]);
+    mirror_stale "mirror-stale" Gives(MANIFEST, &[]);
+    raidz1 "raidz1" Gives(MANIFEST, &[]);
+    raidz2 "raidz2" Gives(MANIFEST, &[]);
+    raidz3 "raidz3" Gives(MANIFEST, &[]);
+    raidz_two "raidz-two" Gives(MANIFEST, &[]);
+    raidz2_missing "raidz2-missing" Gives(MANIFEST, &[]);
+    draid "draid" Gives(MANIFEST, &[]);
+    stripe "stripe" Gives(MANIFEST, &[]);
+    special "special" Gives(MANIFEST, &[]);
+    ashift13 "ashift13" Gives(MANIFEST, &[]);
+    spare "spare" Gives(MANIFEST, &[]);
+    removed "removed" Gives(MANIFEST, &[]);
+    checkpoint "checkpoint" Gives(MANIFEST, &[]);
+    encrypted "encrypted" Gives(MANIFEST, &[("e/aes", "encrypted")]);
+    zil_slog "zil-slog" Gives("before.jsonl", &[]);
+    gpt "gpt" Gives(MANIFEST, &[]);
 }
 
 /// Nothing of the collection is left out.

@@ -54,7 +54,7 @@ impl World {
         let dev = Rc::new(MemDev::new(&rt, setup.size));
         let spec = PoolSpec {
             name: "tank".into(),
-            devices: vec![DevSpec { dev: dev.clone() as Rc<dyn BlockDev>, is_disk: false }],
+            devices: vec![DevSpec { dev: dev.clone() as Rc<dyn BlockDev>, is_disk: false }].into(),
             ashift: Some(12),
             features: default_features(),
             comment: None,

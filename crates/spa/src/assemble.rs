@@ -1,0 +1,204 @@
+//! From a configuration and the devices at hand to the tree of vdevs.
+//!
+//! A device belongs to a leaf if its label says the leaf's guid; of several that say so the one with the newest label does (the others are copies or have been away).
+//! A leaf without a device becomes an absent one, and whatever redundancy there is carries it. Whether the result is enough to import is asked afterwards.
+
+use std::rc::Rc;
+
+use base::{Error, Guid, Result, ResultExt, VdevId};
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use rt::Rt;
+use vdev::geometry::Draid;
+use vdev::{
+    Absent, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind,
+    VdevTree, leaf_asize,
+};
+
+use crate::import::FoundDevice;
+use crate::pool::{EngineOpts, Pool};
+
+/// Most children of a vdev with parity (format page 09: weights of columns repeat beyond).
+const CHILDREN_MAX: usize = 255;
+
+/// What trees are made from.
+pub(crate) struct Assembly<'a> {
+    pub rt: &'a Rt,
+    pub devices: &'a [FoundDevice],
+    pub gauge: &'a DirtyGauge,
+    pub opts: &'a EngineOpts,
+}
+
+impl Assembly<'_> {
+    /// The tree that `tops` describe, each at the place of its id.
+    pub(crate) fn tree(&self, root: Guid, tops: &[VdevConfig]) -> Result<Rc<VdevTree>> {
+        let mut built = Vec::with_capacity(tops.len());
+        for config in tops {
+            let ashift = config.ashift.unwrap_or(9).clamp(9, 16) as u8;
+            built.push(Top::new(TopSpec {
+                id: VdevId(config.id as u32),
+                ashift,
+                asize: config.asize.unwrap_or(0),
+                ms_shift: config.metaslab_shift.unwrap_or(0).min(40) as u8,
+                ms_array: config.metaslab_array.unwrap_or_default(),
+                is_log: config.is_log == Some(1),
+                kind: self.top(config, ashift).at(|| format!("top-level vdev {}", config.id))?,
+                config: config.clone(),
+            }));
+        }
+        Ok(VdevTree::new(root, built))
+    }
+
+    fn top(&self, config: &VdevConfig, ashift: u8) -> Result<VdevKind> {
+        let asize = config.asize.unwrap_or(0);
+        match config.kind {
+            ConfigKind::Hole => Ok(VdevKind::Hole),
+            ConfigKind::Missing => Ok(VdevKind::Missing),
+            ConfigKind::Indirect => Ok(VdevKind::Indirect(Rc::default())),
+            ConfigKind::Raidz => {
+                config.validate()?;
+                self.check_count(config)?;
+                let share = asize / config.children.len() as u64;
+                Ok(VdevKind::Raidz(Rc::new(Raidz {
+                    guid: config.guid,
+                    parity: config.nparity.unwrap_or(1),
+                    children: self.children(config, share)?,
+                    errors: Default::default(),
+                })))
+            }
+            ConfigKind::Draid => {
+                config.validate()?;
+                self.check_count(config)?;
+                let layout = Draid::from_config(config, ashift)?;
+                Ok(VdevKind::Draid(Rc::new(DraidNode {
+                    guid: config.guid,
+                    layout,
+                    children: self.children(config, 0)?,
+                    errors: Default::default(),
+                })))
+            }
+            _ => self.node(config, asize),
+        }
+    }
+
+    fn check_count(&self, config: &VdevConfig) -> Result<()> {
+        if config.children.len() > CHILDREN_MAX {
+            return Err(Error::corrupt(format!("a {} of {} devices", config.kind, config.children.len())));
+        }
+        Ok(())
+    }
+
+    fn children(&self, config: &VdevConfig, share: u64) -> Result<Vec<VdevKind>> {
+        config.children.iter().map(|c| self.node(c, share)).collect()
+    }
+
+    /// A leaf, or what acts as a mirror, of at least `asize` bytes.
+    fn node(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
+        let role = match config.kind {
+            ConfigKind::File | ConfigKind::Disk => return self.leaf(config, asize),
+            ConfigKind::Dspare => {
+                return Ok(VdevKind::Dspare(Rc::new(Dspare {
+                    guid: config.guid,
+                    path: config.path.clone().unwrap_or_else(|| "dspare".into()),
+                    spare: config.dspare_id.unwrap_or(u64::MAX),
+                    condition: Rc::default(),
+                })));
+            }
+            ConfigKind::Mirror => MirrorRole::Mirror,
+            ConfigKind::Replacing => MirrorRole::Replacing,
+            ConfigKind::Spare => MirrorRole::Spare,
+            ref other => {
+                return Err(Error::unsupported(format!(
+                    "the pool has a vdev of type '{}' where weir does not read one",
+                    other.name()
+                )));
+            }
+        };
+        if config.children.is_empty() {
+            return Err(Error::corrupt(format!("{} vdev {} has no children", config.kind, config.guid)));
+        }
+        let children = self.children(config, asize)?;
+        Ok(VdevKind::Mirror(Rc::new(Mirror { guid: config.guid, role, children, errors: Default::default() })))
+    }
+
+    fn leaf(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
+        // Whoever imports looks at the devices anew: only what the administrator wanted stays.
+        let health = if config.offline { Health::Offline } else { Health::Online };
+        let condition = Rc::new(Condition::new(health));
+        let own = self.devices.iter().filter(|d| d.config.guid == config.guid);
+        let Some(found) = own.max_by_key(|d| d.config.txg) else {
+            let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
+            if health == Health::Online {
+                condition.set_health(Health::Unavail);
+            }
+            return Ok(VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition })));
+        };
+        let info = found.dev.info();
+        if leaf_asize(info.size_bytes) < asize {
+            return Err(Error::corrupt(format!("device '{}' is smaller than its label says", info.path)));
+        }
+        Ok(VdevKind::Leaf(Leaf::with_condition(
+            self.rt,
+            config.guid,
+            info.path.clone(),
+            found.dev.clone(),
+            self.gauge.clone(),
+            self.opts.queue.clone(),
+            condition,
+        )))
+    }
+}
+
+/// Paths of the devices below a vdev that are not there or not in use.
+pub(crate) fn lost(kind: &VdevKind) -> Vec<String> {
+    match kind {
+        VdevKind::Absent(a) => vec![a.path.clone()],
+        VdevKind::Leaf(l) if !l.condition.health().is_open() => vec![l.path.clone()],
+        _ => kind.children().iter().flat_map(lost).collect(),
+    }
+}
+
+/// Refuses a tree of which a top-level vdev cannot be read. Logs are only needed to write.
+pub(crate) fn check_complete(tree: &VdevTree, readonly: bool) -> Result<()> {
+    for top in tree.tops.borrow().iter() {
+        let kind = top.kind();
+        if kind.health().is_open() || top.is_log && readonly {
+            continue;
+        }
+        let paths = lost(&kind);
+        let text = match &paths[..] {
+            [] => {
+                format!("the devices of top-level vdev {} are missing: name the folder that has them with -d", top.id)
+            }
+            [one] => format!("device '{one}' of the pool is missing: name the folder that has it with -d"),
+            [first, ..] => format!(
+                "{} devices of top-level vdev {} are missing, more than it can do without ('{first}' and others): name the folder that has them with -d",
+                paths.len(),
+                top.id
+            ),
+        };
+        return Err(Error::not_found(text));
+    }
+    Ok(())
+}
+
+impl Pool {
+    /// Notes in the configuration which leaves were not found, and where the others were, as every import does.
+    pub(crate) fn note_presence(&self) {
+        for top in self.tree.tops.borrow().iter() {
+            let kind = top.kind();
+            top.update_config(|config| {
+                for (guid, _) in kind.conditions() {
+                    let Some(leaf) = config.find_mut(guid) else { continue };
+                    match kind.find(guid) {
+                        Some(VdevKind::Absent(_)) => leaf.not_present = true,
+                        Some(VdevKind::Leaf(l)) => {
+                            leaf.not_present = false;
+                            leaf.path = Some(l.path.clone());
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Devices beside the tree: hot spares and caches (format page 01 section 5). They are listed in objects of their own and have labels that say only what they are.
+
+use std::rc::Rc;
+
+use base::{Error, ObjectId, Result, ResultExt};
+use dmu::{Dnode, Objset, Tx, zap};
+use ondisk::label::{DeviceLabel, VERSION_FEATURES};
+use ondisk::nvlist::{NvList, NvValue};
+use ondisk::vdev_config::{ConfigForm, VdevConfig};
+use rt::Rt;
+use vdev::Top;
+use vdev::labels::init_labels;
+
+use crate::config::{create_packed, read_packed, write_packed};
+use crate::layout::{Layout, aux_config, dspare_configs};
+
+/// Entries of the MOS directory that name the lists, and the key in each.
+const SPARES: &str = "spares";
+const CACHES: &str = "l2cache";
+/// Most devices of a list that are read.
+const LIST_MAX: usize = 4096;
+
+/// The spares and caches of a pool.
+#[derive(Clone, Default, Debug)]
+pub struct AuxDevices {
+    /// Hot spares, distributed ones included.
+    pub spares: Vec<VdevConfig>,
+    /// Cache devices.
+    pub caches: Vec<VdevConfig>,
+}
+
+impl AuxDevices {
+    pub(crate) fn of_new(rt: &Rt, layout: &Layout, tops: &[Rc<Top>]) -> AuxDevices {
+        let mut spares: Vec<VdevConfig> = layout.spares.iter().map(|d| aux_config(rt, d, true)).collect();
+        spares.extend(dspare_configs(rt, tops));
+        AuxDevices { spares, caches: layout.caches.iter().map(|d| aux_config(rt, d, false)).collect() }
+    }
+
+    /// Labels the devices of a new pool. They stand in the order of the layout.
+    pub(crate) async fn write_labels(&self, layout: &Layout) -> Result<()> {
+        for (config, d) in self.spares.iter().zip(&layout.spares) {
+            let label = DeviceLabel::Spare { version: VERSION_FEATURES, guid: config.guid };
+            init_labels(&*d.dev, &label.to_nvlist()).await?;
+        }
+        for (config, d) in self.caches.iter().zip(&layout.caches) {
+            let label = DeviceLabel::Cache { version: VERSION_FEATURES, guid: config.guid };
+            init_labels(&*d.dev, &label.to_nvlist()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the lists of a new pool.
+    pub(crate) async fn create_objects(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
+        for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
+            if list.is_empty() {
+                continue;
+            }
+            let object = create_packed(mos, tx).await?;
+            zap::add_u64(directory, name.as_bytes(), object.0, tx).await?;
+            let devices = list.iter().map(|c| c.to_nvlist(ConfigForm::Aux)).collect();
+            write_packed(mos, object, &NvList::new().with(name, NvValue::ListArray(devices)), tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the lists. What is wrong with one is told; the pool does without.
+    pub(crate) async fn load(mos: &Objset, directory: &Dnode) -> (AuxDevices, Vec<Error>) {
+        let mut errors = Vec::new();
+        let mut lists = Vec::new();
+        for name in [SPARES, CACHES] {
+            let list = read_list(mos, directory, name).await.at(|| format!("list of {name} devices"));
+            lists.push(list.unwrap_or_else(|e| {
+                errors.push(e);
+                Vec::new()
+            }));
+        }
+        let caches = lists.pop().unwrap_or_default();
+        (AuxDevices { spares: lists.pop().unwrap_or_default(), caches }, errors)
+    }
+}
+
+async fn read_list(mos: &Objset, directory: &Dnode, name: &str) -> Result<Vec<VdevConfig>> {
+    let Some(object) = zap::lookup_u64(directory, name.as_bytes()).await?.filter(|o| *o != 0) else {
+        return Ok(Vec::new());
+    };
+    let list = read_packed(mos, ObjectId(object)).await?;
+    if !list.contains(name) {
+        return Ok(Vec::new());
+    }
+    let devices = list.require_lists(name)?;
+    if devices.len() > LIST_MAX {
+        return Err(Error::corrupt(format!("it has {} entries", devices.len())));
+    }
+    devices.iter().map(VdevConfig::from_nvlist).collect()
+}

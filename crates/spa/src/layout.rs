@@ -1,0 +1,301 @@
+//! The devices of a pool to be: which of them stand together, and what for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL, VdevId};
+use bdev::BlockDev;
+use ondisk::feature::FeatureId;
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind, metaslab_shift_for};
+use rt::Rt;
+use vdev::geometry::Draid;
+use vdev::{DirtyGauge, DraidNode, Leaf, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind, leaf_asize};
+
+use crate::pool::EngineOpts;
+
+/// Smallest device of a pool, in bytes (`SPA_MINDEVSIZE`, format page 01).
+pub const DEVICE_SIZE_MIN: u64 = 64 << 20;
+
+/// A device of a pool to be.
+#[derive(Clone)]
+pub struct DevSpec {
+    /// The device.
+    pub dev: Rc<dyn BlockDev>,
+    /// A disk, or a file if not.
+    pub is_disk: bool,
+}
+
+/// How the devices of a group stand together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GroupKind {
+    /// One device by itself.
+    Single,
+    /// Each holds everything.
+    Mirror,
+    /// RAID-Z with that many parity columns, 1 to 3.
+    Raidz(u8),
+    /// dRAID.
+    Draid {
+        /// Parity columns, 1 to 3.
+        parity: u8,
+        /// Data columns of a group; by default up to 8.
+        data: Option<u8>,
+        /// Distributed spares.
+        spares: u8,
+    },
+}
+
+/// What a group is for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Bias {
+    /// Everything.
+    #[default]
+    Normal,
+    /// The intent log.
+    Log,
+    /// Metadata and small blocks.
+    Special,
+    /// Dedup tables.
+    Dedup,
+}
+
+impl Bias {
+    /// The word in the vdev's ZAP; none for normal ones (format page 06 section 1).
+    pub(crate) fn word(self) -> Option<&'static str> {
+        match self {
+            Bias::Normal => None,
+            Bias::Log => Some("log"),
+            Bias::Special => Some("special"),
+            Bias::Dedup => Some("dedup"),
+        }
+    }
+}
+
+/// A top-level vdev to be.
+#[derive(Clone)]
+pub struct Group {
+    /// How its devices stand together.
+    pub kind: GroupKind,
+    /// What it is for.
+    pub bias: Bias,
+    /// Its devices.
+    pub devices: Vec<DevSpec>,
+}
+
+/// All devices of a pool to be.
+#[derive(Clone, Default)]
+pub struct Layout {
+    /// The top-level vdevs, in order.
+    pub groups: Vec<Group>,
+    /// Hot spares.
+    pub spares: Vec<DevSpec>,
+    /// Cache devices.
+    pub caches: Vec<DevSpec>,
+}
+
+/// Devices that are striped, each by itself.
+impl From<Vec<DevSpec>> for Layout {
+    fn from(devices: Vec<DevSpec>) -> Layout {
+        let single = |d| Group { kind: GroupKind::Single, bias: Bias::Normal, devices: vec![d] };
+        Layout { groups: devices.into_iter().map(single).collect(), ..Layout::default() }
+    }
+}
+
+impl Layout {
+    /// Every device.
+    pub fn devices(&self) -> impl Iterator<Item = &DevSpec> {
+        self.groups.iter().flat_map(|g| &g.devices).chain(&self.spares).chain(&self.caches)
+    }
+
+    /// Features that it needs.
+    pub(crate) fn features(&self) -> Vec<FeatureId> {
+        let mut out = Vec::new();
+        if self.groups.iter().any(|g| matches!(g.bias, Bias::Special | Bias::Dedup)) {
+            out.push(FeatureId::AllocationClasses);
+        }
+        if self.groups.iter().any(|g| matches!(g.kind, GroupKind::Draid { .. })) {
+            out.push(FeatureId::Draid);
+        }
+        out
+    }
+
+    /// How many of its vdevs count for a feature.
+    pub(crate) fn feature_count(&self, id: FeatureId) -> i64 {
+        let counts = |g: &&Group| match id {
+            FeatureId::AllocationClasses => matches!(g.bias, Bias::Special | Bias::Dedup),
+            _ => matches!(g.kind, GroupKind::Draid { .. }),
+        };
+        self.groups.iter().filter(counts).count() as i64
+    }
+
+    /// Refuses what cannot be a pool.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.groups.iter().any(|g| g.bias == Bias::Normal) {
+            return Err(Error::invalid("a pool needs at least one device"));
+        }
+        for g in &self.groups {
+            g.check()?;
+        }
+        for d in self.devices() {
+            let info = d.dev.info();
+            if info.size_bytes < DEVICE_SIZE_MIN {
+                let why = format!("device '{}' is too small: a pool needs at least 64M on each device", info.path);
+                return Err(Error::new(ErrorKind::Range, why));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Group {
+    fn check(&self) -> Result<()> {
+        let n = self.devices.len();
+        let (min, max, what) = match self.kind {
+            GroupKind::Single => (1, 1, "a device by itself"),
+            GroupKind::Mirror => (2, 255, "a mirror"),
+            GroupKind::Raidz(p @ 1..=3) => (usize::from(p) + 1, 255, "a raidz"),
+            GroupKind::Raidz(p) => return Err(Error::invalid(format!("a raidz cannot have {p} parity columns"))),
+            GroupKind::Draid { .. } => (2, 255, "a draid"),
+        };
+        if n < min || n > max {
+            return Err(Error::invalid(format!("{what} needs {min} to {max} devices and has {n}")));
+        }
+        if self.bias == Bias::Log && matches!(self.kind, GroupKind::Raidz(_) | GroupKind::Draid { .. }) {
+            return Err(Error::invalid("a log can be devices and mirrors of devices, nothing with parity"));
+        }
+        if self.bias == Bias::Special && matches!(self.kind, GroupKind::Draid { .. }) {
+            return Err(Error::invalid("a draid cannot be a special vdev"));
+        }
+        Ok(())
+    }
+}
+
+/// The allocation unit that a device gets.
+pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
+    let info = dev.info();
+    let ashift = wanted.unwrap_or_else(|| info.physical_sector.max(4096).ilog2() as u8);
+    if !(9..=16).contains(&ashift) {
+        return Err(Error::invalid(format!("ashift {ashift} is out of range: it must be 9 to 16")));
+    }
+    if u64::from(info.logical_sector) > 1 << ashift {
+        let why = format!(
+            "device '{}' has sectors of {} bytes, larger than ashift={ashift} allows",
+            info.path, info.logical_sector
+        );
+        return Err(Error::invalid(why));
+    }
+    Ok(ashift)
+}
+
+/// A leaf's configuration without a place.
+pub(crate) fn leaf_config(rt: &Rt, spec: &DevSpec, id: u64) -> VdevConfig {
+    let kind = if spec.is_disk { ConfigKind::Disk } else { ConfigKind::File };
+    let mut config = VdevConfig::new(kind, id, rt.new_guid());
+    config.path = Some(spec.dev.info().path.clone());
+    config.whole_disk = spec.is_disk.then_some(0);
+    config
+}
+
+/// An entry of the lists of spares and caches.
+pub(crate) fn aux_config(rt: &Rt, spec: &DevSpec, is_spare: bool) -> VdevConfig {
+    let mut config = leaf_config(rt, spec, 0);
+    config.is_spare = is_spare;
+    config
+}
+
+/// The distributed spares of the dRAIDs among `tops`, as the list of spares has them (format page 09 section 10).
+pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
+    let mut out = Vec::new();
+    for top in tops {
+        let VdevKind::Draid(draid) = top.kind() else { continue };
+        for k in 0..draid.layout.spares {
+            let mut config = VdevConfig::new(ConfigKind::Dspare, 0, rt.new_guid());
+            config.path = Some(format!("draid{}-{}-{k}", draid.layout.parity, top.id));
+            config.dspare_top_guid = Some(draid.guid);
+            config.dspare_id = Some(k);
+            config.is_spare = true;
+            out.push(config);
+        }
+    }
+    out
+}
+
+/// The top-level vdev `id` that a group becomes.
+pub(crate) fn make_top(
+    rt: &Rt,
+    id: u32,
+    group: &Group,
+    wanted: Option<u8>,
+    gauge: &DirtyGauge,
+    opts: &EngineOpts,
+) -> Result<Rc<Top>> {
+    let mut ashift = 9;
+    for d in &group.devices {
+        ashift = ashift.max(ashift_for(&*d.dev, wanted)?);
+    }
+    let leaves: Vec<VdevConfig> = (0..).zip(&group.devices).map(|(i, d)| leaf_config(rt, d, i)).collect();
+    let nodes: Vec<VdevKind> = leaves
+        .iter()
+        .zip(&group.devices)
+        .map(|(c, d)| {
+            let path = d.dev.info().path.clone();
+            VdevKind::Leaf(Leaf::new(rt, c.guid, path, d.dev.clone(), gauge.clone(), opts.queue.clone()))
+        })
+        .collect();
+    let smallest = group.devices.iter().map(|d| leaf_asize(d.dev.info().size_bytes)).min().unwrap_or(0);
+    let guid = rt.new_guid();
+    let n = nodes.len() as u64;
+    let interior = |kind: ConfigKind| {
+        let mut config = VdevConfig::new(kind, u64::from(id), guid);
+        config.children = leaves.clone();
+        for leaf in &mut config.children {
+            leaf.create_txg = Some(TXG_INITIAL);
+        }
+        config
+    };
+    let (mut config, kind, asize) = match group.kind {
+        GroupKind::Single => {
+            let mut config = leaves[0].clone();
+            config.id = u64::from(id);
+            (config, nodes[0].clone(), smallest)
+        }
+        GroupKind::Mirror => {
+            let mirror = Mirror { guid, role: MirrorRole::Mirror, children: nodes, errors: Cell::default() };
+            (interior(ConfigKind::Mirror), VdevKind::Mirror(Rc::new(mirror)), smallest)
+        }
+        GroupKind::Raidz(parity) => {
+            let parity = u64::from(parity);
+            let mut config = interior(ConfigKind::Raidz);
+            config.nparity = Some(parity);
+            let raidz = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            (config, VdevKind::Raidz(Rc::new(raidz)), smallest * n)
+        }
+        GroupKind::Draid { parity, data, spares } => {
+            let (parity, spares) = (u64::from(parity), u64::from(spares));
+            let most = n.saturating_sub(parity + spares);
+            let data = data.map_or(most.min(8), u64::from);
+            let layout = Draid::new(parity, data, n, spares, ashift)?;
+            let mut config = interior(ConfigKind::Draid);
+            config.nparity = Some(parity);
+            config.draid_ndata = Some(data);
+            config.draid_nspares = Some(spares);
+            config.draid_ngroups = Some(layout.groups());
+            let asize = layout.asize_from_child(smallest);
+            // What OpenZFS asks of every vdev: a device of the least size without its labels.
+            if asize < leaf_asize(DEVICE_SIZE_MIN) {
+                return Err(Error::new(ErrorKind::Range, "the devices are too small for a draid"));
+            }
+            let draid = DraidNode { guid, layout, children: nodes, errors: Cell::default() };
+            (config, VdevKind::Draid(Rc::new(draid)), asize)
+        }
+    };
+    let ms_shift = metaslab_shift_for(asize) as u8;
+    let is_log = group.bias == Bias::Log;
+    config.ashift = Some(u64::from(ashift));
+    config.asize = Some(asize);
+    config.is_log = Some(u64::from(is_log));
+    config.metaslab_shift = Some(u64::from(ms_shift));
+    config.metaslab_array = Some(ObjectId(0));
+    config.create_txg = Some(TXG_INITIAL);
+    Ok(Top::new(TopSpec { id: VdevId(id), ashift, asize, ms_shift, ms_array: ObjectId(0), is_log, kind, config }))
+}

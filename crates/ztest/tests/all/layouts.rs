@@ -1,0 +1,57 @@
+//! Pools of every shape: random workloads, the judges on what they leave, and the same while disks are away or rotten.
+
+use ztest::campaign::{Effort, run_losses, run_shape};
+use ztest::judge::{self, Level, Verdict};
+use ztest::lab::SHAPES;
+use ztest::workload::Profile;
+
+fn run(name: &str) {
+    let at = SHAPES.iter().position(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
+    let seed = 2000 + at as u64;
+    let images =
+        run_shape(seed, Profile::Small, Effort { ops: 60, lives: 2 }, &SHAPES[at]).unwrap_or_else(|e| panic!("{e}"));
+    match judge::judge(&images, Level::Zdb, &format!("shape-{name}")) {
+        Verdict::Good => {}
+        Verdict::Missing(what) => eprintln!("NOT JUDGED: {name}: {what} is missing"),
+        Verdict::Bad(why) => panic!("{name}: {why}"),
+    }
+}
+
+macro_rules! shapes {
+    ($($test:ident $name:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            run($name);
+        })*
+    };
+}
+
+shapes! {
+    mirror "mirror";
+    mirrors "mirrors";
+    raidz1 "raidz1";
+    raidz2 "raidz2";
+    raidz3 "raidz3";
+    raidz_two "raidz-two";
+    draid "draid";
+    draid2 "draid2";
+    log "log";
+    special "special";
+    beside "beside";
+}
+
+/// Disks away, back with old content, and full of noise: nothing that was written is lost, nothing else is read.
+#[test]
+fn losses() {
+    for (seed, name, lost) in [
+        (2100, "mirror", &[0][..]),
+        (2101, "mirrors", &[1, 2, 4]),
+        (2102, "raidz1", &[1]),
+        (2103, "raidz2", &[0, 3]),
+        (2104, "raidz3", &[1, 2, 4]),
+        (2105, "draid2", &[2, 6]),
+    ] {
+        let shape = SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
+        run_losses(seed, shape, lost, 25).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
