@@ -14,11 +14,13 @@ const PAGES: &[Page] = &[
             "create [-fnd] [-o property=value] ... [-O file-system-property=value] ... [-m mountpoint] [-R root] [--size size] <pool> <vdev> ...",
         ],
         text: "\
-Makes a pool as a stripe over files or block devices and mounts its root file
-system.
+Makes a pool over files or block devices and mounts its root file system.
 
-  <vdev>  a file or block device: a path, or a name in /dev. Mirrors, RAID-Z,
-          log, cache and spare devices come later.
+  <vdev>  a file or block device (a path, or a name in /dev) by itself, or a
+          group: mirror, raidz, raidz1, raidz2, raidz3 or
+          draid[parity][:<data>d][:<children>c][:<spares>s], and its devices.
+          Vdevs after log, special or dedup serve that only; devices after
+          spare and cache are hot spares and caches.
   --size  make files that do not exist, sparse, of this size (64M at least)
   -f      use devices that belong to an exported or foreign pool or that have
           another file system
@@ -33,6 +35,31 @@ system.
 
 An ordinary user becomes the owner of the root directory. If anything fails,
 nothing is left behind.
+",
+    },
+    Page {
+        name: "zpool offline",
+        usage: &["offline [-t] <pool> <device> ..."],
+        text: "\
+Takes devices out of use. They are neither read nor written until 'zpool
+online'. Refused where the pool could not do without one.
+
+  -t      until the next import only
+",
+    },
+    Page {
+        name: "zpool online",
+        usage: &["online <pool> <device> ..."],
+        text: "\
+Brings devices back that were taken out of use. What was written meanwhile is
+read from the other devices.
+",
+    },
+    Page {
+        name: "zpool clear",
+        usage: &["clear <pool> [<device>]"],
+        text: "\
+Forgets the errors that were counted for a device, or for all of the pool.
 ",
     },
     Page {

@@ -12,14 +12,11 @@ const NOT_YET: &[&str] = &[
     "add",
     "attach",
     "checkpoint",
-    "clear",
     "detach",
     "events",
     "history",
     "initialize",
     "iostat",
-    "offline",
-    "online",
     "reguid",
     "remove",
     "reopen",
@@ -49,6 +46,9 @@ pub fn run(args: &[String]) -> Done {
             let p = parse(rest, "", &[], "sync")?;
             ask(&Request::PoolSync { names: p.operands })
         }
+        "offline" => offline(&parse(rest, "tf", &[], "offline")?),
+        "online" => online(&parse(rest, "e", &[], "online")?),
+        "clear" => clear(&parse(rest, "", &[], "clear")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
         "version" | "-V" | "--version" => {
             print(&format!("weir-{}\n", env!("CARGO_PKG_VERSION")));
@@ -125,7 +125,7 @@ fn create(p: &Parsed) -> Done {
     let size = size.map_err(|e| Fail::Usage(format!("--size: {e}"), "create"))?;
     let mut devices = Vec::new();
     for vdev in vdevs {
-        // A word such as mirror goes as it is: the daemon refuses it by name.
+        // Words such as mirror go as they are.
         devices.push(if daemon_word(vdev) { vdev.clone() } else { device(vdev)? });
     }
     let request = PoolCreate {
@@ -320,6 +320,48 @@ fn set(p: &Parsed) -> Done {
             ask(&Request::PoolSet { pool: pool.clone(), name, value })
         }
         _ => Err(Fail::Usage("too many pool names".into(), "set")),
+    }
+}
+
+/// A pool and at least one device of it; devices that are files here are named by their full path.
+fn pool_and_devices(p: &Parsed, topic: &'static str) -> Result<(String, Vec<String>), Fail> {
+    match p.operands.as_slice() {
+        [] => Err(Fail::Usage("missing pool name".into(), topic)),
+        [_] => Err(Fail::Usage("missing device name".into(), topic)),
+        [pool, devices @ ..] => Ok((pool.clone(), devices.iter().map(|d| member(d)).collect())),
+    }
+}
+
+/// A device of a pool as a user names it: its path if it is there, else what listings call it.
+fn member(arg: &str) -> String {
+    match device(arg) {
+        Ok(path) if std::path::Path::new(&path).exists() => path,
+        _ => arg.to_string(),
+    }
+}
+
+fn offline(p: &Parsed) -> Done {
+    if p.has('f') {
+        return Err(Error::unsupported("cannot offline: weir cannot force a device into a fault (-f) yet").into());
+    }
+    let (pool, devices) = pool_and_devices(p, "offline")?;
+    ask(&Request::PoolOffline { pool, devices, temporary: p.has('t') })
+}
+
+fn online(p: &Parsed) -> Done {
+    if p.has('e') {
+        return Err(Error::unsupported("cannot online: weir cannot expand a device (-e) yet").into());
+    }
+    let (pool, devices) = pool_and_devices(p, "online")?;
+    ask(&Request::PoolOnline { pool, devices })
+}
+
+fn clear(p: &Parsed) -> Done {
+    match p.operands.as_slice() {
+        [] => Err(Fail::Usage("missing pool name".into(), "clear")),
+        [pool] => ask(&Request::PoolClear { pool: pool.clone(), device: None }),
+        [pool, device] => ask(&Request::PoolClear { pool: pool.clone(), device: Some(member(device)) }),
+        _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
 }
 

@@ -109,14 +109,22 @@ pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
     let name_width = widths.first().copied().unwrap_or(0);
     for (pool, row) in pools.iter().zip(&rows) {
         out.push_str(&if style.scripted { row.join("\t") + "\n" } else { line(&cols, &widths, row) });
-        for vdev in pool.vdevs.children.iter().filter(|v| !v.is_log) {
+        for vdev in pool.vdevs.children.iter().filter(|v| class_of(v).is_empty()) {
             vdev_line(vdev, 1, name_width, style, &mut out);
         }
-        let logs: Vec<&VdevView> = pool.vdevs.children.iter().filter(|v| v.is_log).collect();
-        if !logs.is_empty() {
-            let dashes = ["-"; 8].map(str::to_string);
-            out.push_str(&vdev_row("logs", 0, name_width, &dashes, "-", style));
-            logs.into_iter().for_each(|v| vdev_line(v, 1, name_width, style, &mut out));
+        let dashes = ["-"; 8].map(str::to_string);
+        for class in CLASSES {
+            let of: Vec<&VdevView> = pool.vdevs.children.iter().filter(|v| class_of(v) == class).collect();
+            if !of.is_empty() {
+                out.push_str(&vdev_row(class, 0, name_width, &dashes, "-", style));
+                of.into_iter().for_each(|v| vdev_line(v, 1, name_width, style, &mut out));
+            }
+        }
+        for (class, of) in [("cache", &pool.caches), ("spare", &pool.spares)] {
+            if !of.is_empty() {
+                out.push_str(&vdev_row(class, 0, name_width, &dashes, "-", style));
+                of.iter().for_each(|v| vdev_line(v, 1, name_width, style, &mut out));
+            }
         }
     }
     out
@@ -210,14 +218,24 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
         out.push_str(&format!("  {why}"));
     }
     out.push('\n');
-    for child in vdev.children.iter().filter(|c| depth > 0 || !c.is_log) {
+    for child in vdev.children.iter().filter(|c| depth > 0 || class_of(c).is_empty()) {
         status_rows(child, depth + 1, width, style, out);
     }
-    let logs: Vec<&VdevView> = vdev.children.iter().filter(|c| depth == 0 && c.is_log).collect();
-    if !logs.is_empty() {
-        out.push_str(&format!("\t{}\n", pad("logs", width, false)));
-        logs.into_iter().for_each(|l| status_rows(l, 1, width, style, out));
+    for class in CLASSES.iter().filter(|_| depth == 0) {
+        let of: Vec<&VdevView> = vdev.children.iter().filter(|c| class_of(c) == *class).collect();
+        if !of.is_empty() {
+            out.push_str(&format!("\t{}\n", pad(class, width, false)));
+            of.into_iter().for_each(|l| status_rows(l, 1, width, style, out));
+        }
     }
+}
+
+/// The classes that listings have sections for, in their order.
+const CLASSES: [&str; 3] = ["dedup", "special", "logs"];
+
+/// The section that a top-level vdev is listed in; empty for normal ones.
+fn class_of(vdev: &VdevView) -> &str {
+    if vdev.is_log { "logs" } else { &vdev.bias }
 }
 
 /// `zpool status` of one pool.
@@ -229,7 +247,8 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     if let Some(text) = &pool.action {
         out.push_str(&paragraph("action", text));
     }
-    let width = name_width(&pool.vdevs, 0, style).max(10);
+    let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
+    let width = name_width(&pool.vdevs, 0, style).max(10).max(aux);
     out.push_str(&format!(
         "config:\n\n\t{}  {:<8} {:>5} {:>5} {:>5}\n",
         pad("NAME", width, false),
@@ -241,6 +260,18 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     let mut root = pool.vdevs.clone();
     root.state.clone_from(&pool.state);
     status_rows(&root, 0, width, style, &mut out);
+    if !pool.caches.is_empty() {
+        out.push_str(&format!("\t{}\n", pad("cache", width, false)));
+        pool.caches.iter().for_each(|c| status_rows(c, 1, width, style, &mut out));
+    }
+    if !pool.spares.is_empty() {
+        out.push_str("\tspares\n");
+        for spare in &pool.spares {
+            let name = pad(&leaf_name(spare, style), width.saturating_sub(2), false);
+            let why = spare.why.as_ref().map_or(String::new(), |w| format!("  {w}"));
+            out.push_str(&format!("\t  {name}  {:<8}{why}\n", spare.state));
+        }
+    }
     out.push_str(&match pool.data_errors {
         0 => "\nerrors: No known data errors\n".to_string(),
         n => format!("\nerrors: {n} data errors\n"),

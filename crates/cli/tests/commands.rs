@@ -164,9 +164,11 @@ fn a_creation_that_fails_leaves_nothing() {
         ("zpool create 1tank a.img", 1, "does not begin with a letter"),
         ("zpool create mirror1 a.img", 1, "reserved"),
         ("zpool create tank a.img", 1, "does not exist"),
-        ("zpool create tank mirror a.img b.img", 1, "'mirror'"),
-        ("zpool create tank raidz2 a.img b.img", 1, "'raidz2'"),
-        ("zpool create --size 128M tank a.img log b.img", 1, "'log'"),
+        ("zpool create tank mirror a.img b.img", 1, "does not exist"),
+        ("zpool create --size 128M tank mirror a.img", 1, "at least 2"),
+        ("zpool create --size 128M tank raidz2 a.img b.img", 1, "at least 3"),
+        ("zpool create --size 128M tank a.img log raidz b.img c.img", 1, "a log can be"),
+        ("zpool create --size 128M tank a.img mirror b.img c.img", 1, "mismatched replication level"),
         ("zpool create --size 1M tank a.img", 1, "at least 64M"),
         ("zpool create -O mountpoint=none --size 128M tank a.img small.img", 1, "too small"),
         ("zpool create -O mountpoint=none --size 128M tank a.img ./a.img", 1, "named twice"),
@@ -175,7 +177,7 @@ fn a_creation_that_fails_leaves_nothing() {
         ("zpool create -O recordsize=3K --size 128M tank a.img", 1, "recordsize"),
         ("zpool create -O nonsense=1 --size 128M tank a.img", 1, "'nonsense'"),
         ("zpool create -o ashift=3 --size 128M tank a.img", 1, "ashift"),
-        ("zpool create -o feature@draid=enabled --size 128M tank a.img", 1, "draid"),
+        ("zpool create -o feature@device_removal=enabled --size 128M tank a.img", 1, "device_removal"),
         ("zpool create -m relative --size 128M tank a.img", 1, "mount point"),
     ] {
         w.fails(line, code, what);
@@ -200,6 +202,53 @@ fn a_creation_that_fails_leaves_nothing() {
     w.ok("zpool labelclear -f other.img");
     w.fails("zpool labelclear other.img", 1, "no label");
     w.fails("zpool import -d . tank", 1, "no such pool");
+}
+
+/// Groups, sections, and devices that are taken out and back.
+#[test]
+fn layouts_are_made_and_shown() {
+    let w = World::new("cli-layout");
+    w.ok("zpool create -O mountpoint=none --size 128M tank raidz2 a.img b.img c.img d.img log mirror e.img f.img cache g.img spare h.img");
+    let names = |status: &str| -> Vec<String> {
+        let rows = status.lines().filter_map(|l| l.strip_prefix('\t')).skip_while(|l| !l.starts_with("NAME"));
+        rows.map(|l| {
+            let words: Vec<&str> = l.split_whitespace().take(2).collect();
+            words.join(" ").replace(&w.path(""), "")
+        })
+        .collect()
+    };
+    let whole = names(&w.ok("zpool status tank"));
+    let want = [
+        "NAME STATE",
+        "tank ONLINE",
+        "raidz2-0 ONLINE",
+        "a.img ONLINE",
+        "b.img ONLINE",
+        "c.img ONLINE",
+        "d.img ONLINE",
+        "logs",
+        "mirror-1 ONLINE",
+        "e.img ONLINE",
+        "f.img ONLINE",
+        "cache",
+        "g.img ONLINE",
+        "spares",
+        "h.img AVAIL",
+    ];
+    assert_eq!(whole, want);
+    w.ok("zpool offline tank b.img");
+    let degraded = names(&w.ok("zpool status tank"));
+    assert_eq!(degraded[1..5], ["tank DEGRADED", "raidz2-0 DEGRADED", "a.img ONLINE", "b.img OFFLINE"]);
+    w.ok("zpool offline tank e.img");
+    w.fails("zpool offline tank f.img", 1, "no valid replicas");
+    w.ok("zpool online tank b.img e.img");
+    assert_eq!(names(&w.ok("zpool status tank")), want);
+    w.ok("zpool clear tank");
+    w.ok("zpool export tank");
+    std::fs::remove_file(w.path("c.img")).unwrap();
+    w.ok("zpool import -d . tank");
+    let degraded = w.ok("zpool status tank");
+    assert!(degraded.contains("DEGRADED") && degraded.contains("UNAVAIL") && degraded.contains("was "), "{degraded}");
 }
 
 #[test]

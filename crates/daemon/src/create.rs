@@ -3,6 +3,7 @@
 //! In order: names, properties and features; the mount point (made now); the devices (missing files made now, if a size is given); then on the new engine thread every device is
 //! opened for us alone and its labels are read; only then the pool is written. A pool whose root cannot be mounted is destroyed again.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use dsl::props::PropValue;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use ondisk::label::{DeviceLabel, PoolState};
 use rt::Rt;
-use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Pool, PoolSpec, check_pool_name};
+use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
 use vdev::labels::{clear_labels, read_labels};
 
 use crate::engine::{EngineThread, PoolEngine, set_current};
@@ -26,19 +27,7 @@ use crate::pool_props::{self, Wanted, When};
 use crate::proto::{Created, PoolCreate};
 use crate::server::{Daemon, Running};
 use crate::state::KnownPool;
-
-/// Words that begin a kind of vdev that weir cannot make yet.
-const VDEV_WORDS: &[&str] =
-    &["mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "spare", "log", "cache", "special", "dedup"];
-
-/// The word of a device list that names a kind of vdev, if there is one.
-pub fn vdev_word(arg: &str) -> Option<&'static str> {
-    let head = arg.split(':').next().unwrap_or(arg);
-    if head.starts_with("draid") {
-        return Some("draid");
-    }
-    VDEV_WORDS.iter().find(|w| **w == head).copied()
-}
+use crate::vdev_spec::{GroupPaths, VdevSpec};
 
 /// What was made for a pool that does not exist yet; dropped without [`Made::keep`] it is unmade.
 #[derive(Default)]
@@ -66,6 +55,7 @@ impl Drop for Made {
 /// A checked request, ready for the engine thread.
 struct Plan {
     request: PoolCreate,
+    vdevs: VdevSpec,
     wanted: Wanted,
     features: Vec<ondisk::feature::FeatureId>,
     fs_props: Vec<(String, PropValue)>,
@@ -100,11 +90,11 @@ impl Plan {
         if request.devices.is_empty() {
             return Err(Error::invalid("no device is named: give files or block devices"));
         }
-        if let Some(word) = request.devices.iter().find_map(|d| vdev_word(d)) {
-            let why = format!("'{word}' vdevs cannot be made yet: weir makes stripes of single devices");
-            return Err(Error::unsupported(why));
+        let vdevs = VdevSpec::parse(&request.devices)?;
+        if !request.force {
+            vdevs.check_replication()?;
         }
-        Ok(Plan { request, wanted, features, fs_props, once, altroot, mount_at })
+        Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at })
     }
 
     /// Makes the mount point, or with `-n` says whether it could be made.
@@ -138,7 +128,7 @@ impl Plan {
             return Err(Error::new(ErrorKind::Range, "--size is too small: a pool needs at least 64M on each device"));
         }
         // All that exist are looked at before the first file is made.
-        for path in &self.request.devices {
+        for path in self.vdevs.paths() {
             match std::fs::metadata(path) {
                 Ok(meta) => {
                     let kind = meta.file_type();
@@ -163,7 +153,7 @@ impl Plan {
         if self.request.dry_run {
             return Ok(());
         }
-        for path in &self.request.devices {
+        for path in self.vdevs.paths() {
             if let Some(size) = size
                 && !Path::new(path).exists()
             {
@@ -172,7 +162,7 @@ impl Plan {
             }
         }
         for file in &made.files {
-            let twice = self.request.devices.iter().filter(|d| same_file(Path::new(d), file)).count();
+            let twice = self.vdevs.paths().filter(|d| same_file(Path::new(d), file)).count();
             if twice != 1 {
                 return Err(Error::invalid(format!("'{}' is named twice", file.display())));
             }
@@ -253,8 +243,12 @@ pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>
 
 /// On the engine thread: checks the devices, writes the pool and mounts its root.
 async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> Result<u64> {
-    let mut devices = Vec::new();
-    for path in &plan.request.devices {
+    let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
+    for path in plan.vdevs.paths() {
+        // With -n files that would be made are not there to be opened.
+        if plan.request.dry_run && !Path::new(path).exists() {
+            continue;
+        }
         let (dev, is_disk) = open_device(&rt, path, !plan.request.dry_run)?;
         check_unused(&*dev, plan.request.force, &active).await?;
         let info = dev.info();
@@ -271,15 +265,22 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             );
             return Err(Error::invalid(why));
         }
-        devices.push(DevSpec { dev, is_disk });
+        devices.insert(path.clone(), DevSpec { dev, is_disk });
     }
     if plan.request.dry_run {
         return Ok(0);
     }
-    let devs: Vec<Rc<dyn BlockDev>> = devices.iter().map(|d| d.dev.clone()).collect();
+    let devs: Vec<Rc<dyn BlockDev>> = devices.values().map(|d| d.dev.clone()).collect();
+    let of = |paths: &[String]| paths.iter().map(|p| devices[p].clone()).collect();
+    let group = |g: &GroupPaths| Group { kind: g.kind, bias: g.bias, devices: of(&g.paths) };
+    let layout = Layout {
+        groups: plan.vdevs.groups.iter().map(group).collect(),
+        spares: of(&plan.vdevs.spares),
+        caches: of(&plan.vdevs.caches),
+    };
     let spec = PoolSpec {
         name: plan.request.name.clone(),
-        devices,
+        devices: layout,
         ashift: plan.wanted.ashift,
         features: plan.features,
         comment: plan.wanted.comment.clone().filter(|c| !c.is_empty()),
@@ -339,7 +340,7 @@ impl Daemon {
             return Err(Error::new(ErrorKind::Exists, "a pool with that name already exists: choose another name"));
         }
         let mut made = Made::default();
-        for path in &plan.request.devices {
+        for path in plan.vdevs.paths() {
             if let Some(pool) = self.pool_using(path) {
                 return Err(Error::new(ErrorKind::Busy, format!("'{path}' is part of active pool '{pool}'")));
             }
@@ -351,13 +352,8 @@ impl Daemon {
         plan.mount_point(&mut made)?;
         let created = Created { devices: plan.request.devices.clone() };
         let dry_run = plan.request.dry_run;
-        // With -n files that would be made are not there to be opened.
-        let mut plan = plan;
-        if dry_run {
-            plan.request.devices.retain(|d| Path::new(d).exists());
-        }
         let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
-        let devices = plan.request.devices.clone();
+        let devices: Vec<String> = plan.vdevs.paths().cloned().collect();
         let altroot = plan.altroot.clone();
         let opts = self.engine_opts(1);
         let thread = EngineThread::start()?;
@@ -386,20 +382,6 @@ pub async fn stored_props(pool: &Pool) -> Result<pool_props::Stored> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn words_that_mean_vdevs_are_seen() {
-        for (arg, want) in [
-            ("mirror", Some("mirror")),
-            ("raidz2", Some("raidz2")),
-            ("draid2:4d:1s", Some("draid")),
-            ("log", Some("log")),
-            ("/tmp/mirror", None),
-            ("sda", None),
-        ] {
-            assert_eq!(vdev_word(arg), want, "{arg}");
-        }
-    }
-
     fn plan(change: impl FnOnce(&mut PoolCreate)) -> Result<Plan> {
         let mut request = PoolCreate { name: "tank".into(), devices: vec!["/tmp/a".into()], ..PoolCreate::default() };
         change(&mut request);
@@ -414,8 +396,8 @@ mod tests {
         assert_eq!(plan(|r| r.fs_props = vec![("canmount".into(), "off".into())]).unwrap().mount_at, None);
         assert!(plan(|r| r.name = "mirror1".into()).is_err());
         assert!(plan(|r| r.devices.clear()).is_err());
-        let word = plan(|r| r.devices = vec!["mirror".into(), "/a".into(), "/b".into()]).err().unwrap();
-        assert!(word.to_string().contains("'mirror'"), "{word}");
+        let few = plan(|r| r.devices = vec!["mirror".into(), "/a".into()]).err().unwrap();
+        assert!(few.to_string().contains("at least 2"), "{few}");
         assert!(plan(|r| r.altroot = Some("mnt".into())).is_err());
         assert!(plan(|r| r.mountpoint = Some("x".into())).is_err());
     }

@@ -84,8 +84,9 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, progress: Arc<Progress>) -> Ve
     for path in paths {
         let opts = OpenOpts { write: false, direct: Direct::Auto, lock: Lock::None };
         if let Ok(dev) = HostDev::open(&rt, &path, opts) {
+            let dev: Rc<dyn BlockDev> = dev;
             // Only devices with a label stay open: a search may meet thousands.
-            if vdev::labels::read_labels(&*dev).await.is_ok_and(|l| l.any()) {
+            if spa::is_candidate(&dev).await {
                 devices.push(dev);
             }
         }
@@ -100,7 +101,7 @@ fn found(pool: &PoolCandidate) -> Found {
     for d in &pool.devices {
         let entry = best.entry(d.config.guid.0).or_insert_with(|| (0, String::new()));
         if entry.1.is_empty() || d.config.txg.0 > entry.0 {
-            *entry = (d.config.txg.0, d.dev.info().path.clone());
+            *entry = (d.config.txg.0, d.opened.clone());
         }
     }
     let devices: Vec<String> = best.values().map(|(_, p)| p.clone()).collect();
@@ -117,7 +118,6 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
         state: "ONLINE".into(),
         ..VdevView::default()
     };
-    let mut unsupported = None;
     for id in 0..pool.config.top_level_count().min(4096) {
         if pool.config.hole_array.contains(&id) {
             continue;
@@ -136,9 +136,6 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
             continue;
         };
         let tree = &device.config.vdev_tree;
-        if !tree.kind.is_leaf_device() && unsupported.is_none() {
-            unsupported = Some(tree.kind.name().to_string());
-        }
         let mut view = config_view(tree);
         mark(&mut view, paths);
         root.children.push(view);
@@ -156,18 +153,20 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
         action = "The pool can be imported using its name or numeric identifier; add '-f' if it was another host."
             .to_string();
     }
-    if let Some(kind) = unsupported {
-        status = Some(format!("The pool has vdevs of type '{kind}', which weir does not read yet."));
-        action = "Import the pool with OpenZFS.".to_string();
-        root.state = "UNAVAIL".into();
-        root.why = Some("unsupported vdevs".into());
-    } else if !missing.is_empty() {
+    let lost = root.children.iter().any(|v| v.state == "UNAVAIL" && !v.is_log);
+    let degraded = root.children.iter().any(|v| v.state != "ONLINE");
+    if !missing.is_empty() || lost {
         status = Some("One or more devices are missing from the system.".to_string());
         action =
             "The pool cannot be imported. Attach the missing devices, or name their folder with '-d', and try again."
                 .to_string();
         root.state = "UNAVAIL".into();
         root.why = Some("missing device".into());
+    } else if degraded {
+        status = Some("One or more devices are missing from the system.".to_string());
+        action = "The pool can be imported despite missing or damaged devices. The fault tolerance of the pool may be compromised if imported."
+            .to_string();
+        root.state = "DEGRADED".into();
     }
     Candidate {
         name: pool.name.clone(),
@@ -184,13 +183,26 @@ fn mark(view: &mut VdevView, paths: &BTreeMap<u64, (u64, String)>) {
     if view.children.is_empty() {
         match paths.get(&view.guid) {
             Some((_, path)) => view.name.clone_from(path),
+            None if view.kind == "dspare" => {}
             None => {
                 view.state = "UNAVAIL".into();
                 view.why = Some("cannot open".into());
             }
         }
+        return;
     }
     view.children.iter_mut().for_each(|c| mark(c, paths));
+    let lost = view.children.iter().filter(|c| matches!(c.state.as_str(), "UNAVAIL" | "OFFLINE" | "FAULTED")).count();
+    let tolerates = match view.parity {
+        0 => view.children.len() - 1,
+        n => n as usize,
+    };
+    if lost > tolerates {
+        view.state = "UNAVAIL".into();
+        view.why = Some("insufficient replicas".into());
+    } else if view.children.iter().any(|c| c.state != "ONLINE") {
+        view.state = "DEGRADED".into();
+    }
 }
 
 /// What one import needs on its engine thread.

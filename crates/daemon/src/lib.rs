@@ -12,7 +12,7 @@
 
 pub mod client;
 mod create;
-pub use create::vdev_word;
+pub use vdev_spec::vdev_word;
 pub mod engine;
 pub mod files;
 mod fs_ops;
@@ -26,6 +26,7 @@ pub mod server;
 pub mod snap_ops;
 pub mod state;
 pub mod tunables;
+mod vdev_spec;
 pub mod view_fs;
 pub mod view_pool;
 

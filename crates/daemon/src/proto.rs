@@ -73,6 +73,29 @@ pub enum Request {
         /// The pool.
         pool: String,
     },
+    /// `zpool offline`.
+    PoolOffline {
+        /// The pool.
+        pool: String,
+        /// Its devices, by path, name or guid.
+        devices: Vec<String>,
+        /// Until the next import only.
+        temporary: bool,
+    },
+    /// `zpool online`.
+    PoolOnline {
+        /// The pool.
+        pool: String,
+        /// Its devices.
+        devices: Vec<String>,
+    },
+    /// `zpool clear`.
+    PoolClear {
+        /// The pool.
+        pool: String,
+        /// One of its devices; none: all.
+        device: Option<String>,
+    },
     /// Remove the labels of a device.
     LabelClear {
         /// Its path.
@@ -340,6 +363,12 @@ pub struct VdevView {
     pub frag: Option<u8>,
     /// It is a log device.
     pub is_log: bool,
+    /// `special` or `dedup`, else empty; top level only.
+    #[serde(default)]
+    pub bias: String,
+    /// Parity columns of a RAID-Z or dRAID, else 0.
+    #[serde(default)]
+    pub parity: u64,
     /// The vdevs that it is made of.
     pub children: Vec<VdevView>,
 }
@@ -376,6 +405,12 @@ pub struct PoolView {
     pub props: Vec<PropView>,
     /// Its devices.
     pub vdevs: VdevView,
+    /// Cache devices.
+    #[serde(default)]
+    pub caches: Vec<VdevView>,
+    /// Hot spares.
+    #[serde(default)]
+    pub spares: Vec<VdevView>,
     /// Blocks that could not be read.
     pub data_errors: u64,
 }

@@ -218,6 +218,28 @@ impl Daemon {
                 }
                 json(&())
             }
+            Request::PoolOffline { pool, devices, temporary } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move {
+                    for name in &devices {
+                        e.pool.offline_device(name, temporary)?;
+                    }
+                    e.pool.sync().await
+                })?)
+            }
+            Request::PoolOnline { pool, devices } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move {
+                    for name in &devices {
+                        e.pool.online_device(name)?;
+                    }
+                    e.pool.sync().await
+                })?)
+            }
+            Request::PoolClear { pool, device } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move { e.pool.clear_device_errors(device.as_deref()) })?)
+            }
             Request::PoolLatency { pool } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(|e| async move { Ok(e.latency()) })?)

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use metaslab::ClassKind;
 use ondisk::feature::{FEATURES, FeatureId, Support};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use vdev::{Prio, Top, VdevKind};
+use vdev::{Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::nice;
@@ -22,22 +23,32 @@ impl PoolEngine {
     /// The pool as it is now.
     pub async fn view(&self) -> PoolView {
         let pool = &self.pool;
-        let space = pool.allocator().space(metaslab::ClassKind::Normal);
+        let space = pool.allocator().space(ClassKind::Normal);
         let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
         let vdevs = self.vdevs();
         let suspended = pool.txg().ended();
-        let missing = vdevs.children.iter().any(|v| v.state == "UNAVAIL");
-        let state = match (&suspended, missing) {
-            (Some(_), _) => "SUSPENDED",
-            (None, true) => "DEGRADED",
-            (None, false) => "ONLINE",
+        let state = match suspended {
+            Some(_) => "SUSPENDED",
+            None => pool.tree().health().name(),
         };
         let unreadable = pool.zio().stats().unreadable;
         let mut unknown = Vec::new();
         for counts in [pool.features().read_counts().await, pool.features().write_counts().await] {
             unknown.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
         }
-        let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable);
+        let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
+        let aux = pool.aux();
+        let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
+        let spare = |c: &VdevConfig| {
+            let mut view = config_view(c);
+            (view.state, view.why) = match in_use(c) {
+                true => ("INUSE".to_string(), Some("currently in use".to_string())),
+                false => ("AVAIL".to_string(), None),
+            };
+            view
+        };
+        let spares = aux.spares.iter().map(spare).collect();
+        let caches = aux.caches.iter().map(config_view).collect();
         PoolView {
             name: pool.name(),
             guid: pool.guid().0,
@@ -47,11 +58,13 @@ impl PoolEngine {
             action,
             props: self.pool_prop_views(&figures, state, &unknown),
             vdevs,
+            caches,
+            spares,
             data_errors: unreadable,
         }
     }
 
-    fn status(&self, suspended: Option<String>, unreadable: u64) -> (Option<String>, Option<String>) {
+    fn status(&self, suspended: Option<String>, unreadable: u64, vdevs: &VdevView) -> (Option<String>, Option<String>) {
         let notices = self.pool.notices();
         if let Some(cause) = suspended {
             let action = "Make sure the devices work, then stop the daemon with 'weir daemon stop -f' and import the pool again.";
@@ -63,6 +76,9 @@ impl PoolEngine {
         if unreadable > 0 {
             let status = "One or more devices has experienced an error resulting in data corruption. Applications may be affected.";
             let action = "Restore the file in question if possible. Otherwise restore the entire pool from backup.";
+            return (Some(status.to_string()), Some(action.to_string()));
+        }
+        if let Some((status, action)) = trouble(vdevs) {
             return (Some(status.to_string()), Some(action.to_string()));
         }
         ((!notices.is_empty()).then(|| notices.join(" ")), None)
@@ -144,13 +160,13 @@ impl PoolEngine {
 
     fn vdevs(&self) -> VdevView {
         let tops = self.pool.tree().tops.borrow().clone();
-        let children = tops.iter().filter(|t| !matches!(t.kind, VdevKind::Hole)).map(|t| self.top_view(t)).collect();
+        let shown = tops.iter().filter(|t| !t.is_hole() && !t.is_indirect());
         VdevView {
             kind: "root".into(),
             name: self.pool.name(),
             guid: self.pool.guid().0,
-            state: "ONLINE".into(),
-            children,
+            state: self.pool.tree().health().name().into(),
+            children: shown.map(|t| self.top_view(t)).collect(),
             ..VdevView::default()
         }
     }
@@ -163,18 +179,12 @@ impl PoolEngine {
         view.alloc = space.map_or(0, |s| s.alloc);
         view.frag = space.and_then(|s| s.fragmentation);
         view.is_log = top.is_log;
-        match &top.kind {
-            VdevKind::Leaf(leaf) => {
-                let errors = leaf.stats().errors;
-                view.name.clone_from(&leaf.path);
-                view.errors = [errors.read, errors.write, errors.cksum];
-                view.psize = leaf.dev.size();
-            }
-            _ => {
-                view.state = "UNAVAIL".into();
-                view.why = Some("cannot open".into());
-            }
-        }
+        view.bias = match space.map(|s| s.class) {
+            Some(ClassKind::Special) => "special".into(),
+            Some(ClassKind::Dedup) => "dedup".into(),
+            _ => String::new(),
+        };
+        node_view(&mut view, &top.kind());
         view
     }
 
@@ -202,6 +212,69 @@ fn row(name: &str, value: String, exact: String, source: &str) -> PropView {
     PropView { name: name.to_string(), value, exact, source: source.to_string() }
 }
 
+/// Puts the state of a node and of everything below it into its view.
+fn node_view(view: &mut VdevView, kind: &VdevKind) {
+    let errors = kind.errors();
+    view.errors = [errors.read, errors.write, errors.cksum];
+    let health = kind.health();
+    view.state = health.name().into();
+    match kind {
+        VdevKind::Leaf(leaf) => {
+            view.name.clone_from(&leaf.path);
+            view.psize = leaf.dev.size();
+            if health == Health::Faulted {
+                view.why = Some("too many errors".into());
+            }
+        }
+        VdevKind::Absent(absent) if health == Health::Unavail => {
+            view.name = absent.guid.0.to_string();
+            view.why = Some(format!("was {}", absent.path));
+        }
+        VdevKind::Missing => view.why = Some("cannot open".into()),
+        _ if health == Health::Unavail => view.why = Some("insufficient replicas".into()),
+        _ => {}
+    }
+    for (view, kind) in view.children.iter_mut().zip(kind.children()) {
+        node_view(view, kind);
+    }
+}
+
+/// What is to be said, and done, about devices that are not as they should be.
+fn trouble(root: &VdevView) -> Option<(&'static str, &'static str)> {
+    fn any(v: &VdevView, f: &dyn Fn(&VdevView) -> bool) -> bool {
+        if v.children.is_empty() { f(v) } else { v.children.iter().any(|c| any(c, f)) }
+    }
+    let leaf_is = |state: &str| any(root, &|v| v.state == state);
+    if root.state == "UNAVAIL" {
+        return Some((
+            "One or more devices could not be opened. There are insufficient replicas for the pool to continue functioning.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ));
+    }
+    if leaf_is("UNAVAIL") {
+        return Some((
+            "One or more devices could not be opened. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ));
+    }
+    if leaf_is("FAULTED") {
+        return Some((
+            "One or more devices are faulted in response to persistent errors. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device repaired.",
+        ));
+    }
+    if any(root, &|v| v.errors != [0; 3]) {
+        return Some((
+            "One or more devices has experienced an unrecoverable error. An attempt was made to correct the error. Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors using 'zpool clear' or replace the device with 'zpool replace'.",
+        ));
+    }
+    leaf_is("OFFLINE").then_some((
+        "One or more devices has been taken offline by the administrator. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+        "Online the device using 'zpool online' or replace the device with 'zpool replace'.",
+    ))
+}
+
 /// Percent of `size` that is allocated.
 pub fn capacity(alloc: u64, size: u64) -> u64 {
     if size == 0 { 0 } else { (u128::from(alloc) * 100 / u128::from(size)) as u64 }
@@ -212,14 +285,23 @@ pub fn config_view(config: &VdevConfig) -> VdevView {
     let name = match (&config.kind, &config.path) {
         (_, Some(path)) => path.clone(),
         (ConfigKind::Raidz, None) => format!("raidz{}-{}", config.nparity.unwrap_or(1), config.id),
+        (ConfigKind::Draid, None) => format!(
+            "draid{}:{}d:{}c:{}s-{}",
+            config.nparity.unwrap_or(1),
+            config.draid_ndata.unwrap_or(0),
+            config.children.len(),
+            config.draid_nspares.unwrap_or(0),
+            config.id
+        ),
         (kind, None) => format!("{}-{}", kind.name(), config.id),
     };
     VdevView {
         kind: config.kind.name().to_string(),
         name,
         guid: config.guid.0,
-        state: "ONLINE".into(),
+        state: if config.offline { "OFFLINE" } else { "ONLINE" }.into(),
         is_log: config.is_log == Some(1),
+        parity: config.nparity.unwrap_or(0),
         children: config.children.iter().map(config_view).collect(),
         ..VdevView::default()
     }
