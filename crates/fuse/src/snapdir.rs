@@ -4,11 +4,12 @@
 //! snapshots that somebody looked into since the mount began. A slot keeps its number as long as the mount lives; when its snapshot is destroyed its nodes are stale.
 
 use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ErrorKind, ObjectId, Result};
-use dmu::LocalBoxFuture;
 use zpl::Zfs;
 
 use crate::dir::DirOut;
@@ -30,6 +31,9 @@ const SNAP_NAME: &[u8] = b"snapshot";
 const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
+
+/// A future on the engine's thread.
+type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Says what snapshots there are and opens them.
 pub trait SnapSource {
