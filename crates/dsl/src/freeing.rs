@@ -37,8 +37,9 @@ const SPILL: u64 = u64::MAX;
 const DEPTH_MAX: u32 = 40;
 
 /// What waits to be freed.
-#[derive(Default)]
 pub(crate) struct Freeing {
+    /// Blocks freed in one txg at most.
+    per_txg: Cell<usize>,
     list: Cell<Option<ObjectId>>,
     tree: Cell<Option<ObjectId>>,
     pending: Cell<bool>,
@@ -47,7 +48,25 @@ pub(crate) struct Freeing {
     stuck: RefCell<Option<Error>>,
 }
 
+impl Default for Freeing {
+    fn default() -> Freeing {
+        Freeing {
+            per_txg: Cell::new(BLOCKS_PER_TXG),
+            list: Cell::default(),
+            tree: Cell::default(),
+            pending: Cell::default(),
+            added: Cell::default(),
+            stuck: RefCell::default(),
+        }
+    }
+}
+
 impl DslPool {
+    /// Sets how many blocks are freed in one txg at most (`zfs_async_block_max_blocks` of OpenZFS).
+    pub fn set_freed_per_txg(&self, blocks: usize) {
+        self.freeing.per_txg.set(blocks.max(1));
+    }
+
     /// Finds what an earlier import left.
     pub(crate) async fn load_freeing(&self) -> Result<()> {
         let list = zap::lookup_u64(self.directory(), b"free_bpobj").await?.map(ObjectId);
@@ -138,7 +157,7 @@ impl DslPool {
         if !self.has_freeing() {
             return Ok(());
         }
-        let mut left = BLOCKS_PER_TXG;
+        let mut left = self.freeing.per_txg.get();
         let result = async {
             self.free_from_list(&mut left, tx).await?;
             self.free_from_tree(&mut left, tx).await

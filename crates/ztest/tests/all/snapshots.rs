@@ -1,7 +1,7 @@
 //! Snapshots, clones and what is done to them. The long profile: `ztest --snapshots 0..200`.
 
 use ztest::judge::{Level, Verdict, judge};
-use ztest::snaps::{cuts, run_seed};
+use ztest::snaps::{Cut, cuts, run_seed};
 
 #[test]
 fn model_and_checker_agree() {
@@ -24,12 +24,18 @@ fn zdb_agrees() {
 
 #[test]
 fn power_cuts_while_snapshots_are_destroyed() {
-    let n = cuts(1, false, 7).unwrap_or_else(|e| panic!("{e}"));
+    let n = cuts(1, Cut::Snapshots, 9).unwrap_or_else(|e| panic!("{e}"));
     assert!(n > 2, "{n}");
 }
 
 #[test]
 fn power_cuts_while_rolling_back() {
-    let n = cuts(2, true, 7).unwrap_or_else(|e| panic!("{e}"));
+    let n = cuts(2, Cut::Rollback, 9).unwrap_or_else(|e| panic!("{e}"));
+    assert!(n > 2, "{n}");
+}
+
+#[test]
+fn power_cuts_while_a_file_system_is_destroyed() {
+    let n = cuts(3, Cut::FileSystem, 9).unwrap_or_else(|e| panic!("{e}"));
     assert!(n > 2, "{n}");
 }
