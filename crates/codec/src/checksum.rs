@@ -8,10 +8,14 @@
 //! gang headers vdev, offset and txg), so that a good block read from a wrong place does not pass (format page 01, section
 //! 2; page 02, section 6).
 
+use std::cell::Cell;
+
 use base::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256, Sha512_256};
 
+use crate::edonr::{edonr_512, key_block};
 use crate::fletcher::{fletcher2, fletcher2_be, fletcher4, fletcher4_be};
+use crate::skein::skein_512_256;
 
 /// The four checksum words of a block pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -151,10 +155,16 @@ impl ChecksumAlgo {
 /// the block pointer's prop word, negated); `salt` is the pool's.
 ///
 /// For the embedded algorithms this is the plain sum over `data`, in which the caller has put the verifier already; see
-/// [`embedded_sha256_verify`] for those that end with the block. Errors: `Unsupported` for skein, edonr and blake3,
+/// [`embedded_sha256_verify`] for those that end with the block. Errors: `Corrupt` for a salted algorithm without salt,
 /// `Invalid` for the property values inherit and on, which no block has.
 pub fn compute(algo: ChecksumAlgo, data: &[u8], big_endian: bool, salt: Option<&[u8; 32]>) -> Result<Checksum> {
-    let _ = salt; // of use only to algorithms that are refused below
+    let raw = |digest: &[u8; 32]| {
+        let words = be_words(digest);
+        Checksum(if big_endian { words } else { words.map(u64::swap_bytes) })
+    };
+    let salt = || {
+        salt.ok_or_else(|| Error::corrupt(format!("checksum {} needs the pool's salt, which is missing", algo.name())))
+    };
     Ok(match algo {
         ChecksumAlgo::Off | ChecksumAlgo::NoParity => Checksum::default(),
         ChecksumAlgo::Fletcher2 | ChecksumAlgo::Zilog => {
@@ -172,17 +182,32 @@ pub fn compute(algo: ChecksumAlgo, data: &[u8], big_endian: bool, salt: Option<&
             }
         }
         ChecksumAlgo::Sha256 | ChecksumAlgo::Label | ChecksumAlgo::GangHeader => sha256(data),
-        ChecksumAlgo::Sha512 => {
-            let Checksum(words) = sha512_256(data);
-            Checksum(if big_endian { words.map(u64::swap_bytes) } else { words })
+        ChecksumAlgo::Sha512 => raw(&Sha512_256::digest(data).into()),
+        ChecksumAlgo::Skein => raw(&skein_512_256(Some(salt()?), data)),
+        ChecksumAlgo::Edonr => {
+            let digest = edonr_512(&edonr_key(salt()?), data);
+            raw(digest.first_chunk().expect("64 bytes have 32"))
         }
-        ChecksumAlgo::Skein | ChecksumAlgo::Edonr | ChecksumAlgo::Blake3 => {
-            return Err(Error::unsupported(format!("checksum {} is not supported", algo.name())));
-        }
+        ChecksumAlgo::Blake3 => raw(blake3::keyed_hash(salt()?, data).as_bytes()),
         ChecksumAlgo::Inherit | ChecksumAlgo::On => {
             return Err(Error::invalid(format!("checksum {} is a property value, no algorithm", algo.name())));
         }
     })
+}
+
+/// The key block of Edon-R for a salt. A pool has one salt, so the last one made is kept, for each thread.
+fn edonr_key(salt: &[u8; 32]) -> [u8; 128] {
+    thread_local! {
+        static LAST: Cell<Option<([u8; 32], [u8; 128])>> = const { Cell::new(None) };
+    }
+    match LAST.get() {
+        Some((of, key)) if of == *salt => key,
+        _ => {
+            let key = key_block(salt);
+            LAST.set(Some((*salt, key)));
+            key
+        }
+    }
 }
 
 /// SHA-256; the words are the digest's in big-endian order.
@@ -315,13 +340,25 @@ mod tests {
     }
 
     #[test]
-    fn compute_refuses_what_it_cannot_do() {
+    fn salted_algorithms_need_and_use_the_salt() {
+        let data: Vec<u8> = (0..4096u32).map(|i| (i * i / 3) as u8).collect();
         for algo in [ChecksumAlgo::Skein, ChecksumAlgo::Edonr, ChecksumAlgo::Blake3] {
-            let e = compute(algo, &[], false, Some(&[0; 32])).unwrap_err();
-            assert_eq!(e.kind(), ErrorKind::Unsupported);
-            assert!(e.to_string().contains(algo.name()));
+            let e = compute(algo, &data, false, None).unwrap_err();
+            assert!(e.kind() == ErrorKind::Corrupt && e.to_string().contains(algo.name()));
+            let sum = |big, salt: u8| compute(algo, &data, big, Some(&[salt; 32])).unwrap().0;
+            assert_eq!(sum(false, 7), sum(true, 7).map(u64::swap_bytes));
+            assert_ne!(sum(false, 7), sum(false, 8));
+            assert_eq!(sum(false, 7), sum(false, 7));
         }
         assert_eq!(compute(ChecksumAlgo::On, &[], false, None).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
+    fn blake3_of_a_published_vector() {
+        // The test vectors of BLAKE3: the key below, an input of one byte 0.
+        let key = b"whats the Elvish word for friend";
+        let words = compute(ChecksumAlgo::Blake3, &[0], true, Some(key)).unwrap().0;
+        assert_eq!(words[0], 0x6d78_78df_ff2f_4856);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!   headers carry in their last 40 bytes;
 //! * [`fletcher`]: fletcher2 and fletcher4, the latter with AVX2 and AVX-512 kernels chosen at run time;
 //! * [`raidz`]: the parity of RAID-Z rows and lost columns from it;
+//! * [`crypto`]: the primitives of encrypted datasets;
 //! * [`compress`](mod@compress): the algorithms by number and name, [`compress()`] and [`decompress`]; the streams
 //!   themselves are in private modules, one each.
 //!
@@ -19,12 +20,15 @@
 
 pub mod checksum;
 pub mod compress;
+pub mod crypto;
 pub mod fletcher;
 pub mod raidz;
 
+mod edonr;
 mod gzip;
 mod lz4;
 mod lzjb;
+mod skein;
 mod zle;
 mod zstandard;
 

@@ -1,0 +1,372 @@
+//! The cryptography of encrypted datasets, as functions over slices (format page 12).
+//!
+//! Vocabulary. A *wrapping key* (32 bytes) is made from what the user knows ([`wrapping_key_from_passphrase`], or given as it is). It encrypts a
+//! dataset's [`MasterKey`]: a key for data and a key for HMACs, both random, both fixed for the life of the dataset. Blocks are not encrypted
+//! with the master key but with a [`BlockCipher`] derived from it and from the *salt* that the block's pointer holds, with the 12-byte *IV* that is there, too.
+//! A *tag* (16 bytes) authenticates what was encrypted and, unencrypted, *AAD*.
+//!
+//! What is encrypted and what is AAD in a block of which type is none of this module's business. AES runs on AES-NI and carry-less
+//! multiplication where the machine has them, found out at run time by the libraries underneath.
+
+use aes_gcm::aead::{AeadInOut, KeyInit};
+use base::{Error, ErrorKind, Result};
+use hmac::{Hmac, Mac};
+use sha2::{Digest, Sha512};
+
+/// Bytes of an IV.
+pub const IV_LEN: usize = 12;
+/// Bytes of an authentication tag.
+pub const TAG_LEN: usize = 16;
+/// Bytes of a salt.
+pub const SALT_LEN: usize = 8;
+/// Bytes of a wrapping key.
+pub const WRAPPING_KEY_LEN: usize = 32;
+
+/// Fewest and most bytes of a passphrase.
+pub const PASSPHRASE_LEN: std::ops::RangeInclusive<usize> = 8..=512;
+/// Fewest PBKDF2 rounds for a new key.
+pub const PBKDF2_ITERS_MIN: u64 = 100_000;
+/// PBKDF2 rounds unless asked otherwise.
+pub const PBKDF2_ITERS_DEFAULT: u64 = 350_000;
+
+/// How a dataset is encrypted; the numbers are those of key objects (format page 12, section 2).
+#[repr(u8)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Suite {
+    /// AES-128 in CCM mode.
+    Aes128Ccm = 3,
+    /// AES-192 in CCM mode.
+    Aes192Ccm = 4,
+    /// AES-256 in CCM mode.
+    Aes256Ccm = 5,
+    /// AES-128 in GCM mode.
+    Aes128Gcm = 6,
+    /// AES-192 in GCM mode.
+    Aes192Gcm = 7,
+    /// AES-256 in GCM mode: what `encryption=on` means.
+    Aes256Gcm = 8,
+}
+
+impl Suite {
+    /// Every suite, in the order of its number.
+    pub const ALL: [Suite; 6] =
+        [Suite::Aes128Ccm, Suite::Aes192Ccm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Gcm, Suite::Aes256Gcm];
+
+    /// The suite with this number.
+    pub fn from_u64(number: u64) -> Option<Suite> {
+        Self::ALL.into_iter().find(|s| *s as u64 == number)
+    }
+    /// The value of property `encryption`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Aes128Ccm => "aes-128-ccm",
+            Suite::Aes192Ccm => "aes-192-ccm",
+            Suite::Aes256Ccm => "aes-256-ccm",
+            Suite::Aes128Gcm => "aes-128-gcm",
+            Suite::Aes192Gcm => "aes-192-gcm",
+            Suite::Aes256Gcm => "aes-256-gcm",
+        }
+    }
+    /// The suite that a value of property `encryption` names; `on` is the default one.
+    pub fn parse(name: &str) -> Option<Suite> {
+        if name == "on" { Some(Suite::Aes256Gcm) } else { Self::ALL.into_iter().find(|s| s.name() == name) }
+    }
+    /// Bytes of the key.
+    pub fn key_len(self) -> usize {
+        match self {
+            Suite::Aes128Ccm | Suite::Aes128Gcm => 16,
+            Suite::Aes192Ccm | Suite::Aes192Gcm => 24,
+            Suite::Aes256Ccm | Suite::Aes256Gcm => 32,
+        }
+    }
+    fn is_gcm(self) -> bool {
+        self >= Suite::Aes128Gcm
+    }
+}
+
+type Gcm<A> = aes_gcm::AesGcm<A, ccm::consts::U12>;
+type Ccm<A> = ccm::Ccm<A, ccm::consts::U16, ccm::consts::U12>;
+
+/// AES with a key, ready for blocks.
+pub enum BlockCipher {
+    #[doc(hidden)]
+    Gcm128(Box<Gcm<aes::Aes128>>),
+    #[doc(hidden)]
+    Gcm192(Box<Gcm<aes::Aes192>>),
+    #[doc(hidden)]
+    Gcm256(Box<Gcm<aes::Aes256>>),
+    #[doc(hidden)]
+    Ccm128(Box<Ccm<aes::Aes128>>),
+    #[doc(hidden)]
+    Ccm192(Box<Ccm<aes::Aes192>>),
+    #[doc(hidden)]
+    Ccm256(Box<Ccm<aes::Aes256>>),
+}
+
+impl std::fmt::Debug for BlockCipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BlockCipher")
+    }
+}
+
+macro_rules! each_cipher {
+    ($self:expr, $c:ident => $what:expr) => {
+        match $self {
+            BlockCipher::Gcm128($c) => $what,
+            BlockCipher::Gcm192($c) => $what,
+            BlockCipher::Gcm256($c) => $what,
+            BlockCipher::Ccm128($c) => $what,
+            BlockCipher::Ccm192($c) => $what,
+            BlockCipher::Ccm256($c) => $what,
+        }
+    };
+}
+
+impl BlockCipher {
+    /// The suite's mode and key length with `key`, of which the first [`Suite::key_len`] bytes count.
+    pub fn new(suite: Suite, key: &[u8; 32]) -> BlockCipher {
+        fn keyed<C: KeyInit>(key: &[u8]) -> Box<C> {
+            Box::new(C::new_from_slice(key).expect("the suite's key length is the cipher's"))
+        }
+        let key = &key[..suite.key_len()];
+        match suite {
+            Suite::Aes128Ccm => BlockCipher::Ccm128(keyed(key)),
+            Suite::Aes192Ccm => BlockCipher::Ccm192(keyed(key)),
+            Suite::Aes256Ccm => BlockCipher::Ccm256(keyed(key)),
+            Suite::Aes128Gcm => BlockCipher::Gcm128(keyed(key)),
+            Suite::Aes192Gcm => BlockCipher::Gcm192(keyed(key)),
+            Suite::Aes256Gcm => BlockCipher::Gcm256(keyed(key)),
+        }
+    }
+
+    /// Whether the mode is GCM, which is much faster than CCM.
+    pub fn is_gcm(&self) -> bool {
+        matches!(self, BlockCipher::Gcm128(_) | BlockCipher::Gcm192(_) | BlockCipher::Gcm256(_))
+    }
+
+    /// Encrypts `data` in place and gives the tag. Error: `Invalid` for more than the mode takes (CCM: 16 MiB and more).
+    pub fn seal(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_LEN]> {
+        let iv = (*iv).into();
+        let tag = each_cipher!(self, c => c.encrypt_inout_detached(&iv, aad, data.into()));
+        tag.map(|t| t.into()).map_err(|_| Error::invalid("the block is too large for its encryption mode"))
+    }
+
+    /// Decrypts `data` in place if the tag is right; if not, an error of kind `Checksum` and unspecified data.
+    pub fn open(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<()> {
+        let (iv, tag) = ((*iv).into(), (*tag).into());
+        each_cipher!(self, c => c.decrypt_inout_detached(&iv, aad, data.into(), &tag))
+            .map_err(|_| Error::new(ErrorKind::Checksum, "wrong authentication tag"))
+    }
+}
+
+/// HMAC-SHA512 over the parts in order.
+pub fn hmac_sha512(key: &[u8], parts: &[&[u8]]) -> [u8; 64] {
+    let mut mac = Hmac::<Sha512>::new_from_slice(key).expect("HMAC takes keys of any length");
+    parts.iter().for_each(|p| mac.update(p));
+    mac.finalize().into_bytes().into()
+}
+
+/// SHA-512.
+pub fn sha512(data: &[u8]) -> [u8; 64] {
+    Sha512::digest(data).into()
+}
+
+/// What protects one dataset: the key that block keys are derived from, and the HMAC key.
+#[derive(Clone)]
+pub struct MasterKey {
+    suite: Suite,
+    master: [u8; 32],
+    hmac: [u8; 64],
+}
+
+impl std::fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MasterKey({})", self.suite.name())
+    }
+}
+
+/// A master key as a key object has it: encrypted with a wrapping key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WrappedKey {
+    /// Suite of the dataset.
+    pub suite: Suite,
+    /// Name of the master key.
+    pub guid: u64,
+    /// Version of the key format: 1, or 0 for the first.
+    pub version: u64,
+    /// IV of the wrapping.
+    pub iv: [u8; IV_LEN],
+    /// Tag of the wrapping.
+    pub tag: [u8; TAG_LEN],
+    /// Encrypted master key; what is beyond the suite's key length is zero.
+    pub master: [u8; 32],
+    /// Encrypted HMAC key.
+    pub hmac: [u8; 64],
+}
+
+impl WrappedKey {
+    fn aad(&self) -> Vec<u8> {
+        // The first format authenticated the guid alone.
+        let words: &[u64] =
+            if self.version == 0 { &[self.guid] } else { &[self.guid, self.suite as u64, self.version] };
+        words.iter().flat_map(|w| w.to_le_bytes()).collect()
+    }
+
+    /// Decrypts with `wrapping`. An error of kind `Checksum` if that is not the key; there is no other way to find out.
+    pub fn unwrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN]) -> Result<MasterKey> {
+        let len = self.suite.key_len();
+        let mut text = [&self.master[..len], &self.hmac].concat();
+        wrapping_cipher(self.suite, wrapping).open(&self.iv, &self.aad(), &mut text, &self.tag)?;
+        let mut key = MasterKey { suite: self.suite, master: [0; 32], hmac: [0; 64] };
+        key.master[..len].copy_from_slice(&text[..len]);
+        key.hmac.copy_from_slice(&text[len..]);
+        Ok(key)
+    }
+}
+
+/// The cipher of wrappings: always AES-256, in the mode of the suite.
+fn wrapping_cipher(suite: Suite, wrapping: &[u8; WRAPPING_KEY_LEN]) -> BlockCipher {
+    BlockCipher::new(if suite.is_gcm() { Suite::Aes256Gcm } else { Suite::Aes256Ccm }, wrapping)
+}
+
+impl MasterKey {
+    /// A new key from random bytes.
+    pub fn new(suite: Suite, random: &[u8; 96]) -> MasterKey {
+        let mut key = MasterKey { suite, master: [0; 32], hmac: [0; 64] };
+        key.master[..suite.key_len()].copy_from_slice(&random[..suite.key_len()]);
+        key.hmac.copy_from_slice(&random[32..]);
+        key
+    }
+
+    /// Encrypts the key; `iv` must be new and random.
+    pub fn wrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN], guid: u64, version: u64, iv: [u8; IV_LEN]) -> WrappedKey {
+        let len = self.suite.key_len();
+        let mut wrapped =
+            WrappedKey { suite: self.suite, guid, version, iv, tag: [0; TAG_LEN], master: [0; 32], hmac: [0; 64] };
+        let mut text = [&self.master[..len], &self.hmac].concat();
+        let sealed = wrapping_cipher(self.suite, wrapping).seal(&iv, &wrapped.aad(), &mut text);
+        wrapped.tag = sealed.expect("96 bytes are not too large");
+        wrapped.master[..len].copy_from_slice(&text[..len]);
+        wrapped.hmac.copy_from_slice(&text[len..]);
+        wrapped
+    }
+
+    /// Its suite.
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// The cipher of blocks with this salt: its key is HKDF-SHA512 of the master key without salt, with the block's salt as info.
+    pub fn block_cipher(&self, salt: &[u8; SALT_LEN]) -> BlockCipher {
+        let len = self.suite.key_len();
+        let extracted = hmac_sha512(&[0; 64], &[&self.master[..len]]);
+        // One round gives 64 bytes, more than any key.
+        let expanded = hmac_sha512(&extracted, &[salt, &[1]]);
+        BlockCipher::new(self.suite, expanded.first_chunk().expect("64 bytes have 32"))
+    }
+
+    /// HMAC-SHA512 with the dataset's HMAC key.
+    pub fn hmac(&self, parts: &[&[u8]]) -> [u8; 64] {
+        hmac_sha512(&self.hmac, parts)
+    }
+}
+
+/// PBKDF2-HMAC-SHA1: the wrapping key of a passphrase (without newline).
+pub fn wrapping_key_from_passphrase(passphrase: &[u8], salt: u64, iters: u32) -> [u8; WRAPPING_KEY_LEN] {
+    pbkdf2::pbkdf2_hmac_array::<sha1::Sha1, WRAPPING_KEY_LEN>(passphrase, &salt.to_le_bytes(), iters)
+}
+
+/// The wrapping key of 64 hexadecimal digits.
+pub fn wrapping_key_from_hex(text: &[u8]) -> Option<[u8; WRAPPING_KEY_LEN]> {
+    let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
+    let mut key = [0; WRAPPING_KEY_LEN];
+    if text.len() != 2 * WRAPPING_KEY_LEN {
+        return None;
+    }
+    for (byte, pair) in key.iter_mut().zip(text.as_chunks::<2>().0) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len() / 2).map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn gcm_of_published_vectors() {
+        // The GCM specification, test cases 4 and 16 (AES-128 and AES-256 with AAD).
+        let mut key = [0; 32];
+        key[..16].copy_from_slice(&hex("feffe9928665731c6d6a8f9467308308"));
+        key[16..].copy_from_slice(&hex("feffe9928665731c6d6a8f9467308308"));
+        let iv: [u8; 12] = hex("cafebabefacedbaddecaf888").try_into().unwrap();
+        let aad = hex("feedfacedeadbeeffeedfacedeadbeefabaddad2");
+        let plain = hex(concat!(
+            "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525",
+            "b16aedf5aa0de657ba637b39"
+        ));
+        for (suite, tag) in [
+            (Suite::Aes128Gcm, "5bc94fbc3221a5db94fae95ae7121a47"),
+            (Suite::Aes192Gcm, "2519498e80f1478f37ba55bd6d27618c"),
+            (Suite::Aes256Gcm, "76fc6ece0f4e1768cddf8853bb2d551b"),
+        ] {
+            let cipher = BlockCipher::new(suite, &key);
+            let mut text = plain.clone();
+            let got = cipher.seal(&iv, &aad, &mut text).unwrap();
+            assert_eq!(got.to_vec(), hex(tag), "{suite:?}");
+            assert_ne!(text, plain);
+            cipher.open(&iv, &aad, &mut text, &got).unwrap();
+            assert_eq!(text, plain);
+        }
+    }
+
+    #[test]
+    fn every_suite_round_trips_and_notices_changes() {
+        let key = std::array::from_fn(|i| i as u8 * 5 + 1);
+        let plain: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
+        for suite in Suite::ALL {
+            assert_eq!(Suite::from_u64(suite as u64), Some(suite));
+            assert_eq!(Suite::parse(suite.name()), Some(suite));
+            let cipher = BlockCipher::new(suite, &key);
+            let mut text = plain.clone();
+            let tag = cipher.seal(&[3; 12], b"clear", &mut text).unwrap();
+            for (iv, aad, flip) in [(4, &b"clear"[..], 0), (3, b"cleas", 0), (3, b"clear", 1)] {
+                let mut bad = text.clone();
+                bad[100] ^= flip;
+                let e = cipher.open(&[iv; 12], aad, &mut bad, &tag).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Checksum);
+            }
+            cipher.open(&[3; 12], b"clear", &mut text, &tag).unwrap();
+            assert_eq!(text, plain);
+        }
+    }
+
+    #[test]
+    fn keys_are_wrapped_and_unwrapped() {
+        for suite in Suite::ALL {
+            let master = MasterKey::new(suite, &std::array::from_fn(|i| i as u8 ^ 0x5a));
+            let wrapped = master.wrap(&[9; 32], 77, 1, [1; 12]);
+            let back = wrapped.unwrap(&[9; 32]).unwrap();
+            assert!(back.master == master.master && back.hmac == master.hmac && back.suite() == suite);
+            assert_eq!(wrapped.unwrap(&[8; 32]).unwrap_err().kind(), ErrorKind::Checksum);
+            assert!(WrappedKey { guid: 78, ..wrapped }.unwrap(&[9; 32]).is_err());
+        }
+    }
+
+    #[test]
+    fn derived_keys_of_published_vectors() {
+        // RFC 6070, two rounds; a salt that is no number.
+        let by_library = pbkdf2::pbkdf2_hmac_array::<sha1::Sha1, 20>(b"password", b"salt", 2);
+        assert_eq!(by_library.to_vec(), hex("ea6c014dc72d6f8ccd1ed92ace1d41f0d8de8957"));
+        // RFC 4231, test case 2.
+        let mac = hmac_sha512(b"Jefe", &[b"what do ya ", b"want for nothing?"]);
+        assert_eq!(mac[..8].to_vec(), hex("164b7a7bfcf819e2"));
+        assert_eq!(wrapping_key_from_hex(&[b'1'; 64]), Some([0x11; 32]));
+        assert_eq!(wrapping_key_from_hex(&[b'1'; 63]), None);
+        assert_eq!(wrapping_key_from_hex(&[b'g'; 64]), None);
+    }
+}
