@@ -10,7 +10,7 @@ use ondisk::blkptr::Blkptr;
 use rt::Rt;
 use rt::sync::Notify;
 use vdev::Prio;
-use zio::Zio;
+use zio::{DataKey, Zio};
 
 use crate::Demand;
 use crate::core::{ArcStats, Core, Key};
@@ -96,8 +96,14 @@ impl Arc {
 
     /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`]. Holes and embedded blocks are made anew each time.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        self.read_with(bp, None, prio).await
+    }
+
+    /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; what is kept is decrypted. Who has no key must not ask: what is in memory
+    /// is given without one.
+    pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         let c = &*self.0;
-        let Some(key) = Key::of(bp) else { return c.zio.read(bp, prio).await };
+        let Some(key) = Key::of(bp) else { return c.zio.read_with(bp, crypt, prio).await };
         loop {
             if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
                 return Ok(data);
@@ -111,7 +117,7 @@ impl Arc {
                 Some(Ok(data)) if data.len() as u64 == bp.lsize() => return Ok(data),
                 Some(Err(e)) => return Err(e),
                 // Two pointers disagree about the block's size: each must see for itself.
-                Some(Ok(_)) => return c.zio.read(bp, prio).await,
+                Some(Ok(_)) => return c.zio.read_with(bp, crypt, prio).await,
                 // Whoever read went away.
                 None => {}
             }
@@ -120,7 +126,7 @@ impl Arc {
         let pending = Rc::new(Pending::default());
         c.pending.borrow_mut().insert(key, pending.clone());
         let leader = Leader { inner: c, key, pending };
-        let result = c.zio.read(bp, prio).await;
+        let result = c.zio.read_with(bp, crypt, prio).await;
         if let Ok(data) = &result
             && !leader.pending.stale.get()
         {

@@ -15,7 +15,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use rt::Rt;
 use txg::TxgPool;
-use zio::{Prio, WriteDone, Zio};
+use zio::{DataKey, Prio, WriteDone, Zio};
 
 /// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and must not read or change the object set that calls.
 pub trait BlockAccounting {
@@ -186,6 +186,20 @@ pub(crate) fn policy(
     }
 }
 
+impl Policy {
+    /// What encryption changes (format page 12, section 5): at most two copies of what is encrypted, nothing in pointers, dnodes and object sets as they are.
+    pub(crate) fn encrypted(mut self, otype: ObjectType, level: u8) -> Policy {
+        if otype.is_encrypted_ok() {
+            self.copies = self.copies.min(zio::ENCRYPTED_COPIES_MAX);
+        }
+        self.embed = false;
+        if level == 0 && matches!(otype, ObjectType::DNODE | ObjectType::OBJSET) {
+            self.compression = Compression::OFF;
+        }
+        self
+    }
+}
+
 /// Feature flags that change how blocks are written; pushed down by the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DmuFeatures {
@@ -232,14 +246,14 @@ struct Inner {
     in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
 }
 
-/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline. Cheap to clone.
+/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline; for those of encrypted datasets also their key. Cheap to clone.
 #[derive(Clone)]
-pub struct DmuCtx(Rc<Inner>);
+pub struct DmuCtx(Rc<Inner>, Option<Rc<DataKey>>);
 
 impl DmuCtx {
     /// The context of a pool.
     pub fn new(rt: Rt, zio: Zio, arc: Arc, txg: TxgPool, features: DmuFeatures) -> DmuCtx {
-        DmuCtx(Rc::new(Inner {
+        let inner = Rc::new(Inner {
             rt,
             zio,
             arc,
@@ -247,7 +261,16 @@ impl DmuCtx {
             features: Cell::new(features),
             tunables: Cell::default(),
             in_flight: RefCell::default(),
-        }))
+        });
+        DmuCtx(inner, None)
+    }
+    /// The same for an encrypted dataset with this key.
+    pub fn with_key(&self, key: Rc<DataKey>) -> DmuCtx {
+        DmuCtx(self.0.clone(), Some(key))
+    }
+    /// The dataset's key.
+    pub fn key(&self) -> Option<&Rc<DataKey>> {
+        self.1.as_ref()
     }
     /// The world.
     pub fn rt(&self) -> &Rt {
@@ -286,7 +309,7 @@ impl DmuCtx {
     pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
         match self.flying(bp) {
             Some(b) => Ok(b),
-            None => self.0.arc.read(bp, Prio::SyncRead).await,
+            None => self.0.arc.read_with(bp, self.1.as_deref(), Prio::SyncRead).await,
         }
     }
     /// The block if it is in memory.

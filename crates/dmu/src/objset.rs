@@ -250,8 +250,22 @@ impl Objset {
                 phys.meta_dnode.datablksz()
             )));
         }
-        if writable && root.encrypted() {
-            return Err(Error::unsupported(format!("object set {id} is encrypted: it can only be read")));
+        match (root.encrypted(), ctx.key()) {
+            (true, Some(key)) => {
+                key.check_objset(&phys).at(place)?;
+                if writable && !key.is_writable() {
+                    return Err(Error::unsupported(format!(
+                        "object set {id} is encrypted with a key of the first format, which is only read: import the pool read-only"
+                    )));
+                }
+            }
+            (true, None) if writable => {
+                return Err(Error::unsupported(format!("object set {id} is encrypted, and its key is not here")));
+            }
+            (false, Some(_)) => {
+                return Err(Error::corrupt(format!("object set {id} is not encrypted, though its dataset is")));
+            }
+            _ => {}
         }
         Ok(Objset::build(ctx, id, phys, root, props, hooks, writable))
     }

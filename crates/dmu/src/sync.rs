@@ -112,14 +112,22 @@ impl Objset {
             };
             (phys.userused, phys.groupused, phys.projectused) = (dnode(0), dnode(1), dnode(2));
             let fill = phys.meta_dnode.bps().iter().map(Blkptr::fill).sum();
+            if let Some(key) = self.0.ctx.key() {
+                (phys.portable_mac, phys.local_mac) = key.objset_macs(&phys);
+            }
             (Buf::copy_from(&phys.to_bytes()).freeze(), fill)
         };
         let features = self.0.ctx.features();
-        let p = policy(&self.props(), features.lz4, false, ObjectType::OBJSET, 0, false, 0, 0, pass);
+        let mut p = policy(&self.props(), features.lz4, false, ObjectType::OBJSET, 0, false, 0, 0, pass);
+        let crypt = self.0.ctx.key().cloned();
+        if crypt.is_some() {
+            p = p.encrypted(ObjectType::OBJSET, 0);
+        }
         let mut req = zio::WriteReq::new(block, ObjectType::OBJSET, 0, txg);
         (req.compression, req.checksum, req.copies) = (p.compression, p.checksum, p.copies);
         (req.pass, req.fill, req.objset) = (pass, fill, self.0.id);
         req.prio = write_prio(self.0.id);
+        req.crypt = crypt;
         let bp = cx.put(req, None, &self.0.root.get(), true, 0).await?;
         self.0.root.set(bp);
         Ok(Some(SyncedRoot { bp, done: cx.done.take() }))

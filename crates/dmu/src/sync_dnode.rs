@@ -99,6 +99,7 @@ impl<'a> SyncCx<'a> {
             Some(ChecksumAlgo::Sha512) => "org.illumos:sha512",
             Some(ChecksumAlgo::Skein) => "org.illumos:skein",
             Some(ChecksumAlgo::Edonr) => "org.illumos:edonr",
+            Some(ChecksumAlgo::Blake3) => "org.openzfs:blake3",
             _ => return,
         };
         feat.activate(guid, self.txg);
@@ -120,6 +121,7 @@ impl<'a> SyncCx<'a> {
         req.pass = self.pass;
         req.prio = write_prio(self.os.id());
         req.embed = p.embed;
+        req.crypt = self.os.ctx().key().cloned();
         req.fill = fill;
         req.objset = self.os.id();
         req.object = place.0;
@@ -567,7 +569,9 @@ impl SyncCx<'_> {
         let (props, features) = (self.os.props(), ctx.features());
         let (own_compress, own_checksum) = (phys.compress, phys.checksum);
         let policy_of = |t: ObjectType, level: u8, spill: bool| {
-            policy(&props, features.lz4, features.embedded_data, t, level, spill, own_compress, own_checksum, self.pass)
+            let embed = features.embedded_data;
+            let p = policy(&props, features.lz4, embed, t, level, spill, own_compress, own_checksum, self.pass);
+            if ctx.key().is_some() { p.encrypted(t, level) } else { p }
         };
         let data = policy_of(otype, 0, false);
         let indirect = [policy_of(otype, 1, false), policy_of(otype, 2, false)];

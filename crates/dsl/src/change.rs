@@ -15,6 +15,9 @@ use crate::space::SpaceCheck;
 impl DslPool {
     /// Stores or removes a local value of a property, in the ZAP, in memory and where else it is kept (syncing context).
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
+        if let Some(value) = value {
+            self.need_salt(name, value, tx).await?;
+        }
         let dn = self.mos().hold(ObjectId(dir.phys().props_zapobj)).await?;
         match value {
             Some(PropValue::Num(n)) => zap::update_u64(&dn, name.as_bytes(), *n, tx).await?,
@@ -78,6 +81,13 @@ impl DslPool {
         props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
         let phys = dir.phys();
         match (prop, value.num()) {
+            ("keylocation", _) => match self.crypt_info(dir) {
+                Some(info) if info.is_root => crate::crypto::check_location(value.text()),
+                _ => Err(Error::invalid(format!(
+                    "'{}' is no encryption root: keylocation belongs to the dataset that has the key",
+                    dir.full_name()
+                ))),
+            },
             ("quota", quota) if quota != 0 && quota < phys.used_bytes.max(phys.reserved) => {
                 let why = format!("the quota of '{}' cannot be less than what it uses or reserves", dir.full_name());
                 Err(Error::new(ErrorKind::NoSpace, why))
@@ -175,6 +185,7 @@ impl DslPool {
                     let why = format!("'{}' has no room for '{from}'", parent.full_name());
                     return Err(Error::new(ErrorKind::Quota, why));
                 }
+                pool.check_crypt_move(&dir, &parent)?;
                 pool.check_space(SpaceCheck::Reserved, 4)?;
                 let old_map = pool.mos().hold(ObjectId(old_parent.phys().child_dir_zapobj)).await?;
                 let new_map = pool.mos().hold(ObjectId(parent.phys().child_dir_zapobj)).await?;

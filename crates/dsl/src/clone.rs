@@ -48,6 +48,7 @@ impl DslPool {
                 pool.check_space(SpaceCheck::Normal, 20)?;
                 let made = async {
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
+                    pool.share_crypt(&dir, &snap.dir(), &tx).await?;
                     let head = pool.make_head(&dir, &snap, &tx).await?;
                     for (prop, value) in &props {
                         pool.write_prop(&dir, prop, Some(value), &tx).await?;

@@ -16,6 +16,7 @@ use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 
+use crate::crypto::NewCrypt;
 use crate::dataset::Dataset;
 use crate::deadlist::Deadlist;
 use crate::dir::Dir;
@@ -244,19 +245,37 @@ impl DslPool {
                 account.activate(id.get().guid, tx.txg());
             }
         }
+        let ctx = match dir.crypt().and_then(|c| c.data_key()) {
+            Some(key) => {
+                account.activate(FeatureId::Encryption.get().guid, tx.txg());
+                self.ctx().with_key(key)
+            }
+            None => self.ctx().clone(),
+        };
         let props = head.objset_props();
-        let os = Objset::create(self.ctx().clone(), head.object.0, ObjsetType::Zfs, props, head.hooks(), tx.txg());
+        let os = Objset::create(ctx, head.object.0, ObjsetType::Zfs, props, head.hooks(), tx.txg());
         os.set_flags(flags, &tx);
         head.set_objset(Some(os.clone()));
         self.activate_features(head, &tx).await?;
         init(os, tx).await
     }
 
-    /// Creates the file system `name` with these properties; `init` fills it. The parent must exist.
+    /// Creates the file system `name` with these properties; `init` fills it. The parent must exist. It is encrypted if its parent is.
     pub async fn create_fs(
         self: &Rc<Self>,
         name: &str,
         props: Vec<(String, PropValue)>,
+        init: Init,
+    ) -> Result<Rc<Dataset>> {
+        self.create_fs_encrypted(name, props, NewCrypt::default(), init).await
+    }
+
+    /// As [`DslPool::create_fs`], with a say in how it is encrypted.
+    pub async fn create_fs_encrypted(
+        self: &Rc<Self>,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+        crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
         check_name(name)?;
@@ -267,6 +286,7 @@ impl DslPool {
             }
         }
         let name = name.to_string();
+        let crypt = self.prepare_crypt(crypt).await?;
         let object = self
             .sync_task(move |pool, tx| {
                 Box::pin(async move {
@@ -275,6 +295,7 @@ impl DslPool {
                         props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                     }
                     pool.check_space(SpaceCheck::Normal, 20)?;
+                    let crypt = pool.plan_crypt(&name, &parent, crypt)?;
                     let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
                     if reserved > parent.available() {
                         let why = format!(
@@ -284,6 +305,9 @@ impl DslPool {
                         return Err(Error::new(ErrorKind::NoSpace, why));
                     }
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
+                    if let Some(crypt) = crypt {
+                        pool.make_crypt(&dir, crypt, &tx).await?;
+                    }
                     let origin = pool.hold_dataset(pool.origin_snap()).await?;
                     let head = pool.make_head(&dir, &origin, &tx).await?;
                     pool.make_file_system(&dir, &head, props, init, tx).await?;

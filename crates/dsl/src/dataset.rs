@@ -453,17 +453,38 @@ impl Dataset {
             return Err(Error::corrupt(format!("dataset '{}' has no object set", self.name())));
         }
         self.load_features().await?;
-        if self.has_feature("com.datto:encryption") {
-            return Err(Error::unsupported(format!(
-                "dataset '{}' is encrypted, which weir does not read yet",
-                self.name()
-            )));
-        }
-        let os = Objset::open(self.ctx.clone(), self.object.0, bp, self.objset_props(), self.hooks(), self.writable)
+        let ctx = self.keyed_ctx()?;
+        let os = Objset::open(ctx, self.object.0, bp, self.objset_props(), self.hooks(), self.writable)
             .await
             .map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
         self.set_objset(Some(os.clone()));
         Ok(os)
+    }
+
+    /// The pool's DMU with the dataset's key if it is encrypted. Error: `Denied` if that key is not loaded.
+    fn keyed_ctx(&self) -> Result<DmuCtx> {
+        match self.dir().crypt() {
+            Some(crypt) => match crypt.data_key() {
+                Some(key) => Ok(self.ctx.with_key(key)),
+                None => Err(crate::crypto::key_missing(&self.name(), &self.dir().full_name())),
+            },
+            None if self.has_feature("com.datto:encryption") => {
+                Err(Error::corrupt(format!("dataset '{}' is encrypted, but has no key object", self.name())))
+            }
+            None => Ok(self.ctx.clone()),
+        }
+    }
+
+    /// The header of its intent log, which is in clear whether the key is there or not.
+    pub async fn zil_header(&self) -> Result<ondisk::zil::ZilHeader> {
+        if let Some(os) = self.opened() {
+            return Ok(os.zil_header());
+        }
+        if !self.dir().is_encrypted() {
+            return Ok(self.objset().await?.zil_header());
+        }
+        let block = self.ctx.read(&self.phys().bp).await.map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
+        Ok(ondisk::objset::ObjsetPhys::parse(&block)?.zil_header)
     }
 
     /// What the object set must know of the properties.

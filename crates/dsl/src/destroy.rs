@@ -50,10 +50,7 @@ impl DslPool {
             return Err(Error::new(ErrorKind::NotEmpty, why));
         }
         self.check_bookmarks_plain(ds).await?;
-        if !ds.load_features().await?.contains_key("com.datto:encryption")
-            && !ds.phys().bp.is_hole()
-            && !ds.objset().await?.zil_header().log.is_hole()
-        {
+        if !ds.phys().bp.is_hole() && !ds.zil_header().await?.log.is_hole() {
             return Err(Error::unsupported(format!(
                 "dataset '{name}' has an intent log that was not replayed, which weir cannot free yet"
             )));
@@ -120,6 +117,7 @@ impl DslPool {
     async fn remove_dir(&self, dir: &Rc<Dir>, parent: &Rc<Dir>, tx: &Tx) -> Result<()> {
         let mos = self.mos();
         let p = dir.phys();
+        self.drop_crypt(dir, tx).await?;
         if mos.hold(dir.object).await?.otype() == ObjectType::OTN_ZAP_METADATA {
             self.features().add(FeatureId::ExtensibleDataset, -1, tx).await?;
         }

@@ -13,6 +13,7 @@ use dmu::TxSpace;
 use ondisk::dsl::DslDirPhys;
 
 use crate::core::Space;
+use crate::crypto::KeyObject;
 use crate::dataset::Dataset;
 use crate::props::{self, PropSource, PropValue};
 use crate::registry::Registry;
@@ -47,6 +48,7 @@ pub struct Dir {
     in_flight: [Cell<u64>; TXG_SIZE],
     /// Whether the registry knows of charges of the txg in that slot.
     charged: [Cell<bool>; TXG_SIZE],
+    crypt: RefCell<Option<Rc<KeyObject>>>,
     pool_space: Rc<Cell<PoolSpace>>,
     /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born until then belong to the origin's directory.
     origin_txg: Cell<u64>,
@@ -76,6 +78,7 @@ impl Dir {
             head: RefCell::default(),
             in_flight: Default::default(),
             charged: Default::default(),
+            crypt: RefCell::default(),
             pool_space,
             origin_txg: Cell::new(0),
             livelist: Cell::new(None),
@@ -140,6 +143,18 @@ impl Dir {
 
     pub(crate) fn set_head(&self, head: Option<Rc<Dataset>>) {
         *self.head.borrow_mut() = head;
+    }
+
+    /// Its key object; none if it is not encrypted.
+    pub(crate) fn crypt(&self) -> Option<Rc<KeyObject>> {
+        self.crypt.borrow().clone()
+    }
+    pub(crate) fn set_crypt(&self, crypt: Option<Rc<KeyObject>>) {
+        *self.crypt.borrow_mut() = crypt;
+    }
+    /// Whether what it holds is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.crypt.borrow().is_some()
     }
 
     /// The record as it is now.

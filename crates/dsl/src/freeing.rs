@@ -388,7 +388,7 @@ impl<'a> TreeWalk<'a> {
             if below {
                 let block = match block {
                     Some(block) => Ok(block),
-                    None => self.pool.ctx().read(&bp).await,
+                    None => read_any(self.pool, &bp).await,
                 };
                 match block.and_then(|b| self.children(&bp, &at, shift, &b)) {
                     Ok(children) => self.visit_all(children, depth).await?,
@@ -421,8 +421,8 @@ impl<'a> TreeWalk<'a> {
             let (now, later) = rest.split_at(rest.len().min(READS_MAX));
             rest = later;
             let wanted: Vec<Option<Blkptr>> = now.iter().map(|c| self.to_read(c)).collect();
-            let ctx = self.pool.ctx();
-            let reads = wanted.iter().flatten().map(|bp| ctx.read(bp)).collect();
+            let pool = &self.pool;
+            let reads = wanted.iter().flatten().map(|bp| read_any(pool, bp)).collect();
             let mut blocks = join_all(reads).await.into_iter();
             for ((bp, at, shift), wanted) in now.iter().zip(&wanted) {
                 let block = match wanted {
@@ -486,6 +486,15 @@ impl<'a> TreeWalk<'a> {
             }
         }
         Ok(out)
+    }
+}
+
+/// Reads a block to look at its pointers, which encryption leaves in clear: no key is needed.
+async fn read_any(pool: &DslPool, bp: &Blkptr) -> Result<bdev::Bytes> {
+    if bp.is_encrypted_data() {
+        pool.core().zio.read_sealed(bp, zio::Prio::SyncRead).await
+    } else {
+        pool.ctx().read(bp).await
     }
 }
 

@@ -15,6 +15,7 @@ use ondisk::object_type::ObjectType;
 use txg::TxgPool;
 
 use crate::core::Core;
+use crate::crypto::Keys;
 use crate::dataset::{Dataset, Place};
 use crate::dir::Dir;
 use crate::features::Features;
@@ -48,6 +49,7 @@ pub struct DslPool {
     pub(crate) empty_bpobj: Cell<Option<ObjectId>>,
     pub(crate) tasks: [RefCell<VecDeque<Task>>; TXG_SIZE],
     pub(crate) freeing: Freeing,
+    keys: Keys,
     writable: bool,
 }
 
@@ -84,6 +86,7 @@ impl DslPool {
             dirs: RefCell::default(),
             origin_snap: Cell::default(),
             empty_bpobj: Cell::default(),
+            keys: Keys::default(),
             tasks: Default::default(),
             freeing: Freeing::default(),
             writable: setup.writable,
@@ -123,6 +126,7 @@ impl DslPool {
                 }
             }
         }
+        pool.load_salt().await?;
         let origin = pool.root().child("$ORIGIN").and_then(|d| d.head());
         pool.origin_snap.set(ObjectId(origin.map_or(0, |o| o.phys().prev_snap_obj)));
         pool.load_origins().await?;
@@ -154,6 +158,7 @@ impl DslPool {
         if dn.otype() == ObjectType::OTN_ZAP_METADATA {
             dir.set_livelist(zap::lookup_u64(&dn, LIVELIST_KEY).await?);
         }
+        dir.set_crypt(self.load_crypt(&dn).await?);
         if phys.head_dataset_obj != 0 {
             let head = self.load_dataset(ObjectId(phys.head_dataset_obj), Some(&dir)).await?;
             head.load_features().await?;
@@ -288,6 +293,9 @@ impl DslPool {
     /// False in a pool that was imported read-only.
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+    pub(crate) fn keys(&self) -> &Keys {
+        &self.keys
     }
     pub(crate) fn origin_snap(&self) -> ObjectId {
         self.origin_snap.get()

@@ -90,6 +90,12 @@ impl DslPool {
         let Some(origin) = self.origin_of(&clone_head).await? else {
             return Err(Error::invalid(format!("cannot promote '{name}': not a cloned filesystem")));
         };
+        if self.is_encryption_root(&origin.dir()) {
+            return Err(Error::unsupported(format!(
+                "cannot promote '{name}': '{}' holds the encryption key of both, which weir cannot move yet",
+                origin.dir().full_name()
+            )));
+        }
         if clone_head.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::new(ErrorKind::Denied, format!("cannot promote '{name}': it was received in parts")));
         }

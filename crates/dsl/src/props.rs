@@ -107,7 +107,7 @@ pub const PROPS: &[Prop] = &[
         kind: PropKind::Inherit,
         default: 1,
         default_text: "",
-        values: "on | off | fletcher2 | fletcher4 | sha256 | sha512",
+        values: "on | off | fletcher2 | fletcher4 | sha256 | sha512 | skein | edonr | blake3",
     },
     Prop {
         name: "compression",
@@ -258,7 +258,12 @@ pub const PROPS: &[Prop] = &[
         "all | most | some | none",
     ),
     index("overlay", ONOFF, PropKind::Inherit, 1, "on | off"),
-    text("encryption", PropKind::ReadOnly, "off", "off | aes-256-gcm"),
+    text("encryption", PropKind::ReadOnly, "off", "on | off | aes-128-ccm | ... | aes-256-gcm"),
+    text("keylocation", PropKind::Default, "none", "prompt | file:///<path>"),
+    text("keyformat", PropKind::ReadOnly, "none", "none | raw | hex | passphrase"),
+    size("pbkdf2iters", PropKind::ReadOnly, 0, false, "<iters>"),
+    text("encryptionroot", PropKind::ReadOnly, "-", "<filesystem|volume>"),
+    text("keystatus", PropKind::ReadOnly, "-", "available | unavailable"),
     size("special_small_blocks", PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
 ];
 
@@ -460,11 +465,9 @@ impl Prop {
                 "fletcher4" => 7,
                 "sha256" => 8,
                 "sha512" => 11,
-                "skein" | "edonr" => {
-                    return Err(Error::unsupported(format!(
-                        "checksum '{text}' cannot be written yet: use sha256 or sha512"
-                    )));
-                }
+                "skein" => 12,
+                "edonr" => 13,
+                "blake3" => 14,
                 _ => return Err(bad()),
             },
             PropType::Size { none_is_zero } if none_is_zero && text == "none" => {

@@ -329,6 +329,33 @@ impl Blkptr {
         (self.0[4].to_le_bytes(), iv)
     }
 
+    /// Sets salt and IV of a block for which [`Blkptr::is_encrypted_data`] holds. The lower half of the fill stays.
+    pub fn set_salt_iv(&mut self, salt: [u8; 8], iv: [u8; 12]) {
+        assert!(self.is_encrypted_data(), "only encrypted data has a salt");
+        let (high, low) = iv.split_at(8);
+        self.0[4] = u64::from_le_bytes(salt);
+        self.0[5] = u64::from_le_bytes(high.try_into().expect("8 bytes"));
+        let low = u32::from_le_bytes(low.try_into().expect("4 bytes"));
+        self.0[W_FILL] = self.0[W_FILL] & 0xffff_ffff | u64::from(low) << 32;
+    }
+    /// The tag, MAC or hash in the pointer of a block of an encrypted dataset; not meaningful for object sets.
+    pub fn mac(&self) -> [u8; 16] {
+        let mut mac = [0; 16];
+        mac[..8].copy_from_slice(&self.0[W_CKSUM + 2].to_le_bytes());
+        mac[8..].copy_from_slice(&self.0[W_CKSUM + 3].to_le_bytes());
+        mac
+    }
+    /// Sets the tag, MAC or hash.
+    pub fn set_mac(&mut self, mac: [u8; 16]) {
+        let (a, b) = mac.split_at(8);
+        self.0[W_CKSUM + 2] = u64::from_le_bytes(a.try_into().expect("8 bytes"));
+        self.0[W_CKSUM + 3] = u64::from_le_bytes(b.try_into().expect("8 bytes"));
+    }
+    /// The word of properties as it is.
+    pub fn prop_word(&self) -> u64 {
+        self.0[W_PROP]
+    }
+
     /// Sets copy `i` (0 to 2).
     pub fn set_dva(&mut self, i: usize, dva: Dva) {
         assert!(i < 3);

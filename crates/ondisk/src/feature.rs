@@ -123,10 +123,10 @@ features! {
     LargeBlocks "large_blocks" "org.open-zfs:large_blocks" Read [per_dataset] [ExtensibleDataset] Zol065 Write on "Blocks larger than 128 KiB.";
     LargeDnode "large_dnode" "org.zfsonlinux:large_dnode" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Dnodes larger than 512 bytes.";
     Sha512 "sha512" "org.illumos:sha512" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "SHA-512/256 checksums.";
-    Skein "skein" "org.illumos:skein" Read [per_dataset] [ExtensibleDataset] Zol07 Partial off "Skein checksums.";
-    Edonr "edonr" "org.illumos:edonr" Read [per_dataset] [ExtensibleDataset] Zol07 Partial off "Edon-R checksums.";
+    Skein "skein" "org.illumos:skein" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Skein checksums.";
+    Edonr "edonr" "org.illumos:edonr" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Edon-R checksums.";
     UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write on "Counts objects by user and group.";
-    Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Partial off "Encrypted datasets.";
+    Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Write on "Encrypted datasets.";
     ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
     DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Read off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
     ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Read off "Counts which parts of a removed vdev's mapping are still in use.";
@@ -134,7 +134,7 @@ features! {
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
     AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write off "Separate vdevs for metadata, small blocks and dedup tables.";
     ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write off "A resilver that comes while another runs waits for it.";
-    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write off "Larger bookmarks.";
+    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write on "Larger bookmarks.";
     RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks that list redacted blocks.";
     RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial off "Datasets received from redacted streams.";
     BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write off "Bookmarks keep the accounting that written@ needs.";
@@ -144,7 +144,7 @@ features! {
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
     Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write off "Declustered RAID-Z with distributed spares.";
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Read off "The error log names damaged blocks by dataset head.";
-    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Partial off "BLAKE3 checksums.";
+    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "BLAKE3 checksums.";
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
     VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Read off "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Read off "The intent log knows extended attributes kept as system attributes.";

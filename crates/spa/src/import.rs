@@ -277,8 +277,7 @@ impl Pool {
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
         let dsl = self.dsl();
         for ds in dsl.all() {
-            let os = ds.objset().await?;
-            if !os.zil_header().log.is_hole() {
+            if !ds.zil_header().await?.log.is_hole() {
                 return refuse(format!(
                     "dataset '{}' has an intent log that must be replayed, which weir cannot do yet",
                     ds.name()

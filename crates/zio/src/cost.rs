@@ -51,7 +51,8 @@ fn checksum_rate(algo: ChecksumAlgo) -> Option<u64> {
         ChecksumAlgo::Fletcher2 | ChecksumAlgo::Fletcher4 | ChecksumAlgo::Zilog | ChecksumAlgo::Zilog2 => 30_000,
         ChecksumAlgo::Sha256 | ChecksumAlgo::Label | ChecksumAlgo::GangHeader => 1_750,
         ChecksumAlgo::Sha512 => 690,
-        ChecksumAlgo::Skein | ChecksumAlgo::Edonr | ChecksumAlgo::Blake3 => 260,
+        ChecksumAlgo::Skein => 500,
+        ChecksumAlgo::Edonr | ChecksumAlgo::Blake3 => 1_500,
     })
 }
 

@@ -59,7 +59,8 @@ impl Inner {
             if depth >= GANG_MAX_DEPTH || psize <= GANG_HEADER_SIZE as u64 {
                 return Err(Error::new(ErrorKind::NoSpace, format!("no place for {psize} bytes, not even in pieces")));
             }
-            let copies = (usize::from(req.copies) + 1).min(MAX_COPIES);
+            let most = if req.crypt.is_some() { usize::from(crate::ENCRYPTED_COPIES_MAX) } else { MAX_COPIES };
+            let copies = (usize::from(req.copies) + 1).min(most);
             let places = self.alloc_copies(req, GANG_HEADER_SIZE as u64, copies).await?;
             let mut children = Vec::with_capacity(GANG_CHILDREN);
             let mut at = 0usize;
@@ -173,7 +174,7 @@ impl Inner {
     }
 
     async fn read_piece(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Bytes> {
-        self.read_stored(bp, prio, depth + 1).await
+        self.read_stored(bp, None, prio, depth + 1).await
     }
 
     /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller than the whole, adding up to it.

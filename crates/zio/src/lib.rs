@@ -17,6 +17,7 @@
 //! overwritten in place only in the txg that it was born in, from the second sync pass on, and only if all of its sizes stay.
 
 mod cost;
+mod crypt;
 mod gang;
 mod prepare;
 mod read;
@@ -25,7 +26,9 @@ mod stats;
 mod write;
 mod zio;
 
+pub use codec::crypto;
 pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
+pub use crypt::{DataKey, ENCRYPTED_COPIES_MAX};
 pub use metaslab::ClassKind;
 pub use request::{Prepared, WriteOut, WriteReq};
 pub use stats::{BadCopy, ZioStats};

@@ -4,13 +4,14 @@ use base::{MAX_BLOCK, Result, SECTOR};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::{Blkptr, EMBEDDED_MAX};
+use ondisk::object_type::ObjectType;
 
 use crate::cost;
+use crate::crypt::Seal;
 use crate::request::{Body, Prepared, WriteReq};
 use crate::zio::Zio;
 
 /// How to pack a block; all that a CPU job needs to know.
-#[derive(Clone, Copy)]
 struct Packing {
     compression: Compression,
     checksum: ChecksumAlgo,
@@ -18,6 +19,7 @@ struct Packing {
     min_alloc: u64,
     embeddable: bool,
     salt: Option<[u8; 32]>,
+    seal: Option<Seal>,
 }
 
 /// A packed block.
@@ -26,13 +28,17 @@ enum Packed {
         payload: [u8; EMBEDDED_MAX],
         len: usize,
     },
-    Compressed {
+    /// Something else than the block itself is stored.
+    Stored {
         data: Bytes,
+        compressed: bool,
         sum: [u64; 4],
+        seal: Option<Seal>,
     },
     /// The block itself is stored.
     Plain {
         sum: [u64; 4],
+        seal: Option<Seal>,
     },
 }
 
@@ -46,12 +52,10 @@ impl Packing {
     }
 
     /// Packs `data`. `room` is what [`Packing::room`] asked for; it comes back if it was not needed.
-    fn run(&self, data: &[u8], room: Option<Buf>) -> (Result<Packed>, Option<Buf>) {
-        let sum = |bytes: &[u8]| codec::compute(self.checksum, bytes, false, self.salt.as_ref()).map(|c| c.0);
-        let plain = |room| (sum(data).map(|sum| Packed::Plain { sum }), room);
-        let Some(mut room) = room else { return plain(None) };
+    fn run(self, data: &[u8], room: Option<Buf>) -> (Result<Packed>, Option<Buf>) {
+        let Some(mut room) = room else { return (self.plain(data), None) };
         let Some(n) = codec::compress(self.compression, data, &mut room, limit(data.len() as u64)) else {
-            return plain(Some(room));
+            return (self.plain(data), Some(room));
         };
         if self.embeddable && n <= EMBEDDED_MAX {
             let mut payload = [0; EMBEDDED_MAX];
@@ -60,11 +64,37 @@ impl Packing {
         }
         let psize = (n as u64).next_multiple_of(self.min_alloc) as usize;
         if psize >= data.len() {
-            return plain(Some(room));
+            return (self.plain(data), Some(room));
         }
         room[n..psize].fill(0);
         room.truncate(psize);
-        (sum(&room).map(|sum| Packed::Compressed { data: room.freeze(), sum }), None)
+        (self.stored(room, true, data), None)
+    }
+
+    fn sum(&self, bytes: &[u8]) -> Result<[u64; 4]> {
+        codec::compute(self.checksum, bytes, false, self.salt.as_ref()).map(|c| c.0)
+    }
+
+    /// The block is stored as it is, or encrypted.
+    fn plain(mut self, data: &[u8]) -> Result<Packed> {
+        if self.seal.as_ref().is_some_and(Seal::changes_bytes) {
+            return self.stored(Buf::copy_from(data), false, data);
+        }
+        if let Some(seal) = &mut self.seal {
+            seal.authenticate(data, data);
+        }
+        Ok(Packed::Plain { sum: self.sum(data)?, seal: self.seal })
+    }
+
+    /// `bytes` are stored, perhaps encrypted, for the block `data`.
+    fn stored(mut self, mut bytes: Buf, compressed: bool, data: &[u8]) -> Result<Packed> {
+        match &mut self.seal {
+            Some(seal) if seal.changes_bytes() => seal.close(&mut bytes)?,
+            Some(seal) => seal.authenticate(&bytes, data),
+            None => {}
+        }
+        let sum = self.sum(&bytes)?;
+        Ok(Packed::Stored { data: bytes.freeze(), compressed, sum, seal: self.seal })
     }
 }
 
@@ -86,7 +116,10 @@ impl Zio {
             "a block of {lsize} bytes cannot be written"
         );
         let algo = req.compression.algo;
-        if algo != CompressAlgo::Off && codec::is_zero(&req.data) {
+        let seal = req.crypt.as_ref().and_then(|key| key.seal(req.level, req.otype, &self.0.rt));
+        // Encrypted dnodes are never compressed, but they may be holes.
+        let may_be_hole = algo != CompressAlgo::Off || seal.is_some() && req.otype == ObjectType::DNODE;
+        if may_be_hole && codec::is_zero(&req.data) {
             self.0.count(|s| s.holes += 1);
             return Ok(Prepared { req, body: Body::Hole });
         }
@@ -94,13 +127,19 @@ impl Zio {
             compression: req.compression,
             checksum: req.checksum,
             min_alloc: self.0.min_alloc(),
-            embeddable: req.embed && req.level == 0 && !req.otype.has_fill(),
+            embeddable: req.embed && req.level == 0 && !req.otype.has_fill() && req.crypt.is_none(),
             salt: self.0.opts.get().salt,
+            seal,
         };
         let room = packing.room(lsize);
-        let cost = cost::pack(if room.is_some() { req.compression } else { Compression::OFF }, req.checksum, lsize);
-        let inline =
-            cost < rt::CPU_INLINE_NS_MAX || cost::is_cheap(algo, req.checksum) && lsize <= cost::CHEAP_INLINE_MAX;
+        let mut cost = cost::pack(if room.is_some() { req.compression } else { Compression::OFF }, req.checksum, lsize);
+        let mut cheap = cost::is_cheap(algo, req.checksum) && lsize <= cost::CHEAP_INLINE_MAX;
+        if let Some(seal) = &packing.seal {
+            let sealing = seal.cost(lsize);
+            cheap &= sealing < rt::CPU_INLINE_NS_MAX;
+            cost = cost + sealing;
+        }
+        let inline = cost < rt::CPU_INLINE_NS_MAX || cheap;
         // The buffers are taken and dropped on this thread, whose free lists they belong to.
         let room = room.map(Buf::for_overwrite);
         let (packed, _unused) = if inline {
@@ -115,10 +154,18 @@ impl Zio {
             self.0.rt.cpu(cost, job).await.0
         };
         let body = match packed? {
-            Packed::Plain { sum } => {
-                Body::Stored { data: req.data.clone(), compress: CompressAlgo::Off, checksum: sum }
-            }
-            Packed::Compressed { data, sum } => Body::Stored { data, compress: algo, checksum: sum },
+            Packed::Plain { sum, seal } => Body::Stored {
+                data: req.data.clone(),
+                compress: CompressAlgo::Off,
+                checksum: sum,
+                seal: seal.map(Box::new),
+            },
+            Packed::Stored { data, compressed, sum, seal } => Body::Stored {
+                data,
+                compress: if compressed { algo } else { CompressAlgo::Off },
+                checksum: sum,
+                seal: seal.map(Box::new),
+            },
             Packed::Embedded { payload, len } => {
                 self.0.count(|s| s.embedded += 1);
                 Body::Embedded(Blkptr::embedded(&payload[..len], lsize, algo as u8, req.otype, req.level, req.txg))

@@ -11,6 +11,7 @@ use ondisk::object_type::ObjectType;
 use vdev::{BlockPlace, FirstRead, Place, Prio, Verify};
 
 use crate::cost;
+use crate::crypt::{self, DataKey, Seal};
 use crate::zio::{Inner, Zio};
 
 /// What the copies of one block did wrong.
@@ -49,15 +50,18 @@ fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
 }
 
 /// A stored block that is to be verified and unpacked; all that a CPU job needs.
+#[derive(Clone)]
 struct Unpacking {
     bp: Blkptr,
     compress: CompressAlgo,
     checksum: ChecksumAlgo,
     salt: Option<[u8; 32]>,
+    /// How to open the block, if its dataset is encrypted and the key is there.
+    seal: Option<Seal>,
 }
 
 impl Unpacking {
-    fn new(bp: &Blkptr, salt: Option<[u8; 32]>) -> Result<Unpacking> {
+    fn new(bp: &Blkptr, salt: Option<[u8; 32]>, key: Option<&DataKey>) -> Result<Unpacking> {
         let (compress, checksum) = algorithms(bp)?;
         if matches!(
             checksum,
@@ -65,11 +69,16 @@ impl Unpacking {
         ) {
             return Err(Error::unsupported(format!("block {bp}: checksum {} is inside of the block", checksum.name())));
         }
-        Ok(Unpacking { bp: *bp, compress, checksum, salt })
+        let seal = match key {
+            Some(key) => key.opening(bp)?,
+            None => None,
+        };
+        Ok(Unpacking { bp: *bp, compress, checksum, salt, seal })
     }
 
     fn cost(&self) -> base::Nanos {
-        cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize())
+        let seal = self.seal.as_ref().map_or(base::Nanos(0), |s| s.cost(self.bp.psize()));
+        cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize()) + seal
     }
 
     fn is_plain(&self) -> bool {
@@ -89,20 +98,32 @@ impl Unpacking {
         let sum = codec::compute(self.checksum, raw, !self.bp.is_little_endian(), self.salt.as_ref())?.0;
         let want = self.bp.checksum_words();
         let same = if self.bp.encrypted() && self.bp.otype() != ObjectType::OBJSET {
-            // Half of the words are a MAC; weak sums were folded before they were cut (format page 02 section 8).
-            let weak = matches!(self.checksum, ChecksumAlgo::Fletcher2 | ChecksumAlgo::Fletcher4);
-            let got = if weak { [sum[0] ^ sum[2], sum[1] ^ sum[3]] } else { [sum[0], sum[1]] };
-            got == want[..2]
+            // Half of the words are a MAC.
+            crypt::halved(sum, self.checksum) == want[..2]
         } else {
             sum == want
         };
         if same { Ok(()) } else { Err(Error::new(ErrorKind::Checksum, "wrong checksum")) }
     }
 
+    /// Decrypts or authenticates `raw`.
+    fn open(&self, seal: &Seal, raw: Bytes) -> Result<Bytes> {
+        if seal.changes_bytes() {
+            let mut buf = raw.into_buf();
+            seal.open(&mut buf)?;
+            return Ok(buf.freeze());
+        }
+        seal.check(Some(&raw), self.is_plain().then_some(&raw[..]))?;
+        Ok(raw)
+    }
+
     /// Unpacks `raw`, whose checksum is right. `room`: lsize bytes for a compressed block.
-    fn unpack(&self, raw: Bytes, room: Option<Buf>) -> Result<Bytes> {
+    fn unpack(&self, mut raw: Bytes, room: Option<Buf>) -> Result<Bytes> {
         let swap = self.bp.needs_swap();
         let place = |e: Error| e.at(format_args!("block {}", self.bp));
+        if let Some(seal) = &self.seal {
+            raw = self.open(seal, raw).map_err(place)?;
+        }
         let Some(mut room) = room else {
             if !swap {
                 return Ok(raw);
@@ -112,6 +133,9 @@ impl Unpacking {
             return Ok(buf.freeze());
         };
         codec::decompress(self.compress, &raw, &mut room).map_err(place)?;
+        if let Some(seal) = &self.seal {
+            seal.check(None, Some(&room)).map_err(place)?;
+        }
         if swap {
             swap_block(self.bp.otype(), self.bp.level(), &mut room);
         }
@@ -169,7 +193,7 @@ impl Inner {
                 Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),
             };
         }
-        let job = Unpacking { ..*what };
+        let job = what.clone();
         let (room, mine) = (self.room(what), raw.clone());
         let copy = self
             .rt
@@ -247,8 +271,14 @@ impl Inner {
     }
 
     /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked block.
-    pub(crate) async fn read_stored(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Bytes> {
-        let what = Unpacking::new(bp, self.opts.get().salt)?;
+    pub(crate) async fn read_stored(
+        &self,
+        bp: &Blkptr,
+        key: Option<&DataKey>,
+        prio: Prio,
+        depth: u32,
+    ) -> Result<Bytes> {
+        let what = Unpacking::new(bp, self.opts.get().salt, key)?;
         let psize = bp.psize();
         if bp.is_gang() {
             let raw = self.read_gang(bp, prio, depth).await?;
@@ -316,6 +346,29 @@ impl Zio {
     /// none could be read, `Corrupt` if the pointer or the stream is not what the format allows, `Unsupported` if the block is encrypted, redacted, or needs a
     /// checksum that weir cannot compute.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        self.read_with(bp, None, prio).await
+    }
+
+    /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then tags are checked, too: a wrong one is an error of kind `Checksum`.
+    pub async fn read_with(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
+        if key.is_none() && bp.is_encrypted_data() {
+            validate(bp)?;
+            return Err(Error::unsupported(format!("block {bp} is encrypted")));
+        }
+        self.read_any(bp, key, prio).await
+    }
+
+    /// As [`Zio::read`], but encrypted data comes as it is stored: of dnodes all but the bonus areas makes sense. For those who walk the trees of datasets
+    /// whose keys they may not have.
+    pub async fn read_sealed(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        if bp.is_encrypted_data() && bp.psize() != bp.lsize() {
+            validate(bp)?;
+            return Err(Error::unsupported(format!("block {bp} is encrypted and compressed")));
+        }
+        self.read_any(bp, None, prio).await
+    }
+
+    async fn read_any(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         validate(bp)?;
         if bp.is_hole() {
             return Ok(Bytes::zeroed(bp.lsize() as usize));
@@ -323,10 +376,7 @@ impl Zio {
         if bp.is_embedded() {
             return read_embedded(bp);
         }
-        if bp.is_encrypted_data() {
-            return Err(Error::unsupported(format!("block {bp} is encrypted")));
-        }
-        self.0.read_stored(bp, prio, 0).await
+        self.0.read_stored(bp, key, prio, 0).await
     }
 
     /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize` is a multiple of 512 up to 16 MiB.

@@ -1,5 +1,7 @@
 //! What a write is asked for, what it is between its two halves, and what comes out.
 
+use std::rc::Rc;
+
 use base::{BlkId, ObjectId, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
@@ -7,6 +9,8 @@ use metaslab::ClassKind;
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use vdev::{Prio, WriteDone};
+
+use crate::crypt::{DataKey, Seal};
 
 /// A block to be written, and how. Start from [`WriteReq::new`] and change what differs.
 #[derive(Clone, Debug)]
@@ -34,6 +38,8 @@ pub struct WriteReq {
     pub embed: bool,
     /// Whether a hole keeps size, type, level and birth (feature hole_birth is active and the pointer replaced had a birth).
     pub hole_birth: bool,
+    /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is embedded.
+    pub crypt: Option<Rc<DataKey>>,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
     /// Class of the device writes.
@@ -63,6 +69,7 @@ impl WriteReq {
             rewrite: None,
             embed: false,
             hole_birth: false,
+            crypt: None,
             fill: 1,
             prio: Prio::AsyncWrite,
             class: ClassKind::Normal,
@@ -74,20 +81,18 @@ impl WriteReq {
 }
 
 /// A block that has been through the CPU half: it only needs a place.
-#[derive(Debug)]
 pub struct Prepared {
     pub(crate) req: WriteReq,
     pub(crate) body: Body,
 }
 
-#[derive(Debug)]
 pub(crate) enum Body {
     /// All zero: nothing is stored.
     Hole,
     /// The payload is in the pointer.
     Embedded(Blkptr),
     /// `data` (psize bytes, zero tail included) goes to disk.
-    Stored { data: Bytes, compress: CompressAlgo, checksum: [u64; 4] },
+    Stored { data: Bytes, compress: CompressAlgo, checksum: [u64; 4], seal: Option<Box<Seal>> },
 }
 
 impl Prepared {

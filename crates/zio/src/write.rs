@@ -10,6 +10,7 @@ use ondisk::blkptr::{Blkptr, Dva};
 use vdev::{Prio, WriteDone};
 
 use crate::CompressAlgo;
+use crate::crypt::{Seal, halved};
 use crate::request::{Body, Prepared, WriteOut, WriteReq};
 use crate::zio::{Inner, Zio};
 
@@ -118,7 +119,7 @@ impl Inner {
     }
 
     /// A pointer for `req` without places.
-    fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4]) -> Blkptr {
+    fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4], seal: Option<&Seal>) -> Blkptr {
         let mut bp = Blkptr::hole();
         bp.set_lsize(req.data.len() as u64);
         bp.set_psize(psize);
@@ -130,6 +131,14 @@ impl Inner {
         bp.set_birth(req.txg, req.txg);
         bp.set_fill(req.fill);
         bp.set_checksum_words(checksum);
+        if req.crypt.is_some() {
+            bp.set_encrypted(true);
+        }
+        if let Some(seal) = seal {
+            let [a, b] = halved(checksum, req.checksum);
+            bp.set_checksum_words([a, b, 0, 0]);
+            seal.mark(&mut bp);
+        }
         bp
     }
 }
@@ -159,7 +168,7 @@ impl Zio {
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
         let Prepared { req, body } = prepared;
         let z = &self.0;
-        let (data, compress, checksum) = match body {
+        let (data, compress, checksum, seal) = match body {
             Body::Hole => {
                 let lsize = req.data.len() as u64;
                 let bp = if req.hole_birth {
@@ -172,11 +181,11 @@ impl Zio {
             Body::Embedded(bp) => {
                 return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
             }
-            Body::Stored { data, compress, checksum } => (data, compress, checksum),
+            Body::Stored { data, compress, checksum, seal } => (data, compress, checksum, seal),
         };
         let psize = data.len() as u64;
         z.count(|s| (s.writes, s.write_bytes) = (s.writes + 1, s.write_bytes + psize));
-        let mut bp = Inner::pointer(&req, psize, compress, checksum);
+        let mut bp = Inner::pointer(&req, psize, compress, checksum, seal.as_deref());
 
         if let Some(old) = req.rewrite.filter(|old| may_rewrite(&req, old, psize)) {
             let mut places = Places::default();

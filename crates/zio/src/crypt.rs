@@ -1,0 +1,376 @@
+//! Encrypted datasets: what of a block is encrypted, what is authenticated, and where that shows in its pointer (format page 12, sections 4 to 7).
+//!
+//! Who reads or writes a block of an encrypted dataset passes its [`DataKey`] along. By level and type a block is
+//!
+//! * *encrypted* as a whole: data, and metadata that tells about users;
+//! * a block of *dnodes*, in which only the bonus areas are encrypted and the rest is authenticated with them;
+//! * *authenticated*: in clear, with an HMAC;
+//! * *indirect*: in clear, with a hash over the tags of the blocks below, so that the tags of a whole tree hang on the one of its root;
+//! * an *object set*: in clear, with two MACs inside that the layer above makes ([`objset_macs`]) and that cover the trees.
+//!
+//! Encryption comes after compression and before the checksum, so whoever has no key can still verify checksums, walk trees and free blocks.
+//!
+//! Invariants: salt and IV of a block are new for each write, whatever is written; blocks keep their sizes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Error, ErrorKind, Result};
+use codec::crypto::{BlockCipher, IV_LEN, MasterKey, SALT_LEN, TAG_LEN, sha512};
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
+use ondisk::dnode::{DNODE_CORE, DNODE_SIZE, DNODE_SPILL_BLKPTR, DnodePhys};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, ObjsetPhys};
+use rt::Rt;
+
+/// Uses of one salt, after which a new one is taken (format page 12, section 4).
+const SALT_USES_MAX: u64 = 400_000_000;
+/// Ciphers of recent salts that are kept ready.
+const CIPHERS: usize = 8;
+
+/// The key of an encrypted dataset, in memory. Shared by everything that reads and writes it.
+pub struct DataKey {
+    guid: u64,
+    version: u64,
+    master: Arc<MasterKey>,
+    ciphers: RefCell<VecDeque<([u8; SALT_LEN], Arc<BlockCipher>)>>,
+    salt: Cell<[u8; SALT_LEN]>,
+    uses_left: Cell<u64>,
+}
+
+impl std::fmt::Debug for DataKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DataKey({:#x})", self.guid)
+    }
+}
+
+/// How a block is protected, by level and type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Class {
+    Encrypted,
+    Dnodes,
+    Authenticated,
+    Indirect,
+    Objset,
+}
+
+fn class(level: u8, otype: ObjectType) -> Class {
+    match (level, otype) {
+        (1.., _) => Class::Indirect,
+        (0, ObjectType::OBJSET) => Class::Objset,
+        (0, ObjectType::DNODE) => Class::Dnodes,
+        (0, t) if t.is_encrypted_ok() => Class::Encrypted,
+        _ => Class::Authenticated,
+    }
+}
+
+impl DataKey {
+    /// The key of the dataset whose key object has this guid and version.
+    pub fn new(master: MasterKey, guid: u64, version: u64) -> Rc<DataKey> {
+        Rc::new(DataKey {
+            guid,
+            version,
+            master: Arc::new(master),
+            ciphers: RefCell::default(),
+            salt: Cell::new([0; SALT_LEN]),
+            uses_left: Cell::new(0),
+        })
+    }
+    /// The guid of the key.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+    /// The master key.
+    pub fn master(&self) -> &MasterKey {
+        &self.master
+    }
+    /// Whether blocks may be written with it: keys of the first format are only read.
+    pub fn is_writable(&self) -> bool {
+        self.version == 1
+    }
+
+    fn cipher(&self, salt: [u8; SALT_LEN]) -> Arc<BlockCipher> {
+        let mut known = self.ciphers.borrow_mut();
+        if let Some((_, cipher)) = known.iter().find(|(s, _)| *s == salt) {
+            return cipher.clone();
+        }
+        let cipher = Arc::new(self.master.block_cipher(&salt));
+        known.truncate(CIPHERS - 1);
+        known.push_front((salt, cipher.clone()));
+        cipher
+    }
+
+    /// How to protect a block that is about to be written.
+    pub(crate) fn seal(&self, level: u8, otype: ObjectType, rt: &Rt) -> Option<Seal> {
+        let how = match class(level, otype) {
+            Class::Objset => return None,
+            Class::Indirect => How::Indirect { version: self.version },
+            Class::Authenticated => How::Hmac(self.master.clone()),
+            which @ (Class::Encrypted | Class::Dnodes) => {
+                if self.uses_left.get() == 0 {
+                    self.uses_left.set(SALT_USES_MAX);
+                    self.salt.set(rt.rng_u64().to_le_bytes());
+                }
+                self.uses_left.set(self.uses_left.get() - 1);
+                let mut iv = [0; IV_LEN];
+                iv[..8].copy_from_slice(&rt.rng_u64().to_le_bytes());
+                iv[8..].copy_from_slice(&rt.rng_u64().to_le_bytes()[..4]);
+                let salt = self.salt.get();
+                let cipher = self.cipher(salt);
+                How::Aead { cipher, salt, iv, dnodes: which == Class::Dnodes, version: self.version }
+            }
+        };
+        Some(Seal { how, tag: [0; TAG_LEN] })
+    }
+
+    /// How to open the block of a validated pointer.
+    pub(crate) fn opening(&self, bp: &Blkptr) -> Result<Option<Seal>> {
+        if !bp.encrypted() {
+            return Ok(None);
+        }
+        let which = class(bp.level(), bp.otype());
+        if !bp.is_little_endian() && which != Class::Objset {
+            return Err(Error::unsupported(format!("block {bp} was encrypted on a big-endian machine")));
+        }
+        let how = match which {
+            Class::Objset => return Ok(None),
+            Class::Indirect => How::Indirect { version: self.version },
+            Class::Authenticated => How::Hmac(self.master.clone()),
+            Class::Encrypted | Class::Dnodes => {
+                let (salt, iv) = bp.salt_iv();
+                How::Aead { cipher: self.cipher(salt), salt, iv, dnodes: which == Class::Dnodes, version: self.version }
+            }
+        };
+        Ok(Some(Seal { how, tag: bp.mac() }))
+    }
+
+    /// Portable and local MAC of an object set.
+    pub fn objset_macs(&self, os: &ObjsetPhys) -> ([u8; 32], [u8; 32]) {
+        let half = |full: [u8; 64]| -> [u8; 32] { *full.first_chunk().expect("64 bytes have 32") };
+        let mut meta = Vec::new();
+        push_dnode(&mut meta, &os.meta_dnode, self.version);
+        let portable = self.master.hmac(&[&(os.os_type as u64).to_be_bytes(), &0u64.to_le_bytes(), &meta]);
+        let mut accounting = Vec::new();
+        for dn in [&os.userused, &os.groupused, &os.projectused].into_iter().flatten() {
+            push_dnode(&mut accounting, dn, self.version);
+        }
+        let local = if os.flags & OBJSET_USERACCOUNTING_COMPLETE == 0 || accounting.is_empty() {
+            [0; 32]
+        } else {
+            half(self.master.hmac(&[&os.flags.to_le_bytes(), &accounting]))
+        };
+        (half(portable), local)
+    }
+
+    /// Checks the MACs of an object set that was read. Like the reader that writes this format most, it takes a wrong portable MAC only for an error
+    /// where the local one is there, too: a receive under way leaves both open.
+    pub fn check_objset(&self, os: &ObjsetPhys) -> Result<()> {
+        let (portable, local) = self.objset_macs(os);
+        if local != [0; 32] && (portable != os.portable_mac || local != os.local_mac) {
+            return Err(Error::new(ErrorKind::Checksum, "wrong authentication code: it was changed without its key"));
+        }
+        Ok(())
+    }
+}
+
+/// Core and pointers of a dnode as the MACs of object sets take them.
+fn push_dnode(out: &mut Vec<u8>, dn: &DnodePhys, version: u64) {
+    let mut bytes = vec![0; dn.size()];
+    dn.write_to(&mut bytes);
+    push_core(out, &bytes);
+    for bp in dn.bps().iter().chain(&dn.spill) {
+        push_bp(out, bp, version);
+    }
+}
+
+/// The first 64 bytes of a dnode without what may change without the key: how much space it has, and most flags.
+fn push_core(out: &mut Vec<u8>, dnode: &[u8]) {
+    let at = out.len();
+    out.extend_from_slice(&dnode[..DNODE_CORE]);
+    out[at + 7] &= DNODE_SPILL_BLKPTR;
+    out[at + 24..at + 32].fill(0);
+}
+
+/// What stands for a pointer in hashes and MACs: properties that do not depend on where and when the block was stored, and its tag.
+fn push_bp(out: &mut Vec<u8>, bp: &Blkptr, version: u64) {
+    const DEDUP: u64 = 1 << 62;
+    const CHECKSUM: u64 = 0xff << 40;
+    const PSIZE: u64 = 0xffff << 16;
+    const COMPRESS: u64 = 0x7f << 32;
+    const LITTLE_ENDIAN: u64 = 1 << 63;
+    let mut prop = bp.prop_word() & !(DEDUP | CHECKSUM);
+    if version == 0 {
+        prop &= !PSIZE;
+    } else if bp.is_hole() {
+        prop = 0;
+    } else if bp.level() > 0 {
+        prop &= !(LITTLE_ENDIAN | COMPRESS | PSIZE);
+    }
+    out.extend_from_slice(&prop.to_le_bytes());
+    out.extend_from_slice(&bp.mac());
+    if version != 0 {
+        out.extend_from_slice(&[0; 8]);
+    }
+}
+
+/// The encrypted areas of a block of dnodes, and the AAD of the rest.
+fn dnode_areas(block: &[u8], version: u64) -> Result<(Vec<u8>, Vec<std::ops::Range<usize>>)> {
+    let mut aad = Vec::with_capacity(block.len() / 2);
+    let mut areas = Vec::new();
+    let mut at = 0;
+    while at + DNODE_SIZE <= block.len() {
+        let dn = &block[at..];
+        let size = DNODE_SIZE * (1 + usize::from(dn[12]));
+        let pointers = usize::from(dn[3]);
+        let spill = dn[7] & DNODE_SPILL_BLKPTR != 0;
+        let from = DNODE_CORE + BLKPTR_SIZE * pointers;
+        let to = size - if spill { BLKPTR_SIZE } else { 0 };
+        if size > dn.len() || from > to {
+            return Err(Error::corrupt("a dnode is larger than its place"));
+        }
+        push_core(&mut aad, dn);
+        for bp in Blkptr::iter_block(&dn[DNODE_CORE..from]) {
+            push_bp(&mut aad, &bp, version);
+        }
+        if spill {
+            for bp in Blkptr::iter_block(&dn[to..size]) {
+                push_bp(&mut aad, &bp, version);
+            }
+        }
+        let (in_use, has_bonus) = (dn[0] != 0, dn[10] != 0 || dn[11] != 0);
+        if in_use && has_bonus && ObjectType(dn[4]).is_encrypted_ok() {
+            areas.push(at + from..at + to);
+        } else {
+            aad.extend_from_slice(&dn[from..to]);
+        }
+        at += size;
+    }
+    Ok((aad, areas))
+}
+
+/// What a CPU job needs to protect or open one block.
+#[derive(Clone)]
+pub(crate) struct Seal {
+    how: How,
+    tag: [u8; TAG_LEN],
+}
+
+#[derive(Clone)]
+enum How {
+    Aead { cipher: Arc<BlockCipher>, salt: [u8; SALT_LEN], iv: [u8; IV_LEN], dnodes: bool, version: u64 },
+    Hmac(Arc<MasterKey>),
+    Indirect { version: u64 },
+}
+
+fn indirect_hash(block: &[u8], version: u64) -> [u8; TAG_LEN] {
+    let mut records = Vec::with_capacity(block.len() / 4);
+    for bp in Blkptr::iter_block(block) {
+        push_bp(&mut records, &bp, version);
+    }
+    *sha512(&records).first_chunk().expect("64 bytes have 16")
+}
+
+fn short(full: [u8; 64]) -> [u8; TAG_LEN] {
+    *full.first_chunk().expect("64 bytes have 16")
+}
+
+/// Gathers the areas, works on them, puts them back.
+fn in_areas<T>(
+    block: &mut [u8],
+    areas: &[std::ops::Range<usize>],
+    work: impl FnOnce(&mut [u8]) -> Result<T>,
+) -> Result<T> {
+    let mut text: Vec<u8> = Vec::with_capacity(areas.iter().map(std::ops::Range::len).sum());
+    areas.iter().for_each(|a| text.extend_from_slice(&block[a.clone()]));
+    let out = work(&mut text)?;
+    let mut rest = &text[..];
+    for a in areas {
+        let (now, later) = rest.split_at(a.len());
+        block[a.clone()].copy_from_slice(now);
+        rest = later;
+    }
+    Ok(out)
+}
+
+impl Seal {
+    /// Whether the stored bytes differ from the plain ones.
+    pub(crate) fn changes_bytes(&self) -> bool {
+        matches!(self.how, How::Aead { .. })
+    }
+
+    /// Nanoseconds that protecting or opening `bytes` takes.
+    pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
+        // Bytes per microsecond, measured with AES-NI.
+        let rate = match &self.how {
+            How::Aead { cipher, .. } if cipher.is_gcm() => 2_500,
+            How::Aead { .. } => 350,
+            How::Hmac(_) => 690,
+            How::Indirect { .. } => 2_500,
+        };
+        base::Nanos(bytes * 1000 / rate)
+    }
+
+    /// Encrypts `stored`, psize bytes; afterwards the tag is known.
+    pub(crate) fn close(&mut self, stored: &mut [u8]) -> Result<()> {
+        self.tag = match &self.how {
+            How::Aead { cipher, iv, dnodes: false, .. } => cipher.seal(iv, &[], stored)?,
+            How::Aead { cipher, iv, dnodes: true, version, .. } => {
+                let (aad, areas) = dnode_areas(stored, *version)?;
+                in_areas(stored, &areas, |text| cipher.seal(iv, &aad, text))?
+            }
+            How::Hmac(_) | How::Indirect { .. } => panic!("only encryption changes bytes"),
+        };
+        Ok(())
+    }
+
+    /// As [`Seal::close`] where the bytes stay as they are. `plain`: before compression.
+    pub(crate) fn authenticate(&mut self, stored: &[u8], plain: &[u8]) {
+        self.tag = match &self.how {
+            How::Hmac(master) => short(master.hmac(&[stored])),
+            How::Indirect { version } => indirect_hash(plain, *version),
+            How::Aead { .. } => panic!("encryption changes bytes"),
+        };
+    }
+
+    /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the tag is wrong. Nothing is done for indirect blocks, which are
+    /// checked when they are decompressed.
+    pub(crate) fn open(&self, stored: &mut [u8]) -> Result<()> {
+        match &self.how {
+            How::Aead { cipher, iv, dnodes: false, .. } => cipher.open(iv, &[], stored, &self.tag),
+            How::Aead { cipher, iv, dnodes: true, version, .. } => {
+                let (aad, areas) = dnode_areas(stored, *version)?;
+                in_areas(stored, &areas, |text| cipher.open(iv, &aad, text, &self.tag))
+            }
+            How::Hmac(_) | How::Indirect { .. } => Ok(()),
+        }
+    }
+
+    /// Checks what is in clear: `stored` bytes, `plain` after decompression.
+    pub(crate) fn check(&self, stored: Option<&[u8]>, plain: Option<&[u8]>) -> Result<()> {
+        let good = match (&self.how, stored, plain) {
+            (How::Hmac(master), Some(stored), _) => short(master.hmac(&[stored])) == self.tag,
+            (How::Indirect { version }, _, Some(plain)) => indirect_hash(plain, *version) == self.tag,
+            _ => true,
+        };
+        if good { Ok(()) } else { Err(Error::new(ErrorKind::Checksum, "wrong authentication code")) }
+    }
+
+    /// Writes salt, IV and tag into the pointer of the block, whose checksum words are set already.
+    pub(crate) fn mark(&self, bp: &mut Blkptr) {
+        if let How::Aead { salt, iv, .. } = &self.how {
+            bp.set_salt_iv(*salt, *iv);
+        }
+        bp.set_mac(self.tag);
+    }
+}
+
+/// The two checksum words that a pointer with a tag has room for: weak sums are folded, strong ones cut (format page 12, section 5).
+pub(crate) fn halved(sum: [u64; 4], algo: codec::ChecksumAlgo) -> [u64; 2] {
+    use codec::ChecksumAlgo::{Edonr, Fletcher2, Fletcher4};
+    if matches!(algo, Fletcher2 | Fletcher4 | Edonr) { [sum[0] ^ sum[2], sum[1] ^ sum[3]] } else { [sum[0], sum[1]] }
+}
+
+/// The most copies of a block of an encrypted dataset: one place for an address holds salt and IV.
+pub const ENCRYPTED_COPIES_MAX: u8 = 2;
