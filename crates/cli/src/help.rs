@@ -301,6 +301,40 @@ Drops a value of a dataset's own: it takes its parent's again.
 ",
     },
     Page {
+        name: "zfs load-key",
+        usage: &["load-key [-rn] [-L <keylocation>] -a|<filesystem> ..."],
+        text: "\
+Loads the key of an encrypted file system, so that it and what inherits the key
+can be mounted. The key is read from where property keylocation says: a prompt
+(or standard input) or a file.
+
+  -r  also those below     -a  all in all pools
+  -n  only look whether it is the right key
+  -L  another place: prompt or file:///<path>
+",
+    },
+    Page {
+        name: "zfs unload-key",
+        usage: &["unload-key [-r] -a|<filesystem> ..."],
+        text: "\
+Forgets the key of an encrypted file system that is not mounted.
+
+  -r  also those below     -a  all in all pools
+",
+    },
+    Page {
+        name: "zfs change-key",
+        usage: &["change-key [-l] [-o <property=value>] ... <filesystem>", "change-key -i [-l] <filesystem>"],
+        text: "\
+Gives a file system, and what inherits its key, another key. No data is written
+anew. The key in use must be loaded.
+
+  -l  load it first
+  -i  use the key of the parent from now on
+  -o  keyformat, keylocation, pbkdf2iters
+",
+    },
+    Page {
         name: "zfs rename",
         usage: &["rename [-fpu] <filesystem> <filesystem>", "rename [-r] <snapshot> <snapshot>"],
         text: "\

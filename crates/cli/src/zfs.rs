@@ -7,15 +7,13 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, parse_for};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, help, json, print, zfs_snap};
+use crate::{Done, Fail, ask, assignment, help, json, print, zfs_key, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
     "allow",
-    "change-key",
     "diff",
     "groupspace",
-    "load-key",
     "program",
     "project",
     "projectspace",
@@ -25,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "send",
     "share",
     "unallow",
-    "unload-key",
     "unshare",
     "upgrade",
     "userspace",
@@ -51,6 +48,9 @@ pub fn run(args: &[String]) -> Done {
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "u", &[], "set")?),
+        "load-key" => zfs_key::load(&parse(rest, "rnaL:", &[], "load-key")?),
+        "unload-key" => zfs_key::unload(&parse(rest, "ra", &[], "unload-key")?),
+        "change-key" => zfs_key::change(&parse(rest, "lio:", &[], "change-key")?),
         "inherit" => inherit(&parse(rest, "rS", &[], "inherit")?),
         "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
         "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
@@ -95,7 +95,8 @@ fn create(p: &Parsed) -> Done {
         print(&format!("would create {name}\n"));
         return Ok(());
     }
-    ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u') })?;
+    let key = zfs_key::key_for_new(name, &props)?;
+    ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
     if p.has('v') || p.has('P') {
         print(&format!("{} {name}\n", if p.has('P') { "create" } else { "created" }));
     }

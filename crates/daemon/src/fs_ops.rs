@@ -9,9 +9,11 @@ use base::{Error, ErrorKind, Result};
 use dsl::props::{self, PropKind, PropValue};
 use dsl::{Dataset, Dir, check_name};
 
+use crate::crypt_ops::take_crypt;
 use crate::engine::PoolEngine;
 use crate::files::{self, OnceProps};
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::proto::Secret;
 
 /// Properties that a mounted file system must be told.
 const MOUNT_PROPS: &[&str] = &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "sync"];
@@ -35,7 +37,9 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
         match known.kind {
             PropKind::ReadOnly if known.name == "encryption" && text == "off" => continue,
             PropKind::ReadOnly if known.name == "encryption" => {
-                return Err(Error::unsupported("encrypted file systems cannot be made yet: leave out 'encryption'"));
+                return Err(Error::unsupported(
+                    "the root file system of a pool cannot be encrypted yet: make an encrypted one below it",
+                ));
             }
             PropKind::ReadOnly => {
                 return Err(Error::new(
@@ -107,17 +111,27 @@ impl PoolEngine {
     }
 
     /// `zfs create`.
-    pub async fn fs_create(&self, name: &str, given: &[(String, String)], parents: bool, no_mount: bool) -> Result<()> {
+    pub async fn fs_create(
+        &self,
+        name: &str,
+        given: Vec<(String, String)>,
+        parents: bool,
+        no_mount: bool,
+        key: Option<Secret>,
+    ) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        self.create_inner(name, given, parents, no_mount).await.map_err(|e| e.at(format!("cannot create '{name}'")))
+        self.create_inner(name, given, parents, no_mount, key)
+            .await
+            .map_err(|e| e.at(format!("cannot create '{name}'")))
     }
 
     pub(crate) async fn create_inner(
         &self,
         name: &str,
-        given: &[(String, String)],
+        mut given: Vec<(String, String)>,
         parents: bool,
         no_mount: bool,
+        key: Option<Secret>,
     ) -> Result<()> {
         check_name(name)?;
         let dsl = self.pool.dsl();
@@ -127,7 +141,8 @@ impl PoolEngine {
             }
             return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
         }
-        let mut props = parse_fs_props(given, true)?;
+        let crypt = take_crypt(&mut given, key)?;
+        let mut props = parse_fs_props(&given, true)?;
         let once = OnceProps::take(&mut props);
         let mut missing: Vec<String> = Vec::new();
         let mut at = name;
@@ -165,7 +180,7 @@ impl PoolEngine {
         }
         if result.is_ok() {
             result = dsl
-                .create_fs(name, props, files::init_root(self.pool.rt(), once))
+                .create_fs_encrypted(name, props, crypt, files::init_root(self.pool.rt(), once))
                 .await
                 .map(|_| created.push(name.to_string()));
         }

@@ -12,6 +12,7 @@
 
 pub mod client;
 mod create;
+mod crypt_ops;
 pub use vdev_spec::vdev_word;
 pub mod engine;
 pub mod files;

@@ -17,6 +17,31 @@ pub const REQUEST_MAX: usize = 4 << 20;
 /// Longest reply in bytes.
 pub const REPLY_MAX: usize = 256 << 20;
 
+/// A key on its way; never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// An encrypted dataset and its key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyView {
+    /// Its name.
+    pub name: String,
+    /// Its encryption root.
+    pub root: String,
+    /// `passphrase`, `hex` or `raw`.
+    pub format: String,
+    /// Where the key is kept.
+    pub location: String,
+    /// Whether it is loaded.
+    pub available: bool,
+}
+
 /// What a command may ask for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -113,6 +138,38 @@ pub enum Request {
         parents: bool,
         /// Leave it unmounted.
         no_mount: bool,
+        /// The key, if the properties ask for one.
+        key: Option<Secret>,
+    },
+    /// Encrypted datasets with what is known of their keys: a list of [`KeyView`].
+    Keys {
+        /// The datasets; all pools if empty.
+        names: Vec<String>,
+        /// The encryption roots at and below them.
+        recursive: bool,
+    },
+    /// Load the key of an encryption root.
+    LoadKey {
+        /// The dataset.
+        name: String,
+        /// Its key.
+        key: Secret,
+        /// Only whether it is the right one.
+        check_only: bool,
+    },
+    /// Forget the key of an encryption root.
+    UnloadKey {
+        /// The dataset.
+        name: String,
+    },
+    /// Give a dataset another key, or its parent's.
+    ChangeKey {
+        /// The dataset.
+        name: String,
+        /// keyformat, keylocation, pbkdf2iters.
+        props: Vec<(String, String)>,
+        /// The new key; none to inherit.
+        key: Option<Secret>,
     },
     /// Destroy a file system, snapshots (`fs@a,b%c`) or a bookmark. The answer is [`Destroyed`].
     FsDestroy {

@@ -21,7 +21,7 @@ use crate::engine::{EngineThread, PoolEngine, Progress};
 use crate::import::no_such_pool;
 use crate::paths::{Locks, Paths};
 use crate::pool_props::{Wanted, When};
-use crate::proto::{self, DaemonInfo, DatasetView, HoldView, PoolView, REQUEST_MAX, Reply, Request, Select};
+use crate::proto::{self, DaemonInfo, DatasetView, HoldView, KeyView, PoolView, REQUEST_MAX, Reply, Request, Select};
 use crate::snap_ops::DestroyHow;
 use crate::state::{KnownPool, State};
 use crate::tunables::Tunables;
@@ -260,7 +260,7 @@ impl Daemon {
 
     fn handle_fs(&self, request: Request, progress: &Arc<Progress>) -> Result<Value> {
         match request {
-            Request::FsCreate { name, props, parents, no_mount } => {
+            Request::FsCreate { name, props, parents, no_mount, key } => {
                 let running = self.pool_of(&name).map_err(|_| {
                     let pool = pool_part(&name);
                     Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
@@ -268,7 +268,7 @@ impl Daemon {
                 json(
                     &running
                         .thread
-                        .with_pool(move |e| async move { e.fs_create(&name, &props, parents, no_mount).await })?,
+                        .with_pool(move |e| async move { e.fs_create(&name, props, parents, no_mount, key).await })?,
                 )
             }
             Request::FsDestroy { name, recursive, clones, defer, force, dry_run } => {
@@ -351,6 +351,28 @@ impl Daemon {
                     running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?;
                 }
                 json(&())
+            }
+            Request::Keys { names, recursive } => {
+                let names =
+                    if names.is_empty() { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names };
+                let mut all: Vec<KeyView> = Vec::new();
+                for name in names {
+                    let running = self.pool_of(&name)?;
+                    all.extend(running.thread.with_pool(move |e| async move { e.keys(&name, recursive).await })?);
+                }
+                json(&all)
+            }
+            Request::LoadKey { name, key, check_only } => {
+                let running = self.pool_of(&name)?;
+                json(&running.thread.with_pool(move |e| async move { e.load_key(&name, key, check_only).await })?)
+            }
+            Request::UnloadKey { name } => {
+                let running = self.pool_of(&name)?;
+                json(&running.thread.with_pool(move |e| async move { e.unload_key(&name).await })?)
+            }
+            Request::ChangeKey { name, props, key } => {
+                let running = self.pool_of(&name)?;
+                json(&running.thread.with_pool(move |e| async move { e.change_key(&name, &props, key).await })?)
             }
             Request::FsInherit { names, prop, recursive } => {
                 for name in names {

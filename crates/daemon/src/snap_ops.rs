@@ -318,7 +318,7 @@ impl PoolEngine {
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()
         {
-            self.create_inner(parent, &[], true, false).await.map_err(|e| e.at(what()))?;
+            self.create_inner(parent, Vec::new(), true, false, None).await.map_err(|e| e.at(what()))?;
         }
         let ds = dsl.clone_snapshot(snap, name, props).await.map_err(|e| e.at(what()))?;
         let mountable = ds.dir().prop("canmount").0.num() == 1

@@ -89,6 +89,8 @@ const FILESYSTEM: &[&str] = &[
     "keylocation",
     "keyformat",
     "pbkdf2iters",
+    "encryptionroot",
+    "keystatus",
     "special_small_blocks",
 ];
 const VOLUME: &[&str] = &[
@@ -137,6 +139,8 @@ const VOLUME: &[&str] = &[
     "keylocation",
     "keyformat",
     "pbkdf2iters",
+    "encryptionroot",
+    "keystatus",
 ];
 const SNAPSHOT: &[&str] = &[
     "type",
@@ -466,9 +470,27 @@ impl PoolEngine {
             }
             "userrefs" => number(inside.numbers.get(name).copied().unwrap_or(0)),
             "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),
-            "keylocation" | "keyformat" => row(name, "none", "none", "default"),
-            "pbkdf2iters" => row(name, "0", "0", "default"),
-            "encryption" => row(name, "off", "off", "default"),
+            "encryption" | "keylocation" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus" => {
+                let Some(info) = self.pool.dsl().crypt_info(&ds.dir()) else {
+                    return match name {
+                        "encryption" => row(name, "off", "off", "default"),
+                        "pbkdf2iters" => row(name, "0", "0", "default"),
+                        "encryptionroot" | "keystatus" => None,
+                        _ => row(name, "none", "none", "default"),
+                    };
+                };
+                let location = ds.dir().prop("keylocation").0.text().to_string();
+                let text = match name {
+                    "encryption" => info.suite.name().to_string(),
+                    "keyformat" => info.format.name().to_string(),
+                    "pbkdf2iters" => info.iters.to_string(),
+                    "encryptionroot" => info.root,
+                    "keystatus" => if info.available { "available" } else { "unavailable" }.to_string(),
+                    _ if info.is_root => return row(name, location.clone(), location, "local"),
+                    _ => return row(name, "none", "none", "default"),
+                };
+                row(name, text.clone(), text, "-")
+            }
             "mountpoint" => {
                 let (value, source) = ds.dir().prop(name);
                 let text = crate::mounts::with_altroot(value.text(), self.altroot.as_deref());

@@ -1,0 +1,176 @@
+//! `zfs load-key`, `unload-key`, `change-key`, and where keys come from: a prompt, standard input, a file.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::process::Command;
+
+use base::Error;
+use daemon::proto::{KeyView, Request, Secret};
+
+use crate::opts::Parsed;
+use crate::{Done, Fail, ask, assignment, print};
+
+/// Longest key that is read.
+const KEY_MAX: u64 = 8192;
+
+/// The terminal shows what is typed again when this goes away.
+struct Silent;
+
+impl Silent {
+    fn new() -> Silent {
+        let _ = Command::new("stty").arg("-echo").status();
+        Silent
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = Command::new("stty").arg("echo").status();
+        eprintln!();
+    }
+}
+
+fn failed(what: &str, e: std::io::Error) -> Fail {
+    Error::from(base::ErrorKind::Io).at(format!("{what}: {e}")).into()
+}
+
+/// One line from the terminal, not shown, or all of standard input.
+fn prompted(question: &str, format: &str) -> Result<Vec<u8>, Fail> {
+    let stdin = std::io::stdin();
+    let mut key = Vec::new();
+    if stdin.is_terminal() && format != "raw" {
+        eprint!("{question}: ");
+        let _ = std::io::stderr().flush();
+        let _silent = Silent::new();
+        stdin.lock().take(KEY_MAX).read_until(b'\n', &mut key).map_err(|e| failed("cannot read the key", e))?;
+    } else if format == "raw" {
+        stdin.lock().take(KEY_MAX).read_to_end(&mut key).map_err(|e| failed("cannot read the key", e))?;
+    } else {
+        stdin.lock().take(KEY_MAX).read_until(b'\n', &mut key).map_err(|e| failed("cannot read the key", e))?;
+    }
+    Ok(key)
+}
+
+/// The key from where `keylocation` says it is. A new one is asked for twice.
+fn fetch(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
+    if let Some(path) = location.strip_prefix("file://") {
+        let mut key = Vec::new();
+        let file = std::fs::File::open(path).map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?;
+        file.take(KEY_MAX)
+            .read_to_end(&mut key)
+            .map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?;
+        return Ok(Secret(key));
+    }
+    if location != "prompt" {
+        return Err(Error::unsupported(format!(
+            "the key of '{name}' is at '{location}', which weir does not fetch: use -L file:///<path> or -L prompt"
+        ))
+        .into());
+    }
+    let word = if format == "passphrase" { "passphrase" } else { "key" };
+    let key = prompted(&format!("Enter {}{word} for '{name}'", if new { "new " } else { "" }), format)?;
+    if new && std::io::stdin().is_terminal() && format != "raw" {
+        let again = prompted(&format!("Re-enter new {word} for '{name}'"), format)?;
+        if again != key {
+            return Err(Error::invalid("the two do not match").into());
+        }
+    }
+    Ok(Secret(key))
+}
+
+/// The key of a file system to be created, if the properties ask for one.
+pub fn key_for_new(name: &str, props: &[(String, String)]) -> Result<Option<Secret>, Fail> {
+    let given = |wanted: &str| props.iter().rfind(|(n, _)| n == wanted).map(|(_, v)| v.as_str());
+    match given("keyformat") {
+        Some(format) => fetch(name, format, given("keylocation").unwrap_or("prompt"), true).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The encryption roots that the operands or `-a` mean.
+fn roots(p: &Parsed, topic: &'static str) -> Result<Vec<KeyView>, Fail> {
+    if p.has('a') {
+        if !p.operands.is_empty() {
+            return Err(Fail::Usage("cannot specify dataset with -a".into(), topic));
+        }
+        return ask(&Request::Keys { names: Vec::new(), recursive: true });
+    }
+    if p.operands.is_empty() {
+        return Err(Fail::Usage("missing dataset argument".into(), topic));
+    }
+    ask(&Request::Keys { names: p.operands.clone(), recursive: p.has('r') })
+}
+
+/// `zfs load-key`.
+pub fn load(p: &Parsed) -> Done {
+    let many = p.has('a') || p.has('r');
+    let mut bad = None;
+    let (mut done, mut all) = (0, 0);
+    for key in roots(p, "load-key")? {
+        if many && key.available && !p.has('n') {
+            continue;
+        }
+        all += 1;
+        let location = p.value('L').unwrap_or(&key.location);
+        let loaded = fetch(&key.name, &key.format, location, false).and_then(|secret| {
+            ask::<()>(&Request::LoadKey { name: key.name.clone(), key: secret, check_only: p.has('n') })
+        });
+        match loaded {
+            Ok(()) => done += 1,
+            Err(e) => bad = bad.or(Some(e)),
+        }
+    }
+    if many {
+        let word = if p.has('n') { "verified" } else { "loaded" };
+        print(&format!("{done} / {all} key(s) successfully {word}\n"));
+    }
+    bad.map_or(Ok(()), Err)
+}
+
+/// `zfs unload-key`.
+pub fn unload(p: &Parsed) -> Done {
+    let many = p.has('a') || p.has('r');
+    let mut bad = None;
+    let mut keys = roots(p, "unload-key")?;
+    keys.reverse();
+    for key in keys {
+        if many && !key.available {
+            continue;
+        }
+        if let Err(e) = ask::<()>(&Request::UnloadKey { name: key.name }) {
+            bad = bad.or(Some(e));
+        }
+    }
+    bad.map_or(Ok(()), Err)
+}
+
+/// `zfs change-key`.
+pub fn change(p: &Parsed) -> Done {
+    let [name] = p.operands.as_slice() else {
+        let what = if p.operands.is_empty() { "missing dataset argument" } else { "too many arguments" };
+        return Err(Fail::Usage(what.into(), "change-key"));
+    };
+    let props = p.values('o').map(|v| assignment(v, "change-key")).collect::<Result<Vec<_>, _>>()?;
+    let keys: Vec<KeyView> = ask(&Request::Keys { names: vec![name.clone()], recursive: false })?;
+    let Some(now) = keys.first() else {
+        return Err(Error::invalid(format!("dataset '{name}' is not encrypted")).into());
+    };
+    if p.has('l') && !now.available {
+        let at: Vec<KeyView> = ask(&Request::Keys { names: vec![now.root.clone()], recursive: false })?;
+        if let Some(root) = at.first() {
+            let key = fetch(&root.name, &root.format, &root.location, false)?;
+            ask::<()>(&Request::LoadKey { name: root.name.clone(), key, check_only: false })?;
+        }
+    }
+    let key = if p.has('i') {
+        if !props.is_empty() {
+            return Err(Fail::Usage("-i takes no properties".into(), "change-key"));
+        }
+        None
+    } else {
+        let given = |wanted: &str| props.iter().rfind(|(n, _)| n == wanted).map(|(_, v)| v.as_str());
+        let format = given("keyformat").unwrap_or(&now.format);
+        let kept = if now.root == now.name { now.location.as_str() } else { "prompt" };
+        Some(fetch(name, format, given("keylocation").unwrap_or(kept), true)?)
+    };
+    ask::<()>(&Request::ChangeKey { name: name.clone(), props, key })
+}
