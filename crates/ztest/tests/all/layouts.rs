@@ -9,7 +9,7 @@ fn run(name: &str) {
     let at = SHAPES.iter().position(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
     let seed = 2000 + at as u64;
     let images =
-        run_shape(seed, Profile::Small, Effort { ops: 60, lives: 2 }, &SHAPES[at]).unwrap_or_else(|e| panic!("{e}"));
+        run_shape(seed, Profile::Small, Effort { ops: 30, lives: 2 }, &SHAPES[at]).unwrap_or_else(|e| panic!("{e}"));
     match judge::judge(&images, Level::Zdb, &format!("shape-{name}")) {
         Verdict::Good => {}
         Verdict::Missing(what) => eprintln!("NOT JUDGED: {name}: {what} is missing"),
@@ -52,6 +52,6 @@ fn losses() {
         (2105, "draid2", &[2, 6]),
     ] {
         let shape = SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
-        run_losses(seed, shape, lost, 25).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        run_losses(seed, shape, lost, 12).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }
