@@ -178,21 +178,7 @@ pools! {
     spare "spare" Gives(MANIFEST, &[]);
     removed "removed" Gives(MANIFEST, &[]);
     checkpoint "checkpoint" Gives(MANIFEST, &[]);
-    encrypted "encrypted" Gives(MANIFEST, &[
-        ("e/aes-128-ccm", "encrypted"),
-        ("e/aes-128-gcm", "encrypted"),
-        ("e/aes-192-ccm", "encrypted"),
-        ("e/aes-192-gcm", "encrypted"),
-        ("e/aes-256-ccm", "encrypted"),
-        ("e/aes-256-gcm", "encrypted"),
-        ("e/aes-256-gcm/child", "encrypted"),
-        ("e/aes-256-gcm/child/own", "encrypted"),
-        ("e/hex", "encrypted"),
-        ("e/hex/clone", "encrypted"),
-        ("e/hex/vol", "encrypted"),
-        ("e/raw", "encrypted"),
-        ("e/raw/dedup", "encrypted"),
-    ]);
+    encrypted "encrypted" Gives(MANIFEST, &[]);
     zil_slog "zil-slog" Gives("before.jsonl", &[]);
     gpt "gpt" Gives(MANIFEST, &[]);
 }
