@@ -337,6 +337,7 @@ impl Daemon {
             readonly: wanted.readonly,
             force: request.force,
             destroyed: request.search.destroyed,
+            ..ImportOpts::default()
         };
         self.import_devices(
             f.candidate.guid,
@@ -399,6 +400,7 @@ impl Daemon {
                 // It was ours.
                 force: true,
                 destroyed: false,
+                ..ImportOpts::default()
             };
             let wanted = Wanted::default();
             let devices: Vec<String> = pool.devices.iter().filter(|d| Path::new(d).exists()).cloned().collect();

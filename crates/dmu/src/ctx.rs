@@ -15,7 +15,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use rt::Rt;
 use txg::TxgPool;
-use zio::{DataKey, Prio, WriteDone, Zio};
+use zio::{ClassKind, DataKey, DedupMode, Prio, WriteDone, Zio};
 
 /// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and must not read or change the object set that calls.
 pub trait BlockAccounting {
@@ -93,6 +93,10 @@ pub struct ObjsetProps {
     pub redundant_metadata: RedundantMetadata,
     /// Bytes of a new dnode of a file, 512 when legacy.
     pub dnodesize: u32,
+    /// The checksum that user data is deduplicated by, and how, if it is.
+    pub dedup: Option<(ChecksumAlgo, DedupMode)>,
+    /// Blocks of files stored in no more bytes than this go where metadata goes (`special_small_blocks`); 0: none.
+    pub special_small: u32,
 }
 
 impl Default for ObjsetProps {
@@ -104,6 +108,8 @@ impl Default for ObjsetProps {
             recordsize: 128 << 10,
             redundant_metadata: RedundantMetadata::All,
             dnodesize: 512,
+            dedup: None,
+            special_small: 0,
         }
     }
 }
@@ -124,6 +130,10 @@ pub(crate) struct Policy {
     pub embed: bool,
     /// Whether the block is metadata: type, level or spill make it so.
     pub metadata: bool,
+    pub dedup: Option<DedupMode>,
+    pub class: ClassKind,
+    /// Stored in no more bytes than this it goes to the special class.
+    pub special_small: u32,
 }
 
 /// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges (behaviour 3.1).
@@ -145,7 +155,8 @@ pub(crate) fn policy(
     let metadata = level > 0 || spill || otype.is_metadata();
     let best = Compression { algo: if lz4 { CompressAlgo::Lz4 } else { CompressAlgo::Lzjb }, level: 0 };
     let on = |c: Compression| if c.algo == CompressAlgo::On { best } else { c };
-    let (mut compression, checksum, copies);
+    let (mut compression, mut checksum, copies);
+    let mut dedup = None;
     let set_checksum = match props.checksum {
         ChecksumAlgo::Inherit | ChecksumAlgo::On => ChecksumAlgo::Fletcher4,
         c => c,
@@ -170,7 +181,16 @@ pub(crate) fn policy(
             _ => set_checksum,
         };
         copies = props.copies;
+        if let Some((algo, mode)) = props.dedup {
+            (checksum, dedup) = (algo, Some(mode));
+        }
     }
+    let class = match otype {
+        ObjectType::DDT_ZAP | ObjectType::DDT_STATS => ClassKind::Dedup,
+        _ if metadata => ClassKind::Special,
+        _ => ClassKind::Normal,
+    };
+    let is_file = otype == ObjectType::PLAIN_FILE;
     if compression.algo == CompressAlgo::Inherit {
         compression.algo = CompressAlgo::Off;
     }
@@ -183,6 +203,9 @@ pub(crate) fn policy(
         copies: copies.clamp(1, 3),
         embed: embedded_data && level == 0 && !otype.has_fill(),
         metadata,
+        dedup,
+        class,
+        special_small: if is_file && !metadata { props.special_small } else { 0 },
     }
 }
 

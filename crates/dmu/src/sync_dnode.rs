@@ -122,6 +122,9 @@ impl<'a> SyncCx<'a> {
         req.prio = write_prio(self.os.id());
         req.embed = p.embed;
         req.crypt = self.os.ctx().key().cloned();
+        req.dedup = p.dedup;
+        req.class = p.class;
+        req.special_small = p.special_small;
         req.fill = fill;
         req.objset = self.os.id();
         req.object = place.0;

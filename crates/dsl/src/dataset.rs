@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
-use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use codec::{ChecksumAlgo, Compression};
 use dmu::zap::{self, ZapValue};
 use dmu::{
     BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, RedundantMetadata, Reservation, SpaceGate,
@@ -19,6 +19,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use zio::DedupMode;
 
 use crate::bookmark::FreedMark;
 use crate::core::{Core, Space};
@@ -492,7 +493,7 @@ impl Dataset {
         let dir = self.dir();
         let num = |name: &str| dir.prop(name).0.num();
         let compression = match Compression::from_prop(num("compression")) {
-            Some(c) if c.algo == CompressAlgo::On => Compression::LZ4,
+            // What `on` means depends on the pool.
             Some(c) => c,
             None => Compression::OFF,
         };
@@ -516,6 +517,8 @@ impl Dataset {
                 1 => 1024,
                 n => n.clamp(512, 16384) as u32,
             },
+            dedup: dedup_of(num("dedup")),
+            special_small: num("special_small_blocks").min(1 << 20) as u32,
         }
     }
 
@@ -535,4 +538,20 @@ impl Dataset {
         let refquota = self.account.refquota.get();
         if refquota == 0 { available } else { available.min(refquota.saturating_sub(phys.referenced_bytes)) }
     }
+}
+
+/// Bit of the property `dedup` for comparing bytes.
+const DEDUP_VERIFY: u64 = 0x100;
+
+/// The property `dedup` by its number: a checksum, `on` for sha256, and a bit for `verify` (format page 13 section 3).
+fn dedup_of(value: u64) -> Option<(ChecksumAlgo, DedupMode)> {
+    let algo = match ChecksumAlgo::from_u8((value & 0xff) as u8)? {
+        ChecksumAlgo::Inherit | ChecksumAlgo::Off => return None,
+        ChecksumAlgo::On => ChecksumAlgo::Sha256,
+        algo => algo,
+    };
+    // Without comparing, only a hash that cannot be forged will do.
+    let strong = matches!(algo, ChecksumAlgo::Sha256 | ChecksumAlgo::Sha512 | ChecksumAlgo::Skein);
+    let verify = value & DEDUP_VERIFY != 0 || !strong;
+    Some((algo, if verify { DedupMode::Verify } else { DedupMode::Checksum }))
 }

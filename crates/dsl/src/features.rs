@@ -1,4 +1,5 @@
-//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format page 15 section 8).
+//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format page 15 section 8). Pools older than feature flags (versions 1 to
+//! 28) have none of them and none of the objects that keep them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,12 +15,18 @@ const FOR_WRITE: &[u8] = b"features_for_write";
 const DESCRIPTIONS: &[u8] = b"feature_descriptions";
 const ENABLED_TXG: &[u8] = b"feature_enabled_txg";
 
-/// The features of a pool.
-pub struct Features {
-    mos: Objset,
+/// The two ZAPs that count, and the one that describes.
+struct Zaps {
     read: Dnode,
     write: Dnode,
     descriptions: Dnode,
+}
+
+/// The features of a pool.
+pub struct Features {
+    mos: Objset,
+    /// None in a pool without feature flags.
+    zaps: Option<Zaps>,
     enabled_txg: RefCell<Option<Dnode>>,
     counts: RefCell<BTreeMap<String, u64>>,
     label_changed: Cell<bool>,
@@ -37,13 +44,22 @@ impl Features {
         let [read, write, descriptions] = <[Dnode; 3]>::try_from(made).ok().expect("three were made");
         Ok(Features {
             mos: mos.clone(),
-            read,
-            write,
-            descriptions,
+            zaps: Some(Zaps { read, write, descriptions }),
             enabled_txg: RefCell::new(None),
             counts: RefCell::default(),
             label_changed: Cell::new(false),
         })
+    }
+
+    /// Those of a pool without feature flags: none.
+    pub fn none(mos: &Objset) -> Features {
+        Features {
+            mos: mos.clone(),
+            zaps: None,
+            enabled_txg: RefCell::new(None),
+            counts: RefCell::default(),
+            label_changed: Cell::new(false),
+        }
     }
 
     /// Reads them from the MOS directory.
@@ -67,9 +83,7 @@ impl Features {
         }
         Ok(Features {
             mos: mos.clone(),
-            read,
-            write,
-            descriptions,
+            zaps: Some(Zaps { read, write, descriptions }),
             enabled_txg: RefCell::new(enabled_txg),
             counts: RefCell::new(counts),
             label_changed: Cell::new(false),
@@ -78,14 +92,15 @@ impl Features {
 
     /// Features of the read ZAP with their counts, unknown ones included.
     pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> {
-        Self::counts_of(&self.read).await
+        Self::counts_of(self.zaps.as_ref().map(|z| &z.read)).await
     }
     /// The same of the write ZAP.
     pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> {
-        Self::counts_of(&self.write).await
+        Self::counts_of(self.zaps.as_ref().map(|z| &z.write)).await
     }
 
-    async fn counts_of(dn: &Dnode) -> Result<Vec<(String, u64)>> {
+    async fn counts_of(dn: Option<&Dnode>) -> Result<Vec<(String, u64)>> {
+        let Some(dn) = dn else { return Ok(Vec::new()) };
         let all = zap::list(dn).await?.into_iter();
         Ok(all.map(|e| (String::from_utf8_lossy(&e.name).into_owned(), e.value.as_u64().unwrap_or(0))).collect())
     }
@@ -113,8 +128,13 @@ impl Features {
         listed.map(|f| f.guid.to_string()).collect()
     }
 
-    fn zap_of(&self, feature: &Feature) -> &Dnode {
-        if feature.zap == FeatureZap::Read { &self.read } else { &self.write }
+    fn zaps(&self) -> Result<&Zaps> {
+        self.zaps.as_ref().ok_or_else(|| Error::unsupported("the pool is older than feature flags: upgrade it first"))
+    }
+
+    fn zap_of(&self, feature: &Feature) -> Result<&Dnode> {
+        let zaps = self.zaps()?;
+        Ok(if feature.zap == FeatureZap::Read { &zaps.read } else { &zaps.write })
     }
 
     /// Changes the count of an enabled feature (syncing context).
@@ -122,8 +142,11 @@ impl Features {
         let feature = id.get();
         let old =
             self.count(feature.guid).unwrap_or_else(|| panic!("feature {} is counted but not enabled", feature.guid));
-        let new = old.checked_add_signed(delta).unwrap_or_else(|| panic!("feature {} counts below 0", feature.guid));
-        zap::update_u64(self.zap_of(feature), feature.guid.as_bytes(), new, tx).await?;
+        // The count comes from disk, and may be too low there.
+        let new = old.checked_add_signed(delta).ok_or_else(|| {
+            Error::corrupt(format!("feature {} is counted {old} times, {delta} are to be added", feature.guid))
+        })?;
+        zap::update_u64(self.zap_of(feature)?, feature.guid.as_bytes(), new, tx).await?;
         self.counts.borrow_mut().insert(feature.guid.to_string(), new);
         if feature.mos && (old == 0) != (new == 0) {
             self.label_changed.set(true);
@@ -138,9 +161,10 @@ impl Features {
             return Ok(());
         }
         let start = u64::from(feature.activate_on_enable);
+        let zaps = self.zaps()?;
         self.counts.borrow_mut().insert(feature.guid.to_string(), start);
-        zap::add_u64(self.zap_of(feature), feature.guid.as_bytes(), start, tx).await?;
-        zap::update_text(&self.descriptions, feature.guid.as_bytes(), feature.description, tx).await?;
+        zap::add_u64(self.zap_of(feature)?, feature.guid.as_bytes(), start, tx).await?;
+        zap::update_text(&zaps.descriptions, feature.guid.as_bytes(), feature.description, tx).await?;
         if feature.mos && start > 0 {
             self.label_changed.set(true);
         }

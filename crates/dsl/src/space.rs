@@ -26,6 +26,8 @@ pub enum SpaceCheck {
 pub struct PoolSpace {
     /// Usable space of the normal class.
     pub dspace: u64,
+    /// What deduplication saves: datasets are charged for it.
+    pub dedup_saved: u64,
     /// What embedded log metaslabs take, already outside `dspace`.
     pub embedded_log: u64,
     /// Space that a checkpoint holds.
@@ -56,7 +58,8 @@ impl PoolSpace {
             SpaceCheck::ExtraReserved => self.slop() / 4,
             SpaceCheck::None => 0,
         };
-        self.dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
+        let dspace = self.dspace.saturating_add(self.dedup_saved);
+        dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
     }
 }
 

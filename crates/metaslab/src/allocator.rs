@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::rc::Rc;
 
@@ -115,6 +115,9 @@ struct Inner {
     dirty: [BTreeSet<(VdevId, u64)>; TXG_SIZE],
     pending: BTreeSet<(VdevId, u64)>,
     loaded: BTreeSet<(VdevId, u64)>,
+    /// Blocks born until then are held back when they are freed.
+    checkpoint: Option<Txg>,
+    held_back: Vec<(VdevId, Run)>,
 }
 
 struct TopState {
@@ -437,6 +440,8 @@ impl Allocator {
                 dirty: Default::default(),
                 pending: BTreeSet::new(),
                 loaded: BTreeSet::new(),
+                checkpoint: None,
+                held_back: Vec::new(),
             }),
         })
     }
@@ -597,14 +602,41 @@ impl Allocator {
     /// Frees in `txg` a block that was born in `birth`; of a gang header's DVA the caller replaces the asize by that of 512 bytes. The metaslab need not be
     /// loaded. `Corrupt` if the range cannot be one of ours, or is known to be free.
     ///
-    /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg` itself, once that is.
+    /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg` itself, once that is. What a checkpoint refers to is held
+    /// back instead ([`Allocator::take_held_back`]); a birth of 0 is never of a checkpoint.
     pub fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
+        if birth.0 != 0 && inner.checkpoint.is_some_and(|c| birth <= c) {
+            inner.ms(vdev, ms).check_held(dva.offset(), dva.asize()).at(|| dva)?;
+            inner.held_back.push((vdev, Run { start: dva.offset(), size: dva.asize() }));
+            return Ok(());
+        }
         inner.pending.insert((vdev, ms));
         inner.ms(vdev, ms).free(dva.offset(), dva.asize(), birth, txg).at(|| dva)?;
         inner.mark(vdev, ms, txg);
         Ok(())
+    }
+
+    /// From now on blocks born until this txg, which a checkpoint refers to, stay allocated when they are freed.
+    pub fn set_checkpoint(&self, txg: Option<Txg>) {
+        self.inner.borrow_mut().checkpoint = txg;
+    }
+
+    /// Whether something was held back since the last [`Allocator::take_held_back`].
+    pub fn has_held_back(&self) -> bool {
+        !self.inner.borrow().held_back.is_empty()
+    }
+
+    /// What was freed but stays allocated for the checkpoint, since the last call: by vdev, ascending, within metaslabs.
+    pub fn take_held_back(&self) -> BTreeMap<VdevId, Vec<Run>> {
+        let mut all = std::mem::take(&mut self.inner.borrow_mut().held_back);
+        all.sort_unstable();
+        let mut out: BTreeMap<VdevId, Vec<Run>> = BTreeMap::new();
+        for (vdev, run) in all {
+            out.entry(vdev).or_default().push(run);
+        }
+        out
     }
 
     /// Marks as allocated in `txg` what is free according to its space map but in use: the blocks of an intent log that is to be replayed. The error of a
@@ -693,6 +725,13 @@ impl Allocator {
             }
         }
         inner.unload_idle(txg);
+    }
+
+    /// Bytes allocated and bytes in all of a class, as of the last commit; cheap.
+    pub fn class_use(&self, class: ClassKind) -> (u64, u64) {
+        let inner = self.inner.borrow();
+        let groups = inner.groups.iter().filter(|g| g.class == class);
+        groups.fold((0, 0), |(alloc, total), g| (alloc + g.alloc, total + g.total))
     }
 
     /// Figures of a class.

@@ -279,6 +279,16 @@ impl Metaslab {
         tree.add(start, asize).at(|| "free")
     }
 
+    /// Damage if a range that is freed, but stays allocated, is free already as far as is known.
+    pub fn check_held(&self, start: u64, asize: u64) -> Result<()> {
+        let free = self.loaded().and_then(|l| l.free.overlap(start, asize));
+        let freed = self.pending.iter().flat_map(|p| p.freeing_trees().chain(p.freed_trees()));
+        match free.or_else(|| freed.filter_map(|t| t.overlap(start, asize)).next()) {
+            Some(r) => Err(Error::corrupt(format!("free of space of which {r} is free already"))),
+            None => Ok(()),
+        }
+    }
+
     /// The set of free space according to the map as it is after everything that was taken; loaded metaslabs only.
     fn free_in_map(&self) -> Option<RangeTree> {
         let mut all = self.loaded()?.free.clone();

@@ -130,7 +130,7 @@ features! {
     ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
     DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Read off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
     ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Read off "Counts which parts of a removed vdev's mapping are still in use.";
-    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Read off "The pool's state can be kept and gone back to.";
+    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write off "The pool's state can be kept and gone back to.";
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
     AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write off "Separate vdevs for metadata, small blocks and dedup tables.";
     ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write off "A resilver that comes while another runs waits for it.";
@@ -138,7 +138,7 @@ features! {
     RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks that list redacted blocks.";
     RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial off "Datasets received from redacted streams.";
     BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write off "Bookmarks keep the accounting that written@ needs.";
-    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Read off "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
+    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write off "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
     Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write off "Clones list their own blocks, so that they are destroyed fast.";
     DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write off "Mirrors and draids can be rebuilt in the order of their space.";
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";

@@ -50,6 +50,9 @@ pub struct Uberblock {
     pub raidz_reflow: u64,
 }
 
+/// Words of an uberblock that a checkpoint keeps.
+pub const KEPT_WORDS: usize = 26;
+
 /// Bytes of a slot on a top-level vdev of `ashift`.
 pub fn slot_size(ashift: u64) -> usize {
     1 << ashift.clamp(SLOT_SHIFT_MIN, SLOT_SHIFT_MAX)
@@ -119,7 +122,10 @@ impl Uberblock {
     }
 
     fn from_words(slot: &[u8], big: bool) -> Uberblock {
-        let word = |i: usize| if big { be64(slot, 8 * i) } else { le64(slot, 8 * i) };
+        Uberblock::from_fields(|i| if big { be64(slot, 8 * i) } else { le64(slot, 8 * i) })
+    }
+
+    fn from_fields(word: impl Fn(usize) -> u64) -> Uberblock {
         Uberblock {
             version: word(1),
             txg: Txg(word(2)),
@@ -153,6 +159,18 @@ impl Uberblock {
         }
         codec::embedded_sha256_seal(&mut slot, verifier(device_offset));
         slot
+    }
+
+    /// The uberblock that a checkpoint keeps (format page 14 section 4); `None` if it is none.
+    pub fn from_kept(words: &[u64; KEPT_WORDS]) -> Option<Uberblock> {
+        let ub = Uberblock::from_fields(|i| words.get(i).copied().unwrap_or(0));
+        (words[0] == MAGIC && version_supported(ub.version) && ub.rootbp.birth() <= ub.txg).then_some(ub)
+    }
+
+    /// The words that a checkpoint keeps of it.
+    pub fn to_kept(&self) -> [u64; KEPT_WORDS] {
+        let slot = self.seal(1 << SLOT_SHIFT_MIN, 0);
+        std::array::from_fn(|i| le64(&slot, 8 * i))
     }
 
     /// The multihost sequence number, 0 when there is none.

@@ -22,7 +22,9 @@ use vdev::labels::init_labels;
 use vdev::{DirtyGauge, VdevTree};
 
 use crate::aux::AuxDevices;
+use crate::checkpoint::{self, Checkpoint};
 use crate::config::create_packed;
+use crate::ddt::Ddt;
 use crate::layout::{Layout, make_top};
 use crate::pool::{BIAS_KEY, EngineOpts, Pool, Stack, mos_hooks};
 
@@ -146,6 +148,16 @@ impl Pool {
             flags.add(id, spec.devices.feature_count(id), &tx).await?;
         }
         config.features_for_read = flags.for_labels();
+        let checkpoint = Checkpoint::open(&checkpoint::Cx {
+            mos: &mos,
+            directory: &directory,
+            features: &flags,
+            tree: &stack.tree,
+            alloc: &stack.alloc,
+        })
+        .await?;
+        let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await?;
+        stack.core.zio.set_dedup(Some(ddt.clone()));
         let pool = Rc::new(Pool {
             rt,
             guid,
@@ -159,6 +171,9 @@ impl Pool {
             features: flags,
             core: stack.core,
             store: stack.store,
+            logs: RefCell::default(),
+            ddt,
+            checkpoint,
             dsl: OnceCell::new(),
             config_object: Cell::new(config_object),
             sync_bplist: Cell::new(sync_bplist),
@@ -169,7 +184,6 @@ impl Pool {
             notices: RefCell::default(),
             sync_task: RefCell::default(),
             aux: RefCell::new(aux),
-            checkpoint_space: Cell::new(0),
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
         pool.store.set_mos(pool.mos.clone());

@@ -17,24 +17,27 @@ use dmu::{DmuFeatures, Objset, ObjsetProps, zap};
 use dsl::DslPool;
 use dsl::features::Features;
 use ondisk::feature::{FeatureId, FeatureZap, Support, support_of};
-use ondisk::label::{LabelConfig, MosConfig, PoolState};
-use ondisk::uberblock::{self, Uberblock};
+use ondisk::label::{LabelConfig, MosConfig, PoolState, VERSION_FEATURES};
+use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use ondisk::zil::ZilHeader;
 use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::{DirtyGauge, VdevTree};
 
 use crate::assemble::{Assembly, check_complete};
 use crate::aux::AuxDevices;
+use crate::checkpoint::{self, Checkpoint};
 use crate::config::read_packed;
 use crate::create::check_pool_name;
+use crate::ddt::Ddt;
 use crate::dtl::load_dtls;
+use crate::empty_logs;
+use crate::logs::Logs;
 use crate::partition::partitions;
-use crate::pool::{EngineOpts, Pool, Stack, checkpoint_space, mos_hooks};
+use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::removed::load_mappings;
-
-/// Pool versions that can be opened: those with feature flags.
-const SPA_VERSION: u64 = 5000;
+use crate::rewind::{self, Rewind};
 
 /// A device with pool labels.
 pub struct FoundDevice {
@@ -87,6 +90,10 @@ pub struct ImportOpts {
     pub force: bool,
     /// `-D`: also a pool that was destroyed.
     pub destroyed: bool,
+    /// `-F`: if the newest state is damaged, one of the last few before it.
+    pub rewind: bool,
+    /// `--rewind-to-checkpoint`: the state of the pool's checkpoint; what was done since is lost.
+    pub to_checkpoint: bool,
 }
 
 /// Whether a device is worth a [`scan`]: it has labels of a pool, or partitions.
@@ -143,37 +150,28 @@ impl Pool {
 
     async fn import_inner(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_owner(&rt, &candidate, &import)?;
-        if candidate.config.version != SPA_VERSION {
-            let why = format!(
-                "the pool has version {}, and weir opens version 5000 (feature flags) only",
-                candidate.config.version
-            );
-            return Err(Error::unsupported(why));
-        }
         let gauge = DirtyGauge::default();
-        let best =
-            uberblock::best(candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.clone())));
-        let best = best.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
-        if best.version != SPA_VERSION {
-            return Err(Error::unsupported(format!("the uberblock has version {}", best.version)));
+        let choices = rewind::choices(&candidate, import.rewind);
+        let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let mut opened = Err(Error::corrupt("no state was tried"));
+        for ub in choices {
+            opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
+            if opened.is_ok() {
+                break;
+            }
         }
-        // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
-        let tops = tops_from_labels(&candidate, best.txg);
-        let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts };
-        let early = assembly.tree(candidate.guid, &tops)?;
-        let config = read_trusted(&rt, early, &best, &gauge, &opts).await?;
-        if config.pool_guid != candidate.guid {
-            return Err(Error::corrupt("the configuration in the pool has another guid than its labels"));
+        let (best, config, tree) = opened?;
+        let first_open = rewind::first_open(&candidate, &best);
+        let rewound = (best.txg < newest.txg).then(|| Rewind::new(&newest, &best));
+        let stack = Stack::new(&rt, tree, first_open, gauge, &opts);
+        let pool = Pool::open_mos(rt, &candidate, stack, best, config, &import).await?;
+        if let Some(r) = rewound {
+            let why = format!(
+                "the pool went back to the state of txg {}: about {} seconds of changes are lost",
+                r.txg, r.lost_secs
+            );
+            *pool.notices.borrow_mut() = vec![why];
         }
-        let tree = assembly.tree(candidate.guid, &config.vdev_tree.children)?;
-        check_complete(&tree, import.readonly)?;
-        if tree.guid_sum() != best.guid_sum {
-            return Err(Error::corrupt(
-                "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",
-            ));
-        }
-        let stack = Stack::new(&rt, tree, best.txg.next(), gauge, &opts);
-        let pool = Pool::open_mos(rt, candidate, stack, best, config, &import).await?;
         pool.check_writable().await?;
         if !pool.readonly {
             pool.config.borrow_mut().state = PoolState::Active;
@@ -183,7 +181,9 @@ impl Pool {
             pool.note_presence();
             pool.dirty_config();
             pool.tree.committed.set(pool.uberblock.borrow().txg);
+            let synced = pool.uberblock().txg;
             pool.start();
+            pool.give_up_empty_logs(synced).await?;
             pool.txg.wait_synced(Txg(0)).await?;
         }
         Ok(pool)
@@ -191,7 +191,7 @@ impl Pool {
 
     async fn open_mos(
         rt: Rt,
-        candidate: PoolCandidate,
+        candidate: &PoolCandidate,
         stack: Stack,
         ub: Uberblock,
         mut config: MosConfig,
@@ -202,7 +202,10 @@ impl Pool {
             .await
             .at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
-        let features = Rc::new(Features::load(&mos, &directory).await?);
+        let features = Rc::new(match config.version {
+            VERSION_FEATURES => Features::load(&mos, &directory).await?,
+            _ => Features::none(&mos),
+        });
         check_features(&features, import.readonly).await?;
         stack.ctx.set_features(DmuFeatures {
             hole_birth: features.is_active(FeatureId::HoleBirth),
@@ -210,16 +213,17 @@ impl Pool {
             lz4: features.is_active(FeatureId::Lz4Compress),
         });
         load_mappings(&mos, &stack.tree).await?;
-        let checkpoint = checkpoint_space(&mos, &stack.tree).await?;
         let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
         let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
         notices.extend(aux_errors.iter().map(Error::to_string));
-        // Without writing only the figures of space need them (those of a pool that was not exported leave out what its log of space maps has): whatever can be
-        // read stays readable.
-        match stack.add_tops(Some(&mos)).await {
-            Err(e) if import.readonly => notices.push(format!("how much space the pool has is not known: {e}")),
+        // Without writing only the figures of space need them: whatever can be read stays readable.
+        let logs = match stack.add_tops(Some((&mos, &directory))).await {
+            Err(e) if import.readonly => {
+                notices.push(format!("how much space the pool has is not known: {e}"));
+                Logs::default()
+            }
             added => added?,
-        }
+        };
         let entry = async |name: &str| -> Result<ObjectId> {
             let object = zap::lookup_u64(&directory, name.as_bytes()).await?;
             Ok(ObjectId(object.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {name}")))?))
@@ -236,6 +240,17 @@ impl Pool {
             config.name = name.clone();
         }
         let name = config.name.clone();
+        let checkpoint = Checkpoint::open(&checkpoint::Cx {
+            mos: &mos,
+            directory: &directory,
+            features: &features,
+            tree: &stack.tree,
+            alloc: &stack.alloc,
+        })
+        .await
+        .at(|| "checkpoint")?;
+        let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await.at(|| "dedup tables")?;
+        stack.core.zio.set_dedup(Some(ddt.clone()));
         let pool = Rc::new(Pool {
             rt,
             guid: candidate.guid,
@@ -249,6 +264,9 @@ impl Pool {
             features,
             core: stack.core,
             store: stack.store,
+            logs: RefCell::new(logs),
+            ddt,
+            checkpoint,
             dsl: OnceCell::new(),
             config_object: Cell::new(config_object),
             sync_bplist: Cell::new(sync_bplist),
@@ -259,7 +277,6 @@ impl Pool {
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
             aux: RefCell::new(aux),
-            checkpoint_space: Cell::new(checkpoint),
         });
         pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
@@ -269,6 +286,32 @@ impl Pool {
         Ok(pool)
     }
 
+    /// Frees the logs that [`Pool::check_writable`] found to hold nothing in the state of txg `synced`.
+    async fn give_up_empty_logs(&self, synced: Txg) -> Result<()> {
+        let mut heads = Vec::new();
+        for ds in self.dsl().all() {
+            if !ds.zil_header().await?.is_empty() {
+                heads.push(ds.objset().await?);
+            }
+        }
+        if heads.is_empty() {
+            return Ok(());
+        }
+        let zio = self.zio().clone();
+        let task = move |_: Rc<DslPool>, tx: Rc<dmu::Tx>| -> dmu::LocalBoxFuture<'static, Result<()>> {
+            Box::pin(async move {
+                for os in heads {
+                    for bp in empty_logs::blocks(&zio, &os.zil_header(), synced).await? {
+                        zio.free_gang(&bp, tx.txg()).await?;
+                    }
+                    os.set_zil_header(ZilHeader::default(), tx.txg());
+                }
+                Ok(())
+            })
+        };
+        self.dsl().sync_task(task).await
+    }
+
     /// Refuses to write to what cannot be kept correct yet.
     async fn check_writable(&self) -> Result<()> {
         if self.readonly {
@@ -276,21 +319,56 @@ impl Pool {
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
         let dsl = self.dsl();
+        let synced = self.uberblock().txg;
         for ds in dsl.all() {
-            if !ds.zil_header().await?.log.is_hole() {
-                return refuse(format!(
-                    "dataset '{}' has an intent log that must be replayed, which weir cannot do yet",
-                    ds.name()
-                ));
+            let header = ds.zil_header().await?;
+            if let Err(e) = empty_logs::blocks(self.zio(), &header, synced).await {
+                return refuse(format!("dataset '{}': {e}", ds.name()));
             }
         }
-        for name in ["com.delphix:zpool_checkpoint", "com.delphix:removing"] {
-            if zap::lookup(&self.directory, name.as_bytes()).await?.is_some() {
-                return refuse(format!("the pool has work under way ({name}) that weir cannot finish yet"));
-            }
+        // The entry stays when a removal has ended; its first word tells (format page 14 section 5).
+        let removing = zap::lookup(&self.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
+        if removing == Some(1) {
+            return refuse("a device of the pool is being removed, which weir cannot finish yet".into());
         }
         Ok(())
     }
+}
+
+/// Opens the state of an uberblock as far as that tells whether it can be opened: the MOS, its configuration, and with `-F` every directory and dataset. Gives what is
+/// the state then, its configuration, and the devices as that sees them.
+async fn open_state(
+    rt: &Rt,
+    candidate: &PoolCandidate,
+    mut ub: Uberblock,
+    import: &ImportOpts,
+    gauge: &DirtyGauge,
+    opts: &EngineOpts,
+) -> Result<(Uberblock, MosConfig, Rc<VdevTree>)> {
+    // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
+    let tops = tops_from_labels(candidate, ub.txg);
+    let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts };
+    let early = assembly.tree(candidate.guid, &tops)?;
+    if import.to_checkpoint {
+        ub = rewind::to_checkpoint(rt, &early, &ub, gauge, opts, import.readonly).await?;
+    }
+    let config = read_trusted(rt, early, &ub, gauge, opts).await?;
+    if config.pool_guid != candidate.guid {
+        return Err(Error::corrupt("the configuration in the pool has another guid than its labels"));
+    }
+    let tree = assembly.tree(candidate.guid, &config.vdev_tree.children)?;
+    check_complete(&tree, import.readonly)?;
+    if tree.guid_sum() != ub.guid_sum {
+        return Err(Error::corrupt(
+            "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",
+        ));
+    }
+    if import.rewind {
+        let probe = ImportOpts { readonly: true, ..ImportOpts::default() };
+        let stack = Stack::new(rt, tree.clone(), ub.txg.next(), gauge.clone(), opts);
+        Pool::open_mos(rt.clone(), candidate, stack, ub.clone(), config.clone(), &probe).await?;
+    }
+    Ok((ub, config, tree))
 }
 
 fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Result<()> {

@@ -10,9 +10,8 @@ use dsl::core::{Core, MosAccounting};
 use dsl::features::Features;
 use dsl::space::PoolSpace;
 use dsl::{DslPool, DslSetup};
-use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary};
+use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary, RangeTree};
 use ondisk::label::{MosConfig, PoolState};
-use ondisk::space_map::SpaceMapPhys;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
@@ -21,6 +20,9 @@ use vdev::{DirtyGauge, QueueTunables, Top, VdevTree};
 use zio::{Zio, ZioOpts};
 
 use crate::aux::AuxDevices;
+use crate::checkpoint::{Checkpoint, Wish};
+use crate::ddt::Ddt;
+use crate::logs::Logs;
 use crate::store::{Geometry, MapStore};
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
@@ -68,6 +70,10 @@ pub struct Pool {
     pub(crate) features: Rc<Features>,
     pub(crate) core: Rc<Core>,
     pub(crate) store: Rc<MapStore>,
+    /// Log space maps of the writer before us, until the first txg has brought them to the metaslabs.
+    pub(crate) logs: RefCell<Logs>,
+    pub(crate) ddt: Rc<Ddt>,
+    pub(crate) checkpoint: Checkpoint,
     pub(crate) dsl: OnceCell<Rc<DslPool>>,
     pub(crate) config_object: Cell<ObjectId>,
     pub(crate) sync_bplist: Cell<ObjectId>,
@@ -79,8 +85,6 @@ pub struct Pool {
     pub(crate) notices: RefCell<Vec<String>>,
     pub(crate) sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
     pub(crate) aux: RefCell<AuxDevices>,
-    /// What a checkpoint holds, as datasets are charged.
-    pub(crate) checkpoint_space: Cell<u64>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
@@ -113,27 +117,38 @@ impl Stack {
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
     }
 
-    /// Gives the allocator every top-level vdev that has metaslabs; `mos` is none for a new pool.
-    pub(crate) async fn add_tops(&self, mos: Option<&Objset>) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
-        for top in tops.into_iter().filter(|t| t.is_usable() && t.ms_shift.get() != 0) {
+    /// Gives the allocator every top-level vdev that has metaslabs; `mos` is none for a new pool, else the MOS and its directory.
+    pub(crate) async fn add_tops(&self, mos: Option<(&Objset, &Dnode)>) -> Result<Logs> {
+        let mut tops = self.tree.tops.borrow().clone();
+        tops.retain(|t| t.is_usable() && t.ms_shift.get() != 0);
+        for top in &tops {
             let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift, unit: top.alloc_unit() };
-            self.store.set_geometry(top.id, geometry);
             let count = top.ms_count();
             if count == 0 || count > METASLABS_MAX {
                 return Err(Error::corrupt(format!("vdev {} has {count} metaslabs", top.id)));
             }
+            if !RangeTree::can_cover(1 << geometry.ms_shift, geometry.ashift) {
+                return Err(Error::corrupt(format!("vdev {} has metaslabs of 2^{} bytes", top.id, geometry.ms_shift)));
+            }
+            self.store.set_geometry(top.id, geometry);
+        }
+        let logs = match mos {
+            Some((mos, directory)) => Logs::read(mos, directory, &tops, &self.store).await?,
+            None => Logs::default(),
+        };
+        for top in tops {
+            let count = top.ms_count();
             let summaries = match mos {
-                Some(mos) => self.store.summaries(mos, top.id, top.ms_array.get(), count).await?,
+                Some((mos, _)) => self.store.summaries(mos, top.id, top.ms_array.get(), count).await?,
                 None => vec![MsSummary::default(); count as usize],
             };
             let class = match mos {
-                Some(mos) => class_of(mos, &top).await?,
+                Some((mos, _)) => class_of(mos, &top).await?,
                 None => class_named(top.config_ref().alloc_bias.as_deref(), top.is_log),
             };
             self.alloc.add_top(top, class, summaries)?;
         }
-        Ok(())
+        Ok(logs)
     }
 }
 
@@ -158,22 +173,6 @@ pub(crate) fn class_named(bias: Option<&str>, is_log: bool) -> ClassKind {
     }
 }
 
-/// Bytes, as datasets are charged, that a checkpoint holds: the space that was freed since is noted in a space map of each top-level vdev, whose sum is negative
-/// (format page 14 section 4).
-pub(crate) async fn checkpoint_space(mos: &Objset, tree: &VdevTree) -> Result<u64> {
-    let tops = tree.tops.borrow().clone();
-    let mut sum = 0;
-    for top in tops {
-        let Some(zap) = top.config_ref().zap_top.filter(|z| z.0 != 0) else { continue };
-        let object = zap::lookup_u64(&mos.hold(zap).await?, b"com.delphix:pool_checkpoint_sm").await?;
-        if let Some(object) = object {
-            let phys = SpaceMapPhys::parse(&mos.hold(ObjectId(object)).await?.bonus())?;
-            sum += top.dsize(phys.alloc.unsigned_abs());
-        }
-    }
-    Ok(sum)
-}
-
 /// The class of a top-level vdev: its bias is in its ZAP (format page 06 section 1).
 async fn class_of(mos: &Objset, top: &Top) -> Result<ClassKind> {
     let zap = top.config_ref().zap_top;
@@ -189,6 +188,7 @@ impl Drop for Pool {
     /// Cuts the circles of references, so that devices are closed and unlocked.
     fn drop(&mut self) {
         self.store.close();
+        self.core.zio.set_dedup(None);
         if let Some(dsl) = self.dsl.get() {
             dsl.close();
         }
@@ -284,6 +284,30 @@ impl Pool {
         Ok(())
     }
 
+    /// Keeps the state that is on disk now, to be gone back to (`zpool checkpoint`). What was written before the call is synced first.
+    pub async fn create_checkpoint(&self) -> Result<()> {
+        self.sync().await?;
+        self.change_checkpoint(Wish::Create).await
+    }
+
+    /// Gives up the checkpoint and the space that only it uses (`zpool checkpoint -d`).
+    pub async fn discard_checkpoint(&self) -> Result<()> {
+        self.change_checkpoint(Wish::Discard).await
+    }
+
+    async fn change_checkpoint(&self, wish: Wish) -> Result<()> {
+        if self.readonly {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
+        }
+        self.checkpoint.wish(wish, &self.features)?;
+        self.sync().await
+    }
+
+    /// Of the checkpoint: when its state was written, in seconds since 1970, and how many bytes of the devices only it uses.
+    pub fn checkpoint(&self) -> Option<(u64, u64)> {
+        self.checkpoint.info()
+    }
+
     /// Marks the configuration for writing with the next txg: MOS object and labels.
     pub(crate) fn dirty_config(&self) {
         self.config_dirty.set(true);
@@ -294,8 +318,9 @@ impl Pool {
         let space = self.alloc.space(ClassKind::Normal);
         self.dsl().set_space(PoolSpace {
             dspace: space.total,
+            dedup_saved: self.ddt.saved(),
             embedded_log: self.alloc.space(ClassKind::EmbeddedLog).total,
-            checkpoint: self.checkpoint_space.get(),
+            checkpoint: self.checkpoint.held(&self.tree),
             deferred_bpobj,
             deferred: space.deferred,
         });

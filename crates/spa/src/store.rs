@@ -1,7 +1,8 @@
 //! Where the allocator reads space maps: objects of the MOS, as of the last commit.
 //!
 //! The table keeps, for every metaslab, the object and length that the last committed txg left. A load reads exactly so many bytes, so entries that the
-//! txg under way has appended already are not taken twice; the allocator knows those itself.
+//! txg under way has appended already are not taken twice; the allocator knows those itself. What only log space maps say ([`crate::logs`]) is kept in memory
+//! until the txg that writes it to the maps is committed, and added to what is read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +12,9 @@ use base::{Error, ObjectId, Result, ResultExt, VdevId};
 use dmu::Objset;
 use metaslab::{LBF, LoadedMap, MsSummary, Replay, Run, SpaceMapStore};
 use ondisk::bytes::le64;
-use ondisk::space_map::SpaceMapPhys;
+use ondisk::space_map::{SpaceMapPhys, histogram_add};
+
+use crate::logs::{Unflushed, part_of};
 
 /// The committed state of one metaslab's space map.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +57,10 @@ pub(crate) struct MapStore {
     committed: RefCell<BTreeMap<(VdevId, u64), Committed>>,
     /// Changes of the txg under way, taken over when it is committed.
     pending: RefCell<BTreeMap<(VdevId, u64), Committed>>,
+    /// What the committed maps lack, and log space maps say.
+    unflushed: RefCell<BTreeMap<(VdevId, u64), Rc<Unflushed>>>,
+    /// The same once the txg under way has written it to the maps.
+    flushing: RefCell<Vec<(VdevId, u64)>>,
 }
 
 impl MapStore {
@@ -78,6 +85,33 @@ impl MapStore {
         *self.geometry.borrow().get(&vdev).expect("every top-level vdev with metaslabs has its geometry")
     }
 
+    /// As [`MapStore::geometry`] of a vdev that may not exist.
+    pub(crate) fn geometry_of(&self, vdev: VdevId) -> Option<Geometry> {
+        self.geometry.borrow().get(&vdev).copied()
+    }
+
+    /// What the maps lack; before [`MapStore::summaries`].
+    pub(crate) fn set_unflushed(&self, all: BTreeMap<(VdevId, u64), Unflushed>) {
+        *self.unflushed.borrow_mut() = all.into_iter().map(|(at, u)| (at, Rc::new(u))).collect();
+    }
+
+    /// The metaslabs whose maps lack something.
+    pub(crate) fn unflushed_metaslabs(&self) -> Vec<(VdevId, u64)> {
+        self.unflushed.borrow().keys().copied().collect()
+    }
+
+    /// What the txg under way has to add to a map before its own changes, once.
+    pub(crate) fn flush(&self, vdev: VdevId, ms: u64) -> Option<Rc<Unflushed>> {
+        let at = (vdev, ms);
+        let unflushed = self.unflushed.borrow().get(&at).cloned()?;
+        let mut flushing = self.flushing.borrow_mut();
+        if flushing.contains(&at) {
+            return None;
+        }
+        flushing.push(at);
+        Some(unflushed)
+    }
+
     /// The newest state of a map, that of the txg under way included.
     pub(crate) fn newest(&self, vdev: VdevId, ms: u64) -> Option<Committed> {
         let key = (vdev, ms);
@@ -91,6 +125,9 @@ impl MapStore {
     /// The txg under way is committed.
     pub(crate) fn commit(&self) {
         self.committed.borrow_mut().append(&mut self.pending.borrow_mut());
+        for at in self.flushing.take() {
+            self.unflushed.borrow_mut().remove(&at);
+        }
     }
 
     /// Reads the metaslab array and the headers of a vdev's space maps, for the allocator.
@@ -112,12 +149,25 @@ impl MapStore {
         for (ms, summary) in out.iter_mut().enumerate() {
             let object = ObjectId(le64(&words, ms * 8));
             if object.0 == 0 {
+                if self.unflushed.borrow().contains_key(&(vdev, ms as u64)) {
+                    return Err(Error::corrupt(format!(
+                        "metaslab {ms} of vdev {vdev} has no space map, but is in log space maps"
+                    )));
+                }
                 continue;
             }
             let dn = mos.hold(object).await.at(|| format!("space map of metaslab {ms} of vdev {vdev}"))?;
             let phys = dn.with_bonus(SpaceMapPhys::parse)?;
-            *summary =
-                MsSummary { object: Some(object), alloc: phys.alloc, histogram: phys.histogram, length: phys.length };
+            let (mut alloc, mut histogram) = (phys.alloc, phys.histogram);
+            if let Some(u) = self.unflushed.borrow().get(&(vdev, ms as u64)) {
+                alloc = alloc.saturating_add(u.delta());
+                // What is allocated of the segments counted cannot be told without reading the map.
+                if let Some(h) = &mut histogram {
+                    let shift = u32::from(self.geometry(vdev).ashift);
+                    u.frees.iter().for_each(|r| histogram_add(h, r.size, shift));
+                }
+            }
+            *summary = MsSummary { object: Some(object), alloc, histogram, length: phys.length };
             let state = Committed { object, length: phys.length, alloc: phys.alloc, histogram: phys.histogram };
             self.committed.borrow_mut().insert((vdev, ms as u64), state);
         }
@@ -129,23 +179,29 @@ impl MapStore {
         let run = geometry.range(ms);
         let mut replay = Replay::new(run, geometry.ashift);
         let committed = self.committed.borrow().get(&(vdev, ms)).copied();
+        let unflushed = self.unflushed.borrow().get(&(vdev, ms)).cloned();
         let Some(state) = committed else {
             return Ok(LoadedMap { allocated: replay.finish(0)?, alloc: 0, histogram: None, object: None, length: 0 });
         };
         let mos =
             self.mos.borrow().clone().ok_or_else(|| Error::corrupt("space maps are read before the MOS is open"))?;
         let dn = mos.hold(state.object).await?;
-        for part in dn.read_range(0, state.length).await? {
-            replay.entries(&part)?;
+        let (mut at, step) = (0, part_of(&dn));
+        while at < state.length {
+            let n = step.min(state.length - at);
+            for part in dn.read_range(at, n).await? {
+                replay.entries(&part)?;
+            }
+            at += n;
         }
-        let allocated = replay.finish(state.alloc)?;
-        Ok(LoadedMap {
-            allocated,
-            alloc: state.alloc,
-            histogram: state.histogram,
-            object: Some(state.object),
-            length: state.length,
-        })
+        let mut alloc = state.alloc;
+        if let Some(u) = unflushed {
+            u.allocs.iter().try_for_each(|r| replay.alloc(r)).at(|| "log space maps")?;
+            u.frees.iter().try_for_each(|r| replay.free(r)).at(|| "log space maps")?;
+            alloc = alloc.saturating_add(u.delta());
+        }
+        let allocated = replay.finish(alloc)?;
+        Ok(LoadedMap { allocated, alloc, histogram: state.histogram, object: Some(state.object), length: state.length })
     }
 }
 

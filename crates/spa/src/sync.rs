@@ -1,7 +1,7 @@
 //! Syncing a txg: from dirty memory to a new uberblock (format pages 01 section 7 and 06 section 9).
 //!
 //! 1. Pass by pass: the DSL writes dirty object sets and runs sync tasks; freed blocks go back to their metaslabs (first pass) or to the deferred list;
-//!    changed metaslabs append to their space maps; the MOS is written. Writing the MOS allocates, which changes space maps, which dirties the MOS:
+//!    changed metaslabs append to their space maps (in the first txg after an import also what only log space maps say); the MOS is written. Writing the MOS allocates, which changes space maps, which dirties the MOS:
 //!    from the second pass on blocks born in this txg are overwritten in place, from the eighth compression is off, so it ends after a few passes.
 //! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk but not reachable.
 //! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels, flush: the txg is committed. Labels L1 and L3.
@@ -11,6 +11,7 @@
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
 use dmu::bpobj::Bpobj;
 use dmu::{ObjSpec, Tx};
+use metaslab::Run;
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;
 use ondisk::label::MosConfig;
@@ -22,6 +23,7 @@ use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
 
+use crate::checkpoint;
 use crate::config::write_packed;
 use crate::pool::Pool;
 use crate::store::Committed;
@@ -69,6 +71,8 @@ impl Pool {
         if let Some(config) = &config {
             write_packed(&self.mos, self.config_object.get(), &config.to_nvlist(), &tx).await?;
         }
+        let committed = self.uberblock();
+        self.checkpoint.begin(&self.checkpoint_cx(), &committed, &tx).await?;
         let mut pass = 0;
         loop {
             pass += 1;
@@ -88,6 +92,11 @@ impl Pool {
                 }
                 self.process_deferred(txg, &tx).await?;
             }
+            self.sync_dedup(txg, &tx).await?;
+            if pass == 1 {
+                self.flush_logs(txg, &tx).await?;
+            }
+            self.checkpoint.sync(&self.checkpoint_cx(), pass, &tx).await?;
             self.sync_metaslabs(txg, pass, &tx).await?;
             if let Some(synced) = self.mos.sync(txg, pass).await? {
                 root = Some(synced.bp);
@@ -121,6 +130,7 @@ impl Pool {
         }
         self.alloc.sync_done_end(txg);
         self.dsl().synced(txg);
+        self.ddt.synced();
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
         self.push_space(deferred);
         Ok(())
@@ -131,6 +141,10 @@ impl Pool {
             || self.dsl().is_dirty(txg)
             || self.core.has_frees()
             || !self.alloc.dirty_metaslabs(txg).is_empty()
+            || !self.logs.borrow().is_empty()
+            || self.ddt.is_dirty()
+            || self.alloc.has_held_back()
+            || self.checkpoint.is_dirty()
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {
@@ -173,6 +187,49 @@ impl Pool {
         Ok(())
     }
 
+    fn checkpoint_cx(&self) -> checkpoint::Cx<'_> {
+        checkpoint::Cx {
+            mos: &self.mos,
+            directory: &self.directory,
+            features: &self.features,
+            tree: &self.tree,
+            alloc: &self.alloc,
+        }
+    }
+
+    /// Counts references that came and went, and frees the blocks that have none left.
+    async fn sync_dedup(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        if !self.ddt.is_dirty() {
+            return Ok(());
+        }
+        for bp in self.ddt.take_frees().await? {
+            self.free_now(&bp, txg).await?;
+        }
+        self.ddt.sync(tx).await
+    }
+
+    /// Brings what only log space maps of other writers say to the metaslabs' own maps, and frees the logs.
+    async fn flush_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        let logs = self.logs.take();
+        if logs.is_empty() {
+            return Ok(());
+        }
+        let mut turn = Turn::begin(&self.rt);
+        for (vdev, ms) in self.store.unflushed_metaslabs() {
+            turn.pause().await;
+            // Loaded, so that damage shows before anything is written, and the histogram is that of the free segments.
+            self.alloc.load(vdev, ms).await?;
+            self.sync_metaslab(vdev, ms, txg, 1, tx)
+                .await
+                .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
+        }
+        let histograms = logs.retire(&self.mos, tx).await?;
+        if histograms > 0 {
+            self.features.add(FeatureId::SpacemapHistogram, -(histograms as i64), tx).await?;
+        }
+        Ok(())
+    }
+
     async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
         let mut turn = Turn::begin(&self.rt);
         for (vdev, ms) in self.alloc.dirty_metaslabs(txg) {
@@ -196,18 +253,25 @@ impl Pool {
         let old = self.store.newest(vdev, ms).map_or(0, |c| c.length);
         let v2 = self.features.is_active(FeatureId::SpacemapV2);
         let start = if changes.condense.is_some() { 0 } else { old };
-        let mut encoder = Encoder::new(u32::from(geometry.ashift), u64::from(SPACE_MAP_BLKSZ), start, v2);
+        let mut encoder = Encoder::new(u32::from(geometry.ashift), u64::from(dn.block_size()), start, v2);
         let base = geometry.range(ms).start;
-        let (allocs, frees) = match &changes.condense {
-            Some(all) => (all, &Vec::new()),
-            None => (&changes.allocs, &changes.frees),
-        };
-        for (kind, runs) in [(MapType::Alloc, allocs), (MapType::Free, frees)] {
-            if !runs.is_empty() {
-                encoder.group(kind, pass, txg.0);
-                for run in runs {
-                    encoder.run(kind, run.start - base, run.size);
+        let mut groups: Vec<(MapType, Vec<Run>)> = Vec::new();
+        let unflushed = self.store.flush(vdev, ms);
+        match changes.condense.clone() {
+            Some(all) => groups.push((MapType::Alloc, all)),
+            None => {
+                if let Some(u) = unflushed {
+                    groups.push((MapType::Alloc, u.allocs.iter().collect()));
+                    groups.push((MapType::Free, u.frees.iter().collect()));
                 }
+                groups.push((MapType::Alloc, changes.allocs));
+                groups.push((MapType::Free, changes.frees));
+            }
+        }
+        for (kind, runs) in groups.into_iter().filter(|(_, runs)| !runs.is_empty()) {
+            encoder.group(kind, pass, txg.0);
+            for run in runs {
+                encoder.run(kind, run.start - base, run.size);
             }
         }
         let length = encoder.length();
@@ -247,7 +311,8 @@ impl Pool {
     async fn commit(&self, txg: Txg, rootbp: Blkptr, config: Option<MosConfig>) -> Result<()> {
         self.tree.flush_all().await?;
         let timestamp = self.rt.wall_clock().secs.max(0) as u64;
-        let ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
+        let mut ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
+        ub.version = self.config.borrow().version;
         if let Some(config) = &config {
             self.write_labels(LabelPair::First, config).await?;
             self.tree.flush_all().await?;

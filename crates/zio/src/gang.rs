@@ -220,6 +220,9 @@ impl Zio {
     /// Frees a block of any kind in `txg`; of a gang block also its pieces, whose headers it has to read. Nothing is freed of a gang block whose header
     /// cannot be read.
     pub async fn free_gang(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        if bp.dedup() {
+            return self.0.free_dedup(bp);
+        }
         self.0.free_tree(self, *bp, txg, 0).await
     }
 }

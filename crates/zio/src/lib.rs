@@ -18,6 +18,7 @@
 
 mod cost;
 mod crypt;
+mod dedup;
 mod gang;
 mod prepare;
 mod read;
@@ -29,8 +30,9 @@ mod zio;
 pub use codec::crypto;
 pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
 pub use crypt::{DataKey, ENCRYPTED_COPIES_MAX};
-pub use metaslab::ClassKind;
-pub use request::{Prepared, WriteOut, WriteReq};
+pub use dedup::{Dedup, DedupAnswer, Written};
+pub use metaslab::{ClassKind, LBF};
+pub use request::{DedupMode, Prepared, WriteOut, WriteReq};
 pub use stats::{BadCopy, ZioStats};
 pub use vdev::{Prio, WriteDone};
 pub use zio::{Zio, ZioOpts};

@@ -12,6 +12,15 @@ use vdev::{Prio, WriteDone};
 
 use crate::crypt::{DataKey, Seal};
 
+/// How blocks are told to be the same (property `dedup`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DedupMode {
+    /// By their checksum, which must be a strong one.
+    Checksum,
+    /// By their bytes, too.
+    Verify,
+}
+
 /// A block to be written, and how. Start from [`WriteReq::new`] and change what differs.
 #[derive(Clone, Debug)]
 pub struct WriteReq {
@@ -42,10 +51,14 @@ pub struct WriteReq {
     pub crypt: Option<Rc<DataKey>>,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
+    /// Whether the block may share its place with others like it that a dedup table knows.
+    pub dedup: Option<DedupMode>,
     /// Class of the device writes.
     pub prio: Prio,
     /// Where to allocate.
     pub class: ClassKind,
+    /// Stored in no more bytes than this, a block of the normal class goes to the special one while that has room to spare.
+    pub special_small: u32,
     /// Object set, 0 for the MOS; for messages.
     pub objset: u64,
     /// Object; for messages.
@@ -71,8 +84,10 @@ impl WriteReq {
             hole_birth: false,
             crypt: None,
             fill: 1,
+            dedup: None,
             prio: Prio::AsyncWrite,
             class: ClassKind::Normal,
+            special_small: 0,
             objset: 0,
             object: ObjectId(0),
             blkid: BlkId(0),

@@ -18,6 +18,8 @@ pub struct ZioStats {
     pub holes: u64,
     /// Writes that went into their pointers.
     pub embedded: u64,
+    /// Writes that share the place of a block that a dedup table knows.
+    pub deduped: u64,
     /// Writes that became gang blocks.
     pub gangs: u64,
     /// Writes that overwrote their own place.

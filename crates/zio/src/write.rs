@@ -11,7 +11,8 @@ use vdev::{Prio, WriteDone};
 
 use crate::CompressAlgo;
 use crate::crypt::{Seal, halved};
-use crate::request::{Body, Prepared, WriteOut, WriteReq};
+use crate::dedup::DedupAnswer;
+use crate::request::{Body, DedupMode, Prepared, WriteOut, WriteReq};
 use crate::zio::{Inner, Zio};
 
 /// Most copies of a block.
@@ -37,7 +38,16 @@ impl Places {
     }
 }
 
+/// Percent of the special class that small blocks of files leave to metadata (`zfs_special_class_metadata_reserve_pct`).
+const SPECIAL_RESERVE_PCT: u64 = 25;
+
 impl Inner {
+    /// Whether the special class takes blocks of files.
+    fn special_has_room(&self) -> bool {
+        let (alloc, total) = self.alloc.class_use(ClassKind::Special);
+        u128::from(alloc) * 100 < u128::from(total) * u128::from(100 - SPECIAL_RESERVE_PCT)
+    }
+
     /// One copy of `psize` bytes, away from the copies `avoid`.
     async fn alloc_one(&self, req: &WriteReq, psize: u64, avoid: &[Dva]) -> Result<Dva> {
         // Special vdevs are there for metadata; without any these classes are one.
@@ -118,6 +128,23 @@ impl Inner {
         any
     }
 
+    /// Finds places for `data`, in one piece or in several, enters them into `bp`, and queues the writes.
+    async fn store(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
+        let (psize, forced) = (data.len() as u64, self.opts.get().gang_above);
+        if forced == 0 || psize <= forced {
+            match self.alloc_copies(req, psize, usize::from(req.copies)).await {
+                Ok(places) => {
+                    places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
+                    return self.write_copies(places.as_slice(), &data, req.prio);
+                }
+                Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.count(|s| s.gangs += 1);
+        self.write_gang(req, bp, data).await
+    }
+
     /// A pointer for `req` without places.
     fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4], seal: Option<&Seal>) -> Blkptr {
         let mut bp = Blkptr::hole();
@@ -166,7 +193,7 @@ impl Zio {
     /// The second half of a write: allocates the copies, makes the pointer, queues the device writes, and returns without waiting for them. Waits only
     /// when a metaslab has to be loaded. Errors: `NoSpace` when nothing fits, not even in pieces.
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
-        let Prepared { req, body } = prepared;
+        let Prepared { mut req, body } = prepared;
         let z = &self.0;
         let (data, compress, checksum, seal) = match body {
             Body::Hole => {
@@ -185,6 +212,9 @@ impl Zio {
         };
         let psize = data.len() as u64;
         z.count(|s| (s.writes, s.write_bytes) = (s.writes + 1, s.write_bytes + psize));
+        if req.class == ClassKind::Normal && psize <= u64::from(req.special_small) && z.special_has_room() {
+            req.class = ClassKind::Special;
+        }
         let mut bp = Inner::pointer(&req, psize, compress, checksum, seal.as_deref());
 
         if let Some(old) = req.rewrite.filter(|old| may_rewrite(&req, old, psize)) {
@@ -199,22 +229,39 @@ impl Zio {
             return Ok(WriteOut { bp, done, rewritten_in_place: true });
         }
 
-        let forced = z.opts.get().gang_above;
-        if forced == 0 || psize <= forced {
-            match z.alloc_copies(&req, psize, usize::from(req.copies)).await {
-                Ok(places) => {
-                    for (i, dva) in places.as_slice().iter().enumerate() {
-                        bp.set_dva(i, *dva);
+        let dedup = z.dedup.borrow().clone();
+        // Encrypted blocks have an IV of their own: no two are the same.
+        if let (Some(mode), Some(tables), None) = (req.dedup, dedup, &req.crypt) {
+            match tables.ask(&bp, usize::from(req.copies), req.txg).await? {
+                DedupAnswer::Known { bp: stored, done, accept } => {
+                    let same = match mode {
+                        DedupMode::Checksum => true,
+                        DedupMode::Verify => {
+                            if let Some(done) = done {
+                                done.await?;
+                            }
+                            // A stored block that cannot be read is not the same.
+                            self.read(&stored, Prio::SyncRead).await.is_ok_and(|b| b[..] == req.data[..])
+                        }
+                    };
+                    if same {
+                        accept();
+                        stored.dvas().enumerate().for_each(|(i, dva)| bp.set_dva(i, dva));
+                        bp.set_birth(req.txg, stored.phys_birth());
+                        bp.set_dedup(true);
+                        z.count(|s| s.deduped += 1);
+                        return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
                     }
-                    let done = z.write_copies(places.as_slice(), &data, req.prio)?;
+                }
+                DedupAnswer::New(fill) => {
+                    bp.set_dedup(true);
+                    let done = z.store(&req, &mut bp, data).await?;
+                    fill(&bp, &done);
                     return Ok(WriteOut { bp, done, rewritten_in_place: false });
                 }
-                Err(e) if e.kind() == ErrorKind::NoSpace => {}
-                Err(e) => return Err(e),
             }
         }
-        z.count(|s| s.gangs += 1);
-        let done = z.write_gang(&req, &mut bp, data).await?;
+        let done = z.store(&req, &mut bp, data).await?;
         Ok(WriteOut { bp, done, rewritten_in_place: false })
     }
 }

@@ -10,6 +10,7 @@ use ondisk::blkptr::{Blkptr, Dva};
 use rt::Rt;
 use vdev::{VdevKind, VdevTree};
 
+use crate::dedup::Dedup;
 use crate::{BadCopy, ZioStats};
 
 /// Inline work goes on for so long before other tasks have a turn.
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     /// Number of top-level vdevs and the allocation unit that goes with them.
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
+    pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
 }
 
 /// Block I/O of one pool. Cheap to clone.
@@ -94,6 +96,16 @@ impl Inner {
         bad.push_back(BadCopy { dva, bp: *bp, kind });
     }
 
+    /// Gives up one reference to a block that a dedup table counts.
+    pub(crate) fn free_dedup(&self, bp: &Blkptr) -> Result<()> {
+        let dedup = self.dedup.borrow();
+        let dedup = dedup.as_ref().ok_or_else(|| {
+            Error::unsupported(format!("freeing block {bp}: the dedup table that counts its references is not open"))
+        })?;
+        dedup.free(bp);
+        Ok(())
+    }
+
     /// What a gang header at `dva` occupies there.
     pub(crate) fn header_place(&self, dva: Dva) -> Result<Dva> {
         let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64);
@@ -113,7 +125,12 @@ impl Zio {
             spent: Cell::new(Nanos(0)),
             min_alloc: Cell::new((0, SECTOR)),
             bad: RefCell::default(),
+            dedup: RefCell::default(),
         }))
+    }
+    /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither written nor freed.
+    pub fn set_dedup(&self, dedup: Option<Rc<dyn Dedup>>) {
+        *self.0.dedup.borrow_mut() = dedup;
     }
     /// The devices.
     pub fn tree(&self) -> &Rc<VdevTree> {
@@ -142,10 +159,10 @@ impl Zio {
     /// # Panics
     /// If the block is a gang block.
     pub fn free(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
-        assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
         if bp.dedup() && !bp.is_hole() && !bp.is_embedded() {
-            return Err(Error::unsupported(format!("freeing block {bp}: a dedup table counts its references")));
+            return self.0.free_dedup(bp);
         }
+        assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
         let mut result = Ok(());
         for dva in bp.dvas() {
             // One copy that cannot be freed is no reason to leak the others.

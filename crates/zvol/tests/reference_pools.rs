@@ -20,6 +20,7 @@ enum Expect {
     /// It imports and gives the manifest in that file. In these datasets content, or everything, is refused with a sentence that has the word.
     Gives(&'static str, &'static [(&'static str, &'static str)]),
     /// It is refused with a sentence that has the word.
+    #[allow(dead_code, reason = "none is at the moment")]
     Refused(&'static str),
 }
 
@@ -128,10 +129,17 @@ fn space(reference: &Reference, pool: &Pool) {
         assert_eq!(get(&name, "referenced"), Some(ds.phys().referenced_bytes), "{name}: referenced");
         if name == root_name {
             assert!(ours.0.abs_diff(used) < 1 << 20, "{name}: used: the kernel says {used}, weir {}", ours.0);
-            assert_eq!(ours.0 + ours.1, used + available, "{name}: used and available");
+            // Frees that old pools defer to the next txg, and a checkpoint, take from it what changed meanwhile.
+            let slack = if ["legacy28", "checkpoint"].contains(&reference.name.as_str()) { 1 << 20 } else { 0 };
+            let difference = (ours.0 + ours.1).abs_diff(used + available);
+            assert!(difference <= slack, "{name}: used and available: {ours:?}, the kernel {used} and {available}");
             continue;
         }
         assert_eq!(ours.0, used, "{name}: used");
+        if ["quota", "refquota"].iter().any(|p| get(&name, p).is_some_and(|q| q > 0)) {
+            assert_eq!(ours.1, available, "{name}: available");
+            continue;
+        }
         let more = get(&root_name, "available").map(|r| available as i64 - r as i64);
         assert_eq!(Some(ours.1 as i64 - root.available() as i64), more, "{name}: available");
     }
@@ -163,7 +171,7 @@ pools! {
         ("str/half", "received in part"),
         ("str/redacted", "redacted"),
     ]);
-    legacy28 "legacy28" Refused("version 28");
+    legacy28 "legacy28" Gives(MANIFEST, &[]);
     mirror_log "mirror-log" Gives(MANIFEST, &[]);
     mirror_stale "mirror-stale" Gives(MANIFEST, &[]);
     raidz1 "raidz1" Gives(MANIFEST, &[]);

@@ -13,8 +13,8 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
 use ondisk::zap::{
-    FAT_BLOCK_SHIFT, Header, Leaf, LeafEntry, LeafInsert, Match, MicroZap, ZapValue, chunks_needed, init_fat,
-    init_table_block, split_range,
+    FAT_BLOCK_SHIFT, Header, Leaf, LeafEntry, LeafInsert, Match, MicroZap, ZapParams, ZapValue, chunks_needed,
+    init_fat, init_table_block, split_range,
 };
 
 use super::micro::Put;
@@ -368,6 +368,15 @@ impl<'a> Overlay<'a> {
         }
         Ok(header)
     }
+}
+
+/// Writes the two blocks of an empty fat ZAP.
+pub(super) async fn init(dn: &Dnode, shift: u32, params: ZapParams, tx: &Tx) -> Result<()> {
+    let size = 1usize << shift;
+    let (mut header, mut leaf) = (Buf::zeroed(size), Buf::zeroed(size));
+    init_fat(&mut header, &mut leaf, params);
+    dn.write_bytes(0, header.freeze(), tx).await?;
+    dn.write_bytes(1 << shift, leaf.freeze(), tx).await
 }
 
 /// Makes the micro ZAP fat; its new form.

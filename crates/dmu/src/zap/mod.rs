@@ -149,6 +149,19 @@ pub async fn create_spec(os: &Objset, spec: ObjSpec, normflags: u64, tx: &Tx) ->
     Ok(dn)
 }
 
+/// Makes an object that is an empty fat ZAP with blocks of `1 << shift` bytes and the `FLAG_*` bits of `ondisk::zap`: keys of several u64s, given as big-endian
+/// bytes, or hashed already.
+pub async fn create_fat(os: &Objset, spec: ObjSpec, shift: u32, flags: u64, tx: &Tx) -> Result<Dnode> {
+    let dn = os.alloc(ObjSpec { blksz: 1 << shift, ..spec }, tx).await?;
+    let st = ZapState::of(&dn);
+    let _lock = st.lock.write().await;
+    let change = Change::begin(&st);
+    let salt = os.ctx().rt().rng_u64() | 1;
+    fat::init(&dn, shift, ondisk::zap::ZapParams { salt, normflags: 0, flags }, tx).await.at(|| place(&dn))?;
+    drop(change);
+    Ok(dn)
+}
+
 /// As [`create_spec`], under a given object number.
 pub async fn create_at(os: &Objset, obj: ObjectId, spec: ObjSpec, normflags: u64, tx: &Tx) -> Result<Dnode> {
     let dn = os.alloc_at(obj, ObjSpec { blksz: NEW_BLOCK, ..spec }, tx).await?;

@@ -3,6 +3,8 @@
 mod cuts;
 mod encrypted;
 mod layouts;
+mod logs;
 mod mutations;
 mod snapshots;
+mod states;
 mod workloads;

@@ -1,0 +1,268 @@
+//! The pool's checkpoint: a state that is kept whole, to be gone back to (format page 14 section 4).
+//!
+//! A checkpoint is a copy of an uberblock in the MOS directory. While it exists, space that it refers to (blocks born until its txg, *C*) is not given out when it is
+//! freed: the block stays allocated in its metaslab, and a record goes to the *checkpoint space map* of its top-level vdev. Discarding the checkpoint frees what these
+//! maps list; going back to it makes its uberblock the newest one.
+//!
+//! The normal path. [`Checkpoint::open`] reads what a pool has, and tells the allocator C. In each pass of a txg [`Checkpoint::sync`] takes the ranges that
+//! the allocator held back and appends them. Creating and discarding are wishes that the next txg carries out before anything of it is freed.
+//!
+//! Invariants: nothing born until C is free in a metaslab's map while the entry in the directory exists; each range held back is in one map, once; without entry, what
+//! the maps still list is freed by the next txg that is written.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result, ResultExt, Txg, VdevId};
+use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
+use dsl::features::Features;
+use metaslab::{Allocator, Run};
+use ondisk::blkptr::Dva;
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+use ondisk::space_map::{
+    Encoder, Entry, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys, entries,
+};
+use ondisk::uberblock::Uberblock;
+use ondisk::zap::ZapValue;
+use vdev::VdevTree;
+
+use crate::logs::part_of;
+
+/// Entry of the MOS directory: the uberblock.
+const ENTRY: &[u8] = b"com.delphix:zpool_checkpoint";
+/// Entry of a top-level vdev's ZAP: its checkpoint space map.
+const MAP_KEY: &[u8] = b"com.delphix:pool_checkpoint_sm";
+/// Block size of checkpoint space maps.
+const MAP_BLKSZ: u32 = 128 << 10;
+
+/// A checkpoint space map.
+#[derive(Clone, Copy, Debug)]
+struct Map {
+    object: ObjectId,
+    length: u64,
+    /// Bytes held back.
+    held: u64,
+}
+
+/// What somebody asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wish {
+    Create,
+    Discard,
+}
+
+/// The checkpoint of a pool, if it has one.
+pub(crate) struct Checkpoint {
+    /// Its txg.
+    txg: Cell<Option<Txg>>,
+    /// When its state was written, in seconds since 1970.
+    time: Cell<u64>,
+    maps: RefCell<BTreeMap<VdevId, Map>>,
+    wish: Cell<Option<Wish>>,
+}
+
+/// Parts of the pool that are needed to change it.
+pub(crate) struct Cx<'a> {
+    pub mos: &'a Objset,
+    pub directory: &'a Dnode,
+    pub features: &'a Features,
+    pub tree: &'a Rc<VdevTree>,
+    pub alloc: &'a Allocator,
+}
+
+/// The uberblock that the directory keeps, if there is a checkpoint.
+pub(crate) async fn stored_uberblock(directory: &Dnode) -> Result<Option<Uberblock>> {
+    let Some(value) = zap::lookup(directory, ENTRY).await? else { return Ok(None) };
+    let bad = || Error::corrupt("the checkpoint in the MOS directory is no uberblock");
+    let words = value.as_u64s().ok_or_else(bad)?;
+    let ub = words.first_chunk().and_then(Uberblock::from_kept).ok_or_else(bad)?;
+    Ok(Some(ub))
+}
+
+impl Checkpoint {
+    /// What the pool has; the allocator is told.
+    pub(crate) async fn open(cx: &Cx<'_>) -> Result<Checkpoint> {
+        let ub = stored_uberblock(cx.directory).await?;
+        let mut maps = BTreeMap::new();
+        if cx.features.is_active(FeatureId::ZpoolCheckpoint) {
+            let tops = cx.tree.tops.borrow().clone();
+            for top in tops {
+                let Some(zap_object) = top.config().zap_top.filter(|o| o.0 != 0) else { continue };
+                let dn = cx.mos.hold(zap_object).await?;
+                let Some(object) = zap::lookup_u64(&dn, MAP_KEY).await? else { continue };
+                let place = || format!("checkpoint space map of vdev {}", top.id);
+                let phys = cx.mos.hold(ObjectId(object)).await.at(place)?.with_bonus(SpaceMapPhys::parse).at(place)?;
+                let held = u64::try_from(phys.alloc.saturating_neg())
+                    .map_err(|_| Error::corrupt(format!("{} holds {} bytes", place(), phys.alloc)))?;
+                maps.insert(top.id, Map { object: ObjectId(object), length: phys.length, held });
+            }
+        }
+        cx.alloc.set_checkpoint(ub.as_ref().map(|u| u.txg));
+        Ok(Checkpoint {
+            txg: Cell::new(ub.as_ref().map(|u| u.txg)),
+            time: Cell::new(ub.as_ref().map_or(0, |u| u.timestamp)),
+            maps: RefCell::new(maps),
+            wish: Cell::new(None),
+        })
+    }
+
+    /// When the state was written that it keeps (seconds since 1970), and how many bytes of the vdevs only it uses.
+    pub(crate) fn info(&self) -> Option<(u64, u64)> {
+        self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
+    }
+
+    /// Bytes held back, deflated.
+    pub(crate) fn held(&self, tree: &VdevTree) -> u64 {
+        let maps = self.maps.borrow();
+        maps.iter().map(|(vdev, map)| tree.top(*vdev).map_or(map.held, |top| top.dsize(map.held))).sum()
+    }
+
+    /// Asks the next txg for something; errors if that is not possible now.
+    pub(crate) fn wish(&self, wish: Wish, features: &Features) -> Result<()> {
+        match (wish, self.txg.get()) {
+            (Wish::Create, Some(_)) => {
+                return Err(Error::new(ErrorKind::Exists, "the pool has a checkpoint already: discard it first"));
+            }
+            (Wish::Create, None) if !features.is_enabled(FeatureId::ZpoolCheckpoint) => {
+                return Err(Error::unsupported("the feature zpool_checkpoint is not enabled in this pool"));
+            }
+            (Wish::Create, None) if features.is_active(FeatureId::ZpoolCheckpoint) => {
+                return Err(Error::new(ErrorKind::Busy, "the checkpoint before is still being discarded"));
+            }
+            (Wish::Discard, None) => return Err(Error::not_found("the pool has no checkpoint")),
+            _ => {}
+        }
+        self.wish.set(Some(wish));
+        Ok(())
+    }
+
+    /// Whether the txg has something to do here.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.wish.get().is_some() || self.txg.get().is_none() && !self.maps.borrow().is_empty()
+    }
+
+    /// Carries out what was asked for, before anything of the txg is freed. `committed` is the uberblock on disk.
+    pub(crate) async fn begin(&self, cx: &Cx<'_>, committed: &Uberblock, tx: &Tx) -> Result<()> {
+        match self.wish.take() {
+            Some(Wish::Create) => {
+                let mut ub = committed.clone();
+                ub.checkpoint_txg = ub.txg.0;
+                zap::add(cx.directory, ENTRY, &ZapValue::from_u64s(&ub.to_kept()), tx).await?;
+                cx.features.add(FeatureId::ZpoolCheckpoint, 1, tx).await?;
+                self.txg.set(Some(ub.txg));
+                self.time.set(ub.timestamp);
+                cx.alloc.set_checkpoint(Some(ub.txg));
+            }
+            Some(Wish::Discard) => {
+                zap::remove(cx.directory, ENTRY, tx).await?;
+                self.txg.set(None);
+                cx.alloc.set_checkpoint(None);
+            }
+            None => {}
+        }
+        if self.txg.get().is_none() && cx.features.is_active(FeatureId::ZpoolCheckpoint) {
+            self.give_back(cx, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees everything that the maps list, and the maps.
+    async fn give_back(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
+        for (vdev, map) in self.maps.take() {
+            let place = || format!("checkpoint space map of vdev {vdev}");
+            let top = cx.tree.top(vdev)?;
+            let dn = cx.mos.hold(map.object).await.at(place)?;
+            let (mut at, step, mut freed) = (0, part_of(&dn), 0u64);
+            while at < map.length {
+                let n = step.min(map.length - at);
+                for part in dn.read_range(at, n).await.at(place)? {
+                    for entry in entries(&part, u32::from(top.ashift)) {
+                        let Entry::Run { kind, offset, size, .. } = entry.at(place)? else { continue };
+                        if kind != MapType::Free {
+                            return Err(Error::corrupt(format!("{} has an allocation", place())));
+                        }
+                        self.free_run(cx, vdev, Run { start: offset, size }, tx.txg()).at(place)?;
+                        freed = freed.saturating_add(size);
+                    }
+                }
+                at += n;
+            }
+            if freed != map.held {
+                return Err(Error::corrupt(format!("{} lists {freed} bytes and says {}", place(), map.held)));
+            }
+            let zap_object = top.config().zap_top.unwrap_or_default();
+            zap::remove(&cx.mos.hold(zap_object).await?, MAP_KEY, tx).await?;
+            if dn.bonus().len() >= SPACE_MAP_SIZE {
+                cx.features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
+            }
+            cx.mos.free(map.object, tx).await?;
+        }
+        cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await
+    }
+
+    /// Frees a range that may span metaslabs.
+    fn free_run(&self, cx: &Cx<'_>, vdev: VdevId, run: Run, txg: Txg) -> Result<()> {
+        let shift = cx.tree.top(vdev)?.ms_shift.get();
+        let mut at = run.start;
+        while at < run.end() {
+            let end = run.end().min(((at >> shift) + 1) << shift);
+            // DVAs hold sizes up to some GiB only.
+            let end = end.min(at + (1 << 30));
+            cx.alloc.free(Dva::new(vdev, at, end - at, false), Txg(0), txg)?;
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Writes down what was held back since the last call. True if there was something.
+    pub(crate) async fn sync(&self, cx: &Cx<'_>, pass: u32, tx: &Tx) -> Result<()> {
+        for (vdev, runs) in cx.alloc.take_held_back() {
+            let top = cx.tree.top(vdev)?;
+            let known = self.maps.borrow().get(&vdev).copied();
+            let map = match known {
+                Some(map) => map,
+                None => self.create_map(cx, vdev, tx).await?,
+            };
+            let dn = cx.mos.hold(map.object).await?;
+            let v2 = cx.features.is_active(FeatureId::SpacemapV2);
+            let mut encoder = Encoder::new(u32::from(top.ashift), u64::from(dn.block_size()), map.length, v2);
+            encoder.group(MapType::Free, pass, tx.txg().0);
+            let mut held = map.held;
+            for run in &runs {
+                encoder.run(MapType::Free, run.start, run.size);
+                held += run.size;
+            }
+            let new = Map { object: map.object, length: encoder.length(), held };
+            dn.write(map.length, &encoder.finish(), tx).await?;
+            let old = dn.with_bonus(SpaceMapPhys::parse)?;
+            let phys = SpaceMapPhys { length: new.length, alloc: -(held as i64), ..old };
+            let mut bonus = vec![0; phys.size()];
+            phys.write_to(&mut bonus);
+            dn.set_bonus(&bonus, tx)?;
+            self.maps.borrow_mut().insert(vdev, new);
+        }
+        Ok(())
+    }
+
+    async fn create_map(&self, cx: &Cx<'_>, vdev: VdevId, tx: &Tx) -> Result<Map> {
+        let with_histogram = cx.features.is_enabled(FeatureId::SpacemapHistogram);
+        let bonus = if with_histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
+        let spec = ObjSpec::new(ObjectType::SPACE_MAP, MAP_BLKSZ).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
+        let dn = cx.mos.alloc(spec.indblkshift(SPACE_MAP_INDBLKSHIFT), tx).await?;
+        let phys =
+            SpaceMapPhys { object: dn.object().0, length: 0, alloc: 0, histogram: with_histogram.then_some([0; 32]) };
+        let mut bytes = vec![0; phys.size()];
+        phys.write_to(&mut bytes);
+        dn.set_bonus(&bytes, tx)?;
+        if with_histogram {
+            cx.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
+        }
+        let zap_object = cx.tree.top(vdev)?.config().zap_top.filter(|o| o.0 != 0);
+        let zap_object = zap_object
+            .ok_or_else(|| Error::unsupported(format!("vdev {vdev} has no ZAP to keep a checkpoint space map in")))?;
+        zap::add_u64(&cx.mos.hold(zap_object).await?, MAP_KEY, dn.object().0, tx).await?;
+        Ok(Map { object: dn.object(), length: 0, held: 0 })
+    }
+}

@@ -1,0 +1,92 @@
+//! Going back: to the checkpoint, or past a last state that is damaged (format pages 01 section 4 and 14 section 4).
+//!
+//! Both choose another uberblock than the newest. The checkpoint's is in the MOS that the newest leads to; it is written as the newest one before the pool is opened
+//! through it. Otherwise the uberblocks of the last txgs are tried from the newest on: space freed in a txg is not used again for [`TXG_DEFER`] txgs, so the
+//! states of that many txgs are whole unless damaged. The first txg after that is newer than whatever is on the devices.
+
+use std::rc::Rc;
+
+use base::{Error, ObjectId, Result, ResultExt, TXG_DEFER, Txg};
+use dmu::{Objset, ObjsetProps};
+use ondisk::uberblock::Uberblock;
+use rt::Rt;
+use vdev::labels::write_uberblock;
+use vdev::{DirtyGauge, VdevTree};
+
+use crate::checkpoint::stored_uberblock;
+use crate::import::PoolCandidate;
+use crate::pool::{EngineOpts, Stack, mos_hooks};
+
+/// What `-F` would do, or did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rewind {
+    /// The state to go back to.
+    pub txg: Txg,
+    /// When it was written, in seconds since 1970.
+    pub time: u64,
+    /// How many seconds of changes are given up.
+    pub lost_secs: u64,
+}
+
+impl Rewind {
+    /// From the newest state to an older one.
+    pub(crate) fn new(newest: &Uberblock, chosen: &Uberblock) -> Rewind {
+        let lost_secs = newest.timestamp.saturating_sub(chosen.timestamp);
+        Rewind { txg: chosen.txg, time: chosen.timestamp, lost_secs }
+    }
+}
+
+/// The uberblocks that `-F` may choose from, newest first; without it the newest alone.
+pub(crate) fn choices(candidate: &PoolCandidate, rewind: bool) -> Vec<Uberblock> {
+    let mut all: Vec<Uberblock> =
+        candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.clone())).collect();
+    all.sort_by_key(|ub| std::cmp::Reverse(ub.rank()));
+    all.dedup_by_key(|ub| ub.txg);
+    let oldest = all.first().map_or(Txg(0), |newest| Txg(newest.txg.0.saturating_sub(TXG_DEFER)));
+    all.retain(|ub| ub.txg >= oldest);
+    if !rewind {
+        all.truncate(1);
+    }
+    all
+}
+
+/// The first txg that may be written after going back: newer than every state on the devices.
+pub(crate) fn first_open(candidate: &PoolCandidate, chosen: &Uberblock) -> Txg {
+    let all = candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.txg));
+    all.chain([chosen.txg]).max().unwrap_or_default().next()
+}
+
+/// The uberblock of the checkpoint that the state of `newest` has, as the newest one of the pool; written to the devices unless `readonly`.
+pub(crate) async fn to_checkpoint(
+    rt: &Rt,
+    tree: &Rc<VdevTree>,
+    newest: &Uberblock,
+    gauge: &DirtyGauge,
+    opts: &EngineOpts,
+    readonly: bool,
+) -> Result<Uberblock> {
+    let stack = Stack::new(rt, tree.clone(), newest.txg.next(), gauge.clone(), opts);
+    let hooks = mos_hooks(&stack.core);
+    let mos = Objset::open(stack.ctx.clone(), 0, newest.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
+    let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
+    let ub = stored_uberblock(&directory).await?;
+    let mut ub = ub.ok_or_else(|| Error::not_found("the pool has no checkpoint to go back to"))?;
+    if ub.guid_sum != newest.guid_sum {
+        return Err(Error::unsupported(
+            "the pool's devices are not those of its checkpoint, which weir cannot go back to then",
+        ));
+    }
+    ub.txg = newest.txg.next();
+    ub.timestamp = (rt.wall_clock().secs.max(0) as u64).max(newest.timestamp + 1);
+    if !readonly {
+        tree.flush_all().await?;
+        let tops = tree.tops.borrow().clone();
+        for top in tops {
+            for leaf in top.leaves() {
+                write_uberblock(&leaf, top.ashift, &ub).await?;
+            }
+        }
+        tree.flush_all().await?;
+    }
+    Ok(ub)
+}
