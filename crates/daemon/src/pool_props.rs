@@ -364,7 +364,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@log_spacemap", "enabled", When::Create),
+            ("feature@device_removal", "enabled", When::Create),
             ("version", "28", When::Create),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");
