@@ -131,8 +131,8 @@ impl TxPlan {
         let start = ctx.rt().now();
         self.os.check_writable()?;
         loop {
-            ctx.txg().throttle(start).await?;
-            let hold = ctx.txg().hold_open().await;
+            ctx.txg().throttle_for(start, self.bytes).await?;
+            let hold = ctx.txg().hold_for(self.bytes);
             let txg = hold.txg;
             if let Some(dn) = self.objects.iter().find(|d| {
                 let (held, n) = d.n.tx_holds.get();

@@ -126,6 +126,7 @@ pub(crate) struct Inner {
     driver: RefCell<Box<dyn Driver>>,
     rng: Cell<u64>,
     identity: HostIdentity,
+    tracer: Rc<rt::trace::Tracer>,
     running: Cell<bool>,
     /// The engine was dropped: nothing starts any more.
     ended: Cell<bool>,
@@ -182,6 +183,7 @@ impl Engine {
             driver: RefCell::new(driver),
             rng: Cell::new(seed),
             identity: config.identity.unwrap_or_else(ident::host_identity),
+            tracer: Rc::default(),
             running: Cell::new(false),
             ended: Cell::new(false),
             turns: Cell::new(0),
@@ -605,5 +607,9 @@ impl World for Inner {
 
     fn current_task(&self) -> TaskId {
         self.current.get()
+    }
+
+    fn tracer(&self) -> Rc<rt::trace::Tracer> {
+        self.tracer.clone()
     }
 }

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use base::{Guid, Nanos, WallTime};
 
 use crate::sync::oneshot;
+use crate::trace::{Event, Tracer};
 use crate::world::{HostIdentity, TaskId, TimerId, World};
 
 /// CPU work expected to take less than this runs inline: a hand-over to another core costs about as much (50 us).
@@ -18,7 +19,7 @@ pub const CPU_INLINE_NS_MAX: Nanos = Nanos(50_000);
 
 /// The engine's handle on the world it runs in. Cheap to clone.
 #[derive(Clone)]
-pub struct Rt(Rc<dyn World>);
+pub struct Rt(Rc<dyn World>, Rc<Tracer>);
 
 impl fmt::Debug for Rt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,11 +30,23 @@ impl fmt::Debug for Rt {
 impl Rt {
     /// A handle on `world`.
     pub fn new(world: Rc<dyn World>) -> Rt {
-        Rt(world)
+        let tracer = world.tracer();
+        Rt(world, tracer)
     }
     /// The world itself, for edges that need more than the engine does.
     pub fn world(&self) -> &Rc<dyn World> {
         &self.0
+    }
+    /// Who listens to trace events of this world.
+    pub fn tracer(&self) -> &Rc<Tracer> {
+        &self.1
+    }
+    /// Says that something happened. `event` is called only if somebody listens.
+    #[inline(always)]
+    pub fn trace(&self, event: impl FnOnce() -> Event) {
+        if self.1.is_on() {
+            self.1.emit(self.0.now(), &event());
+        }
     }
     /// Monotonic time.
     pub fn now(&self) -> Nanos {

@@ -170,6 +170,7 @@ pub(crate) struct SimWorld {
     io_seq: Cell<u64>,
     dead: Cell<bool>,
     devices: RefCell<Vec<Weak<dyn PowerOff>>>,
+    tracer: Rc<rt::trace::Tracer>,
     me: Weak<SimWorld>,
 }
 
@@ -258,6 +259,7 @@ impl SimWorld {
             io_seq: Cell::new(0),
             dead: Cell::new(false),
             devices: RefCell::default(),
+            tracer: Rc::default(),
             me: me.clone(),
             config,
         })
@@ -608,5 +610,8 @@ impl World for SimWorld {
     }
     fn current_task(&self) -> TaskId {
         self.current.get()
+    }
+    fn tracer(&self) -> Rc<rt::trace::Tracer> {
+        self.tracer.clone()
     }
 }

@@ -11,14 +11,18 @@
 //! when 5 s have passed since the last sync began, or when somebody waits; the holds drain; the sync function is called;
 //! [`TxgPool::dirty_done`] takes bytes back as their writes end; whoever waited for the txg wakes.
 //!
-//! Policy is apart from waiting: [`policy`] has the decisions as pure functions over numbers (behaviour section 3.1), the
-//! rest is the shell that waits. Invariants: txgs sync in order and none is skipped; a hold never waits; dirty bytes of a txg
+//! Policy is apart from waiting: [`policy`], [`throttle`] and [`legacy`] have the decisions as pure functions over numbers (behaviour
+//! sections 3.1 and 3.3), `admit` and `pool` are the shell that waits. Invariants: txgs sync in order and none is skipped; a hold never waits; dirty bytes of a txg
 //! are zero once it has synced; when a sync fails the pool is *suspended*, and every present and later waiter gets that error.
 
+mod admit;
 mod history;
+pub mod legacy;
 pub mod policy;
 mod pool;
+pub mod throttle;
 
 pub use history::{TxgRecord, TxgState};
 pub use policy::{TxgTunables, delay_ns};
 pub use pool::{TxgHold, TxgPool, TxgStats};
+pub use throttle::ThrottlePolicy;

@@ -8,9 +8,13 @@
 
 use base::{Nanos, TXG_SIZE};
 
+use crate::throttle::ThrottlePolicy;
+
 /// Settings of the throttle and the pipeline; names and units are OpenZFS's without the prefix `zfs_`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxgTunables {
+    /// Which throttle (`weir_throttle_policy`).
+    pub policy: ThrottlePolicy,
     /// Most bytes of changes in memory (`zfs_dirty_data_max`).
     pub dirty_data_max: u64,
     /// A txg with more than this share of `dirty_data_max` is closed (`zfs_dirty_data_sync_percent`).
@@ -25,6 +29,20 @@ pub struct TxgTunables {
     pub delay_max: Nanos,
     /// As `dirty_data_max` for intent log bytes that no txg has made unnecessary yet (`zfs_wrlog_data_max`).
     pub wrlog_data_max: u64,
+    /// Of the policy `smoothing`: how long delays go on after the dirty share fell (`zfs_write_smoothing`).
+    pub write_smoothing: Nanos,
+    /// Of the policy `smoothing`: those delays in ns where half of the limit is dirty (`zfs_smoothing_scale`).
+    pub smoothing_scale: u64,
+    /// Of the policy `legacy-2008`: how long a sync should take (`zfs_txg_synctime_ms`; 5 s until May 2010, then 1 s).
+    pub txg_synctime: Nanos,
+    /// Of the policy `legacy-2008`: the least write limit (`zfs_write_limit_min`).
+    pub write_limit_min: u64,
+    /// Of the policy `legacy-2008`: the largest write limit, an eighth of memory (`zfs_write_limit_shift` 3).
+    pub write_limit_max: u64,
+    /// Of the policy `legacy-2008`: a write limit for good, 0 for none (`zfs_write_limit_override`).
+    pub write_limit_override: u64,
+    /// Of the policy `legacy-2008`: what a transaction sleeps in the last eighth of the limit (`zfs_throttle_delay`, one tick).
+    pub throttle_delay: Nanos,
     /// Sync passes from which on frees are put off to the next txg (`zfs_sync_pass_deferred_free`).
     pub sync_pass_deferred_free: u32,
     /// Sync pass from which on the MOS is not compressed any more (`zfs_sync_pass_dont_compress`).
@@ -39,6 +57,7 @@ impl TxgTunables {
     pub fn for_memory(physmem: u64) -> TxgTunables {
         let max = (physmem / 10).min(physmem / 4).clamp(1 << 20, 4 << 30);
         TxgTunables {
+            policy: ThrottlePolicy::OpenZfs,
             dirty_data_max: max,
             dirty_data_sync_percent: 20,
             txg_timeout: Nanos::from_secs(5),
@@ -46,6 +65,13 @@ impl TxgTunables {
             delay_scale: 500_000,
             delay_max: Nanos::from_ms(100),
             wrlog_data_max: max * 2,
+            write_smoothing: Nanos::from_secs(5),
+            smoothing_scale: 100_000,
+            txg_synctime: Nanos::from_secs(5),
+            write_limit_min: 32 << 20,
+            write_limit_max: (physmem / 8).max(32 << 20),
+            write_limit_override: 0,
+            throttle_delay: Nanos::from_ms(10),
             sync_pass_deferred_free: 2,
             sync_pass_dont_compress: 8,
             sync_pass_rewrite: 2,

@@ -11,10 +11,13 @@ use base::{Error, ErrorKind, Nanos, Result, TXG_SIZE, Txg};
 use rt::Rt;
 use rt::join::select2;
 use rt::sync::Notify;
+use rt::trace::{Event, TxgPhase};
 use vdev::DirtyGauge;
 
 use crate::history::{History, TxgRecord, TxgState};
+use crate::legacy::WriteLimit;
 use crate::policy::{self, TxgTunables};
+use crate::throttle::ThrottlePolicy;
 
 /// Counters since the pool was opened, and the state now.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -37,7 +40,7 @@ pub struct TxgStats {
 
 /// Why the pool takes no more txgs.
 #[derive(Clone, Debug)]
-enum End {
+pub(crate) enum End {
     /// [`TxgPool::stop`], or the loop was dropped.
     Stopped,
     /// A sync failed.
@@ -53,48 +56,58 @@ impl End {
     }
 }
 
-struct Inner {
-    rt: Rt,
-    tunables: Cell<TxgTunables>,
-    gauge: DirtyGauge,
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) tunables: Cell<TxgTunables>,
+    pub(crate) gauge: DirtyGauge,
 
     /// The txg that transactions join.
-    open: Cell<Txg>,
+    pub(crate) open: Cell<Txg>,
     /// Closed, with holds left.
-    quiescing: Cell<Option<Txg>>,
+    pub(crate) quiescing: Cell<Option<Txg>>,
     /// Closed and drained, waiting for the loop.
-    quiesced: Cell<Option<Txg>>,
-    syncing: Cell<Option<Txg>>,
-    synced: Cell<Txg>,
+    pub(crate) quiesced: Cell<Option<Txg>>,
+    pub(crate) syncing: Cell<Option<Txg>>,
+    pub(crate) synced: Cell<Txg>,
     /// All txgs below this one are to be closed.
-    close_below: Cell<Txg>,
+    pub(crate) close_below: Cell<Txg>,
     /// Somebody waits for this txg to be synced; the highest.
-    sync_wanted: Cell<Txg>,
-    holds: [Cell<u64>; TXG_SIZE],
+    pub(crate) sync_wanted: Cell<Txg>,
+    pub(crate) holds: [Cell<u64>; TXG_SIZE],
 
-    dirty: Cell<u64>,
-    dirty_of: [Cell<u64>; TXG_SIZE],
-    wrlog: Cell<u64>,
-    wrlog_of: [Cell<u64>; TXG_SIZE],
-    last_wakeup: Cell<Nanos>,
+    pub(crate) dirty: Cell<u64>,
+    pub(crate) dirty_of: [Cell<u64>; TXG_SIZE],
+    /// All that was made dirty in each txg, written meanwhile or not.
+    pub(crate) towrite_of: [Cell<u64>; TXG_SIZE],
+    /// What transactions that hold each txg said they may write.
+    pub(crate) reserved_of: [Cell<u64>; TXG_SIZE],
+    /// What the throttle of 2008 learned.
+    pub(crate) write_limit: Cell<WriteLimit>,
+    /// When the dirty share was last above that of delays; only the policy `smoothing` looks at it.
+    pub(crate) above: Cell<Option<Nanos>>,
+    pub(crate) wrlog: Cell<u64>,
+    pub(crate) wrlog_of: [Cell<u64>; TXG_SIZE],
+    pub(crate) last_wakeup: Cell<Nanos>,
 
-    end: RefCell<Option<End>>,
-    stopping: Cell<bool>,
-    running: Cell<bool>,
+    pub(crate) end: RefCell<Option<End>>,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) running: Cell<bool>,
 
     /// The loop looks for work again.
-    work: Notify,
+    pub(crate) work: Notify,
     /// A txg opened, was synced, or the pool ended.
-    progress: Notify,
+    pub(crate) progress: Notify,
     /// Blocked transactions, let through one by one.
-    space: Notify,
-    history: RefCell<History>,
-    stats: Cell<TxgStats>,
+    pub(crate) space: Notify,
+    /// The settings have changed.
+    pub(crate) retuned: Notify,
+    pub(crate) history: RefCell<History>,
+    pub(crate) stats: Cell<TxgStats>,
 }
 
 /// The txg pipeline of one pool. Cheap to clone.
 #[derive(Clone)]
-pub struct TxgPool(Rc<Inner>);
+pub struct TxgPool(pub(crate) Rc<Inner>);
 
 /// Membership of a transaction in a txg: the txg does not begin to sync before it is dropped.
 #[must_use = "the txg may begin to sync as soon as the hold is dropped"]
@@ -102,10 +115,22 @@ pub struct TxgHold {
     pool: Rc<Inner>,
     /// The txg that the transaction belongs to.
     pub txg: Txg,
+    /// What the transaction may write.
+    reserved: u64,
+}
+
+impl TxgHold {
+    /// Says what the transaction may write, in bytes.
+    pub(crate) fn reserve(&mut self, bytes: u64) {
+        let of = &self.pool.reserved_of[self.txg.slot()];
+        of.set(of.get().saturating_sub(self.reserved).saturating_add(bytes));
+        self.reserved = bytes;
+    }
 }
 
 impl Drop for TxgHold {
     fn drop(&mut self) {
+        self.reserve(0);
         let holds = &self.pool.holds[self.txg.slot()];
         holds.set(holds.get().checked_sub(1).expect("every hold was counted"));
         if holds.get() == 0 && self.pool.quiescing.get() == Some(self.txg) {
@@ -131,23 +156,28 @@ impl Inner {
     fn hold(self: &Rc<Self>, txg: Txg) -> TxgHold {
         let holds = &self.holds[txg.slot()];
         holds.set(holds.get() + 1);
-        TxgHold { pool: self.clone(), txg }
+        TxgHold { pool: self.clone(), txg, reserved: 0 }
     }
 
-    fn record(&self, txg: Txg, f: impl FnOnce(&mut TxgRecord)) {
+    pub(crate) fn record(&self, txg: Txg, f: impl FnOnce(&mut TxgRecord)) {
         if let Some(r) = self.history.borrow_mut().get(txg) {
             f(r);
         }
     }
 
-    fn count(&self, f: impl FnOnce(&mut TxgStats)) {
+    pub(crate) fn count(&self, f: impl FnOnce(&mut TxgStats)) {
         let mut s = self.stats.get();
         f(&mut s);
         self.stats.set(s);
     }
 
+    fn trace_state(&self, txg: Txg, phase: TxgPhase) {
+        let (dirty, limit) = (self.dirty.get(), self.tunables.get().dirty_data_max);
+        self.rt.trace(|| Event::Txg { txg: txg.0, phase, dirty, limit, of_txg: self.towrite_of[txg.slot()].get() });
+    }
+
     /// Asks for every txg up to and including `txg` to be closed.
-    fn want_closed(&self, txg: Txg) {
+    pub(crate) fn want_closed(&self, txg: Txg) {
         if self.close_below.get() <= txg {
             self.close_below.set(txg.next());
         }
@@ -171,7 +201,10 @@ impl Inner {
         );
         self.open.set(next);
         self.history.borrow_mut().open(next, now);
+        self.towrite_of[next.slot()].set(0);
         self.quiescing.set(Some(open));
+        self.trace_state(open, TxgPhase::Quiescing);
+        self.trace_state(next, TxgPhase::Open);
         if self.holds[open.slot()].get() == 0 {
             self.drained(open);
         }
@@ -184,20 +217,29 @@ impl Inner {
         self.record(txg, |r| (r.state, r.quiesced) = (TxgState::Quiesced, now));
         self.quiescing.set(None);
         self.quiesced.set(Some(txg));
+        self.trace_state(txg, TxgPhase::Quiesced);
         self.work.notify_all();
     }
 
-    fn set_dirty(&self, dirty: u64) {
+    pub(crate) fn set_dirty(&self, dirty: u64) {
         self.dirty.set(dirty);
-        self.gauge.0.set(policy::dirty_percent(dirty, &self.tunables.get()));
+        let t = self.tunables.get();
+        if t.policy == ThrottlePolicy::Smoothing {
+            if dirty > t.delay_min() {
+                self.above.set(Some(self.rt.now()));
+            }
+        } else {
+            self.above.set(None);
+        }
+        self.gauge.0.set(policy::dirty_percent(dirty, &t));
         self.let_through();
     }
 
     /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets the delay of its moment;
     /// all of them once there is so little that nobody is delayed.
-    fn let_through(&self) {
+    pub(crate) fn let_through(&self) {
         let (dirty, t) = (self.dirty.get(), self.tunables.get());
-        if self.space.waiters() == 0 || policy::at_limit(dirty, &t) {
+        if self.space.waiters() == 0 || policy::at_limit(dirty, &t) && dirty > 0 {
             return;
         }
         if dirty <= t.delay_min() { self.space.notify_all() } else { self.space.notify_one() }
@@ -214,7 +256,7 @@ impl Inner {
         self.space.notify_all();
     }
 
-    fn ended(&self) -> Option<Error> {
+    pub(crate) fn ended(&self) -> Option<Error> {
         self.end.borrow().as_ref().map(End::error)
     }
 }
@@ -239,6 +281,10 @@ impl TxgPool {
             holds: Default::default(),
             dirty: Cell::new(0),
             dirty_of: Default::default(),
+            towrite_of: Default::default(),
+            reserved_of: Default::default(),
+            write_limit: Cell::new(WriteLimit::new(&tunables)),
+            above: Cell::new(None),
             wrlog: Cell::new(0),
             wrlog_of: Default::default(),
             last_wakeup: Cell::new(Nanos(0)),
@@ -248,6 +294,7 @@ impl TxgPool {
             work: Notify::new(),
             progress: Notify::new(),
             space: Notify::new(),
+            retuned: Notify::new(),
             history: RefCell::new(history),
             stats: Cell::new(TxgStats::default()),
         }))
@@ -263,57 +310,19 @@ impl TxgPool {
         self.0.hold(self.0.open.get())
     }
 
-    /// Where a transaction that began at `start` waits, before it joins a txg and holding none: at the dirty limit until
-    /// some bytes are written, above the delay share for its delay. The error is that of a pool that has ended.
-    pub async fn throttle(&self, start: Nanos) -> Result<()> {
-        let p = &*self.0;
-        if let Some(e) = p.ended() {
-            return Err(e);
-        }
-        let mut t = p.tunables.get();
-        if p.dirty.get() <= t.delay_min() && p.wrlog.get() == 0 {
-            return Ok(());
-        }
-        let came = p.rt.now();
-        if policy::at_limit(p.dirty.get(), &t) {
-            p.count(|s| (s.blocked, s.blocked_now) = (s.blocked + 1, s.blocked_now + 1));
-            let blocked = Blocked(p);
-            while policy::at_limit(p.dirty.get(), &t) {
-                // Nothing is written unless a txg syncs: the open one may hold all that is dirty.
-                p.want_closed(p.open.get());
-                p.space.notified().await;
-                if let Some(e) = p.ended() {
-                    return Err(e);
-                }
-                t = p.tunables.get();
-            }
-            drop(blocked);
-        }
-        let now = p.rt.now();
-        let delay = policy::delay_ns(p.dirty.get(), &t).max(policy::wrlog_delay_ns(p.wrlog.get(), &t));
-        if let Some(at) = policy::wakeup(now, start, p.last_wakeup.get(), delay) {
-            p.last_wakeup.set(at);
-            p.rt.sleep_until(at).await;
-        }
-        let waited = p.rt.now().since(came);
-        if waited > Nanos(0) {
-            p.count(|s| (s.delayed, s.delayed_time) = (s.delayed + 1, s.delayed_time + waited));
-            if let Some(r) = p.history.borrow_mut().last() {
-                (r.delayed, r.delayed_time) = (r.delayed + 1, r.delayed_time + waited);
-            }
-        }
-        p.ended().map_or(Ok(()), Err)
-    }
-
     /// `bytes` became dirty in `txg`, which the caller holds or syncs.
     pub fn dirty_add(&self, txg: Txg, bytes: u64) {
         let p = &*self.0;
         assert!(txg > p.synced.get() && txg <= p.open.get(), "txg {txg} takes no changes");
         let of = &p.dirty_of[txg.slot()];
         of.set(of.get() + bytes);
+        let towrite = &p.towrite_of[txg.slot()];
+        towrite.set(towrite.get() + bytes);
         p.record(txg, |r| r.dirty += bytes);
         p.set_dirty(p.dirty.get() + bytes);
-        if txg == p.open.get() && p.close_below.get() <= txg && policy::is_full(of.get(), &p.tunables.get()) {
+        let t = p.tunables.get();
+        let full = t.policy.closes_by_share() && policy::is_full(of.get(), &t);
+        if txg == p.open.get() && p.close_below.get() <= txg && full {
             p.count(|s| s.kicked += 1);
             p.want_closed(txg);
         }
@@ -340,7 +349,7 @@ impl TxgPool {
         // Three quarters of the dirty kick share, of the log's own limit (behaviour section 3.1).
         let t = p.tunables.get();
         let kick = t.wrlog_data_max / 200 * (u64::from(t.dirty_data_sync_percent) + 10);
-        if txg == p.open.get() && p.close_below.get() <= txg && of.get() > kick {
+        if t.policy.closes_by_share() && txg == p.open.get() && p.close_below.get() <= txg && of.get() > kick {
             p.want_closed(txg);
         }
     }
@@ -459,6 +468,7 @@ impl TxgPool {
             p.quiesced.set(None);
             p.syncing.set(Some(txg));
             p.record(txg, |r| (r.state, r.sync_start) = (TxgState::Syncing, now));
+            p.trace_state(txg, TxgPhase::Syncing);
             // Whoever asked for the next txg to be closed may have it now.
             p.close_if_wanted();
             let result = sync(txg).await;
@@ -469,6 +479,9 @@ impl TxgPool {
             }
             let now = p.rt.now();
             p.record(txg, |r| (r.state, r.synced) = (TxgState::Committed, now));
+            let towrite = p.towrite_of[txg.slot()].get();
+            p.write_limit.set(p.write_limit.get().after_sync(towrite, now.since(last_start), &p.tunables.get()));
+            p.trace_state(txg, TxgPhase::Synced);
             // What nobody took back was dirtied for nothing, or by the sync itself.
             let left = p.dirty_of[txg.slot()].replace(0);
             let log = p.wrlog_of[txg.slot()].replace(0);
@@ -492,6 +505,10 @@ impl TxgPool {
     pub fn last_synced(&self) -> Txg {
         self.0.synced.get()
     }
+    /// What the throttle of 2008 learned from syncs; it learns under every policy.
+    pub fn write_limit(&self) -> WriteLimit {
+        self.0.write_limit.get()
+    }
     /// The settings.
     pub fn tunables(&self) -> TxgTunables {
         self.0.tunables.get()
@@ -499,6 +516,9 @@ impl TxgPool {
     /// Changes the settings; they hold from the next decision on.
     pub fn set_tunables(&self, tunables: TxgTunables) {
         self.0.tunables.set(tunables);
+        // Whoever sleeps a delay sleeps what it is now.
+        self.0.last_wakeup.set(self.0.last_wakeup.get().min(self.0.rt.now()));
+        self.0.retuned.notify_all();
         self.0.set_dirty(self.0.dirty.get());
         self.0.work.notify_all();
     }
@@ -509,15 +529,6 @@ impl TxgPool {
     /// The last hundred txgs, oldest first; the last is the open one.
     pub fn history(&self) -> Vec<TxgRecord> {
         self.0.history.borrow().to_vec()
-    }
-}
-
-/// Counts a blocked transaction for as long as it is one.
-struct Blocked<'a>(&'a Inner);
-
-impl Drop for Blocked<'_> {
-    fn drop(&mut self) {
-        self.0.count(|s| s.blocked_now -= 1);
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Nanos, Result, Txg};
 use rt::Rt;
 use sim::{Sim, SimConfig};
-use txg::{TxgPool, TxgState, TxgTunables};
+use txg::{ThrottlePolicy, TxgPool, TxgState, TxgTunables};
 use vdev::DirtyGauge;
 
 const MIB: u64 = 1 << 20;
@@ -334,4 +334,163 @@ fn the_same_seed_is_the_same_run() {
     };
     assert_eq!(run(11), run(11));
     assert_ne!(run(11).0, run(12).0);
+}
+
+/// Clients that write `block` bytes each as fast as they are let, at most one every `pace` all together; gives how long each write waited.
+fn clients(rt: &Rt, pool: &TxgPool, n: u64, block: u64, pace: Nanos) -> Rc<RefCell<Vec<Nanos>>> {
+    let waits: Rc<RefCell<Vec<Nanos>>> = Rc::default();
+    let turn = Rc::new(Cell::new(Nanos(0)));
+    for _ in 0..n {
+        let (p, r, w, turn) = (pool.clone(), rt.clone(), waits.clone(), turn.clone());
+        drop(rt.spawn("client", async move {
+            loop {
+                let at = turn.get().max(r.now());
+                turn.set(at + pace);
+                r.sleep_until(at).await;
+                let start = r.now();
+                p.throttle_for(start, block).await.unwrap();
+                let hold = p.hold_for(block);
+                p.dirty_add(hold.txg, block);
+                drop(hold);
+                w.borrow_mut().push(r.now().since(start));
+            }
+        }));
+    }
+    waits
+}
+
+/// A pool over a disk of `rate` bytes a second, written block by block.
+fn on_a_disk(rt: &Rt, t: TxgTunables, block: u64, rate: u64) -> TxgPool {
+    let pool = TxgPool::new(rt.clone(), Txg(4), t, DirtyGauge::default());
+    let per_block = Nanos(block * 1_000_000_000 / rate);
+    let (p, r) = (pool.clone(), rt.clone());
+    drop(rt.spawn("sync loop", async move {
+        p.run(async |txg| {
+            while p.dirty_in(txg) > 0 {
+                r.sleep(per_block).await;
+                p.dirty_done(txg, block);
+            }
+            Ok(())
+        })
+        .await
+    }));
+    pool
+}
+
+#[test]
+fn the_throttle_of_2008_is_fast_then_ticks_then_stops() {
+    // Behaviour section 3.3: 1000 threads offer 1 GB/s to a disk of 100 MB/s; of each 500 MB group 7/8 are fast, 1/8 tick, and the threads then wait for the rest of 5 s.
+    let sim = Sim::new(SimConfig::seeded(20));
+    let rt = sim.rt();
+    let block = 8192;
+    let t = TxgTunables {
+        policy: ThrottlePolicy::Legacy2008,
+        txg_timeout: Nanos::from_secs(30),
+        ..TxgTunables::for_memory(8 << 30)
+    };
+    let pool = on_a_disk(&rt, t, block, 100_000_000);
+    let waits = clients(&rt, &pool, 1000, block, Nanos(8192));
+    // Until the limit is learned and three txgs exist.
+    sim.run_for(Nanos::from_secs(30));
+    let limit = pool.write_limit().limit;
+    assert!((480_000_000..520_000_000).contains(&limit), "limit {limit}");
+    // From the middle of a stop to the middle of the fourth one after it.
+    let until = |txg: u64| {
+        while pool.last_synced().0 < txg {
+            sim.run_for(Nanos::from_ms(10));
+        }
+        sim.run_for(Nanos::from_secs(2));
+    };
+    let from = pool.last_synced().0 + 1;
+    until(from);
+    waits.borrow_mut().clear();
+    until(from + 4);
+    let waits = waits.borrow();
+    let count = |lo: u64, hi: u64| waits.iter().filter(|w| (lo..hi).contains(&(w.0 / 1_000_000))).count() as u64 / 4;
+    let (fast, ticks, long) = (count(0, 5), count(5, 100), count(1000, 10_000));
+    assert!(
+        (52_000..58_000).contains(&fast),
+        "{fast} fast, {ticks} ticks, {} between, {long} long, {} all",
+        count(100, 1000),
+        waits.len() / 4
+    );
+    assert!((7_000..9_000).contains(&ticks), "{ticks} ticks");
+    assert!((900..1_100).contains(&long), "{long} long");
+    assert!(count(100, 1000) < 60, "{} between", count(100, 1000));
+}
+
+#[test]
+fn smoothing_goes_on_for_a_while_and_none_never_delays() {
+    let sim = Sim::new(SimConfig::seeded(21));
+    let rt = sim.rt();
+    let smooth = TxgTunables { policy: ThrottlePolicy::Smoothing, ..tunables(100 * MIB) };
+    let pool = TxgPool::new(rt.clone(), Txg(4), smooth, DirtyGauge::default());
+    sim.block_on(async {
+        let hold = pool.hold();
+        pool.dirty_add(hold.txg, 70 * MIB);
+        pool.dirty_done(hold.txg, 20 * MIB);
+        let waited = async |p: &TxgPool| {
+            let start = rt.now();
+            p.throttle(start).await.unwrap();
+            rt.now().since(start)
+        };
+        assert_eq!(waited(&pool).await, Nanos::from_us(100), "half dirty: 100 us");
+        rt.sleep(Nanos::from_secs(5)).await;
+        assert_eq!(waited(&pool).await, Nanos(0), "five seconds later no more");
+        pool.dirty_add(hold.txg, 49 * MIB);
+        pool.set_tunables(TxgTunables { policy: ThrottlePolicy::None, ..smooth });
+        assert_eq!(waited(&pool).await, Nanos(0), "at 99 %");
+        pool.dirty_add(hold.txg, MIB);
+        let (p, r) = (pool.clone(), rt.clone());
+        let blocked = rt.spawn("blocked", async move { p.throttle(r.now()).await.map(|()| r.now()) });
+        rt.sleep(Nanos::from_secs(1)).await;
+        assert_eq!(pool.stats().blocked_now, 1);
+        pool.dirty_done(hold.txg, 1);
+        let at = blocked.await.unwrap();
+        assert_eq!(at, rt.now());
+    });
+}
+
+#[test]
+fn hostile_settings_neither_stall_nor_break_the_limit() {
+    for seed in 0..4 {
+        let sim = Sim::new(SimConfig::seeded(100 + seed));
+        let rt = sim.rt();
+        let block = 128 << 10;
+        let pool = on_a_disk(&rt, tunables(50 * MIB), block, 100_000_000);
+        let waits = clients(&rt, &pool, 20, block, Nanos(0));
+        let mut rng = sim::Rng::new(seed);
+        let (mut last, mut still) = (0, 0);
+        for _ in 0..3_000 {
+            let mut pick = |of: &[u64]| of[rng.below(of.len() as u64) as usize];
+            let max = pick(&[0, 1, MIB, 20 * MIB, 100 * MIB]);
+            let t = TxgTunables {
+                policy: ThrottlePolicy::ALL[pick(&[0, 1, 2, 3, 4]) as usize],
+                dirty_data_max: max,
+                dirty_data_sync_percent: pick(&[0, 1, 20, 100]) as u32,
+                txg_timeout: Nanos::from_ms(pick(&[1, 1000, 5000])),
+                delay_min_dirty_percent: pick(&[0, 60, 100, 200]) as u32,
+                delay_scale: pick(&[0, 1, 500_000, u64::MAX]),
+                delay_max: Nanos::from_ms(pick(&[0, 1, 100, 1000])),
+                wrlog_data_max: pick(&[0, MIB, u64::MAX]),
+                write_smoothing: Nanos::from_secs(pick(&[0, 5, 1_000_000])),
+                smoothing_scale: pick(&[0, 100_000, u64::MAX]),
+                txg_synctime: Nanos::from_ms(pick(&[0, 1000, 5000])),
+                write_limit_min: pick(&[0, 1, MIB]),
+                write_limit_max: 100 * MIB,
+                write_limit_override: pick(&[0, 0, 1, MIB]),
+                throttle_delay: Nanos::from_ms(pick(&[0, 10])),
+                ..tunables(max)
+            };
+            pool.set_tunables(t);
+            sim.run_for(Nanos::from_ms(10));
+            // Each of the twenty clients may add the one block that it was let in with; in 2008 each of three txgs has a limit.
+            let most = 3 * 100 * MIB + 20 * block;
+            assert!(pool.dirty() <= most, "seed {seed}: {} dirty", pool.dirty());
+            let n = waits.borrow().len();
+            still = if n == last { still + 1 } else { 0 };
+            last = n;
+            assert!(still < 300, "seed {seed}: nobody wrote for 3 s with {t:?}");
+        }
+    }
 }
