@@ -15,6 +15,7 @@ mod alloc;
 mod ctx;
 mod dnode;
 mod dnode_io;
+mod early;
 mod objset;
 mod ranges;
 pub mod ranks;
@@ -30,7 +31,7 @@ pub use ctx::{
     SpaceGate, TxSpace,
 };
 pub use dnode::Dnode;
-pub use objset::{Objset, ObjsetHooks};
+pub use objset::{IntentLog, Objset, ObjsetHooks};
 pub use sync::SyncedRoot;
 pub use tx::{Tx, TxPlan};
 

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
 use ondisk::blkptr::Blkptr;
@@ -41,6 +41,8 @@ pub(crate) struct ObjsetInner {
     pub ctx: DmuCtx,
     pub id: u64,
     pub writable: bool,
+    /// It is encrypted and opened without its key: nothing but its header can be changed.
+    pub sealed: bool,
     /// Header as last synced; its dnodes are not kept up to date here.
     pub phys: RefCell<ObjsetPhys>,
     pub root: Cell<Blkptr>,
@@ -67,6 +69,15 @@ pub(crate) struct ObjsetInner {
     pub sync_in_place: Cell<bool>,
     /// A sync of one object, or of the whole, has ended.
     pub synced: Notify,
+    /// Its intent log, while it is in use.
+    pub log: RefCell<Option<Weak<dyn IntentLog>>>,
+}
+
+/// The intent log of an object set, as its sync sees it; implemented in `zil`.
+pub trait IntentLog {
+    /// `txg` is synced: gives up the log blocks that are not needed any more once it is on disk, and says what the header is then; nothing if it does not change. Called
+    /// once for each txg in which the object set is written. Must not wait.
+    fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>>;
 }
 
 /// An object set. Cheap to clone.
@@ -198,11 +209,26 @@ impl Objset {
         hooks: ObjsetHooks,
         writable: bool,
     ) -> Objset {
+        Objset::build_sealed(ctx, id, phys, root, props, hooks, writable, false)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn build_sealed(
+        ctx: DmuCtx,
+        id: u64,
+        phys: ObjsetPhys,
+        root: Blkptr,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+        writable: bool,
+        sealed: bool,
+    ) -> Objset {
         let on_disk = !root.is_hole();
         let special = |obj, p: &Option<DnodePhys>| p.clone().map(|p| DnodeInner::new(obj, p, true));
         Objset(Rc::new(ObjsetInner {
             id,
             writable,
+            sealed,
             meta: DnodeInner::new(ObjectId::META, phys.meta_dnode.clone(), on_disk),
             accounting: RefCell::new([
                 special(ObjectId::USERUSED, &phys.userused),
@@ -225,6 +251,7 @@ impl Objset {
             sync_task: Cell::new(None),
             sync_in_place: Cell::new(false),
             synced: Notify::default(),
+            log: RefCell::default(),
             ctx,
         }))
     }
@@ -270,6 +297,24 @@ impl Objset {
         Ok(Objset::build(ctx, id, phys, root, props, hooks, writable))
     }
 
+    /// Opens an encrypted object set without its key, only to change the header of its intent log, which nothing authenticates.
+    pub async fn open_sealed(
+        ctx: DmuCtx,
+        id: u64,
+        root: Blkptr,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+    ) -> Result<Objset> {
+        let place = || format!("object set {id}");
+        let phys = ObjsetPhys::parse(&ctx.read(&root).await.at(place)?).at(place)?;
+        assert!(root.encrypted() && ctx.key().is_none(), "only encrypted object sets are opened sealed");
+        Ok(Objset::build_sealed(ctx, id, phys, root, props, hooks, true, true))
+    }
+    /// Whether it was opened with [`Objset::open_sealed`].
+    pub fn is_sealed(&self) -> bool {
+        self.0.sealed
+    }
+
     /// A new, empty object set, which the sync of `txg` writes.
     pub fn create(
         ctx: DmuCtx,
@@ -313,6 +358,10 @@ impl Objset {
     pub fn set_zil_header(&self, header: ZilHeader, txg: Txg) {
         self.0.change_header(txg, |h| h.zil = Some(header));
     }
+    /// Sets, or takes away, the intent log that the sync asks.
+    pub fn set_log(&self, log: Option<Weak<dyn IntentLog>>) {
+        *self.0.log.borrow_mut() = log;
+    }
     /// Makes `txg` write the object set's block even if nothing else changes.
     pub fn touch(&self, txg: Txg) {
         self.0.change_header(txg, |h| h.touch = true);
@@ -335,7 +384,7 @@ impl Objset {
         self.0.writable
     }
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.0.writable {
+        if self.0.writable && !self.0.sealed {
             Ok(())
         } else {
             Err(Error::new(ErrorKind::ReadOnly, format!("object set {} is read-only", self.0.id)))

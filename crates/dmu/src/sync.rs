@@ -51,13 +51,24 @@ impl Objset {
         if !self.is_dirty(txg) {
             return Ok(None);
         }
+        assert!(
+            !self.0.sealed || self.0.dirty[txg.slot()].borrow().is_empty(),
+            "object set {} is opened without its key",
+            self.0.id
+        );
         assert!(self.0.sync_task.get().is_none(), "object set {} is synced twice at once", self.0.id);
         self.0.sync_task.set(Some(self.0.ctx.rt().current_task()));
         self.0.sync_in_place.set(pass > 1);
         let _syncing = Syncing(&self.0);
         let cx = SyncCx::new(self, txg, pass);
         let slot = txg.slot();
-        let change = self.0.header[slot].take().unwrap_or_default();
+        let mut change = self.0.header[slot].take().unwrap_or_default();
+        let log = self.0.log.borrow().as_ref().and_then(std::rc::Weak::upgrade);
+        if let Some(log) = log.filter(|_| pass == 1)
+            && let Some(header) = log.sync(txg)?
+        {
+            change.zil = Some(header);
+        }
         let flags = change.flags.unwrap_or(self.0.phys.borrow().flags);
         let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
         let mut dn_flags = 0;
@@ -120,10 +131,11 @@ impl Objset {
         let features = self.0.ctx.features();
         let mut p = policy(&self.props(), features.lz4, false, ObjectType::OBJSET, 0, false, 0, 0, pass);
         let crypt = self.0.ctx.key().cloned();
-        if crypt.is_some() {
+        if crypt.is_some() || self.0.sealed {
             p = p.encrypted(ObjectType::OBJSET, 0);
         }
         let mut req = zio::WriteReq::new(block, ObjectType::OBJSET, 0, txg);
+        req.sealed = self.0.sealed;
         (req.compression, req.checksum, req.copies) = (p.compression, p.checksum, p.copies);
         (req.pass, req.fill, req.objset) = (pass, fill, self.0.id);
         req.prio = write_prio(self.0.id);

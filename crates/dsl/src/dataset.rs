@@ -488,6 +488,32 @@ impl Dataset {
         Ok(ondisk::objset::ObjsetPhys::parse(&block)?.zil_header)
     }
 
+    /// Changes the header of its intent log in `txg`, with or without the dataset's key.
+    pub async fn set_zil_header(&self, header: ondisk::zil::ZilHeader, txg: Txg) -> Result<()> {
+        let os = match self.opened() {
+            Some(os) => os,
+            None if self.dir().is_encrypted() && self.keyed_ctx().is_err() => {
+                let bp = self.phys().bp;
+                let os =
+                    Objset::open_sealed(self.ctx.clone(), self.object.0, bp, self.objset_props(), self.hooks()).await;
+                let os = os.map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
+                self.load_features().await?;
+                self.set_objset(Some(os.clone()));
+                os
+            }
+            None => self.objset().await?,
+        };
+        os.set_zil_header(header, txg);
+        Ok(())
+    }
+
+    /// Closes the object set if it was opened without the key. What [`Dataset::set_zil_header`] changed must be on disk.
+    pub fn close_sealed(&self) {
+        if self.opened().is_some_and(|os| os.is_sealed()) {
+            self.set_objset(None);
+        }
+    }
+
     /// What the object set must know of the properties.
     pub fn objset_props(&self) -> ObjsetProps {
         let dir = self.dir();

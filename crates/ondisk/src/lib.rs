@@ -24,4 +24,5 @@ pub mod uberblock;
 pub mod vdev_config;
 pub mod zap;
 pub mod zil;
+pub mod zil_record;
 pub mod zpl;

@@ -20,7 +20,6 @@ use ondisk::feature::{FeatureId, FeatureZap, Support, support_of};
 use ondisk::label::{LabelConfig, MosConfig, PoolState, VERSION_FEATURES};
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use ondisk::zil::ZilHeader;
 use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::{DirtyGauge, VdevTree};
@@ -28,11 +27,11 @@ use vdev::{DirtyGauge, VdevTree};
 use crate::assemble::{Assembly, check_complete};
 use crate::aux::AuxDevices;
 use crate::checkpoint::{self, Checkpoint};
+use crate::claim;
 use crate::config::read_packed;
 use crate::create::check_pool_name;
 use crate::ddt::Ddt;
 use crate::dtl::load_dtls;
-use crate::empty_logs;
 use crate::logs::Logs;
 use crate::partition::partitions;
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
@@ -181,10 +180,9 @@ impl Pool {
             pool.note_presence();
             pool.dirty_config();
             pool.tree.committed.set(pool.uberblock.borrow().txg);
-            let synced = pool.uberblock().txg;
+            let claims = claim::claim_logs(&pool, first_open).await?;
             pool.start();
-            pool.give_up_empty_logs(synced).await?;
-            pool.txg.wait_synced(Txg(0)).await?;
+            claims.finish(&pool).await?;
         }
         Ok(pool)
     }
@@ -286,46 +284,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Frees the logs that [`Pool::check_writable`] found to hold nothing in the state of txg `synced`.
-    async fn give_up_empty_logs(&self, synced: Txg) -> Result<()> {
-        let mut heads = Vec::new();
-        for ds in self.dsl().all() {
-            if !ds.zil_header().await?.is_empty() {
-                heads.push(ds.objset().await?);
-            }
-        }
-        if heads.is_empty() {
-            return Ok(());
-        }
-        let zio = self.zio().clone();
-        let task = move |_: Rc<DslPool>, tx: Rc<dmu::Tx>| -> dmu::LocalBoxFuture<'static, Result<()>> {
-            Box::pin(async move {
-                for os in heads {
-                    for bp in empty_logs::blocks(&zio, &os.zil_header(), synced).await? {
-                        zio.free_gang(&bp, tx.txg()).await?;
-                    }
-                    os.set_zil_header(ZilHeader::default(), tx.txg());
-                }
-                Ok(())
-            })
-        };
-        self.dsl().sync_task(task).await
-    }
-
     /// Refuses to write to what cannot be kept correct yet.
     async fn check_writable(&self) -> Result<()> {
         if self.readonly {
             return Ok(());
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
-        let dsl = self.dsl();
-        let synced = self.uberblock().txg;
-        for ds in dsl.all() {
-            let header = ds.zil_header().await?;
-            if let Err(e) = empty_logs::blocks(self.zio(), &header, synced).await {
-                return refuse(format!("dataset '{}': {e}", ds.name()));
-            }
-        }
         // The entry stays when a removal has ended; its first word tells (format page 14 section 5).
         let removing = zap::lookup(&self.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
         if removing == Some(1) {

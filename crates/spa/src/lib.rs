@@ -1,15 +1,15 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `explain` and `partition` (devices without a pool), `rewind` (older states), `empty_logs`, `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
+//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `explain` and `partition` (devices without a pool), `rewind` (older states), `claim` (intent logs), `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
 
 mod assemble;
 mod aux;
 mod checkpoint;
+mod claim;
 mod config;
 mod create;
 mod ddt;
 mod dtl;
-mod empty_logs;
 mod explain;
 mod import;
 mod layout;

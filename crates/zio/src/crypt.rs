@@ -102,6 +102,46 @@ impl DataKey {
         cipher
     }
 
+    /// A salt and an IV for a block of an intent log: its pointer is on disk before the block is.
+    pub fn fresh_salt_iv(&self, rt: &Rt) -> ([u8; SALT_LEN], [u8; IV_LEN]) {
+        self.use_salt(rt);
+        (self.salt.get(), fresh_iv(rt))
+    }
+
+    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag: for blocks of intent logs, which are encrypted in parts.
+    pub fn seal_areas(
+        &self,
+        (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
+        aad: &[u8],
+        block: &mut [u8],
+        areas: &[std::ops::Range<usize>],
+    ) -> Result<[u8; TAG_LEN]> {
+        let cipher = self.cipher(salt);
+        in_areas(block, areas, |text| cipher.seal(&iv, aad, text))
+    }
+
+    /// The opposite of [`DataKey::seal_areas`]; an error of kind `Checksum` if the tag is wrong.
+    pub fn open_areas(
+        &self,
+        (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
+        aad: &[u8],
+        block: &mut [u8],
+        areas: &[std::ops::Range<usize>],
+        tag: &[u8; TAG_LEN],
+    ) -> Result<()> {
+        let cipher = self.cipher(salt);
+        in_areas(block, areas, |text| cipher.open(&iv, aad, text, tag))
+    }
+
+    /// Counts a use of the salt, and takes a new one when it is worn.
+    fn use_salt(&self, rt: &Rt) {
+        if self.uses_left.get() == 0 {
+            self.uses_left.set(SALT_USES_MAX);
+            self.salt.set(rt.rng_u64().to_le_bytes());
+        }
+        self.uses_left.set(self.uses_left.get() - 1);
+    }
+
     /// How to protect a block that is about to be written.
     pub(crate) fn seal(&self, level: u8, otype: ObjectType, rt: &Rt) -> Option<Seal> {
         let how = match class(level, otype) {
@@ -109,14 +149,8 @@ impl DataKey {
             Class::Indirect => How::Indirect { version: self.version },
             Class::Authenticated => How::Hmac(self.master.clone()),
             which @ (Class::Encrypted | Class::Dnodes) => {
-                if self.uses_left.get() == 0 {
-                    self.uses_left.set(SALT_USES_MAX);
-                    self.salt.set(rt.rng_u64().to_le_bytes());
-                }
-                self.uses_left.set(self.uses_left.get() - 1);
-                let mut iv = [0; IV_LEN];
-                iv[..8].copy_from_slice(&rt.rng_u64().to_le_bytes());
-                iv[8..].copy_from_slice(&rt.rng_u64().to_le_bytes()[..4]);
+                self.use_salt(rt);
+                let iv = fresh_iv(rt);
                 let salt = self.salt.get();
                 let cipher = self.cipher(salt);
                 How::Aead { cipher, salt, iv, dnodes: which == Class::Dnodes, version: self.version }
@@ -173,6 +207,13 @@ impl DataKey {
         }
         Ok(())
     }
+}
+
+fn fresh_iv(rt: &Rt) -> [u8; IV_LEN] {
+    let mut iv = [0; IV_LEN];
+    iv[..8].copy_from_slice(&rt.rng_u64().to_le_bytes());
+    iv[8..].copy_from_slice(&rt.rng_u64().to_le_bytes()[..4]);
+    iv
 }
 
 /// Core and pointers of a dnode as the MACs of object sets take them.

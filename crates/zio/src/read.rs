@@ -379,6 +379,22 @@ impl Zio {
         self.0.read_stored(bp, key, prio, 0).await
     }
 
+    /// Whether a copy of the block has the right checksum, whether it can be decrypted and decompressed or not. An error if no device gave an answer.
+    pub async fn verify(&self, bp: &Blkptr, prio: Prio) -> Result<bool> {
+        validate(bp)?;
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(true);
+        }
+        let mut stored = *bp;
+        stored.set_compress(CompressAlgo::Off as u8);
+        stored.set_lsize(bp.psize());
+        match self.read_any(&stored, None, prio).await {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize` is a multiple of 512 up to 16 MiB.
     pub async fn read_raw(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
         if psize == 0 || psize > MAX_BLOCK || !psize.is_multiple_of(SECTOR) {

@@ -49,6 +49,8 @@ pub struct WriteReq {
     pub hole_birth: bool,
     /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is embedded.
     pub crypt: Option<Rc<DataKey>>,
+    /// The block belongs to an encrypted dataset, is none of those that a key is needed for (an object set), and its codes are in it already.
+    pub sealed: bool,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
     /// Whether the block may share its place with others like it that a dedup table knows.
@@ -83,6 +85,7 @@ impl WriteReq {
             embed: false,
             hole_birth: false,
             crypt: None,
+            sealed: false,
             fill: 1,
             dedup: None,
             prio: Prio::AsyncWrite,

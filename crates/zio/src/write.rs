@@ -158,7 +158,7 @@ impl Inner {
         bp.set_birth(req.txg, req.txg);
         bp.set_fill(req.fill);
         bp.set_checksum_words(checksum);
-        if req.crypt.is_some() {
+        if req.crypt.is_some() || req.sealed {
             bp.set_encrypted(true);
         }
         if let Some(seal) = seal {

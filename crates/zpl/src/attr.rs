@@ -46,7 +46,7 @@ impl Zfs {
         self.getattr(obj).await
     }
 
-    async fn set_others(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
+    pub(crate) async fn set_others(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let now = self.now();
         let time = |t: SetTime| -> Times {

@@ -4,11 +4,12 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{NewZnode, SaHandle, ZnodeAttrs};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
+use ondisk::zil_record::Create as LogCreate;
 use ondisk::zpl::{Dirent, aces_to_bytes, new_pflags, pflags, trivial_acl};
 
 use crate::fs::Zfs;
 use crate::names::{entry_exists, no_entry};
-use crate::node::{Node, check_flags, kind_of, new_file_spec};
+use crate::node::{Node, check_flags, exact_file_spec, kind_of, new_file_spec};
 use crate::types::{Attr, Cred, FileKind};
 
 /// Most links of a file, and of a directory (`ZPL_LINK_MAX` of Linux).
@@ -19,14 +20,16 @@ const S_ISGID: u64 = 0o2000;
 const S_IXGRP: u64 = 0o010;
 
 /// What is to be made.
-struct New<'a> {
-    kind: FileKind,
+pub(crate) struct New<'a> {
+    pub kind: FileKind,
     /// Permission bits.
-    mode: u32,
-    rdev: u64,
-    target: Option<&'a [u8]>,
+    pub mode: u32,
+    pub rdev: u64,
+    pub target: Option<&'a [u8]>,
     /// It is an error if the name exists.
-    exclusive: bool,
+    pub exclusive: bool,
+    /// It is made again from the intent log, exactly as it was.
+    pub exact: Option<LogCreate>,
 }
 
 /// The error for one link too many.
@@ -37,12 +40,19 @@ pub(crate) fn too_many_links(obj: ObjectId) -> Error {
 impl Zfs {
     /// Makes a regular file; with `exclusive` it is an error if the name exists, otherwise what is there is given (`IsDir` for a directory).
     pub async fn create(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred, exclusive: bool) -> Result<Attr> {
-        self.make(dir, name, cred, New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive }).await
+        self.make(dir, name, cred, New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive, exact: None })
+            .await
     }
 
     /// Makes a directory.
     pub async fn mkdir(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr> {
-        self.make(dir, name, cred, New { kind: FileKind::Dir, mode, rdev: 0, target: None, exclusive: true }).await
+        self.make(
+            dir,
+            name,
+            cred,
+            New { kind: FileKind::Dir, mode, rdev: 0, target: None, exclusive: true, exact: None },
+        )
+        .await
     }
 
     /// Makes a device, FIFO, socket or regular file: `mode` says which. `rdev` as in [`Attr::rdev`].
@@ -56,7 +66,7 @@ impl Zfs {
             _ => return Err(Error::invalid(format!("mknod makes nothing of mode {mode:#o}"))),
         };
         let rdev = if matches!(kind, FileKind::CharDev | FileKind::BlockDev) { rdev } else { 0 };
-        self.make(dir, name, cred, New { kind, mode, rdev, target: None, exclusive: true }).await
+        self.make(dir, name, cred, New { kind, mode, rdev, target: None, exclusive: true, exact: None }).await
     }
 
     /// Makes a symbolic link to `target`.
@@ -73,11 +83,12 @@ impl Zfs {
         if target.contains(&0) {
             return Err(Error::invalid("the target of a symbolic link holds a NUL"));
         }
-        let new = New { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), exclusive: true };
+        let new =
+            New { kind: FileKind::Symlink, mode: 0o777, rdev: 0, target: Some(target), exclusive: true, exact: None };
         self.make(dir, name, cred, new).await
     }
 
-    async fn make(&self, dir: ObjectId, name: &[u8], cred: &Cred, new: New<'_>) -> Result<Attr> {
+    pub(crate) async fn make(&self, dir: ObjectId, name: &[u8], cred: &Cred, new: New<'_>) -> Result<Attr> {
         let _pass = self.enter()?;
         self.check_new_name(name)?;
         let (d, _) = self.dir(dir).await?;
@@ -101,8 +112,10 @@ impl Zfs {
             return Err(too_many_links(dir));
         }
         let mut a = self.new_attrs(&d, &da, cred, &new);
-        self.check_quota(&a, true).await?;
-        self.check_quota(&a, false).await?;
+        if new.exact.is_none() {
+            self.check_quota(&a, true).await?;
+            self.check_quota(&a, false).await?;
+        }
 
         let extra = new.target.map_or(0, |t| t.len() as u64) + if new.kind == FileKind::Dir { 512 } else { 0 };
         let tx = self.plan_layout().create(1).write_new(extra).zap(&d.dn).bonus(&d.dn).assign().await?;
@@ -147,14 +160,21 @@ impl Zfs {
                 flags |= pflags::PROJINHERIT;
             }
         }
-        let now = self.now();
+        let mut now = self.now();
+        let (mut uid, mut generation) = (u64::from(cred.uid), 0);
+        if let Some(exact) = &new.exact {
+            (mode, uid, gid) = (exact.mode, exact.uid, exact.gid);
+            (generation, now) = (exact.generation, exact.crtime);
+            flags |= da.flags & pflags::XATTR;
+        }
         ZnodeAttrs {
             mode,
+            generation,
             size: match new.kind {
                 FileKind::Dir => 2,
                 _ => new.target.map_or(0, |t| t.len() as u64),
             },
-            uid: cred.uid.into(),
+            uid,
             gid,
             parent: d.obj().0,
             flags,
@@ -171,11 +191,19 @@ impl Zfs {
 
     /// Makes the object itself; `a` gets what only now is known.
     async fn new_object(&self, a: &mut ZnodeAttrs, new: &New<'_>, tx: &Tx) -> Result<Dnode> {
-        let dn = match new.kind {
-            FileKind::Dir => {
-                zap::create_spec(&self.os, new_file_spec(&self.os, ObjectType::DIRECTORY), self.normflags, tx).await?
+        let is_dir = new.kind == FileKind::Dir;
+        let otype = if is_dir { ObjectType::DIRECTORY } else { ObjectType::PLAIN_FILE };
+        let dn = match &new.exact {
+            Some(exact) => {
+                let (obj, spec) = (ObjectId(exact.object), exact_file_spec(otype, exact.slots));
+                if is_dir {
+                    zap::create_at(&self.os, obj, spec, self.normflags, tx).await?
+                } else {
+                    self.os.alloc_at(obj, spec, tx).await?
+                }
             }
-            _ => self.os.alloc(new_file_spec(&self.os, ObjectType::PLAIN_FILE), tx).await?,
+            None if is_dir => zap::create_spec(&self.os, new_file_spec(&self.os, otype), self.normflags, tx).await?,
+            None => self.os.alloc(new_file_spec(&self.os, otype), tx).await?,
         };
         if let Err(e) = self.give_attrs(&dn, a, new.rdev != 0, new.target, tx).await {
             self.os.free(dn.object(), tx).await?;
@@ -194,7 +222,9 @@ impl Zfs {
         tx: &Tx,
     ) -> Result<()> {
         let aces = trivial_acl(a.mode, true);
-        a.generation = tx.txg().0;
+        if a.generation == 0 {
+            a.generation = tx.txg().0;
+        }
         a.dacl_count = aces.len() as u64;
         let bytes = aces_to_bytes(&aces);
         let projid = a.flags & pflags::PROJID != 0;

@@ -194,13 +194,18 @@ impl Zfs {
         let now = self.now();
         let new_size = self
             .change_attrs(n, &tx, |a| {
-                a.size = a.size.max(off + some);
+                a.size = a.size.max(self.replay_eof.get().map_or(off + some, |eof| eof.min(off + some)));
                 (a.mtime, a.ctime) = (now, now);
                 a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
                 a.size
             })
             .await?;
-        self.end(tx).await?;
+        if self.replaying.get().is_some() && some < len {
+            // Only the last part completes the record.
+            drop(tx);
+        } else {
+            self.end(tx).await?;
+        }
         Ok((some, new_size))
     }
 }

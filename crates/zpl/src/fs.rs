@@ -13,6 +13,7 @@ use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
 use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key};
 use rt::Rt;
 use rt::sync::{Gate, Mutex, Pass};
+use zil::replay::Replayed;
 
 use crate::node::{Node, times};
 use crate::quota::Quotas;
@@ -59,6 +60,12 @@ pub struct Zfs {
     pub(crate) reaping: RefCell<BTreeSet<u64>>,
     /// Objects of the delete queue that could not be freed.
     pub(crate) reap_errors: Cell<u64>,
+    /// The record of the intent log that is being replayed; nobody else changes anything then.
+    pub(crate) replaying: Cell<Option<u64>>,
+    /// Where the file ends that a replayed write belongs to, whatever is written behind that.
+    pub(crate) replay_eof: Cell<Option<u64>>,
+    /// What the replay at the beginning of the use came to.
+    replayed: RefCell<Replayed>,
     busy: Gate,
     closed: Cell<bool>,
 }
@@ -130,11 +137,18 @@ impl Zfs {
             flushing_atimes: Cell::new(false),
             reaping: RefCell::default(),
             reap_errors: Cell::new(0),
+            replaying: Cell::new(None),
+            replay_eof: Cell::new(None),
+            replayed: RefCell::default(),
             busy: Gate::new(),
             closed: Cell::new(false),
         });
         // The root must be a directory before anybody is told that there is a file system.
         fs.dir(root).await.at(place)?;
+        if writable {
+            let done = zil::replay::replay(&fs.os, &*fs).await.at(|| format!("{}: its intent log", place()))?;
+            *fs.replayed.borrow_mut() = done;
+        }
         ds.begin_use();
         if !opts.readonly {
             fs.spawn_drain();
@@ -180,6 +194,10 @@ impl Zfs {
     pub fn version(&self) -> u64 {
         self.version
     }
+    /// What the replay of its intent log came to, when its use began.
+    pub fn replayed(&self) -> Replayed {
+        self.replayed.borrow().clone()
+    }
     /// How it is used.
     pub fn opts(&self) -> MountOpts {
         self.opts.get()
@@ -221,7 +239,7 @@ impl Zfs {
         if self.closed.get() {
             return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));
         }
-        if self.opts.get().readonly {
+        if self.opts.get().readonly && self.replaying.get().is_none() {
             return Err(self.readonly_error());
         }
         Ok(self.busy.enter())
@@ -237,6 +255,10 @@ impl Zfs {
     /// Ends a transaction, and waits for it where every change must be durable at once.
     pub(crate) async fn end(&self, tx: Tx) -> Result<()> {
         let txg = tx.txg();
+        if let Some(seq) = self.replaying.get() {
+            zil::replay::mark(&self.os, seq, &tx);
+            return Ok(());
+        }
         drop(tx);
         if self.opts.get().sync == SyncMode::Always { self.wait_txg(txg).await } else { Ok(()) }
     }

@@ -36,6 +36,7 @@ mod readdir;
 mod reap;
 mod remove;
 mod rename;
+mod replay;
 mod truncate;
 mod types;
 mod xattr;

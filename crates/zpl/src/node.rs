@@ -78,6 +78,12 @@ pub(crate) fn new_file_spec(os: &Objset, otype: ObjectType) -> ObjSpec {
     ObjSpec::new(otype, 512).dnodesize(dnodesize).bonus(ObjectType::SA, capacity as u16)
 }
 
+/// What an object is to be that an intent log makes again: with a dnode of so many units of 512 bytes.
+pub(crate) fn exact_file_spec(otype: ObjectType, slots: u8) -> ObjSpec {
+    let slots = usize::from(slots.clamp(1, 32));
+    ObjSpec::new(otype, 512).dnodesize(slots as u32 * 512).bonus(ObjectType::SA, bonus_area(slots, 1) as u16)
+}
+
 /// The kind that a mode says.
 pub(crate) fn kind_of(obj: ObjectId, mode: u64) -> Result<FileKind> {
     FileKind::from_mode(mode)

@@ -221,7 +221,8 @@ impl Zfs {
 
     /// Frees an object of the queue in the background.
     pub(crate) fn spawn_reap(&self, obj: ObjectId) {
-        if self.is_closed() {
+        // What a replay leaves to be freed the drain of the queue after it frees.
+        if self.is_closed() || self.replaying.get().is_some() {
             return;
         }
         if let Some(fs) = self.rc() {

@@ -14,7 +14,7 @@ use crate::names::{Found, show};
 use crate::node::{Node, new_file_spec};
 
 /// Mode of the hidden directory.
-const DIR_MODE: u64 = S_IFDIR | 0o1777;
+pub(crate) const DIR_MODE: u64 = S_IFDIR | 0o1777;
 /// Mode of its files.
 const FILE_MODE: u64 = S_IFREG | 0o644;
 
@@ -52,7 +52,14 @@ impl Zfs {
         }
     }
 
-    fn hidden_attrs(&self, owner: &ZnodeAttrs, mode: u64, parent: ObjectId, size: u64, links: u64) -> ZnodeAttrs {
+    pub(crate) fn hidden_attrs(
+        &self,
+        owner: &ZnodeAttrs,
+        mode: u64,
+        parent: ObjectId,
+        size: u64,
+        links: u64,
+    ) -> ZnodeAttrs {
         let now = self.now();
         ZnodeAttrs {
             mode,

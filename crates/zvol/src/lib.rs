@@ -3,7 +3,9 @@
 //! A *volume* is a disk inside a pool. Object 1 of its object set is the data, in blocks of `volblocksize`, which never changes; object 2 is a ZAP whose entry
 //! `size` is the length in bytes, a multiple of the block size. What was never written, or was discarded, is a hole and reads as zeros.
 //!
-//! Volumes are read only so far. The normal path of a read: cut the range at the end of the volume, read its blocks.
+//! Volumes are read only so far, but what an intent log says of one is done when it is opened. The normal path of a read: cut the range at the end of the volume, read its blocks.
+
+mod replay;
 
 use std::rc::Rc;
 
@@ -52,6 +54,13 @@ impl Zvol {
         }
         if size == 0 || size > SIZE_MAX || !size.is_multiple_of(block) {
             return Err(Error::corrupt(format!("{} has {size} bytes in blocks of {block}", place())));
+        }
+        if ds.is_writable() && os.is_writable() {
+            let target = replay::Target { os: &os, data: &data, size };
+            let done = zil::replay::replay(&os, &target).await.at(|| format!("{}: its intent log", place()))?;
+            if let Some(e) = done.failed {
+                return Err(e.at(format!("{}: replay", place())));
+            }
         }
         ds.begin_use();
         Ok(Rc::new(Zvol { ds: ds.clone(), data, size }))

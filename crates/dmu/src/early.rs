@@ -1,0 +1,41 @@
+//! Writing a block of a file before its txg syncs, for an intent log that names the block instead of holding a copy of its bytes (`WR_INDIRECT`).
+//!
+//! The block is stored by the rules that hold for blocks of its object, but does not become part of the object: the sync of its txg stores the content of that moment
+//! as if nothing had been. So the block is given up in the txg in which it was allocated. Its place is not given to anybody else before that txg is on disk, and
+//! then nobody reads the log record that names it any more.
+
+use base::{BlkId, Result};
+use bdev::Bytes;
+use ondisk::blkptr::Blkptr;
+use txg::TxgHold;
+use zio::{Prio, WriteDone};
+
+use crate::ctx::policy;
+use crate::dnode::Dnode;
+
+impl Dnode {
+    /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and gives the place up in the same txg. The hold must live until the write is over.
+    pub async fn store_early(&self, blkid: u64, data: Bytes, hold: &TxgHold) -> Result<(Blkptr, WriteDone)> {
+        let (ctx, txg) = (&self.os.ctx, hold.txg);
+        let (otype, compress, checksum) = {
+            let st = self.n.st.borrow();
+            (st.otype, st.phys.compress, st.phys.checksum)
+        };
+        let features = ctx.features();
+        let mut p = policy(&self.os.props.get(), features.lz4, false, otype, 0, false, compress, checksum, 1);
+        if ctx.key().is_some() {
+            p = p.encrypted(otype, 0);
+        }
+        let mut req = zio::WriteReq::new(data, otype, 0, txg);
+        (req.compression, req.checksum, req.copies, req.class) = (p.compression, p.checksum, p.copies, p.class);
+        (req.special_small, req.prio, req.crypt) = (p.special_small, Prio::SyncWrite, ctx.key().cloned());
+        (req.objset, req.object, req.blkid) = (self.os.id, self.n.obj, BlkId(blkid));
+        let out = ctx.zio().write(req).await?;
+        // Names of the pieces of a gang block are only in its header, which must be there before it can be given up.
+        if out.bp.is_gang() {
+            out.done.clone().await?;
+        }
+        ctx.zio().free_gang(&out.bp, txg).await?;
+        Ok((out.bp, out.done))
+    }
+}

@@ -1,0 +1,159 @@
+//! One log block: making its bytes, and reading it back.
+//!
+//! A block is verified by the four words of the pointer that leads to it ([`ondisk::zil`]). In the log of an encrypted dataset the pointer has salt and IV, the bodies of the records are
+//! encrypted, and everything that a claim without the key must see is authenticated (format page 12 section 8).
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use base::{Error, ErrorKind, Result, Txg};
+use codec::{ChecksumAlgo, compute};
+use ondisk::blkptr::Blkptr;
+use ondisk::bytes::{put_le64, put_le64_words};
+use ondisk::zil::{CHECKSUM_ZILOG2, ECK_MAGIC, RECORD_HEADER_SIZE, ZIL_CHAIN_SIZE, ZilChain, records};
+use ondisk::zil_record::{WRITE_SIZE, encrypted_parts, has_blkptr};
+use vdev::BlockPlace;
+use zio::{DataKey, Prio, Zio};
+
+/// Largest log block in bytes.
+pub const BLOCK_MAX: u64 = 128 << 10;
+/// Log blocks are written and summed up in units of this many bytes.
+pub const BLOCK_UNIT: usize = 4096;
+/// What is authenticated of the chain part: everything before the checksum.
+const CHAIN_AAD: usize = 144;
+
+/// A log block that was read.
+pub struct LogBlock {
+    /// Its bytes; still encrypted if the dataset is.
+    pub bytes: Vec<u8>,
+    /// Its chain part.
+    pub chain: ZilChain,
+}
+
+/// An error unless `bp` can be the pointer of a log block.
+pub fn check_pointer(bp: &Blkptr) -> Result<()> {
+    let bad = |what: &str| Err(Error::corrupt(format!("intent log block {bp}: {what}")));
+    if bp.is_hole() || bp.is_embedded() || bp.is_gang() || bp.ndvas() != 1 {
+        return bad("it has not exactly one place");
+    }
+    if bp.level() != 0 || bp.psize() != bp.lsize() || bp.lsize() > BLOCK_MAX || bp.lsize() < ZIL_CHAIN_SIZE as u64 {
+        return bad("it has a size that log blocks do not have");
+    }
+    if bp.needs_swap() {
+        return Err(Error::unsupported("the intent log was written by a big-endian machine"));
+    }
+    Ok(())
+}
+
+/// The bytes under the checksum of a block, with the pointer's words in their place, and their sum.
+fn sum(block: &[u8], chain: &ZilChain, bp: &Blkptr) -> Result<[u64; 4]> {
+    let mut check = block[..chain.verified].to_vec();
+    put_le64_words(&mut check[chain.cksum_at..], &bp.checksum_words());
+    let algo = if bp.checksum_raw() == CHECKSUM_ZILOG2 { ChecksumAlgo::Zilog2 } else { ChecksumAlgo::Zilog };
+    Ok(compute(algo, &check, bp.needs_swap(), None)?.0)
+}
+
+/// The chain part of `block`, if it is what `bp` says.
+pub fn verify(block: &[u8], bp: &Blkptr) -> Option<ZilChain> {
+    let chain = ZilChain::parse(block, bp).ok()?;
+    let sum = sum(block, &chain, bp).ok()?;
+    let right = if bp.encrypted() { folded(sum) == chain.cksum[..2] } else { sum == chain.cksum };
+    right.then_some(chain)
+}
+
+fn folded(sum: [u64; 4]) -> [u64; 2] {
+    [sum[0] ^ sum[2], sum[1] ^ sum[3]]
+}
+
+/// Reads a log block; `None` if it was not written, or not completely: the normal end of a chain. An error if no device could be read.
+pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
+    check_pointer(bp)?;
+    let dva = bp.dva(0);
+    let found = |bytes: &[u8]| verify(bytes, bp).map(|chain| LogBlock { bytes: bytes.to_vec(), chain });
+    let first = zio.read_raw(dva, bp.psize(), Prio::SyncRead).await;
+    let error = match first {
+        Ok(bytes) => match found(&bytes) {
+            Some(block) => return Ok(Some(block)),
+            None => None,
+        },
+        Err(e) if e.kind() == ErrorKind::Interrupted => return Err(e),
+        Err(e) => Some(e),
+    };
+    if zio.tree().is_redundant(dva.vdev()) {
+        // Another side may have it: one that was away when it was written does not.
+        let good = Cell::new(false);
+        let is_it = |b: &[u8]| {
+            let it = verify(b, bp).is_some();
+            good.set(good.get() || it);
+            it
+        };
+        let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth: Txg(0) };
+        let verdict = zio.tree().arbitrate(place, Prio::SyncRead, Some(&is_it), None).await?;
+        return match verdict.data {
+            Ok(bytes) => Ok(found(&bytes)),
+            Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(None),
+            Err(e) => Err(e),
+        };
+    }
+    match error {
+        Some(e) => Err(e),
+        None => Ok(None),
+    }
+}
+
+/// What is encrypted in a block, and what is authenticated besides.
+fn areas(block: &[u8], range: (usize, usize)) -> Result<(Vec<u8>, Vec<Range<usize>>)> {
+    let mut aad = block[..CHAIN_AAD].to_vec();
+    let mut areas = Vec::new();
+    let mut at = range.0;
+    for record in records(block, range) {
+        let record = record?;
+        let len = record.bytes.len();
+        aad.extend_from_slice(&record.bytes[..RECORD_HEADER_SIZE]);
+        if has_blkptr(record.txtype) && len >= WRITE_SIZE {
+            aad.extend_from_slice(&record.bytes[64..WRITE_SIZE]);
+        }
+        areas.extend(
+            encrypted_parts(record.txtype, len).into_iter().filter(|(a, b)| a < b).map(|(a, b)| at + a..at + b),
+        );
+        at += len;
+    }
+    Ok((aad, areas))
+}
+
+/// Decrypts the records of a block of an encrypted dataset; nothing for others. An error of kind `Checksum` if it was changed without the key.
+pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<()> {
+    if !bp.encrypted() {
+        return Ok(());
+    }
+    let Some(key) = key else {
+        return Err(Error::new(ErrorKind::Denied, "the intent log is encrypted, and its key is not loaded"));
+    };
+    let (aad, areas) = areas(&block.bytes, block.chain.records)?;
+    let mut tag = [0; 16];
+    tag.copy_from_slice(&block.bytes[block.chain.cksum_at + 16..block.chain.cksum_at + 32]);
+    key.open_areas(bp.salt_iv(), &aad, &mut block.bytes, &areas, &tag).map_err(|e| e.at("intent log block"))
+}
+
+/// Completes a slim block for `bp`: `block` has room for the chain part and then the records, `nused` bytes in all, and is zero up to whole units. Writes the chain part, encrypts, sums up.
+pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Option<&DataKey>) -> Result<()> {
+    block[..ZIL_CHAIN_SIZE].fill(0);
+    next.write_to(&mut block[8..]);
+    put_le64(block, 136, nused as u64);
+    put_le64(block, CHAIN_AAD, ECK_MAGIC);
+    let mut tag = [0; 16];
+    if let Some(key) = key {
+        let (aad, areas) = areas(block, (ZIL_CHAIN_SIZE, nused))?;
+        tag = key.seal_areas(bp.salt_iv(), &aad, block, &areas)?;
+    }
+    let chain = ZilChain::parse(block, bp)?;
+    let sum = sum(block, &chain, bp)?;
+    if key.is_some() {
+        let [a, b] = folded(sum);
+        put_le64_words(&mut block[chain.cksum_at..], &[a, b]);
+        block[chain.cksum_at + 16..chain.cksum_at + 32].copy_from_slice(&tag);
+    } else {
+        put_le64_words(&mut block[chain.cksum_at..], &sum);
+    }
+    Ok(())
+}
