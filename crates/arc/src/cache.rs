@@ -103,11 +103,22 @@ impl Arc {
     /// is given without one.
     pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         let c = &*self.0;
-        let Some(key) = Key::of(bp) else { return c.zio.read_with(bp, crypt, prio).await };
+        let key = Key::of(bp);
+        if let Some(key) = &key
+            && let Some(data) = c.core.borrow_mut().get(key, bp.lsize(), c.now_ms())
+        {
+            return Ok(data);
+        }
+        // Boxed, because what it takes to read a device is many times larger than what it takes to find a block here, and every future above this one would hold,
+        // and move, room for it.
+        Box::pin(self.read_missing(key, bp, crypt, prio)).await
+    }
+
+    /// As [`Arc::read_with`] for a block that is not in memory.
+    async fn read_missing(&self, key: Option<Key>, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
+        let c = &*self.0;
+        let Some(key) = key else { return c.zio.read_with(bp, crypt, prio).await };
         loop {
-            if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
-                return Ok(data);
-            }
             let other = c.pending.borrow().get(&key).cloned();
             let Some(other) = other else { break };
             c.core.borrow_mut().coalesced();
@@ -120,6 +131,9 @@ impl Arc {
                 Some(Ok(_)) => return c.zio.read_with(bp, crypt, prio).await,
                 // Whoever read went away.
                 None => {}
+            }
+            if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
+                return Ok(data);
             }
         }
         c.core.borrow_mut().miss(&key);

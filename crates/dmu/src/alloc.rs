@@ -139,7 +139,8 @@ impl Objset {
                 }
                 (a.blkid, a.moves)
             };
-            let blkid = self.meta().next_with_room(start).await?;
+            // Boxed: it is rare, and every creation would have room for it.
+            let blkid = Box::pin(self.meta().next_with_room(start)).await?;
             if blkid >= MAX_OBJECT / DNODES_PER_BLOCK as u64 {
                 return Err(Error::new(
                     ErrorKind::NoSpace,

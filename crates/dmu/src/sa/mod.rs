@@ -192,9 +192,11 @@ impl SaTable {
 
     /// Registers the attributes that the file system lacks; every writer does so first.
     async fn register_all(&self, tx: &Tx) -> Result<()> {
-        if self.complete.get() {
-            return Ok(());
-        }
+        // Boxed, because it is long and rare: the futures of all writers would have room for it.
+        if self.complete.get() { Ok(()) } else { Box::pin(self.register_missing(tx)).await }
+    }
+
+    async fn register_missing(&self, tx: &Tx) -> Result<()> {
         let _adding = self.adding.lock().await;
         if self.complete.get() {
             return Ok(());
@@ -223,6 +225,11 @@ impl SaTable {
         if let Some(n) = self.layouts.borrow().find(nums) {
             return Ok(n);
         }
+        // Boxed as above.
+        Box::pin(self.add_layout(nums, tx)).await
+    }
+
+    async fn add_layout(&self, nums: &[u16], tx: &Tx) -> Result<u16> {
         let _adding = self.adding.lock().await;
         if let Some(n) = self.layouts.borrow().find(nums) {
             return Ok(n);
