@@ -404,7 +404,7 @@ impl<H: Handler> Session<H> {
             }
             let head = std::mem::take(&mut request.head);
             let data = std::mem::take(&mut request.data);
-            let mut reading = pin!(self.io.readv_fd(&fd, head, data));
+            let mut reading = pin!(self.io.readv_hot(&fd, head, data));
             let done = poll_fn(|cx| {
                 if self.core.cut.get() {
                     return Poll::Ready(None);

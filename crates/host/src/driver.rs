@@ -37,11 +37,13 @@ pub(crate) enum Raw {
 pub(crate) struct Request {
     pub(crate) raw: Raw,
     pub(crate) poll_first: Option<i16>,
+    /// The descriptor does not block and is likely to be ready soon: the driver may try the operation by system calls while it looks.
+    pub(crate) hot: bool,
 }
 
 impl Raw {
     pub(crate) fn now(self) -> Request {
-        Request { raw: self, poll_first: None }
+        Request { raw: self, poll_first: None, hot: false }
     }
 
     /// The descriptor, if it is one that becomes ready (not a file or disk).

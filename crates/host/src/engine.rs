@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base::{Error, ErrorKind, Nanos, Result, WallTime};
 use rt::{HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
 
+use crate::awake::KeepAwake;
 use crate::driver::{Driver, Owner, Request, Wait};
 use crate::ident;
 use crate::poller::Poller;
@@ -65,11 +66,20 @@ pub struct EngineConfig {
     pub identity: Option<HostIdentity>,
     /// Seed of the engine's choices; from the system's entropy if None.
     pub seed: Option<u64>,
+    /// Whether idle cores may be kept awake while many short requests come.
+    pub keep_awake: KeepAwake,
 }
 
 impl Default for EngineConfig {
     fn default() -> EngineConfig {
-        EngineConfig { cpu_threads: 0, cpu_nice: 5, backend: BackendChoice::Auto, identity: None, seed: None }
+        EngineConfig {
+            cpu_threads: 0,
+            cpu_nice: 5,
+            backend: BackendChoice::Auto,
+            identity: None,
+            seed: None,
+            keep_awake: KeepAwake::Auto,
+        }
     }
 }
 
@@ -148,8 +158,10 @@ impl Engine {
         let shared = Arc::new(Shared::new().map_err(|e| fail("no eventfd for the engine", e))?);
         let driver: Box<dyn Driver> = match config.backend {
             BackendChoice::Threads => Box::new(Poller::new(shared.clone())),
-            BackendChoice::Ring => Box::new(Ring::new(shared.clone()).map_err(|e| fail("no io_uring here", e))?),
-            BackendChoice::Auto => match Ring::new(shared.clone()) {
+            BackendChoice::Ring => {
+                Box::new(Ring::new(shared.clone(), config.keep_awake).map_err(|e| fail("no io_uring here", e))?)
+            }
+            BackendChoice::Auto => match Ring::new(shared.clone(), config.keep_awake) {
                 Ok(ring) => Box::new(ring),
                 Err(_) => Box::new(Poller::new(shared.clone())),
             },

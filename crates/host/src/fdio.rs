@@ -66,6 +66,8 @@ struct FdOp {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Read,
+    /// A read of a descriptor that does not block.
+    HotRead,
     Write,
     Accept,
     Poll(i16),
@@ -76,17 +78,17 @@ impl FdOp {
         let fd = self.fd.as_raw_fd();
         let (iov, n) = (self.iov.as_ptr(), self.iov.len() as u32);
         let raw = match self.what {
-            What::Read => Raw::Read { fd, iov, n, offset: STREAM },
+            What::Read | What::HotRead => Raw::Read { fd, iov, n, offset: STREAM },
             What::Write => Raw::Write { fd, iov, n, offset: STREAM },
             What::Accept => Raw::Accept { fd },
             What::Poll(events) => Raw::Poll { fd, events },
         };
         let poll_first = match self.what {
-            What::Read | What::Accept => Some(libc::POLLIN),
+            What::Read | What::HotRead | What::Accept => Some(libc::POLLIN),
             What::Write if wait_first => Some(libc::POLLOUT),
             What::Write | What::Poll(_) => None,
         };
-        Request { raw, poll_first }
+        Request { raw, poll_first, hot: self.what == What::HotRead }
     }
 }
 
@@ -175,7 +177,7 @@ impl FdIo {
     fn start(&self, fd: &Fd, what: What, mut memory: Memory) -> FdFuture {
         let mut iov = Vec::new();
         match what {
-            What::Read => {
+            What::Read | What::HotRead => {
                 if !memory.header.is_empty() {
                     iov.push(part(memory.header.as_raw_mut(), memory.header.len()));
                 }
@@ -197,6 +199,13 @@ impl FdIo {
     /// a write lands where it stays. At most [`MAX_SEGMENTS`] buffers.
     pub async fn readv_fd(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
         let (result, m) = self.start(fd, What::Read, Memory { header, payload, ..Memory::default() }).await;
+        ReadDone { result, header: m.header, payload: m.payload }
+    }
+
+    /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from which more is likely to come at once: as long as the engine looks for
+    /// completions it tries the read itself, which saves the kernel the detour over a wake-up of the ring.
+    pub async fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
+        let (result, m) = self.start(fd, What::HotRead, Memory { header, payload, ..Memory::default() }).await;
         ReadDone { result, header: m.header, payload: m.payload }
     }
 

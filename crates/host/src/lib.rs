@@ -11,6 +11,7 @@
 //! [`RemoteSpawner`], the only way into an engine from another thread.
 #![allow(unsafe_code)]
 
+mod awake;
 mod dev;
 mod driver;
 mod engine;
@@ -31,6 +32,7 @@ mod timers;
 mod unix;
 mod workers;
 
+pub use awake::KeepAwake;
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};

@@ -2,17 +2,19 @@
 //!
 //! The ring is made for one issuing thread with deferred completion work, so that completions are processed only when
 //! the engine enters the kernel, never by interrupting it. A flag in shared memory says when such work waits; a turn
-//! with nothing to submit and no such work costs no system call. The bell is read by an operation that is always in
+//! with nothing to submit and no such work costs no system call. Reads that are likely to
+//! succeed at once are tried by plain system calls for as long as the engine looks, and go to the ring when it stops. The bell is read by an operation that is always in
 //! flight. Discards of block devices have no ring operation on older kernels and go to a worker thread.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
+use crate::awake::{Awake, KeepAwake};
 use crate::driver::{BELL, Driver, NOBODY, POLL_BIT, PUNCH_HOLE, Raw, Request, STREAM, Wait};
 use crate::shared::{Msg, Shared};
 use crate::spin::{STOLEN, Spin};
@@ -34,10 +36,13 @@ pub(crate) struct Ring {
     workers: Option<Workers>,
     enters: u64,
     spin: Spin,
+    awake: Awake,
+    /// Operations to be tried by system calls before they go to the ring.
+    hot: Vec<(u64, Request)>,
 }
 
 impl Ring {
-    pub(crate) fn new(shared: Arc<Shared>) -> io::Result<Ring> {
+    pub(crate) fn new(shared: Arc<Shared>, keep_awake: KeepAwake) -> io::Result<Ring> {
         let ring = IoUring::builder()
             .setup_cqsize(CQ_ENTRIES)
             .setup_submit_all()
@@ -83,6 +88,8 @@ impl Ring {
             workers: None,
             enters: 0,
             spin: Spin::default(),
+            awake: Awake::new(keep_awake),
+            hot: Vec::new(),
         })
     }
 
@@ -186,8 +193,29 @@ impl Ring {
         }
     }
 
+    /// Tries the hot operations once; whether one is over.
+    fn try_hot(&mut self, done: &mut Vec<(u64, i32)>) -> bool {
+        let before = done.len();
+        self.hot.retain(|&(token, req)| {
+            // SAFETY: `submit`'s caller keeps the memory of the operation until its completion.
+            let res = unsafe { req.raw.call() };
+            let later = res == -libc::EAGAIN || res == -libc::EINTR;
+            if !later {
+                done.push((token, res));
+            }
+            later
+        });
+        done.len() > before
+    }
+
+    /// Gives the hot operations to the ring.
+    fn cool(&mut self) {
+        self.backlog.extend(self.hot.drain(..));
+        self.push_backlog();
+    }
+
     /// Submits and looks for completions for a moment, if that is worth while; whether there are some or `wait` is over.
-    fn look(&mut self, wait: Wait) -> bool {
+    fn look(&mut self, wait: Wait, done: &mut Vec<(u64, i32)>) -> bool {
         let Some(limit) = self.spin.before_wait() else { return false };
         let (limit, whole) = match wait {
             Wait::For(d) if d <= limit => (d, true),
@@ -202,7 +230,7 @@ impl Ring {
             if due {
                 self.enter(Wait::No);
             }
-            if !self.ring.completion().is_empty() {
+            if !self.ring.completion().is_empty() || self.try_hot(done) {
                 break true;
             }
             let now = Instant::now();
@@ -248,12 +276,15 @@ impl Driver for Ring {
             }));
             return;
         }
-        if !self.backlog.is_empty() || !self.push(token, req) {
+        if req.hot {
+            self.hot.push((token, req));
+        } else if !self.backlog.is_empty() || !self.push(token, req) {
             self.backlog.push_back((token, req));
         }
     }
 
     fn cancel(&mut self, token: u64) {
+        self.cool();
         // Still in the backlog: it must be reported, so let it go to the kernel and be cancelled there.
         while !self.backlog.is_empty() {
             self.push_backlog();
@@ -272,13 +303,25 @@ impl Driver for Ring {
         self.arm_bell();
         self.push_backlog();
         let waiting = if self.backlog.is_empty() && self.bell_armed { wait } else { Wait::No };
-        let may_sleep = waiting != Wait::No && self.ring.completion().is_empty();
-        let found = may_sleep && self.look(waiting);
-        self.enter(if may_sleep && !found { waiting } else { Wait::No });
+        if waiting == Wait::No || !self.ring.completion().is_empty() {
+            self.try_hot(done);
+            self.cool();
+            self.enter(Wait::No);
+        } else {
+            let begin = Instant::now();
+            if self.look(waiting, done) {
+                self.enter(Wait::No);
+            } else {
+                self.cool();
+                self.enter(if self.backlog.is_empty() { shorter(waiting, self.awake.limit()) } else { Wait::No });
+            }
+            self.awake.waited(begin.elapsed());
+        }
         self.reap(done);
     }
 
     fn cancel_all(&mut self) {
+        self.cool();
         let entry = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build().user_data(NOBODY);
         // SAFETY: names no memory.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -304,7 +347,7 @@ impl Drop for Ring {
             for _ in 0..100 {
                 // SAFETY: writes 8 bytes of `one` to the bell.
                 unsafe { libc::write(self.shared.bell_fd(), (&raw const one).cast(), 8) };
-                self.enter(Wait::For(std::time::Duration::from_millis(10)));
+                self.enter(Wait::For(Duration::from_millis(10)));
                 self.reap(&mut done);
                 if !self.bell_armed {
                     return;
@@ -312,6 +355,14 @@ impl Drop for Ring {
             }
             std::mem::forget(std::mem::take(&mut self.bell_count));
         }
+    }
+}
+
+fn shorter(wait: Wait, limit: Option<Duration>) -> Wait {
+    match (wait, limit) {
+        (Wait::Forever, Some(limit)) => Wait::For(limit),
+        (Wait::For(d), Some(limit)) => Wait::For(d.min(limit)),
+        (wait, _) => wait,
     }
 }
 
