@@ -363,7 +363,15 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
         let exclusive = flags & libc::O_EXCL as u32 != 0;
-        let mut a = zfs.create(obj, name, mode, &cred(who), exclusive).await?;
+        // What is new needs no truncation, so it is made out first whether it is.
+        let truncate = flags & libc::O_TRUNC as u32 != 0;
+        let (mut a, flags) = match zfs.create(obj, name, mode, &cred(who), exclusive || truncate).await {
+            Ok(a) if truncate => (a, flags & !(libc::O_TRUNC as u32)),
+            Err(e) if truncate && !exclusive && e.kind() == ErrorKind::Exists => {
+                (zfs.create(obj, name, mode, &cred(who), false).await?, flags)
+            }
+            other => (other?, flags),
+        };
         let opened = self.opened(self.node(slot, a.obj), flags, kill_suidgid).await?;
         if flags & libc::O_TRUNC as u32 != 0 {
             a = zfs.getattr(a.obj).await?;
