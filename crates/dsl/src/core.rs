@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{Error, Txg};
+use base::{Error, ObjectId, Txg};
 use dmu::BlockAccounting;
 use dmu::bpobj::BpobjSpace;
 use ondisk::blkptr::Blkptr;
@@ -52,6 +52,14 @@ impl Space {
     }
 }
 
+/// Hears of changes to the chain of datasets in syncing context: a scan of the pool goes along it.
+pub trait DatasetWatch {
+    /// The dataset `object` is destroyed; of a snapshot `next` is the dataset that follows it.
+    fn destroyed(&self, object: ObjectId, next: Option<ObjectId>);
+    /// The head `head` got the snapshot `snapshot`.
+    fn snapshotted(&self, head: ObjectId, snapshot: ObjectId);
+}
+
 /// State shared by datasets, directories and the pool.
 pub struct Core {
     /// The block layer.
@@ -62,6 +70,7 @@ pub struct Core {
     frees: RefCell<Vec<Blkptr>>,
     mos: Cell<Space>,
     error: RefCell<Option<Error>>,
+    watch: RefCell<Option<Rc<dyn DatasetWatch>>>,
     pub(crate) registry: Rc<Registry>,
 }
 
@@ -74,6 +83,7 @@ impl Core {
             frees: RefCell::default(),
             mos: Cell::default(),
             error: RefCell::default(),
+            watch: RefCell::default(),
             registry: Rc::default(),
         })
     }
@@ -89,6 +99,16 @@ impl Core {
             }
         } else {
             self.frees.borrow_mut().push(*bp);
+        }
+    }
+
+    /// Who hears of changes to the chain of datasets from now on.
+    pub fn set_dataset_watch(&self, watch: Option<Rc<dyn DatasetWatch>>) {
+        *self.watch.borrow_mut() = watch;
+    }
+    pub(crate) fn tell(&self, f: impl FnOnce(&dyn DatasetWatch)) {
+        if let Some(watch) = &*self.watch.borrow() {
+            f(&**watch);
         }
     }
 

@@ -92,6 +92,7 @@ impl DslPool {
         if dir.phys().reserved != 0 {
             dir.set_reservation(0);
         }
+        self.core().tell(|w| w.destroyed(ds.object, None));
         self.drop_livelist(&dir, tx).await?;
         self.drop_bookmarks(ds, tx).await?;
         let p = dir.phys();

@@ -76,6 +76,7 @@ impl DslPool {
         let (s, dir) = (snap.phys(), snap.dir());
         let head = dir.head().ok_or_else(|| Error::corrupt(format!("'{}' has no head", dir.full_name())))?;
         let next = self.hold_dataset(ObjectId(s.next_snap_obj)).await?;
+        self.core().tell(|w| w.destroyed(snap.object, Some(next.object)));
         let prev = match s.prev_snap_obj {
             0 => None,
             object => Some(self.hold_dataset(ObjectId(object)).await?),

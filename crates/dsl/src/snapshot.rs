@@ -201,6 +201,7 @@ impl DslPool {
         head.set_unique(0);
         zap::add_u64(&mos.hold(ObjectId(h.snapnames_zapobj)).await?, snap.as_bytes(), object.0, tx).await?;
         self.count_snapshots(&dir, 1, tx).await?;
+        self.core().tell(|w| w.snapshotted(head.object, object));
         let ds = self.new_dataset(object, p, Some(features), dir, false);
         ds.set_snapname(snap);
         Ok(ds)

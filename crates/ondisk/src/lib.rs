@@ -19,6 +19,7 @@ pub mod nvlist;
 pub mod object_type;
 pub mod objset;
 pub mod sa;
+pub mod scan;
 pub mod space_map;
 pub mod uberblock;
 pub mod vdev_config;

@@ -32,6 +32,9 @@ const TURN_BYTES: u64 = 256 << 10;
 /// Says whether bytes are the block that is looked for.
 pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
 
+/// Asked when the block is known and something was wrong: the class to rewrite in, or none if the place may be somebody else's by now.
+pub type Repair<'a> = &'a dyn Fn() -> Option<Prio>;
+
 /// A part of a block on one top-level vdev.
 pub(crate) struct Part {
     /// What the vdev is made of.
@@ -243,7 +246,7 @@ pub(crate) async fn arbitrate(
     birth: Txg,
     prio: Prio,
     verify: Option<Verify<'_>>,
-    repair: Option<Prio>,
+    repair: Repair<'_>,
 ) -> Verdict {
     let states = read_all(parts, birth, prio).await;
     let rt = states.iter().flat_map(|s| &s.columns).flat_map(|c| &c.replicas).map(|r| r.leaf.rt().clone()).next();
@@ -320,11 +323,11 @@ pub(crate) async fn arbitrate(
         return fail(bad, ErrorKind::Checksum, "wrong checksum, whichever devices are believed");
     }
     let block = out.freeze();
-    settle(&states, block, verify.is_some(), repair)
+    settle(&states, block, verify.is_some(), birth, repair())
 }
 
 /// Compares every replica with what it must hold, and rewrites it if `repair` says so.
-fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, repair: Option<Prio>) -> Verdict {
+fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, birth: Txg, repair: Option<Prio>) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
     let mut writes = Vec::new();
     for state in states {
@@ -358,7 +361,14 @@ fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, repair: Optio
                 {
                     repaired += place.size;
                     let pad = place.size as usize - want.len();
-                    writes.push(r.leaf.write_data(place.offset, want.clone(), pad, prio));
+                    let write = r.leaf.write_data(place.offset, want.clone(), pad, prio);
+                    let condition = r.leaf.condition.clone();
+                    write.on_done(move |result| {
+                        if result.as_ref().is_err_and(|e| e.kind() != ErrorKind::Interrupted) {
+                            condition.note_failed_repair(birth);
+                        }
+                    });
+                    writes.push(write);
                 }
             }
         }

@@ -109,6 +109,8 @@ impl Health {
 pub struct Condition {
     health: Cell<Health>,
     missing: RefCell<TxgSet>,
+    /// Births of blocks that could not be repaired since the scan that runs began.
+    unrepaired: RefCell<TxgSet>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
 }
@@ -154,6 +156,23 @@ impl Condition {
         if !missing.is_empty() {
             missing.remove(0, upto);
             self.dirty.set(true);
+        }
+    }
+    /// A scan up to txg `upto` (not included) has ended: it brought everything but what it failed to write.
+    pub fn scanned(&self, upto: u64) {
+        self.caught_up(upto);
+        for &(start, end) in self.unrepaired.take().runs() {
+            self.miss(start, end);
+        }
+    }
+    /// A scan begins: what could not be repaired from now on is remembered for its end.
+    pub fn scan_begins(&self) {
+        *self.unrepaired.borrow_mut() = TxgSet::new();
+    }
+    pub(crate) fn note_failed_repair(&self, birth: Txg) {
+        if birth.0 != 0 {
+            self.unrepaired.borrow_mut().add(birth.0, birth.0 + 1);
+            self.miss(birth.0, birth.0 + 1);
         }
     }
     /// Whether the set changed since the last call: it is to be written.

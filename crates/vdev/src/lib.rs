@@ -35,7 +35,7 @@ mod stats;
 mod striped;
 mod tree;
 
-pub use arbitrate::{Verdict, Verify};
+pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
 pub use dtl::{Condition, Health, TxgSet};
 pub use leaf::Leaf;

@@ -8,12 +8,12 @@ use bdev::{Buf, Bytes};
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
 
-use crate::arbitrate::{Part, Verdict, Verify, arbitrate};
+use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
 use crate::done::WriteDone;
 use crate::dtl::Health;
 use crate::geometry::raidz_asize;
 use crate::leaf::Leaf;
-use crate::node::{Boxed, Io, VdevKind};
+use crate::node::{Boxed, Io, Promise, VdevKind};
 use crate::policy::Prio;
 use crate::striped;
 
@@ -439,6 +439,17 @@ impl VdevTree {
         verify: Option<Verify<'_>>,
         repair: Option<Prio>,
     ) -> Result<Verdict> {
+        self.arbitrate_with(block, prio, verify, &|| repair).await
+    }
+
+    /// As [`VdevTree::arbitrate`]; whether to rewrite is asked when everything was read, which may be many txgs later.
+    pub async fn arbitrate_with(
+        &self,
+        block: BlockPlace,
+        prio: Prio,
+        verify: Option<Verify<'_>>,
+        repair: Repair<'_>,
+    ) -> Result<Verdict> {
         let BlockPlace { vdev, offset, psize, birth } = block;
         let places = self.places(vdev, offset, psize)?;
         let remapped = self.top(vdev)?.is_indirect();
@@ -454,6 +465,25 @@ impl VdevTree {
         }
         let birth = if remapped { Txg(0) } else { birth };
         Ok(arbitrate(&parts, psize, birth, prio, verify, repair).await)
+    }
+
+    /// Whether a device that is in use may miss its part of a copy, as its dirty time log says.
+    pub fn needs_resilver(&self, block: BlockPlace) -> Result<bool> {
+        let remapped = self.top(block.vdev)?.is_indirect();
+        let birth = if remapped { Txg(0) } else { block.birth };
+        for Place { top, offset, len, .. } in self.places(block.vdev, block.offset, block.psize)? {
+            top.check(offset, len)?;
+            let kind = top.kind();
+            let io = Io { root: &kind, birth, prio: Prio::Scrub };
+            for column in kind.stripes(top.ashift, offset, len).iter().flat_map(|s| &s.columns) {
+                let mut found = Vec::new();
+                kind.column_node(column).replicas(io, column.offset, Promise::Good, &mut found, 0);
+                if found.iter().any(|(_, promise)| *promise == Promise::Doubtful) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Whether there is more than one way to read a block on vdev `id`.

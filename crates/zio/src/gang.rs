@@ -178,7 +178,7 @@ impl Inner {
     }
 
     /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller than the whole, adding up to it.
-    async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
+    pub(crate) async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt(format!("gang block {bp}: nested more than {GANG_MAX_DEPTH} deep")));
         }
@@ -209,6 +209,7 @@ impl Inner {
             }
             let mut result = Ok(());
             for dva in bp.dvas() {
+                self.tell_freed(dva);
                 result = result.and(self.alloc.free(self.header_place(dva)?, bp.phys_birth(), txg));
             }
             result

@@ -51,7 +51,7 @@ fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
 
 /// A stored block that is to be verified and unpacked; all that a CPU job needs.
 #[derive(Clone)]
-struct Unpacking {
+pub(crate) struct Unpacking {
     bp: Blkptr,
     compress: CompressAlgo,
     checksum: ChecksumAlgo,
@@ -61,7 +61,7 @@ struct Unpacking {
 }
 
 impl Unpacking {
-    fn new(bp: &Blkptr, salt: Option<[u8; 32]>, key: Option<&DataKey>) -> Result<Unpacking> {
+    pub(crate) fn new(bp: &Blkptr, salt: Option<[u8; 32]>, key: Option<&DataKey>) -> Result<Unpacking> {
         let (compress, checksum) = algorithms(bp)?;
         if matches!(
             checksum,
@@ -81,17 +81,22 @@ impl Unpacking {
         cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize()) + seal
     }
 
+    /// CPU time of [`Unpacking::verify`].
+    pub(crate) fn checksum_cost(&self) -> base::Nanos {
+        cost::unpack(CompressAlgo::Off, self.checksum, self.bp.psize(), self.bp.psize())
+    }
+
     fn is_plain(&self) -> bool {
         matches!(self.compress, CompressAlgo::Off | CompressAlgo::Empty)
     }
 
     /// Whether there is a checksum to verify.
-    fn is_verified(&self) -> bool {
+    pub(crate) fn is_verified(&self) -> bool {
         !matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity)
     }
 
     /// Whether the checksum of `raw` is the pointer's.
-    fn verify(&self, raw: &[u8]) -> Result<()> {
+    pub(crate) fn verify(&self, raw: &[u8]) -> Result<()> {
         if !self.is_verified() {
             return Ok(());
         }
@@ -176,7 +181,8 @@ impl Inner {
         verify: Option<Verify<'_>>,
     ) -> Result<Bytes> {
         let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth: bp.phys_birth() };
-        let verdict = self.tree.arbitrate(place, prio, verify, self.may_repair(bp, since)).await?;
+        // Asked when everything has been read: the place may have changed hands meanwhile.
+        let verdict = self.tree.arbitrate_with(place, prio, verify, &|| self.may_repair(bp, since)).await?;
         if verdict.data.is_ok() {
             self.count(|s| s.repaired += u64::from(verdict.repaired > 0));
         }

@@ -11,6 +11,7 @@ use rt::Rt;
 use vdev::{VdevKind, VdevTree};
 
 use crate::dedup::Dedup;
+use crate::scrub::FreeWatch;
 use crate::{BadCopy, ZioStats};
 
 /// Inline work goes on for so long before other tasks have a turn.
@@ -40,6 +41,7 @@ pub(crate) struct Inner {
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
+    pub(crate) watch: RefCell<Option<Rc<dyn FreeWatch>>>,
 }
 
 /// Block I/O of one pool. Cheap to clone.
@@ -126,6 +128,7 @@ impl Zio {
             min_alloc: Cell::new((0, SECTOR)),
             bad: RefCell::default(),
             dedup: RefCell::default(),
+            watch: RefCell::default(),
         }))
     }
     /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither written nor freed.
@@ -165,6 +168,7 @@ impl Zio {
         assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
         let mut result = Ok(());
         for dva in bp.dvas() {
+            self.0.tell_freed(dva);
             // One copy that cannot be freed is no reason to leak the others.
             result = result.and(self.0.alloc.free(dva, bp.phys_birth(), txg));
         }

@@ -1,0 +1,180 @@
+//! The record of a pool's last or running scan: entry `scan` of the MOS directory, 24 words (format page 09 section 7).
+//!
+//! The *bookmark* of a running scan names the block that is visited next; the *queue*, a ZAP of datasets with the txg after which their blocks are theirs to be
+//! visited, exists only while the scan runs. A bookmark of zeros is the beginning of the MOS, with which every scan starts.
+
+use base::{ObjectId, Txg};
+
+use crate::bpobj::Bookmark;
+
+/// Words of the record (`SCAN_PHYS_NUMINTS`).
+pub const SCAN_WORDS: usize = 24;
+/// The object set in a bookmark while no dataset is under way (`ZB_DESTROYED_OBJSET`).
+pub const NO_OBJSET: u64 = u64::MAX;
+/// Flag: the dataset under way is to be visited once more from its beginning (`DSF_VISIT_DS_AGAIN`).
+pub const VISIT_AGAIN: u64 = 1;
+/// Flag: the scrub is paused (`DSF_SCRUB_PAUSED`).
+pub const PAUSED: u64 = 2;
+
+/// What a scan does.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ScanFunc {
+    /// There was none.
+    #[default]
+    None,
+    /// Reads everything.
+    Scrub,
+    /// Reads what a device may miss.
+    Resilver,
+}
+
+/// How far a scan is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ScanState {
+    /// There was none.
+    #[default]
+    None,
+    /// It runs, or is paused.
+    Scanning,
+    /// It came to its end.
+    Finished,
+    /// It was stopped.
+    Canceled,
+}
+
+/// The record.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ScanPhys {
+    /// What it does.
+    pub func: ScanFunc,
+    /// How far it is.
+    pub state: ScanState,
+    /// ZAP of datasets that are to be visited; 0 unless it runs.
+    pub queue_obj: ObjectId,
+    /// Blocks born in this txg or before are left out.
+    pub min_txg: Txg,
+    /// Blocks born after this txg are left out.
+    pub max_txg: Txg,
+    /// The same for the dataset under way.
+    pub cur_min_txg: Txg,
+    /// The same for the dataset under way.
+    pub cur_max_txg: Txg,
+    /// Seconds since 1970.
+    pub start_time: u64,
+    /// Seconds since 1970; 0 while it runs.
+    pub end_time: u64,
+    /// Allocated bytes of the pool when it began.
+    pub to_examine: u64,
+    /// Allocated bytes of the blocks visited.
+    pub examined: u64,
+    /// Bytes to be repaired; not used.
+    pub to_process: u64,
+    /// Bytes rewritten.
+    pub processed: u64,
+    /// Blocks that could not be had.
+    pub errors: u64,
+    /// Classes of dedup tables whose entries are visited before the datasets: those up to this one.
+    pub ddt_class_max: u64,
+    /// Where among them it is: class, type, checksum, cursor.
+    pub ddt_bookmark: [u64; 4],
+    /// The block that is visited next.
+    pub bookmark: Bookmark,
+    /// `VISIT_AGAIN`, `PAUSED`.
+    pub flags: u64,
+}
+
+impl ScanPhys {
+    /// Reads a record; words that are missing are 0, and what it says is not believed further than it makes sense.
+    pub fn from_words(words: &[u64]) -> ScanPhys {
+        let w = |i: usize| words.get(i).copied().unwrap_or(0);
+        ScanPhys {
+            func: match w(0) {
+                1 => ScanFunc::Scrub,
+                2 => ScanFunc::Resilver,
+                _ => ScanFunc::None,
+            },
+            state: match w(1) {
+                1 => ScanState::Scanning,
+                2 => ScanState::Finished,
+                3 => ScanState::Canceled,
+                _ => ScanState::None,
+            },
+            queue_obj: ObjectId(w(2)),
+            min_txg: Txg(w(3)),
+            max_txg: Txg(w(4)),
+            cur_min_txg: Txg(w(5)),
+            cur_max_txg: Txg(w(6)),
+            start_time: w(7),
+            end_time: w(8),
+            to_examine: w(9),
+            examined: w(10),
+            to_process: w(11),
+            processed: w(12),
+            errors: w(13),
+            ddt_class_max: w(14),
+            ddt_bookmark: [w(15), w(16), w(17), w(18)],
+            bookmark: Bookmark { objset: w(19), object: w(20), level: w(21) as i64, blkid: w(22) },
+            flags: w(23),
+        }
+    }
+
+    /// The record as it is stored.
+    pub fn to_words(&self) -> [u64; SCAN_WORDS] {
+        let [d0, d1, d2, d3] = self.ddt_bookmark;
+        let b = self.bookmark;
+        [
+            match self.func {
+                ScanFunc::None => 0,
+                ScanFunc::Scrub => 1,
+                ScanFunc::Resilver => 2,
+            },
+            match self.state {
+                ScanState::None => 0,
+                ScanState::Scanning => 1,
+                ScanState::Finished => 2,
+                ScanState::Canceled => 3,
+            },
+            self.queue_obj.0,
+            self.min_txg.0,
+            self.max_txg.0,
+            self.cur_min_txg.0,
+            self.cur_max_txg.0,
+            self.start_time,
+            self.end_time,
+            self.to_examine,
+            self.examined,
+            self.to_process,
+            self.processed,
+            self.errors,
+            self.ddt_class_max,
+            d0,
+            d1,
+            d2,
+            d3,
+            b.objset,
+            b.object,
+            b.level as u64,
+            b.blkid,
+            self.flags,
+        ]
+    }
+
+    /// Whether the scan is paused.
+    pub fn is_paused(&self) -> bool {
+        self.state == ScanState::Scanning && self.flags & PAUSED != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back() {
+        let words: Vec<u64> = (0..SCAN_WORDS as u64).map(|i| if i < 2 { i + 1 } else { i * 1000 }).collect();
+        let phys = ScanPhys::from_words(&words);
+        assert_eq!((phys.func, phys.state), (ScanFunc::Scrub, ScanState::Finished));
+        assert_eq!(phys.to_words()[..], words);
+        assert_eq!(ScanPhys::from_words(&[]), ScanPhys::default());
+    }
+}
