@@ -27,6 +27,7 @@ use crate::config::create_packed;
 use crate::ddt::Ddt;
 use crate::layout::{Layout, make_top};
 use crate::pool::{BIAS_KEY, EngineOpts, Pool, Stack, mos_hooks};
+use crate::scan::Scan;
 
 /// Version of pools with feature flags.
 const SPA_VERSION: u64 = 5000;
@@ -156,6 +157,7 @@ impl Pool {
             alloc: &stack.alloc,
         })
         .await?;
+        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.arc.limit()).await?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await?;
         stack.core.zio.set_dedup(Some(ddt.clone()));
         let pool = Rc::new(Pool {
@@ -184,6 +186,7 @@ impl Pool {
             notices: RefCell::default(),
             sync_task: RefCell::default(),
             aux: RefCell::new(aux),
+            scan,
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
         pool.store.set_mos(pool.mos.clone());
@@ -192,6 +195,7 @@ impl Pool {
         // The open txg holds all of this; the loop makes it the first one on disk.
         pool.start();
         pool.txg.wait_synced(TXG_INITIAL).await?;
+        pool.resume_scan();
         Ok(pool)
     }
 }

@@ -11,6 +11,7 @@ use ondisk::space_map::{
 };
 use vdev::{Condition, Top, TxgSet, VdevTree};
 
+use crate::import::FoundDevice;
 use crate::pool::Pool;
 
 /// Block size of such a space map (format page 09 section 6).
@@ -71,6 +72,25 @@ pub(crate) async fn load_dtls(mos: &Objset, tree: &VdevTree) -> Vec<Error> {
     errors
 }
 
+/// Devices whose newest uberblock is older than that of others of the same top-level vdev missed the txgs between, whatever the logs say: who wrote without them may have
+/// been cut off before it could log that. A rewind to an older state does not count.
+pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) {
+    for top in tree.tops.borrow().iter() {
+        let newest = |guid: Guid| {
+            let of = devices.iter().filter(|d| d.config.guid == guid).flat_map(|d| &d.labels.uberblocks);
+            of.map(|u| u.ub.txg).filter(|txg| *txg <= synced).max()
+        };
+        let kind = top.kind();
+        let seen: Vec<(Guid, Txg)> = kind.leaves().iter().filter_map(|l| Some((l.guid, newest(l.guid)?))).collect();
+        let Some(best) = seen.iter().map(|(_, txg)| *txg).max() else { continue };
+        for (guid, condition) in kind.conditions() {
+            if let Some((_, txg)) = seen.iter().find(|(g, txg)| *g == guid && *txg < best) {
+                condition.miss(txg.0 + 1, best.0 + 1);
+            }
+        }
+    }
+}
+
 impl Pool {
     /// At the beginning of the sync of `txg`, in which something is written: leaves that are away miss it, those that failed to write may miss it, and what has
     /// changed is written.
@@ -80,7 +100,11 @@ impl Pool {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {
                     // Without a gap after what it missed before: it has been away since.
-                    let start = condition.missing().bounds().map_or(txg.0, |(_, last)| last.0 + 1);
+                    // The txg before was syncing when it went, perhaps.
+                    let start = condition
+                        .missing()
+                        .bounds()
+                        .map_or(txg.0.saturating_sub(1), |(_, last)| last.0.saturating_add(1));
                     condition.miss(start.min(txg.0), txg.0 + 1);
                 }
                 if condition.take_failed_write() {

@@ -31,12 +31,13 @@ use crate::claim;
 use crate::config::read_packed;
 use crate::create::check_pool_name;
 use crate::ddt::Ddt;
-use crate::dtl::load_dtls;
+use crate::dtl::{load_dtls, note_stale};
 use crate::logs::Logs;
 use crate::partition::partitions;
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::removed::load_mappings;
 use crate::rewind::{self, Rewind};
+use crate::scan::Scan;
 
 /// A device with pool labels.
 pub struct FoundDevice {
@@ -183,6 +184,7 @@ impl Pool {
             let claims = claim::claim_logs(&pool, first_open).await?;
             pool.start();
             claims.finish(&pool).await?;
+            pool.resume_scan();
         }
         Ok(pool)
     }
@@ -213,6 +215,7 @@ impl Pool {
         load_mappings(&mos, &stack.tree).await?;
         let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
         let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
+        note_stale(&candidate.devices, &stack.tree, ub.txg);
         notices.extend(aux_errors.iter().map(Error::to_string));
         // Without writing only the figures of space need them: whatever can be read stays readable.
         let logs = match stack.add_tops(Some((&mos, &directory))).await {
@@ -247,6 +250,10 @@ impl Pool {
         })
         .await
         .at(|| "checkpoint")?;
+        let arc_max = stack.arc.limit();
+        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, arc_max)
+            .await
+            .at(|| "record of the last scan")?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await.at(|| "dedup tables")?;
         stack.core.zio.set_dedup(Some(ddt.clone()));
         let pool = Rc::new(Pool {
@@ -275,6 +282,7 @@ impl Pool {
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
             aux: RefCell::new(aux),
+            scan,
         });
         pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;

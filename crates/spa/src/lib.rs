@@ -1,6 +1,6 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `explain` and `partition` (devices without a pool), `rewind` (older states), `claim` (intent logs), `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
+//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `scan` (scrub and resilver), `explain` and `partition` (devices without a pool), `rewind` (older states), `claim` (intent logs), `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
 
 mod assemble;
 mod aux;
@@ -18,6 +18,7 @@ mod partition;
 mod pool;
 mod removed;
 mod rewind;
+mod scan;
 mod state;
 mod store;
 mod sync;
@@ -29,3 +30,4 @@ pub use import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
 pub use layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};
+pub use scan::ScanStatus;

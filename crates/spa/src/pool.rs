@@ -23,6 +23,7 @@ use crate::aux::AuxDevices;
 use crate::checkpoint::{Checkpoint, Wish};
 use crate::ddt::Ddt;
 use crate::logs::Logs;
+use crate::scan::Scan;
 use crate::store::{Geometry, MapStore};
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
@@ -85,6 +86,7 @@ pub struct Pool {
     pub(crate) notices: RefCell<Vec<String>>,
     pub(crate) sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
     pub(crate) aux: RefCell<AuxDevices>,
+    pub(crate) scan: Rc<Scan>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
@@ -188,6 +190,9 @@ impl Drop for Pool {
     /// Cuts the circles of references, so that devices are closed and unlocked.
     fn drop(&mut self) {
         self.store.close();
+        self.scan.close();
+        self.core.set_dataset_watch(None);
+        self.core.zio.set_free_watch(None);
         self.core.zio.set_dedup(None);
         if let Some(dsl) = self.dsl.get() {
             dsl.close();
@@ -359,6 +364,7 @@ impl Pool {
                 format!("pool '{}' is busy: dataset '{}' is in use", self.name(), ds.name()),
             ));
         }
+        self.scan.close_and_wait().await;
         self.config.borrow_mut().state = state;
         self.dirty_config();
         self.txg.wait_synced(Txg(0)).await?;

@@ -90,6 +90,7 @@ impl Pool {
             }
         });
         self.dirty_config();
+        self.request_resilver();
         Ok(())
     }
 

@@ -78,6 +78,9 @@ impl Pool {
             pass += 1;
             assert!(pass <= PASSES_MAX, "txg {txg} does not converge after {PASSES_MAX} passes");
             done.extend(self.dsl().sync(txg, pass).await?);
+            if pass == 1 {
+                self.sync_scan(txg, &tx).await?;
+            }
             if self.features.take_label_changed() {
                 let new = self.config_at(txg);
                 write_packed(&self.mos, self.config_object.get(), &new.to_nvlist(), &tx).await?;
@@ -133,6 +136,9 @@ impl Pool {
         self.ddt.synced();
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
         self.push_space(deferred);
+        if self.scan.wants_txg() {
+            self.txg.kick();
+        }
         Ok(())
     }
 

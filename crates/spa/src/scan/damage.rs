@@ -1,0 +1,150 @@
+//! Blocks that could not be had: counted, and listed in two ZAPs of the MOS, by the scan that runs and by the last one that ended (format page 15 section 10).
+
+use base::{ObjectId, Result, ResultExt};
+use dmu::{Dnode, Tx, zap};
+use ondisk::bpobj::Bookmark;
+use ondisk::object_type::ObjectType;
+
+use super::Scan;
+use crate::pool::Pool;
+
+/// Entries of the MOS directory: errors of the scan that runs, errors before it.
+const OF_SCAN: &[u8] = b"errlog_scrub";
+const LAST: &[u8] = b"errlog_last";
+/// Damaged blocks of one scan that are remembered; the count goes on.
+const DAMAGED_MAX: usize = 100_000;
+
+fn name(at: &Bookmark) -> String {
+    format!("{:x}:{:x}:{:x}:{:x}", at.objset, at.object, at.level, at.blkid)
+}
+
+fn parse(name: &[u8]) -> Option<Bookmark> {
+    let text = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
+    let mut words = text.split(':').map(|w| u64::from_str_radix(w, 16));
+    let mut next = || words.next()?.ok();
+    Some(Bookmark { objset: next()?, object: next()?, level: next()? as i64, blkid: next()? })
+}
+
+impl Scan {
+    /// A block could not be had, or what is below it could not be found.
+    pub(super) fn note_damage(&self, at: Bookmark) {
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.len() >= DAMAGED_MAX || damaged.insert((at.objset, at.object, at.level, at.blkid)) {
+            self.now.borrow_mut().phys.errors += 1;
+            if damaged.len() < DAMAGED_MAX {
+                self.damaged_new.borrow_mut().push(at);
+            }
+        }
+    }
+
+    async fn log(&self, entry: &[u8]) -> Result<Option<Dnode>> {
+        match zap::lookup_u64(&self.directory, entry).await?.filter(|o| *o != 0) {
+            // A list that is damaged itself is as good as none.
+            Some(object) => {
+                Ok(self.mos.hold(ObjectId(object)).await.ok().filter(|dn| dn.otype() == ObjectType::ERROR_LOG))
+            }
+            None => Ok(None),
+        }
+    }
+
+    async fn add_to(&self, entry: &[u8], all: &[Bookmark], tx: &Tx) -> Result<()> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let log = match self.log(entry).await? {
+            Some(log) => log,
+            None => {
+                let log = zap::create(&self.mos, ObjectType::ERROR_LOG, 0, tx).await?;
+                zap::update_u64(&self.directory, entry, log.object().0, tx).await?;
+                log
+            }
+        };
+        for at in all {
+            zap::update_text(&log, name(at).as_bytes(), "", tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Lists what was found since the last txg.
+    pub(super) async fn write_damage(&self, tx: &Tx) -> Result<()> {
+        let new = self.damaged_new.take();
+        self.add_to(OF_SCAN, &new, tx).await
+    }
+
+    async fn free_log(&self, entry: &[u8], tx: &Tx) -> Result<()> {
+        if let Some(log) = self.log(entry).await? {
+            let object = log.object();
+            drop(log);
+            zap::update_u64(&self.directory, entry, 0, tx).await?;
+            self.mos.free(object, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// A scan begins: what an earlier one found without coming to its end is forgotten.
+    pub(super) async fn drop_scan_errors(&self, tx: &Tx) -> Result<()> {
+        self.free_log(OF_SCAN, tx).await
+    }
+
+    /// A scan has ended. A complete one knows everything that is damaged; of one that was stopped the findings are added to the earlier ones.
+    pub(super) async fn rotate_errors(&self, complete: bool, tx: &Tx) -> Result<()> {
+        self.write_damage(tx).await?;
+        let found = self.log(OF_SCAN).await?;
+        if complete {
+            self.free_log(LAST, tx).await?;
+            if let Some(log) = found {
+                zap::update_u64(&self.directory, LAST, log.object().0, tx).await?;
+                zap::update_u64(&self.directory, OF_SCAN, 0, tx).await?;
+            }
+            return Ok(());
+        }
+        if let Some(log) = found {
+            let all: Vec<Bookmark> =
+                zap::list(&log).await.unwrap_or_default().iter().filter_map(|e| parse(&e.name)).collect();
+            drop(log);
+            self.add_to(LAST, &all, tx).await?;
+            self.free_log(OF_SCAN, tx).await?;
+        }
+        Ok(())
+    }
+
+    async fn listed(&self) -> Result<Vec<Bookmark>> {
+        let mut out = Vec::new();
+        for entry in [LAST, OF_SCAN] {
+            if let Some(log) = self.log(entry).await? {
+                out.extend(zap::list(&log).await?.iter().filter_map(|e| parse(&e.name)));
+            }
+        }
+        let found = self.damaged.borrow();
+        out.extend(found.iter().map(|&(objset, object, level, blkid)| Bookmark { objset, object, level, blkid }));
+        let key = |b: &Bookmark| (b.objset, b.object, b.level, b.blkid);
+        out.sort_by_key(key);
+        out.dedup_by_key(|b| key(b));
+        Ok(out)
+    }
+}
+
+impl Pool {
+    /// The damaged blocks that scans found, in order: those of the last scan that came to its end, and of the one that runs or was the last.
+    pub async fn damaged_blocks(&self) -> Result<Vec<Bookmark>> {
+        self.scan.listed().await.at(|| "the list of damaged blocks")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back() {
+        for at in [
+            Bookmark { objset: 0, object: 0, level: -1, blkid: 0 },
+            Bookmark { objset: 0x36, object: 7, level: 1, blkid: u64::MAX },
+        ] {
+            assert_eq!(parse(name(&at).as_bytes()), Some(at));
+        }
+        assert_eq!(name(&Bookmark { objset: 54, object: 7, level: -1, blkid: 2 }), "36:7:ffffffffffffffff:2");
+        assert_eq!(parse(b"1:2:3"), None);
+        assert_eq!(parse(b"1:2:3:x"), None);
+    }
+}

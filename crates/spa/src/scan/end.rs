@@ -1,0 +1,69 @@
+//! The end of a scan: its result, and what devices no longer miss.
+
+use base::{ObjectId, Result, Txg};
+use dmu::Tx;
+use ondisk::bpobj::Bookmark;
+use ondisk::scan::{PAUSED, ScanState, VISIT_AGAIN};
+
+use super::{FUTURE, Phase, secs};
+use crate::pool::Pool;
+
+impl Pool {
+    /// Ends the scan (syncing context): `complete` if everything was looked at, else it was stopped.
+    pub(super) async fn end_scan(&self, complete: bool, tx: &Tx) -> Result<()> {
+        let scan = &self.scan;
+        scan.work.clear();
+        scan.generation.set(scan.generation.get() + 1);
+        scan.phase.set(Phase::Idle);
+        let phys = {
+            let mut now = scan.now.borrow_mut();
+            let phys = &mut now.phys;
+            phys.state = if complete { ScanState::Finished } else { ScanState::Canceled };
+            phys.end_time = secs(&scan.rt);
+            phys.flags &= !(PAUSED | VISIT_AGAIN);
+            phys.bookmark = Bookmark::default();
+            let phys = *phys;
+            now.phys.queue_obj = ObjectId(0);
+            now.queue.clear();
+            phys
+        };
+        if phys.queue_obj.0 != 0 {
+            self.mos.free(phys.queue_obj, tx).await?;
+        }
+        scan.stored.borrow_mut().clear();
+        *scan.kept.borrow_mut() = scan.now.borrow().clone();
+        scan.kept_changed.set(true);
+        scan.rotate_errors(complete, tx).await?;
+        // Without knowing what could not be written before the import, a resilver with errors proves nothing.
+        if complete && (scan.here.get() || phys.errors == 0) {
+            self.excise(phys.max_txg, tx.txg());
+        }
+        scan.changed.notify_all();
+        self.txg.kick();
+        Ok(())
+    }
+
+    /// What devices miss before `upto` was brought to them. A device that misses something later came back while the scan ran, and is left for the next one. The logs
+    /// are written with the next txg.
+    fn excise(&self, upto: Txg, now: Txg) {
+        for top in self.tree.tops.borrow().iter() {
+            for (guid, condition) in top.kind().conditions() {
+                let Some((_, last)) = condition.missing().bounds() else { continue };
+                let later = last >= upto && last.0 <= now.0 + FUTURE;
+                if !condition.health().is_open() || later {
+                    continue;
+                }
+                // A log that could not be read has no end.
+                condition.scanned(if last >= upto { u64::MAX } else { upto.0 });
+                if condition.missing().is_empty() {
+                    top.update_config(|c| {
+                        if let Some(leaf) = c.find_mut(guid) {
+                            leaf.resilver_txg = None;
+                        }
+                    });
+                }
+                self.dirty_config();
+            }
+        }
+    }
+}

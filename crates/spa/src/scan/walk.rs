@@ -1,0 +1,488 @@
+//! The walk: from the roots of the MOS and of every dataset to every block below them, parents first, in pieces that fit into a txg.
+//!
+//! The place where a piece ends is a block of level 0; the next piece goes down from the root again and passes over what is complete before it. Space accounting
+//! objects come last in a dataset and are not interrupted. Order and place are those of OpenZFS, which can go on where weir stopped.
+
+use base::{Error, Nanos, ObjectId, Result, Txg};
+use bdev::Bytes;
+use dmu::{LocalBoxFuture, zap};
+use ondisk::blkptr::Blkptr;
+use ondisk::bpobj::Bookmark;
+use ondisk::dnode::{DNODE_SIZE, DnodePhys};
+use ondisk::dsl::DslDatasetPhys;
+use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetPhys;
+use ondisk::scan::{NO_OBJSET, ScanFunc, VISIT_AGAIN};
+use rt::join::join_all;
+use vdev::BlockPlace;
+use zio::Prio;
+
+use super::Scan;
+use crate::pool::Pool;
+
+/// How long a txg walks: OpenZFS takes a second (`zfs_scrub_min_time_ms`), during which nobody's fsync ends.
+const SLICE: Nanos = Nanos(200_000_000);
+/// Blocks read ahead at once.
+const READS_MAX: usize = 32;
+/// Block number of a spill block in a place.
+const SPILL: u64 = u64::MAX;
+/// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
+const DEPTH_MAX: u32 = 40;
+/// Dnodes of a block of the meta-dnode.
+const DNODES: u128 = 32;
+
+/// A block below another: its pointer, its place and log2 of its object's indirect block size.
+type Child = (Blkptr, Bookmark, u8);
+
+/// A walk through one object set.
+struct Walk<'a> {
+    pool: &'a Pool,
+    scan: &'a Scan,
+    txg: Txg,
+    min: Txg,
+    max: Txg,
+    /// log2 of the bytes of an indirect block of the meta-dnode.
+    meta_shift: u8,
+    /// Where to go on; none once that place is reached.
+    resume: Option<Bookmark>,
+    stopped: Option<Bookmark>,
+    until: Nanos,
+    /// Something was met: the piece may end.
+    moved: bool,
+    since_yield: u32,
+}
+
+/// First and last-but-one of what a block covers, in blocks of level 0.
+fn span(at: &Bookmark, shift: u8) -> (u128, u128) {
+    if at.level == 0 && at.blkid == SPILL {
+        return (u128::MAX - 1, u128::MAX);
+    }
+    let bits = (at.level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
+    let size = 1u128 << bits.min(100);
+    let start = u128::from(at.blkid).saturating_mul(size);
+    (start, start.saturating_add(size))
+}
+
+/// Whether a block with everything below it comes before the block `resume` of level 0. `shift` is that of the block's object.
+fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
+    if at.level < 0 || (at.object as i64) < 0 {
+        return false;
+    }
+    let (_, end) = span(at, shift);
+    let (object, next) = (u128::from(at.object), u128::from(resume.object));
+    match (at.object == 0, resume.object == 0) {
+        (true, true) => end <= u128::from(resume.blkid),
+        (true, false) => end.saturating_mul(DNODES) <= next,
+        (false, true) => object < u128::from(resume.blkid) * DNODES,
+        (false, false) => object < next || (object == next && end <= span(resume, shift).0),
+    }
+}
+
+fn has_children(bp: &Blkptr) -> bool {
+    bp.level() > 0 || bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET
+}
+
+fn push_dnode(dn: &DnodePhys, objset: u64, object: u64, out: &mut Vec<Child>) {
+    let shift = dn.indblkshift;
+    let level = i64::from(dn.nlevels) - 1;
+    for (blkid, bp) in dn.bps().iter().enumerate() {
+        out.push((*bp, Bookmark { objset, object, level, blkid: blkid as u64 }, shift));
+    }
+    if let Some(spill) = dn.spill {
+        out.push((spill, Bookmark { objset, object, level: 0, blkid: SPILL }, shift));
+    }
+}
+
+impl Walk<'_> {
+    fn is_ours(&self, bp: &Blkptr) -> bool {
+        !bp.is_hole() && !bp.is_redacted() && bp.birth() > self.min
+    }
+
+    /// Whether this is the place to end the piece.
+    fn ends_here(&mut self, at: &Bookmark) -> bool {
+        if self.moved
+            && self.resume.is_none()
+            && at.level == 0
+            && (at.object as i64) >= 0
+            && (self.scan.is_full() || self.pool.rt.now() >= self.until)
+        {
+            self.stopped = Some(*at);
+        }
+        self.stopped.is_some()
+    }
+
+    /// Whether a block was met by an earlier piece; the place to go on at is forgotten once it is reached.
+    fn is_passed(&mut self, at: &Bookmark, shift: u8) -> bool {
+        let Some(resume) = self.resume else { return false };
+        if is_done(at, &resume, shift) {
+            return true;
+        }
+        if at.level == 0 && (at.object as i64) >= 0 {
+            let (start, end) = span(at, shift);
+            let next = u128::from(resume.object);
+            let leads_there =
+                at.object == 0 && resume.object != 0 && start * DNODES <= next && next < end.saturating_mul(DNODES);
+            if !leads_there {
+                self.resume = None;
+            }
+        }
+        false
+    }
+
+    /// Meets a block, then what is below it.
+    fn visit<'b>(
+        &'b mut self,
+        bp: Blkptr,
+        at: Bookmark,
+        shift: u8,
+        block: Option<Result<Bytes>>,
+        depth: u32,
+    ) -> LocalBoxFuture<'b, ()> {
+        Box::pin(async move {
+            if self.stopped.is_some() || !self.is_ours(&bp) || self.ends_here(&at) || self.is_passed(&at, shift) {
+                return;
+            }
+            if !bp.is_embedded() && bp.birth() <= self.max {
+                self.scan.meet(&self.pool.tree, &bp, at);
+            }
+            self.moved |= at.level == 0;
+            self.since_yield += 1;
+            if self.since_yield >= 256 {
+                self.since_yield = 0;
+                self.pool.rt.yield_now().await;
+            }
+            if !has_children(&bp) || bp.is_embedded() && bp.level() == 0 {
+                return;
+            }
+            let block = match block {
+                Some(block) => block,
+                None => self.read(&bp).await,
+            };
+            let children = match depth > DEPTH_MAX {
+                true => Err(Error::corrupt("a tree of blocks is nested too deep")),
+                false => block.and_then(|b| self.children(&bp, &at, shift, &b)),
+            };
+            match children {
+                Ok((inner, last)) => {
+                    self.visit_all(inner, depth).await;
+                    self.visit_all(last, depth).await;
+                }
+                // What is below cannot be found. What is wrong with the block is found out when it is looked at, but for what only the walk sees.
+                Err(_) => self.scan.note_damage(at),
+            }
+        })
+    }
+
+    async fn visit_all(&mut self, children: Vec<Child>, depth: u32) {
+        let mut rest = children.as_slice();
+        while !rest.is_empty() && self.stopped.is_none() {
+            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
+            rest = later;
+            let wanted: Vec<bool> = now
+                .iter()
+                .map(|(bp, at, shift)| {
+                    let passed = self.resume.is_some_and(|r| is_done(at, &r, *shift));
+                    self.is_ours(bp) && has_children(bp) && !passed
+                })
+                .collect();
+            let this = &*self;
+            let reads = now.iter().zip(&wanted).filter(|(_, w)| **w).map(|((bp, ..), _)| this.read(bp)).collect();
+            let mut blocks = join_all(reads).await.into_iter();
+            for ((bp, at, shift), wanted) in now.iter().zip(&wanted) {
+                let block = if *wanted { blocks.next() } else { None };
+                self.visit(*bp, *at, *shift, block, depth + 1).await;
+            }
+        }
+    }
+
+    /// Reads a block to look at its pointers, which encryption leaves in clear: no key is needed.
+    async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
+        // A block of this txg may be rewritten in place by its next pass: that must not find it in the cache.
+        if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
+            match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
+                Some(block) => Ok(block),
+                None => self.scan.zio.read_sealed(bp, Prio::AsyncRead).await,
+            }
+        } else {
+            self.pool.ctx.read(bp).await
+        }
+    }
+
+    /// The blocks below one, and those that come after all others.
+    fn children(&mut self, bp: &Blkptr, at: &Bookmark, shift: u8, block: &Bytes) -> Result<(Vec<Child>, Vec<Child>)> {
+        if i64::from(bp.level()) != at.level.max(0) {
+            return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
+        }
+        let (mut out, mut last) = (Vec::new(), Vec::new());
+        if bp.level() > 0 {
+            let per = 1u64 << shift.saturating_sub(7).min(57);
+            for (i, child) in Blkptr::iter_block(block).enumerate() {
+                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
+                out.push((child, Bookmark { level: at.level - 1, blkid, ..*at }, shift));
+            }
+        } else if bp.otype() == ObjectType::OBJSET {
+            let os = ObjsetPhys::parse(block)?;
+            self.meta_shift = os.meta_dnode.indblkshift;
+            push_dnode(&os.meta_dnode, at.objset, 0, &mut out);
+            for (dn, object) in [
+                (&os.groupused, ObjectId::GROUPUSED.0),
+                (&os.userused, ObjectId::USERUSED.0),
+                (&os.projectused, ObjectId::PROJECTUSED.0),
+            ] {
+                if let Some(dn) = dn {
+                    push_dnode(dn, at.objset, object, &mut last);
+                }
+            }
+        } else {
+            let mut slot = 0;
+            while slot < block.len() / DNODE_SIZE {
+                let dn = DnodePhys::parse_slot(block, slot)?;
+                let object = at.blkid.wrapping_mul(32).wrapping_add(slot as u64);
+                slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
+                if let Some(dn) = dn {
+                    push_dnode(&dn, at.objset, object, &mut out);
+                }
+            }
+        }
+        Ok((out, last))
+    }
+}
+
+impl Scan {
+    /// A block was met: what is to be looked at of it is gathered.
+    fn meet(&self, tree: &vdev::VdevTree, bp: &Blkptr, at: Bookmark) {
+        let (func, min, max) = {
+            let p = &self.now.borrow().phys;
+            (p.func, p.min_txg, p.max_txg)
+        };
+        let bytes = bp.dvas().map(|d| d.asize()).sum::<u64>();
+        self.now.borrow_mut().phys.examined += bytes;
+        let mut pass = self.pass.get();
+        pass.examined += bytes;
+        let birth = bp.phys_birth();
+        let mut wanted = birth > min && birth < max;
+        if func == ScanFunc::Resilver && wanted && !bp.is_gang() {
+            // Pieces of gang blocks may be anywhere.
+            let misses = |dva: ondisk::blkptr::Dva| {
+                let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth };
+                // What is wrong with the pointer is told when it is looked at.
+                tree.needs_resilver(place).unwrap_or(true)
+            };
+            wanted = bp.dvas().any(misses);
+        }
+        if wanted {
+            self.work.add(bp, at);
+        } else {
+            pass.issued += bytes;
+        }
+        self.pass.set(pass);
+    }
+
+    fn queue(&self, ds: u64, min: u64) {
+        let queue = &mut self.now.borrow_mut().queue;
+        let old = queue.entry(ds).or_insert(min);
+        *old = (*old).min(min);
+    }
+}
+
+impl Pool {
+    /// Walks on for a while.
+    pub(super) async fn walk_on(&self, txg: Txg) {
+        let until = self.rt.now() + SLICE;
+        let scan = &self.scan;
+        while !scan.met_all.get() && !scan.is_full() && self.rt.now() < until {
+            let at = scan.now.borrow().phys.bookmark;
+            let mut objset = at.objset;
+            let result = match objset {
+                0 => self.walk_mos(at, txg, until).await,
+                NO_OBJSET => {
+                    let next = scan.now.borrow_mut().queue.pop_first();
+                    match next {
+                        Some((ds, min)) => {
+                            objset = ds;
+                            self.walk_dataset(ds, Some(min), txg, until).await
+                        }
+                        None => {
+                            scan.met_all.set(true);
+                            Ok(())
+                        }
+                    }
+                }
+                ds => self.walk_dataset(ds, None, txg, until).await,
+            };
+            if result.is_err() {
+                // The dataset cannot even be opened; the others can.
+                scan.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 });
+                scan.now.borrow_mut().phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
+            }
+        }
+    }
+
+    /// Walks an object set from its root; true if it came to its end.
+    async fn walk_tree(&self, root: Blkptr, objset: u64, range: (Txg, Txg), txg: Txg, until: Nanos) -> bool {
+        let start = Bookmark { objset, object: 0, level: 0, blkid: 0 };
+        let resume = Some(self.scan.now.borrow().phys.bookmark).filter(|b| b.objset == objset && *b != start);
+        let mut walk = Walk {
+            pool: self,
+            scan: &self.scan,
+            txg,
+            min: range.0,
+            max: range.1,
+            meta_shift: 14,
+            resume,
+            stopped: None,
+            until,
+            moved: false,
+            since_yield: 0,
+        };
+        walk.visit(root, Bookmark { objset, object: 0, level: -1, blkid: 0 }, 7, None, 0).await;
+        let next = walk.stopped;
+        self.scan.now.borrow_mut().phys.bookmark =
+            next.unwrap_or(Bookmark { objset: NO_OBJSET, ..Bookmark::default() });
+        next.is_none()
+    }
+
+    async fn walk_mos(&self, at: Bookmark, txg: Txg, until: Nanos) -> Result<()> {
+        let scan = &self.scan;
+        let phys = scan.now.borrow().phys;
+        let root = self.uberblock.borrow().rootbp;
+        debug_assert_eq!(at.objset, 0);
+        if !self.walk_tree(root, 0, (phys.min_txg, phys.max_txg), txg, until).await {
+            return Ok(());
+        }
+        // Every dataset descends from $ORIGIN's snapshot; where there is none (old pools), from its own first snapshot.
+        let dsl = self.dsl();
+        let origin = dsl.root().child("$ORIGIN").and_then(|d| d.head()).map_or(0, |o| o.phys().prev_snap_obj);
+        if origin != 0 {
+            scan.queue(origin, 0);
+            return Ok(());
+        }
+        for head in dsl.all() {
+            let (mut object, mut prev) = (head.object.0, head.phys().prev_snap_obj);
+            let mut last = u64::MAX;
+            while prev != 0 {
+                let phys = self.dataset_record(prev).await?;
+                if phys.creation_txg >= last {
+                    return Err(Error::corrupt("snapshots follow each other in a circle"));
+                }
+                last = phys.creation_txg;
+                if phys.dir_obj != head.dir().object.0 {
+                    // A clone: its origin leads to it.
+                    break;
+                }
+                (object, prev) = (prev, phys.prev_snap_obj);
+            }
+            if prev == 0 {
+                scan.queue(object, 0);
+            }
+        }
+        Ok(())
+    }
+
+    async fn dataset_record(&self, object: u64) -> Result<DslDatasetPhys> {
+        self.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
+    }
+
+    /// Walks a dataset: from its beginning, its blocks being those born after `min`, or on from where it was left.
+    async fn walk_dataset(&self, ds: u64, min: Option<u64>, txg: Txg, until: Nanos) -> Result<()> {
+        let scan = &self.scan;
+        let record = self.dataset_record(ds).await?;
+        let is_snapshot = record.num_children != 0;
+        {
+            let mut now = scan.now.borrow_mut();
+            if let Some(min) = min {
+                if is_snapshot && record.creation_txg <= min {
+                    return Err(Error::corrupt(format!("dataset object {ds} is older than the one before it")));
+                }
+                now.phys.cur_min_txg = Txg(min).max(now.phys.min_txg);
+                let made = if is_snapshot { record.creation_txg } else { u64::MAX };
+                now.phys.cur_max_txg = Txg(made).min(now.phys.max_txg);
+                now.phys.bookmark = Bookmark { objset: ds, object: 0, level: 0, blkid: 0 };
+            }
+        }
+        let phys = scan.now.borrow().phys;
+        if phys.cur_min_txg < phys.max_txg
+            && !record.bp.is_hole()
+            && !self.walk_tree(record.bp, ds, (phys.cur_min_txg, phys.cur_max_txg), txg, until).await
+        {
+            return Ok(());
+        }
+        {
+            let mut now = scan.now.borrow_mut();
+            now.phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
+            if phys.flags & VISIT_AGAIN != 0 {
+                // It took the place of a destroyed snapshot; what it has beyond that is still to be met.
+                now.phys.flags &= !VISIT_AGAIN;
+                now.queue.insert(ds, phys.cur_max_txg.0);
+                return Ok(());
+            }
+        }
+        if !is_snapshot {
+            return Ok(());
+        }
+        if record.next_snap_obj != 0 {
+            scan.queue(record.next_snap_obj, record.creation_txg);
+        }
+        if record.num_children > 1 {
+            self.queue_clones(ds, &record).await?;
+        }
+        Ok(())
+    }
+
+    async fn queue_clones(&self, ds: u64, record: &DslDatasetPhys) -> Result<()> {
+        if record.next_clones_obj != 0 {
+            for entry in zap::list(&self.mos.hold(ObjectId(record.next_clones_obj)).await?).await? {
+                self.scan.queue(entry.value.as_u64().unwrap_or(0), record.creation_txg);
+            }
+            return Ok(());
+        }
+        // Pools without lists of clones: by their origins.
+        for head in self.dsl().all().into_iter().filter(|h| h.dir().phys().origin_obj == ds) {
+            let (mut object, mut prev) = (head.object.0, head.phys().prev_snap_obj);
+            let mut last = u64::MAX;
+            while prev != ds && prev != 0 {
+                let phys = self.dataset_record(prev).await?;
+                if phys.creation_txg >= last {
+                    return Err(Error::corrupt("snapshots follow each other in a circle"));
+                }
+                last = phys.creation_txg;
+                (object, prev) = (prev, phys.prev_snap_obj);
+            }
+            self.scan.queue(object, record.creation_txg);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(object: u64, level: i64, blkid: u64) -> Bookmark {
+        Bookmark { objset: 5, object, level, blkid }
+    }
+
+    #[test]
+    fn what_is_before_a_place_is_passed() {
+        let shift = 14; // 128 pointers
+        let resume = at(40, 0, 300);
+        assert!(is_done(&at(40, 0, 299), &resume, shift));
+        assert!(!is_done(&at(40, 0, 300), &resume, shift));
+        assert!(is_done(&at(40, 1, 1), &resume, shift), "blocks 128 to 255");
+        assert!(!is_done(&at(40, 1, 2), &resume, shift), "blocks 256 to 383");
+        assert!(!is_done(&at(40, 2, 0), &resume, shift));
+        assert!(is_done(&at(39, 2, 7), &resume, shift));
+        assert!(!is_done(&at(41, 0, 0), &resume, shift));
+        assert!(is_done(&at(0, 0, 0), &resume, shift), "objects 0 to 31");
+        assert!(!is_done(&at(0, 0, 1), &resume, shift), "leads to object 40");
+        assert!(!is_done(&at(40, 0, SPILL), &resume, shift));
+        assert!(!is_done(&at(u64::MAX, 0, 0), &resume, shift), "accounting comes last");
+        let resume = at(0, 0, 2);
+        assert!(is_done(&at(63, 0, 9), &resume, shift));
+        assert!(!is_done(&at(64, 0, 0), &resume, shift));
+        assert!(is_done(&at(0, 0, 1), &resume, shift));
+        assert!(!is_done(&at(0, 0, 2), &resume, shift));
+        assert!(!is_done(&at(0, 1, 0), &resume, shift));
+        assert!(is_done(&at(40, 0, 7), &at(40, 0, SPILL), shift));
+    }
+}

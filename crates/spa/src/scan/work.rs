@@ -1,0 +1,220 @@
+//! What was gathered, and the tasks that look at it: per top-level vdev by offset, with a bounded number of bytes on their way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{ErrorKind, VdevId};
+use ondisk::blkptr::{Blkptr, Dva};
+use ondisk::bpobj::Bookmark;
+use rt::sync::Semaphore;
+use zio::{FreeWatch, Prio};
+
+use super::{Phase, Scan};
+
+/// What an entry takes in memory, nodes of the tree included.
+const ENTRY_BYTES: u64 = 280;
+/// Bytes gathered at most: a round is no longer than some minutes, and so is what a power cut costs.
+const ROUND_BYTES: u64 = 32 << 30;
+/// Copies of one top-level vdev that are looked at together.
+const WORKERS: usize = 256;
+/// Bytes on their way for each device of a top-level vdev (`zfs_scan_vdev_limit` of OpenZFS is 4 MiB), and for all of them.
+const DEVICE_BYTES: u64 = 8 << 20;
+const TOP_BYTES: u64 = 128 << 20;
+
+/// A copy of a block.
+#[derive(Clone)]
+struct Entry {
+    bp: Blkptr,
+    dva: Dva,
+    at: Bookmark,
+}
+
+/// The copies of one top-level vdev, by offset.
+#[derive(Default)]
+struct Line {
+    entries: BTreeMap<u64, Entry>,
+    /// Where the last one was taken.
+    at: u64,
+}
+
+/// What was gathered and is being looked at.
+#[derive(Default)]
+pub(super) struct Work {
+    lines: RefCell<BTreeMap<VdevId, Line>>,
+    /// Copies being looked at; false once their place was freed.
+    active: RefCell<BTreeMap<(VdevId, u64), Rc<Cell<bool>>>>,
+    count: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Work {
+    /// Adds all copies of a block.
+    pub(super) fn add(&self, bp: &Blkptr, at: Bookmark) {
+        let mut lines = self.lines.borrow_mut();
+        for dva in bp.dvas() {
+            let line = lines.entry(dva.vdev()).or_default();
+            if line.entries.insert(dva.offset(), Entry { bp: *bp, dva, at }).is_none() {
+                self.count.set(self.count.get() + 1);
+                self.bytes.set(self.bytes.get() + dva.asize());
+            }
+        }
+    }
+
+    fn is_full(&self, memory: u64) -> bool {
+        self.count.get() * ENTRY_BYTES >= memory || self.bytes.get() >= ROUND_BYTES
+    }
+
+    fn forget(&self, dva: Dva) {
+        self.count.set(self.count.get() - 1);
+        self.bytes.set(self.bytes.get().saturating_sub(dva.asize()));
+    }
+
+    /// Takes the next copy of a vdev, going up and around.
+    fn pop(&self, vdev: VdevId) -> Option<(Entry, Rc<Cell<bool>>)> {
+        let mut lines = self.lines.borrow_mut();
+        let line = lines.get_mut(&vdev)?;
+        loop {
+            let next = line.entries.range(line.at..).next().or_else(|| line.entries.iter().next());
+            let offset = *next?.0;
+            line.at = offset;
+            let entry = line.entries.remove(&offset)?;
+            self.forget(entry.dva);
+            // Gathered again while it is being looked at: once is enough.
+            if let std::collections::btree_map::Entry::Vacant(v) = self.active.borrow_mut().entry((vdev, offset)) {
+                let alive = Rc::new(Cell::new(true));
+                v.insert(alive.clone());
+                return Some((entry, alive));
+            }
+        }
+    }
+
+    fn done(&self, entry: &Entry) {
+        self.active.borrow_mut().remove(&(entry.dva.vdev(), entry.dva.offset()));
+    }
+
+    /// Forgets what was gathered; what is being looked at is not mended any more.
+    pub(super) fn clear(&self) {
+        self.lines.borrow_mut().clear();
+        self.count.set(0);
+        self.bytes.set(0);
+        self.active.borrow().values().for_each(|alive| alive.set(false));
+    }
+
+    fn vdevs(&self) -> Vec<(VdevId, usize)> {
+        let lines = self.lines.borrow();
+        lines.iter().filter(|(_, l)| !l.entries.is_empty()).map(|(id, l)| (*id, l.entries.len())).collect()
+    }
+}
+
+impl FreeWatch for Scan {
+    fn freed(&self, dva: Dva) {
+        let (vdev, offset) = (dva.vdev(), dva.offset());
+        let gone = self.work.lines.borrow_mut().get_mut(&vdev).and_then(|l| l.entries.remove(&offset));
+        if let Some(entry) = gone {
+            self.work.forget(entry.dva);
+        }
+        if let Some(alive) = self.work.active.borrow().get(&(vdev, offset)) {
+            alive.set(false);
+        }
+    }
+}
+
+impl Scan {
+    /// Whether nothing more can be gathered.
+    pub(super) fn is_full(&self) -> bool {
+        self.work.is_full(self.memory_max.get())
+    }
+
+    /// Looks at what was gathered, beside the txgs.
+    pub(super) fn look(self: &Rc<Self>) {
+        self.phase.set(Phase::Look);
+        let (scan, generation) = (self.clone(), self.generation.get());
+        // The task ends by itself: when all is looked at, the scan is stopped or the pool is closed.
+        let task = self.rt.spawn("scan", async move {
+            scan.look_at_all(generation).await;
+            if scan.generation.get() == generation && scan.phase.get() == Phase::Look && !scan.closed.get() {
+                scan.phase.set(Phase::Drained);
+                scan.txg.kick();
+            }
+        });
+        *self.task.borrow_mut() = Some(task);
+    }
+
+    pub(super) async fn look_at_all(self: &Rc<Self>, generation: u64) {
+        loop {
+            let vdevs = self.work.vdevs();
+            if vdevs.is_empty() || self.generation.get() != generation {
+                return;
+            }
+            let mut workers = Vec::new();
+            for (vdev, count) in vdevs {
+                let devices = self.zio.tree().top(vdev).map_or(1, |top| top.open_leaves().len().max(1));
+                let window = (DEVICE_BYTES * devices as u64).min(TOP_BYTES);
+                let room = Semaphore::new(window);
+                for _ in 0..WORKERS.min(count) {
+                    let (scan, room) = (self.clone(), room.clone());
+                    workers.push(self.rt.spawn("scan_look", async move {
+                        scan.worker(generation, vdev, room, window).await;
+                    }));
+                }
+            }
+            for worker in workers {
+                worker.await;
+            }
+        }
+    }
+
+    async fn worker(&self, generation: u64, vdev: VdevId, room: Semaphore, window: u64) {
+        loop {
+            while self.is_paused() && !self.closed.get() && self.generation.get() == generation {
+                let changed = self.changed.notified();
+                if !self.is_paused() {
+                    break;
+                }
+                changed.await;
+            }
+            if self.generation.get() != generation || self.closed.get() {
+                return;
+            }
+            let Some((entry, alive)) = self.work.pop(vdev) else { return };
+            let permit = room.acquire(entry.dva.asize().clamp(1, window)).await;
+            if alive.get() {
+                self.look_at(generation, &entry, &alive).await;
+            }
+            drop(permit);
+            self.work.done(&entry);
+        }
+    }
+
+    async fn look_at(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
+        let Entry { bp, dva, at } = entry;
+        let repair = || (alive.get() && self.mends.get()).then_some(Prio::AsyncWrite);
+        let out = self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await;
+        let mut error = out.error;
+        if bp.is_gang() && *dva == bp.dva(0) && alive.get() && error.is_none() {
+            match self.zio.gang_pieces(bp, Prio::Scrub).await {
+                // A header that was freed meanwhile may name anything.
+                Ok(pieces) if alive.get() && self.generation.get() == generation => {
+                    pieces.iter().for_each(|piece| self.work.add(piece, *at));
+                }
+                Ok(_) => {}
+                Err(e) => error = Some(e),
+            }
+        }
+        if self.generation.get() != generation {
+            return;
+        }
+        let mut pass = self.pass.get();
+        pass.issued += dva.asize();
+        self.pass.set(pass);
+        self.now.borrow_mut().phys.processed += out.repaired;
+        // A place that was freed may hold anything by now.
+        if let Some(e) = error
+            && alive.get()
+            && e.kind() != ErrorKind::Interrupted
+        {
+            self.note_damage(*at);
+        }
+    }
+}
