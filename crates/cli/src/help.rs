@@ -52,7 +52,28 @@ online'. Refused where the pool could not do without one.
         usage: &["online <pool> <device> ..."],
         text: "\
 Brings devices back that were taken out of use. What was written meanwhile is
-read from the other devices.
+brought to them ('zpool status' tells how far that is).
+",
+    },
+    Page {
+        name: "zpool scrub",
+        usage: &["scrub [-s | -p] [-w] <pool> ..."],
+        text: "\
+Reads everything in the pool, compares it with its checksums, and rewrites from
+redundancy what is wrong. 'zpool status' tells how far it is and what it found.
+It goes on after an export or a crash where it was.
+
+  -p      pause; 'zpool scrub' goes on
+  -s      stop
+  -w      wait until it has ended
+",
+    },
+    Page {
+        name: "zpool resilver",
+        usage: &["resilver <pool> ..."],
+        text: "\
+Begins anew to bring to devices what was written while they were away. This
+begins by itself when a device comes back.
 ",
     },
     Page {

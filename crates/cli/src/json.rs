@@ -77,6 +77,19 @@ pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exac
         if devices {
             out["vdevs"] = json!({ p.name.as_str(): vdev(&p.vdevs) });
             out["error_count"] = json!(p.data_errors.to_string());
+            if let Some(s) = &p.scan {
+                out["scan_stats"] = json!({
+                    "function": s.function,
+                    "state": s.state,
+                    "start_time": s.start.to_string(),
+                    "end_time": s.end.to_string(),
+                    "to_examine": s.to_examine.to_string(),
+                    "examined": s.examined.to_string(),
+                    "processed": s.processed.to_string(),
+                    "errors": s.errors.to_string(),
+                    "issued": s.issued.to_string(),
+                });
+            }
             if let Some(status) = &p.status {
                 out["status"] = json!(status);
             }

@@ -1,7 +1,7 @@
 //! The command `zpool`.
 
 use base::Error;
-use daemon::proto::{Candidate, Created, Imported, PoolCreate, PoolImport, PoolView, Request, Search};
+use daemon::proto::{Candidate, Created, Imported, PoolCreate, PoolImport, PoolView, Request, ScrubAction, Search};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
@@ -21,8 +21,6 @@ const NOT_YET: &[&str] = &[
     "remove",
     "reopen",
     "replace",
-    "resilver",
-    "scrub",
     "split",
     "trim",
     "upgrade",
@@ -48,6 +46,8 @@ pub fn run(args: &[String]) -> Done {
         }
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
+        "scrub" => scrub(&parse(rest, "spw", &[], "scrub")?),
+        "resilver" => resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
         "version" | "-V" | "--version" => {
@@ -363,6 +363,33 @@ fn clear(p: &Parsed) -> Done {
         [pool, device] => ask(&Request::PoolClear { pool: pool.clone(), device: Some(member(device)) }),
         _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
+}
+
+fn scrub(p: &Parsed) -> Done {
+    if p.operands.is_empty() {
+        return Err(Fail::Usage("missing pool name argument".into(), "scrub"));
+    }
+    let action = match (p.has('s'), p.has('p')) {
+        (true, true) => {
+            return Err(Fail::Usage("invalid option combination: -s and -p are mutually exclusive".into(), "scrub"));
+        }
+        (true, false) => ScrubAction::Stop,
+        (false, true) => ScrubAction::Pause,
+        (false, false) => ScrubAction::Start,
+    };
+    if p.has('w') && action != ScrubAction::Start {
+        let which = if p.has('s') { 's' } else { 'p' };
+        let why = format!("invalid option combination: -w cannot be used with -{which}");
+        return Err(Fail::Usage(why, "scrub"));
+    }
+    ask(&Request::PoolScrub { pools: p.operands.clone(), action, wait: p.has('w') })
+}
+
+fn resilver(p: &Parsed) -> Done {
+    if p.operands.is_empty() {
+        return Err(Fail::Usage("missing pool name argument".into(), "resilver"));
+    }
+    ask(&Request::PoolResilver { pools: p.operands.clone() })
 }
 
 fn labelclear(p: &Parsed) -> Done {

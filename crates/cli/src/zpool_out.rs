@@ -1,7 +1,7 @@
 //! What `zpool` prints: pure functions from views to text.
 
 use daemon::nice;
-use daemon::proto::{Candidate, PoolView, PropView, VdevView};
+use daemon::proto::{Candidate, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -247,6 +247,9 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     if let Some(text) = &pool.action {
         out.push_str(&paragraph("action", text));
     }
+    if let Some(s) = &pool.scan {
+        out.push_str(&scan(s));
+    }
     let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
     let width = name_width(&pool.vdevs, 0, style).max(10).max(aux);
     out.push_str(&format!(
@@ -274,7 +277,58 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     }
     out.push_str(&match pool.data_errors {
         0 => "\nerrors: No known data errors\n".to_string(),
-        n => format!("\nerrors: {n} data errors\n"),
+        _ if style.verbose && !pool.damaged.is_empty() => {
+            let names: String = pool.damaged.iter().map(|name| format!("        {name}\n")).collect();
+            format!("\nerrors: Permanent errors have been detected in the following files:\n\n{names}")
+        }
+        n if pool.damaged.is_empty() => format!("\nerrors: {n} data errors\n"),
+        n => format!("\nerrors: {n} data errors, use '-v' for a list\n"),
+    });
+    out
+}
+
+/// What `zpool status` says of the last or running scan.
+fn scan(s: &ScanView) -> String {
+    let resilver = s.function == "RESILVER";
+    let what = if resilver { "resilver" } else { "scrub" };
+    let (bytes, moment) = (nice::bytes, nice::moment);
+    match s.state.as_str() {
+        "FINISHED" => {
+            let done = match resilver {
+                true => format!("resilvered {}", bytes(s.processed)),
+                false => format!("scrub repaired {}", bytes(s.processed)),
+            };
+            let took = nice::span(s.end.saturating_sub(s.start));
+            return format!("  scan: {done} in {took} with {} errors on {}\n", s.errors, moment(s.end));
+        }
+        "CANCELED" => return format!("  scan: {what} canceled on {}\n", moment(s.end)),
+        _ => {}
+    }
+    let paused = s.paused_at != 0;
+    let mut out = match paused {
+        true => {
+            format!("  scan: {what} paused since {}\n\t{what} started on {}\n", moment(s.paused_at), moment(s.start))
+        }
+        false => format!("  scan: {what} in progress since {}\n", moment(s.start)),
+    };
+    let until = if paused { s.paused_at } else { s.now };
+    let elapsed = until.saturating_sub(s.pass_start).saturating_sub(s.pass_paused).max(1);
+    let (met, looked) = (s.pass_examined / elapsed, s.pass_issued / elapsed);
+    let (scanned, issued, total) = (bytes(s.examined), bytes(s.issued), bytes(s.to_examine));
+    out.push_str(&match paused {
+        true => format!("\t{scanned} scanned, {issued} issued, {total} total\n"),
+        false => {
+            format!("\t{scanned} scanned at {}/s, {issued} issued at {}/s, {total} total\n", bytes(met), bytes(looked))
+        }
+    });
+    let verb = if resilver { "resilvered" } else { "repaired" };
+    let percent = 100.0 * s.issued as f64 / s.to_examine.max(1) as f64;
+    out.push_str(&format!("\t{} {verb}, {:.2}% done", bytes(s.processed), percent.min(100.0)));
+    out.push_str(&match (paused, s.to_examine.checked_sub(s.issued)) {
+        (true, _) => "\n".to_string(),
+        // Slower than 10 MiB a second OpenZFS says nothing.
+        (false, Some(left)) if looked >= 10 << 20 => format!(", {} to go\n", nice::span(left / looked)),
+        _ => ", no estimated completion time\n".to_string(),
     });
     out
 }
@@ -421,6 +475,37 @@ mod tests {
         assert!(text.contains("d0.img    ONLINE       0     3 19.5K\n"), "{text}");
         assert!(text.contains("word\n\tword"), "{text}");
         assert!(!is_healthy(&sick) && is_healthy(&tank()));
+    }
+
+    #[test]
+    fn scans_have_the_layout_of_openzfs() {
+        let mut s = ScanView {
+            function: "SCRUB".into(),
+            state: "FINISHED".into(),
+            start: 1000,
+            end: 1062,
+            ..ScanView::default()
+        };
+        let at = nice::moment(1062);
+        assert_eq!(scan(&s), format!("  scan: scrub repaired 0B in 00:01:02 with 0 errors on {at}\n"));
+        s.state = "SCANNING".into();
+        (s.to_examine, s.examined, s.issued, s.pass_examined, s.pass_issued) =
+            (4 << 30, 2 << 30, 1 << 30, 2 << 30, 1 << 30);
+        (s.pass_start, s.now) = (1000, 1010);
+        let since = nice::moment(1000);
+        assert_eq!(
+            scan(&s),
+            format!(
+                "  scan: scrub in progress since {since}\n\t2G scanned at 205M/s, 1G issued at 102M/s, 4G total\n\t0B repaired, 25.00% done, 00:00:30 to go\n"
+            )
+        );
+        (s.paused_at, s.function) = (1010, "RESILVER".into());
+        assert!(scan(&s).ends_with("\t2G scanned, 1G issued, 4G total\n\t0B resilvered, 25.00% done\n"));
+        let mut sick = tank();
+        (sick.data_errors, sick.damaged) = (2, vec!["/tank/f".into(), "<metadata>:<0x7>".into()]);
+        assert!(status(&sick, Style::default()).ends_with("\nerrors: 2 data errors, use '-v' for a list\n"));
+        let text = status(&sick, Style { verbose: true, ..Style::default() });
+        assert!(text.ends_with("in the following files:\n\n        /tank/f\n        <metadata>:<0x7>\n"), "{text}");
     }
 
     #[test]

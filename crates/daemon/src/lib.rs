@@ -23,6 +23,7 @@ pub mod nice;
 pub mod paths;
 pub mod pool_props;
 pub mod proto;
+mod scan_ops;
 pub mod server;
 pub mod snap_ops;
 pub mod state;

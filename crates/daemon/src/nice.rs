@@ -32,6 +32,20 @@ pub fn date(secs: u64) -> String {
     format!("{day} {month} {:2} {:2}:{:02} {}", t.day, t.hour, t.minute, t.year)
 }
 
+/// A moment as `ctime` has it: `Fri Nov 20 17:27:05 2026`.
+pub fn moment(secs: u64) -> String {
+    let t = host::local_time(i64::try_from(secs).unwrap_or(0));
+    let date = date(secs);
+    let (day, year) = (date.get(..10).unwrap_or_default(), t.year);
+    format!("{day} {:02}:{:02}:{:02} {year}", t.hour, t.minute, t.second)
+}
+
+/// A span as `zpool status` prints it: `00:01:02`, `3 days 00:01:02`.
+pub fn span(secs: u64) -> String {
+    let (days, h, m, s) = (secs / 86_400, secs / 3600 % 24, secs / 60 % 60, secs % 60);
+    if days > 0 { format!("{days} days {h:02}:{m:02}:{s:02}") } else { format!("{h:02}:{m:02}:{s:02}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +59,13 @@ mod tests {
         assert_eq!(ratio(hundredths(146, 100)), "1.46");
         assert_eq!(ratio(hundredths(0, 100)), "1.00");
         assert_eq!(hundredths(u64::MAX, 1), u64::MAX);
+    }
+
+    #[test]
+    fn spans_have_the_layout_of_zpool_status() {
+        assert_eq!(span(62), "00:01:02");
+        assert_eq!(span(3 * 86_400 + 3600), "3 days 01:00:00");
+        assert_eq!(moment(1_795_195_647).len(), "Fri Nov 20 17:27:05 2026".len());
     }
 
     #[test]

@@ -121,6 +121,25 @@ pub enum Request {
         /// One of its devices; none: all.
         device: Option<String>,
     },
+    /// `zpool scrub`.
+    PoolScrub {
+        /// The pools.
+        pools: Vec<String>,
+        /// What to do.
+        action: ScrubAction,
+        /// Answer when the scrub has ended.
+        wait: bool,
+    },
+    /// `zpool resilver`: begin anew what devices miss.
+    PoolResilver {
+        /// The pools.
+        pools: Vec<String>,
+    },
+    /// Wait until no scrub and no resilver runs (`zpool wait -t scrub,resilver`).
+    PoolWaitScan {
+        /// The pool.
+        pool: String,
+    },
     /// Remove the labels of a device.
     LabelClear {
         /// Its path.
@@ -305,6 +324,52 @@ pub enum Request {
     Mounted,
 }
 
+/// What `zpool scrub` is to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ScrubAction {
+    /// Begin, or go on after a pause.
+    Start,
+    /// Pause.
+    Pause,
+    /// Stop.
+    Stop,
+}
+
+/// The last or running scan of a pool. Times are in seconds since 1970, sizes in bytes.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ScanView {
+    /// SCRUB or RESILVER.
+    pub function: String,
+    /// SCANNING, FINISHED or CANCELED.
+    pub state: String,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// What is allocated in the pool.
+    pub to_examine: u64,
+    /// What was met.
+    pub examined: u64,
+    /// What was looked at.
+    pub issued: u64,
+    /// What was rewritten.
+    pub processed: u64,
+    /// Blocks that could not be had.
+    pub errors: u64,
+    /// When this pass began: with the scan or with the import.
+    pub pass_start: u64,
+    /// Since when it is paused; 0: it is not.
+    pub paused_at: u64,
+    /// Seconds of this pass that it was paused.
+    pub pass_paused: u64,
+    /// Met in this pass.
+    pub pass_examined: u64,
+    /// Looked at in this pass.
+    pub pass_issued: u64,
+    /// The time of this answer.
+    pub now: u64,
+}
+
 /// A pool to be created.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PoolCreate {
@@ -470,6 +535,12 @@ pub struct PoolView {
     pub spares: Vec<VdevView>,
     /// Blocks that could not be read.
     pub data_errors: u64,
+    /// What is damaged: paths, or what stands for them.
+    #[serde(default)]
+    pub damaged: Vec<String>,
+    /// The last or running scan; none if there never was one.
+    #[serde(default)]
+    pub scan: Option<ScanView>,
 }
 
 /// Which datasets to look at.

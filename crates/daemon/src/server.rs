@@ -240,6 +240,28 @@ impl Daemon {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move { e.pool.clear_device_errors(device.as_deref()) })?)
             }
+            Request::PoolScrub { pools, action, wait } => {
+                for pool in &pools {
+                    let running = self.need_running(pool)?;
+                    running.thread.with_pool(move |e| async move { e.scrub(action).await })?;
+                }
+                for pool in pools.iter().filter(|_| wait) {
+                    let running = self.need_running(pool)?;
+                    running.thread.with_pool(|e| async move { e.pool.wait_scan().await })?;
+                }
+                json(&())
+            }
+            Request::PoolResilver { pools } => {
+                for pool in &pools {
+                    let running = self.need_running(pool)?;
+                    running.thread.with_pool(|e| async move { e.resilver() })?;
+                }
+                json(&())
+            }
+            Request::PoolWaitScan { pool } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(|e| async move { e.pool.wait_scan().await })?)
+            }
             Request::PoolLatency { pool } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(|e| async move { Ok(e.latency()) })?)

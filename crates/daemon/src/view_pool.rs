@@ -31,7 +31,12 @@ impl PoolEngine {
             Some(_) => "SUSPENDED",
             None => pool.tree().health().name(),
         };
-        let unreadable = pool.zio().stats().unreadable;
+        let damaged = self.damaged_names().await;
+        let scan = self.scan_view();
+        // What reads found since the import, unless a scan has found out since what of it is damaged for good.
+        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().here;
+        let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
+        let unreadable = unreadable.max(damaged.len() as u64);
         let mut unknown = Vec::new();
         for counts in [pool.features().read_counts().await, pool.features().write_counts().await] {
             unknown.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
@@ -61,6 +66,8 @@ impl PoolEngine {
             caches,
             spares,
             data_errors: unreadable,
+            damaged,
+            scan,
         }
     }
 

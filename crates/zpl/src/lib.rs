@@ -30,6 +30,7 @@ mod fs;
 mod init;
 mod names;
 mod node;
+mod path;
 mod quota;
 mod ranks;
 mod readdir;
