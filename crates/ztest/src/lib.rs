@@ -6,10 +6,12 @@
 
 pub mod campaign;
 pub mod cuts;
+pub mod foreign;
 pub mod judge;
 pub mod lab;
 pub mod model;
 pub mod mutate;
+pub mod scan;
 pub mod snaps;
 pub mod surgery;
 pub mod tree;

@@ -20,6 +20,8 @@ ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N]
 ztest --mutate N|FROM..TO                           damaged images
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
+ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
+ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 options: --jobs N                                   threads (default 2)
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
@@ -196,6 +198,84 @@ fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
+fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::scan::{CutsMet, run_cuts, run_resilver, run_rot};
+    let total = Mutex::new((Tally::default(), CutsMet::default()));
+    let redundant: Vec<_> = SHAPES.iter().filter(|s| s.groups.iter().all(|g| g.0 != spa::GroupKind::Single)).collect();
+    let redundant: Vec<_> = redundant.into_iter().filter(|s| !s.groups.is_empty()).collect();
+    let ops = args.number("--ops", 40);
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+        let shape = named.unwrap_or(redundant[seed as usize % redundant.len()]);
+        let mut met = CutsMet::default();
+        let got = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match seed / 8 % 3 {
+            0 => run_rot(seed, shape, ops),
+            1 => run_resilver(seed, shape, ops),
+            _ => run_cuts(seed, shape, ops, &mut met),
+        }));
+        let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+        let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("scan{seed}")));
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total.0.seeds += 1;
+        total.1.cuts += met.cuts;
+        total.1.running += met.running;
+        total.1.resumed += met.resumed;
+        match verdict {
+            Ok(Verdict::Good) => {}
+            Ok(Verdict::Missing(what)) => {
+                total.0.missing += 1;
+                println!("MISSING seed {seed}: {what}");
+            }
+            Ok(Verdict::Bad(why)) | Err(why) => {
+                total.0.bad += 1;
+                println!("BAD seed {seed} ({}): {why}", shape.name);
+            }
+        }
+    });
+    let (tally, met) = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("cuts={} running={} resumed={}", met.cuts, met.running, met.resumed);
+    println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
+    tally.bad + tally.missing == 0
+}
+
+fn foreign(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::foreign::{Outcome, run_seed};
+    let total = Mutex::new([0u64; 6]);
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let got = std::panic::catch_unwind(|| run_seed(seed));
+        let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total[0] += 1;
+        match got {
+            Ok(Outcome::Same(damaged, wrote)) => {
+                println!(
+                    "seed {seed}: {damaged} damaged blocks, as zdb says{}",
+                    if wrote { "; mended and exported" } else { "" }
+                );
+                total[1] += 1;
+                total[2] += u64::from(wrote);
+                total[3] += damaged as u64;
+            }
+            Ok(Outcome::Refused) => {
+                println!("seed {seed}: neither zdb nor weir can open it");
+                total[1] += 1;
+            }
+            Ok(Outcome::Missing(what)) => {
+                println!("MISSING seed {seed}: {what}");
+                total[4] += 1;
+            }
+            Err(why) => {
+                println!("BAD seed {seed}: {why}");
+                total[5] += 1;
+            }
+        }
+    });
+    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("same={} written={} damaged={}", t[1], t[2], t[3]);
+    println!("seeds={} bad={} missing={}", t[0], t[5], t[4]);
+    t[4] + t[5] == 0
+}
+
 fn adopt(args: &Args, dir: &str) -> bool {
     let work = || -> Result<(), String> {
         let images = ztest::snaps::load_images(std::path::Path::new(dir))?;
@@ -235,6 +315,10 @@ fn main() -> ExitCode {
         cuts(&args, from, to)
     } else if let Some((from, to)) = of("--snapshots") {
         snapshots(&args, from, to, level)
+    } else if let Some((from, to)) = of("--scans") {
+        scans(&args, from, to, level)
+    } else if let Some((from, to)) = of("--foreign") {
+        foreign(&args, from, to)
     } else if let Some(dir) = args.value("--adopt") {
         adopt(&args, dir)
     } else if let Some((from, to)) = of("--mutate") {

@@ -349,6 +349,20 @@ impl Runner {
         }
         Ok(())
     }
+    /// Unmounts everything and brings it to the disks; the pool stays imported.
+    pub async fn settle(&mut self) -> Check {
+        let names: Vec<String> = self.mounted.keys().cloned().collect();
+        for name in names {
+            self.unmount(&name).await?;
+        }
+        self.pool().sync().await.map_err(|e| format!("sync: {e:?}"))
+    }
+    /// Forgets the pool, whose world has ended.
+    pub fn forget(&mut self) {
+        self.ghosts.clear();
+        self.mounted.clear();
+        self.pool = None;
+    }
     /// Imports the pool again.
     pub async fn import(&mut self) -> Check {
         self.note("import".into());

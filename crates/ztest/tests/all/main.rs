@@ -5,6 +5,7 @@ mod encrypted;
 mod layouts;
 mod logs;
 mod mutations;
+mod scan;
 mod snapshots;
 mod states;
 mod workloads;

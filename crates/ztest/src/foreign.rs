@@ -1,0 +1,200 @@
+//! Pools that the real `ztest` left behind, of random layouts and in the middle of things: imported, and verified to the last block. What is found must be what `zdb -cc` finds.
+//!
+//! A third of the seeds damages one device (which redundancy must make good), another third all of them (blocks are lost, and the same ones must be told).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+
+use base::{ErrorKind, Nanos};
+use sim::{DiskImage, Rng};
+use spa::{EngineOpts, ImportOpts, Pool};
+
+use crate::judge::Scratch;
+use crate::lab::Lab;
+use crate::{Check, Fault};
+
+/// The name that `ztest` gives its pool.
+const POOL: &str = "ztest";
+/// The longest that anything here may take, in virtual time.
+const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
+/// Layouts by seed: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no pool has), RAID disks, parity, kind, top-level vdevs.
+const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
+    ("2", "1", "1", "raidz", "2"),
+    ("0", "4", "1", "raidz", "2"),
+    ("0", "5", "2", "raidz", "1"),
+    ("0", "6", "3", "raidz", "1"),
+    ("0", "7", "1", "draid", "1"),
+    ("3", "1", "1", "raidz", "1"),
+    ("0", "9", "2", "draid", "1"),
+    ("0", "1", "1", "raidz", "3"),
+];
+
+/// A damaged block: object set, object, level, number.
+type Place = (u64, u64, i64, u64);
+
+/// What became of a seed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Both found the same so many damaged blocks; `true`: imported for writing as well, scrubbed and exported.
+    Same(usize, bool),
+    /// Neither can open it.
+    Refused,
+    /// A program that is needed is not there.
+    Missing(String),
+}
+
+fn run(command: &mut Command) -> Option<String> {
+    let out = command.stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr))
+}
+
+/// Lets the real `ztest` make a pool in `dir`.
+fn make(seed: u64, dir: &Path) -> Check<bool> {
+    let (mirrors, disks, parity, kind, vdevs) = LAYOUTS[seed as usize % LAYOUTS.len()];
+    let ashift = ["9", "12", "0"][(seed / 8) as usize % 3];
+    let mut c = Command::new("ztest");
+    c.args(["-m", mirrors, "-r", disks, "-R", parity, "-K", kind, "-v", vdevs, "-a", ashift]);
+    c.args(["-T", "12", "-P", "6", "-t", "8", "-d", "3", "-s", "128m", "-D", "3", "-S", "1", "-f"]).arg(dir);
+    let Some(text) = run(&mut c) else { return Ok(false) };
+    let any = std::fs::read_dir(dir).map_err(|e| e.to_string())?.count() > 0;
+    // What it says of itself at the end does not matter: it kills itself again and again.
+    if any { Ok(true) } else { Err(format!("ztest made nothing: {}", text.lines().last().unwrap_or(""))) }
+}
+
+fn load(dir: &Path) -> Check<Vec<DiskImage>> {
+    let say = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let mut paths: Vec<_> = std::fs::read_dir(dir).map_err(say)?.filter_map(|e| Some(e.ok()?.path())).collect();
+    paths.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ztest.")));
+    paths.sort();
+    paths.iter().map(|p| DiskImage::load(p).map_err(say)).collect()
+}
+
+/// Overwrites `count` places of 4 KiB.
+fn damage(image: &mut DiskImage, count: u64, rng: &mut Rng) {
+    let room = image.size().saturating_sub(6 << 20) / 4096;
+    for _ in 0..count {
+        let noise: Vec<u8> = (0..512).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        // Pools fill their devices from the front.
+        let at = rng.below(room.max(1)) * rng.below(100) / 100;
+        image.write((4 << 20) + at * 4096, &noise);
+    }
+}
+
+/// What `zdb` finds; `None` if it cannot open the pool.
+fn ask_zdb(dir: &Path) -> Check<Option<BTreeSet<Place>>> {
+    let text = run(Command::new("zdb").args(["-e", "-p"]).arg(dir).args(["-cc", POOL])).ok_or("zdb is not there")?;
+    let mut out = BTreeSet::new();
+    for line in text.split(['\n', '\r']).filter(|l| l.contains("Got error")) {
+        let inner = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
+        let parse = |s: &str| -> Option<Place> {
+            let w: Vec<&str> = s.split(',').map(str::trim).collect();
+            let [a, b, c, d] = w[..] else { return None };
+            Some((a.parse().ok()?, b.parse().ok()?, c.parse().ok()?, u64::from_str_radix(d, 16).ok()?))
+        };
+        out.insert(inner.and_then(parse).ok_or_else(|| format!("zdb says: {line}"))?);
+    }
+    Ok(text.contains("Traversing all blocks").then_some(out))
+}
+
+async fn import(lab: &Lab, readonly: bool) -> Result<Rc<Pool>, base::Error> {
+    let found = spa::scan(lab.disks.iter().map(sim::SimDisk::dev).collect()).await;
+    let found = found.into_iter().filter(|c| c.name == POOL).max_by_key(|c| c.config.txg);
+    let found = found.ok_or_else(|| base::Error::not_found("no pool is on the disks"))?;
+    let import = ImportOpts { readonly, force: true, ..ImportOpts::default() };
+    let mut opts = EngineOpts::for_memory(1 << 30);
+    opts.arc_max = 64 << 20;
+    Pool::import(lab.sim.rt(), found, import, opts).await
+}
+
+fn places(found: Vec<ondisk::bpobj::Bookmark>) -> BTreeSet<Place> {
+    found.into_iter().map(|b| (b.objset, b.object, b.level, b.blkid)).collect()
+}
+
+/// Makes the pool of a seed and compares what is found.
+pub fn run_seed(seed: u64) -> Check<Outcome> {
+    let scratch = Scratch::new(&format!("foreign{seed}")).map_err(|e| e.to_string())?;
+    if !make(seed, scratch.path())? {
+        return Ok(Outcome::Missing("ztest (zfs-test)".into()));
+    }
+    let mut images = load(scratch.path())?;
+    let mut rng = Rng::new(seed);
+    match seed % 3 {
+        1 => {
+            let n = rng.below(images.len() as u64) as usize;
+            damage(&mut images[n], 300, &mut rng);
+        }
+        2 => images.iter_mut().for_each(|i| damage(i, 40, &mut rng)),
+        _ => {}
+    }
+    if seed % 3 != 0 {
+        let named = std::fs::read_dir(scratch.path()).map_err(|e| e.to_string())?;
+        let mut paths: Vec<_> = named.filter_map(|e| Some(e.ok()?.path())).collect();
+        paths.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ztest.")));
+        paths.sort();
+        for (path, image) in paths.iter().zip(&images) {
+            image.save(path).map_err(|e| e.to_string())?;
+        }
+    }
+    let theirs = ask_zdb(scratch.path())?;
+    compare(seed, images, theirs)
+}
+
+fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -> Check<Outcome> {
+    let lab = Lab::with_images(seed, images.clone(), true);
+    let ours = lab.sim.try_block_on_for(SPAN_MAX, async {
+        let pool = import(&lab, true).await.map_err(|e| format!("{e}"))?;
+        let s = pool.verify().await.map_err(|e| format!("verify: {e}"))?;
+        let found = places(pool.damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?);
+        if found.len() as u64 != s.phys.errors {
+            return Err(format!("{} errors and {} damaged blocks", s.phys.errors, found.len()));
+        }
+        Ok::<_, Fault>(found)
+    });
+    let ours = ours.map_err(|report| format!("stalled: {report}"))?;
+    let (ours, theirs) = match (ours, theirs) {
+        (Err(_), None) => return Ok(Outcome::Refused),
+        (Err(e), Some(_)) => return Err(format!("zdb opens it, and weir says: {e}")),
+        (Ok(_), None) => return Err("weir opens it, and zdb does not".into()),
+        (Ok(a), Some(b)) => (a, b),
+    };
+    if ours != theirs {
+        let only = |a: &BTreeSet<Place>, b: &BTreeSet<Place>| {
+            a.difference(b).take(5).map(|p| format!("{p:?}")).collect::<Vec<_>>().join(" ")
+        };
+        let (we, they) = (only(&ours, &theirs), only(&theirs, &ours));
+        return Err(format!("{} blocks to zdb's {}: only weir {we}; only zdb {they}", ours.len(), theirs.len()));
+    }
+    let lab = Lab::with_images(seed ^ 1, images, true);
+    let wrote = lab.sim.try_block_on_for(SPAN_MAX, async {
+        let pool = match import(&lab, false).await {
+            Ok(pool) => pool,
+            // Told, and nothing was written.
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+            Err(e) => return Err(format!("import for writing: {e}")),
+        };
+        crate::scan::wait(&pool).await?;
+        let first = crate::scan::scrub(&pool).await?;
+        let found = pool.damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?.len();
+        if first.phys.errors > ours.len() as u64 {
+            return Err(format!("a scrub found {found} damaged blocks, before there were {}", ours.len()));
+        }
+        let second = crate::scan::scrub(&pool).await?;
+        if second.phys.processed != 0 || second.phys.errors != first.phys.errors {
+            return Err(format!("the second scrub: {:?}, the first: {:?}", second.phys, first.phys));
+        }
+        pool.export().await.map_err(|e| format!("export: {e}"))?;
+        Ok(true)
+    });
+    let wrote = wrote.map_err(|report| format!("stalled: {report}"))??;
+    if wrote && ours.is_empty() {
+        let scratch = Scratch::new(&format!("foreign{seed}-after")).map_err(|e| e.to_string())?;
+        crate::judge::save(&lab.images(), scratch.path())?;
+        match ask_zdb(scratch.path())? {
+            Some(found) if found.is_empty() => {}
+            other => return Err(format!("after weir's scrub zdb finds {other:?}")),
+        }
+    }
+    Ok(Outcome::Same(ours.len(), wrote))
+}
