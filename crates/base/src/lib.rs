@@ -20,5 +20,7 @@ pub const OLD_MAX_BLOCK: u64 = 128 << 10;
 pub const TXG_SIZE: usize = 4;
 /// Transaction groups for which freed space stays unusable (`TXG_DEFER_SIZE`, behaviour 3.1).
 pub const TXG_DEFER: u64 = 2;
+/// Transaction groups that can be under way at once: open, quiescing, syncing (`TXG_CONCURRENT_STATES`).
+pub const TXG_CONCURRENT: u64 = 3;
 /// The txg that creates a pool (`TXG_INITIAL`, format page 03).
 pub const TXG_INITIAL: Txg = Txg(4);

@@ -117,6 +117,7 @@ impl DslPool {
         let (dir, h, s) = (head.dir(), head.phys(), snap.phys());
         self.drop_livelist(&dir, tx).await?;
         self.load_marks(head).await?;
+        self.forget_remaps(head, tx).await?;
         let old = head.take_deadlist().await?;
         // What the head has beyond what it shares with the snapshot.
         let mut own = Space {

@@ -109,6 +109,7 @@ impl DslPool {
         remove_listed(self, origin.phys().next_clones_obj, ds.object, tx).await?;
         remove_listed(self, origin.dir().phys().clones, ds.object, tx).await?;
         ds.take_deadlist().await?.free(self, tx).await?;
+        self.forget_remaps(ds, tx).await?;
         ds.set_objset(None);
         self.free_dataset(ds, tx).await?;
         self.remove_dir(&dir, &parent, tx).await?;

@@ -21,6 +21,7 @@ pub mod pool;
 mod promote;
 pub mod props;
 mod registry;
+mod remap;
 mod salt;
 mod snap_destroy;
 mod snapshot;

@@ -125,6 +125,7 @@ impl DslPool {
         }
         let dead = list.space().await?;
         next.put_deadlist(list);
+        self.remap_of_gone(snap, &next, s.prev_snap_txg, tx).await?;
 
         if next.is_snapshot() {
             // Blocks that only S and the next one shared, given up between that and the one after it.
@@ -138,6 +139,7 @@ impl DslPool {
                 let removed = list.remove_key(self, s.creation_txg, tx).await;
                 head.put_deadlist(list);
                 removed?;
+                self.remap_without_key(&head, s.creation_txg, tx).await?;
             }
         } else {
             let n = next.phys();
@@ -243,6 +245,7 @@ impl DslPool {
                     let removed = list.remove_key(self, key, tx).await;
                     head.put_deadlist(list);
                     removed?;
+                    self.remap_without_key(&head, key, tx).await?;
                     todo.push(clone);
                 }
             }

@@ -172,6 +172,7 @@ impl DslPool {
         let object = self.write_new_dataset(&p, tx).await?;
         let features = head.load_features().await?;
         self.copy_features(object, &features, tx).await?;
+        self.remap_to_snapshot(head, object, tx).await?;
         if features.contains_key("com.datto:encryption") {
             let guid = self.ctx().rt().new_guid().0;
             zap::add_u64(&mos.hold(object).await?, DATASET_KEY_IVSET, guid, tx).await?;

@@ -118,6 +118,9 @@ struct Inner {
     /// Blocks born until then are held back when they are freed.
     checkpoint: Option<Txg>,
     held_back: Vec<(VdevId, Run)>,
+    /// Metaslabs that are set aside, and who waits for one of them.
+    aside: BTreeSet<(VdevId, u64)>,
+    aside_over: Rc<Notify>,
 }
 
 struct TopState {
@@ -337,7 +340,7 @@ impl Inner {
             // Weights are hopes: histograms on disk count touching segments apart, and what came back since is not
             // weighed. Before there is "no space", look.
             let may_fit = if tier == Tier::Any { m.most() >= asize } else { weight.0.may_fit(asize) };
-            if m.broken.is_some() || !may_fit {
+            if m.broken.is_some() || m.aside > 0 || !may_fit {
                 continue;
             }
             if !m.is_loaded() {
@@ -442,6 +445,8 @@ impl Allocator {
                 loaded: BTreeSet::new(),
                 checkpoint: None,
                 held_back: Vec::new(),
+                aside: BTreeSet::new(),
+                aside_over: Rc::new(Notify::new()),
             }),
         })
     }
@@ -505,6 +510,113 @@ impl Allocator {
         Ok(())
     }
 
+    /// Gives nothing out on a vdev any more, or again: it is about to be removed. What is allocated there can be freed.
+    pub fn set_passive(&self, vdev: VdevId, passive: bool) {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        for (index, g) in inner.groups.iter_mut().enumerate().filter(|(_, g)| g.vdev == vdev) {
+            let class = &mut inner.classes[g.class as usize];
+            class.groups.retain(|i| *i != index);
+            if !passive {
+                class.groups.push(index);
+                class.groups.sort_unstable();
+            }
+            (class.rotor, class.used) = (0, 0);
+            g.active = [None; 3];
+        }
+    }
+
+    /// Bytes of a vdev that are not free for good: allocated, or freed less than some txgs ago.
+    pub fn in_use(&self, vdev: VdevId) -> u64 {
+        let inner = self.inner.borrow();
+        let own = inner.groups.iter().filter(|g| g.vdev == vdev);
+        let pending = inner.pending.iter().any(|(v, _)| *v == vdev);
+        own.map(|g| g.alloc).sum::<u64>() + u64::from(pending)
+    }
+
+    /// The space map objects of a vdev.
+    pub fn space_maps(&self, vdev: VdevId) -> Vec<ObjectId> {
+        let inner = self.inner.borrow();
+        let top = inner.tops.get(vdev.0 as usize).and_then(Option::as_ref);
+        top.iter().flat_map(|t| &t.metaslabs).filter_map(|m| m.object).collect()
+    }
+
+    /// Forgets a vdev on which nothing is in use. Its id may be added again.
+    pub fn remove_top(&self, vdev: VdevId) {
+        self.set_passive(vdev, true);
+        assert_eq!(self.in_use(vdev), 0, "a vdev that is removed has nothing on it");
+        let mut inner = self.inner.borrow_mut();
+        inner.tops[vdev.0 as usize] = None;
+        inner.loaded.retain(|(v, _)| *v != vdev);
+        inner.aside.retain(|(v, _)| *v != vdev);
+        // Groups are known by their index: these stay, without space.
+        for g in inner.groups.iter_mut().filter(|g| g.vdev == vdev) {
+            (g.vdev, g.total, g.known) = (VdevId(u32::MAX), 0, (0, 0));
+            g.by_weight.clear();
+        }
+    }
+
+    /// Gives nothing out in a metaslab until [`Allocator::put_back`], and tells what is free there: space that nobody has anything on. Calls may nest.
+    pub async fn set_aside(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
+        {
+            let mut inner = self.inner.borrow_mut();
+            inner.ms(vdev, ms).aside += 1;
+            inner.aside.insert((vdev, ms));
+        }
+        let loaded = self.load(vdev, ms).await;
+        let free = self.inner.borrow_mut().ms(vdev, ms).loaded().map(|l| l.free.iter().collect());
+        if loaded.is_err() {
+            self.put_back(vdev, ms);
+        }
+        loaded.map(|()| free.unwrap_or_default())
+    }
+
+    /// What to wait for before there is no space: somebody may have set aside what there is.
+    fn waits_for_aside(&self) -> Option<Rc<Notify>> {
+        let inner = self.inner.borrow();
+        (!inner.aside.is_empty()).then(|| inner.aside_over.clone())
+    }
+
+    /// Ends what [`Allocator::set_aside`] began.
+    pub fn put_back(&self, vdev: VdevId, ms: u64) {
+        let mut inner = self.inner.borrow_mut();
+        // The vdev may have left the pool meanwhile.
+        if inner.tops.get(vdev.0 as usize).is_some_and(Option::is_some) {
+            let m = inner.ms(vdev, ms);
+            m.aside = m.aside.saturating_sub(1);
+            if m.aside > 0 {
+                return;
+            }
+        }
+        inner.aside.remove(&(vdev, ms));
+        inner.aside_over.notify_all();
+    }
+
+    /// The vdev has grown: as many metaslabs more as there are `summaries`, in the class that it has.
+    pub fn grow_top(&self, vdev: VdevId, summaries: Vec<MsSummary>) -> Result<()> {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let state = inner.tops.get_mut(vdev.0 as usize).and_then(Option::as_mut);
+        let state = state.ok_or_else(|| Error::corrupt(format!("no space is known on top-level vdev {vdev}")))?;
+        let group = inner.groups.iter().position(|g| g.vdev == vdev && g.class == state.class);
+        let group = group.expect("a vdev has a group of its class");
+        for s in summaries {
+            let i = state.metaslabs.len() as u64;
+            let (start, size) = state.top.ms_range(i);
+            let run = Run { start, size };
+            let ms = Metaslab::new(run, state.top.ashift, s.object, s.length, s.alloc as u64, s.histogram, group);
+            let g = &mut inner.groups[group];
+            g.total += size;
+            g.alloc += ms.settled.0;
+            g.by_weight.insert((Reverse(ms.weight), i));
+            if let Some(f) = ms.fragmentation {
+                g.known = (g.known.0 + 1, g.known.1 + u64::from(f));
+            }
+            state.metaslabs.push(ms);
+        }
+        Ok(())
+    }
+
     /// Allocates room for `psize` bytes in one piece for a block of `txg`. `avoid` are the places of its copies so far: this one will be on another vdev or
     /// far away if that is possible. `hint` is a place whose vdev would be good. Where a class has no vdevs, or no space, the next fitting class is used.
     /// `NoSpace` when nothing fits anywhere. `psize` is not 0. Does not wait if the metaslab in question is loaded, as it nearly always is.
@@ -515,7 +627,10 @@ impl Allocator {
                 Found::At(dva) => return Ok(dva),
                 // What cannot be loaded is passed over from now on.
                 Found::Load(vdev, ms) => drop(self.load(vdev, ms).await),
-                Found::Nothing => return Err(self.no_space(class, psize)),
+                Found::Nothing => match self.waits_for_aside() {
+                    Some(over) => over.notified().await,
+                    None => return Err(self.no_space(class, psize)),
+                },
             }
         }
     }
@@ -533,6 +648,7 @@ impl Allocator {
         match found {
             Found::At(dva) => Ok(Some(dva)),
             Found::Load(..) => Ok(None),
+            Found::Nothing if self.waits_for_aside().is_some() => Ok(None),
             Found::Nothing => Err(self.no_space(class, psize)),
         }
     }

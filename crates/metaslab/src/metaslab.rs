@@ -119,6 +119,8 @@ pub(crate) struct Metaslab {
     pub used: Txg,
     /// The group that it belongs to.
     pub group: usize,
+    /// Nothing is given out for as long as somebody works on its free space.
+    pub aside: u32,
 }
 
 impl Metaslab {
@@ -146,6 +148,7 @@ impl Metaslab {
             fragmentation: None,
             used: Txg(0),
             group,
+            aside: 0,
         };
         if alloc == 0 && object.is_none() {
             // One segment; unless it is too large for a bucket of its own.
@@ -227,6 +230,9 @@ impl Metaslab {
     /// Gives out `asize` bytes in `txg`, if it is loaded and has them in one piece.
     pub fn allocate(&mut self, asize: u64, txg: Txg, t: &AllocTunables) -> Option<u64> {
         let size = self.run.size;
+        if self.aside > 0 {
+            return None;
+        }
         let State::Loaded(l) = &mut self.state else { return None };
         let cursor = &mut l.cursors[asize.trailing_zeros() as usize & 63];
         let start = pick(&l.free, cursor, asize, size, t)?;

@@ -128,8 +128,8 @@ features! {
     UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write on "Counts objects by user and group.";
     Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Write on "Encrypted datasets.";
     ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
-    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Read off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
-    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Read off "Counts which parts of a removed vdev's mapping are still in use.";
+    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Write off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
+    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Write off "Counts which parts of a removed vdev's mapping are still in use.";
     ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write off "The pool's state can be kept and gone back to.";
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
     AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write off "Separate vdevs for metadata, small blocks and dedup tables.";

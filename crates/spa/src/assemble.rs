@@ -50,6 +50,11 @@ impl Assembly<'_> {
 
     fn top(&self, config: &VdevConfig, ashift: u8) -> Result<VdevKind> {
         let asize = config.asize.unwrap_or(0);
+        // Devices must reach as far as the metaslabs do.
+        let asize = match config.metaslab_shift {
+            Some(shift @ 1..=62) => asize >> shift << shift,
+            _ => asize,
+        };
         match config.kind {
             ConfigKind::Hole => Ok(VdevKind::Hole),
             ConfigKind::Missing => Ok(VdevKind::Missing),
@@ -57,7 +62,7 @@ impl Assembly<'_> {
             ConfigKind::Raidz => {
                 config.validate()?;
                 self.check_count(config)?;
-                let share = asize / config.children.len() as u64;
+                let share = asize.div_ceil(config.children.len() as u64);
                 Ok(VdevKind::Raidz(Rc::new(Raidz {
                     guid: config.guid,
                     parity: config.nparity.unwrap_or(1),
@@ -193,6 +198,9 @@ impl Pool {
                         Some(VdevKind::Absent(_)) => leaf.not_present = true,
                         Some(VdevKind::Leaf(l)) => {
                             leaf.not_present = false;
+                            // What was wrong then is looked for anew.
+                            (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
+                            leaf.aux_state = None;
                             leaf.path = Some(l.path.clone());
                         }
                         _ => {}

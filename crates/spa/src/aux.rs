@@ -63,6 +63,24 @@ impl AuxDevices {
         Ok(())
     }
 
+    /// Writes the lists of a pool whose lists changed; an object that was made once stays, if with nothing in it.
+    pub(crate) async fn write(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
+        for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
+            let object = match zap::lookup_u64(directory, name.as_bytes()).await?.filter(|o| *o != 0) {
+                Some(object) => ObjectId(object),
+                None if list.is_empty() => continue,
+                None => {
+                    let object = create_packed(mos, tx).await?;
+                    zap::add_u64(directory, name.as_bytes(), object.0, tx).await?;
+                    object
+                }
+            };
+            let devices = list.iter().map(|c| c.to_nvlist(ConfigForm::Aux)).collect();
+            write_packed(mos, object, &NvList::new().with(name, NvValue::ListArray(devices)), tx).await?;
+        }
+        Ok(())
+    }
+
     /// Reads the lists. What is wrong with one is told; the pool does without.
     pub(crate) async fn load(mos: &Objset, directory: &Dnode) -> (AuxDevices, Vec<Error>) {
         let mut errors = Vec::new();

@@ -25,8 +25,9 @@ use crate::aux::AuxDevices;
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::create_packed;
 use crate::ddt::Ddt;
-use crate::layout::{Layout, make_top};
-use crate::pool::{BIAS_KEY, EngineOpts, Pool, Stack, mos_hooks};
+use crate::devices::{DeviceWork, ZAP_MAP, create_top_objects};
+use crate::layout::{Layout, LeafMaker, make_top};
+use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::scan::Scan;
 
 /// Version of pools with feature flags.
@@ -80,8 +81,9 @@ impl Pool {
         }
         let gauge = DirtyGauge::default();
         let mut tops = Vec::new();
+        let maker = LeafMaker { rt: rt.clone(), gauge: gauge.clone(), queue: opts.queue.clone() };
         for (id, group) in spec.devices.groups.iter().enumerate() {
-            let top = make_top(&rt, id as u32, group, spec.ashift, &gauge, &opts)?;
+            let top = make_top(&maker, id as u32, group, spec.ashift)?;
             top.update_config(|c| c.alloc_bias = group.bias.word().map(str::to_string));
             tops.push(top);
         }
@@ -185,6 +187,8 @@ impl Pool {
             readonly: false,
             notices: RefCell::default(),
             sync_task: RefCell::default(),
+            devices: DeviceWork::default(),
+            works: RefCell::default(),
             aux: RefCell::new(aux),
             scan,
         });
@@ -208,7 +212,7 @@ async fn clear_for_creation(tree: &Rc<VdevTree>, config: &MosConfig) -> Result<(
     let tops = tree.tops.borrow().clone();
     for (index, top) in tops.iter().enumerate() {
         for leaf in top.leaves() {
-            let label = config.label_for(index, leaf.guid).expect("the configuration was made from this tree");
+            let label = config.label_for(index, leaf.guid()).expect("the configuration was made from this tree");
             init_labels(&*leaf.dev, &label.to_nvlist()).await?;
         }
     }
@@ -229,32 +233,10 @@ async fn create_sync_bplist(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
 /// The metaslab array of every top-level vdev, and a ZAP for every vdev with the list of them (format page 06 section 1).
 async fn create_vdev_objects(mos: &Objset, directory: &dmu::Dnode, tree: &Rc<VdevTree>, tx: &Tx) -> Result<()> {
     let map = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
-    zap::add_u64(directory, b"com.delphix:vdev_zap_map", map.object().0, tx).await?;
+    zap::add_u64(directory, ZAP_MAP, map.object().0, tx).await?;
     let tops = tree.tops.borrow().clone();
     for top in tops {
-        let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
-        let mut config = top.config();
-        let guids: Vec<Guid> = config.leaves().map(|l| l.guid).collect();
-        for guid in guids {
-            let object = create_vdev_zap(mos, &map, tx).await?.object();
-            config.find_mut(guid).expect("its own leaves").zap_leaf = Some(object);
-        }
-        let own = create_vdev_zap(mos, &map, tx).await?;
-        // On disk the bias is in the ZAP alone.
-        if let Some(bias) = config.alloc_bias.take() {
-            zap::add_text(&own, BIAS_KEY, &bias, tx).await?;
-        }
-        config.zap_top = Some(own.object());
-        config.metaslab_array = Some(array);
-        top.ms_array.set(array);
-        top.update_config(|c| *c = config);
+        create_top_objects(mos, Some(&map), &top, tx).await?;
     }
     Ok(())
-}
-
-/// A ZAP for a vdev, entered in the list of them.
-async fn create_vdev_zap(mos: &Objset, map: &dmu::Dnode, tx: &Tx) -> Result<dmu::Dnode> {
-    let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
-    zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
-    Ok(dn)
 }

@@ -81,7 +81,7 @@ pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) 
             of.map(|u| u.ub.txg).filter(|txg| *txg <= synced).max()
         };
         let kind = top.kind();
-        let seen: Vec<(Guid, Txg)> = kind.leaves().iter().filter_map(|l| Some((l.guid, newest(l.guid)?))).collect();
+        let seen: Vec<(Guid, Txg)> = kind.leaves().iter().filter_map(|l| Some((l.guid(), newest(l.guid())?))).collect();
         let Some(best) = seen.iter().map(|(_, txg)| *txg).max() else { continue };
         for (guid, condition) in kind.conditions() {
             if let Some((_, txg)) = seen.iter().find(|(g, txg)| *g == guid && *txg < best) {

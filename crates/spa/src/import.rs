@@ -31,6 +31,7 @@ use crate::claim;
 use crate::config::read_packed;
 use crate::create::check_pool_name;
 use crate::ddt::Ddt;
+use crate::devices::DeviceWork;
 use crate::dtl::{load_dtls, note_stale};
 use crate::logs::Logs;
 use crate::partition::partitions;
@@ -185,6 +186,7 @@ impl Pool {
             pool.start();
             claims.finish(&pool).await?;
             pool.resume_scan();
+            pool.load_works().await?;
         }
         Ok(pool)
     }
@@ -281,6 +283,8 @@ impl Pool {
             readonly: import.readonly,
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
+            devices: DeviceWork::default(),
+            works: RefCell::default(),
             aux: RefCell::new(aux),
             scan,
         });
@@ -366,12 +370,17 @@ fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Resul
 /// The top-level vdevs as the labels tell them: from each the newest label that is not newer than the uberblock.
 fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     let mut tops = Vec::new();
-    for id in 0..candidate.config.top_level_count().min(4096) {
-        if candidate.config.hole_array.contains(&id) {
+    // A power cut in the middle of a change leaves labels of both sides of it, on one device even.
+    let labels = candidate.devices.iter().flat_map(|d| d.labels.configs.iter().filter_map(|(_, c)| c.as_ref().ok()));
+    let labels: Vec<LabelConfig> = labels.filter_map(|l| LabelConfig::from_nvlist(l).ok()).collect();
+    let labels: Vec<LabelConfig> = labels.into_iter().filter(|l| l.pool_guid == candidate.guid).collect();
+    let newest = labels.iter().max_by_key(|c| (c.txg <= txg, c.txg)).unwrap_or(&candidate.config);
+    for id in 0..newest.top_level_count().min(4096) {
+        if newest.hole_array.contains(&id) {
             tops.push(VdevConfig::hole(id));
             continue;
         }
-        let labels = candidate.devices.iter().map(|d| &d.config).filter(|c| c.vdev_tree.id == id);
+        let labels = labels.iter().filter(|c| c.vdev_tree.id == id);
         let best = labels.max_by_key(|c| (c.txg <= txg, c.txg));
         // What no label tells is a removed device or a missing one: the MOS's own configuration, which has copies elsewhere, will say.
         let Some(best) = best else {

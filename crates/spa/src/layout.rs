@@ -3,15 +3,16 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL, VdevId};
+use base::{Error, ErrorKind, Guid, ObjectId, Result, TXG_INITIAL, VdevId};
 use bdev::BlockDev;
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind, metaslab_shift_for};
 use rt::Rt;
 use vdev::geometry::Draid;
-use vdev::{DirtyGauge, DraidNode, Leaf, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind, leaf_asize};
-
-use crate::pool::EngineOpts;
+use vdev::{
+    Condition, DirtyGauge, DraidNode, Leaf, Mirror, MirrorRole, QueueTunables, Raidz, Top, TopSpec, VdevKind,
+    leaf_asize,
+};
 
 /// Smallest device of a pool, in bytes (`SPA_MINDEVSIZE`, format page 01).
 pub const DEVICE_SIZE_MIN: u64 = 64 << 20;
@@ -128,11 +129,8 @@ impl Layout {
         self.groups.iter().filter(counts).count() as i64
     }
 
-    /// Refuses what cannot be a pool.
-    pub(crate) fn check(&self) -> Result<()> {
-        if !self.groups.iter().any(|g| g.bias == Bias::Normal) {
-            return Err(Error::invalid("a pool needs at least one device"));
-        }
+    /// Refuses what cannot be part of a pool.
+    pub(crate) fn check_devices(&self) -> Result<()> {
         for g in &self.groups {
             g.check()?;
         }
@@ -144,6 +142,14 @@ impl Layout {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what cannot be a pool.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.groups.iter().any(|g| g.bias == Bias::Normal) {
+            return Err(Error::invalid("a pool needs at least one device"));
+        }
+        self.check_devices()
     }
 }
 
@@ -220,15 +226,23 @@ pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
     out
 }
 
+/// What leaves are made with.
+pub(crate) struct LeafMaker {
+    pub rt: Rt,
+    pub gauge: DirtyGauge,
+    pub queue: QueueTunables,
+}
+
+impl LeafMaker {
+    /// A leaf over `dev`.
+    pub(crate) fn leaf(&self, guid: Guid, path: String, dev: Rc<dyn BlockDev>, condition: Rc<Condition>) -> Rc<Leaf> {
+        Leaf::with_condition(&self.rt, guid, path, dev, self.gauge.clone(), self.queue.clone(), condition)
+    }
+}
+
 /// The top-level vdev `id` that a group becomes.
-pub(crate) fn make_top(
-    rt: &Rt,
-    id: u32,
-    group: &Group,
-    wanted: Option<u8>,
-    gauge: &DirtyGauge,
-    opts: &EngineOpts,
-) -> Result<Rc<Top>> {
+pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option<u8>) -> Result<Rc<Top>> {
+    let rt = &maker.rt;
     let mut ashift = 9;
     for d in &group.devices {
         ashift = ashift.max(ashift_for(&*d.dev, wanted)?);
@@ -239,7 +253,7 @@ pub(crate) fn make_top(
         .zip(&group.devices)
         .map(|(c, d)| {
             let path = d.dev.info().path.clone();
-            VdevKind::Leaf(Leaf::new(rt, c.guid, path, d.dev.clone(), gauge.clone(), opts.queue.clone()))
+            VdevKind::Leaf(maker.leaf(c.guid, path, d.dev.clone(), Rc::default()))
         })
         .collect();
     let smallest = group.devices.iter().map(|d| leaf_asize(d.dev.info().size_bytes)).min().unwrap_or(0);

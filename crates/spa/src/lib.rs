@@ -1,21 +1,28 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `scan` (scrub and resilver), `explain` and `partition` (devices without a pool), `rewind` (older states), `claim` (intent logs), `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
+//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices missed), `aux` (spares, caches), `state` (devices taken out and back), `devices` (how the tree changes), `add`, `attach`, `remove`, `expand` (what changes it), `presence` (devices that come and go), `leaf_work` (trim, initialize), `scan` (scrub and resilver), `explain` and `partition` (devices without a pool), `rewind` (older states), `claim` (intent logs), `store`, `logs`, `ddt`, `checkpoint` and `config` (what the layers below ask for).
 
+mod add;
 mod assemble;
+mod attach;
 mod aux;
 mod checkpoint;
 mod claim;
 mod config;
 mod create;
 mod ddt;
+mod devices;
 mod dtl;
+mod expand;
 mod explain;
 mod import;
 mod layout;
+mod leaf_work;
 mod logs;
 mod partition;
 mod pool;
+mod presence;
+mod remove;
 mod removed;
 mod rewind;
 mod scan;
@@ -23,11 +30,15 @@ mod state;
 mod store;
 mod sync;
 
+pub use attach::NewDevice;
 pub use aux::AuxDevices;
 pub use create::{PoolSpec, check_pool_name};
+pub use devices::DeviceDoor;
+pub use dmu::LocalBoxFuture;
 pub use explain::explain;
 pub use import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
 pub use layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
+pub use leaf_work::{LeafWork, WorkKind, WorkState, WorkWish};
 pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};
 pub use scan::ScanStatus;

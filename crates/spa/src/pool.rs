@@ -22,12 +22,14 @@ use zio::{Zio, ZioOpts};
 use crate::aux::AuxDevices;
 use crate::checkpoint::{Checkpoint, Wish};
 use crate::ddt::Ddt;
+use crate::devices::DeviceWork;
+use crate::leaf_work::LeafWork;
 use crate::logs::Logs;
 use crate::scan::Scan;
 use crate::store::{Geometry, MapStore};
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
-const METASLABS_MAX: u64 = 1 << 17;
+pub(crate) const METASLABS_MAX: u64 = 1 << 17;
 
 /// Entry of a top-level vdev's ZAP that says what its space is for.
 pub(crate) const BIAS_KEY: &[u8] = b"org.zfsonlinux:allocation_bias";
@@ -87,6 +89,8 @@ pub struct Pool {
     pub(crate) sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
     pub(crate) aux: RefCell<AuxDevices>,
     pub(crate) scan: Rc<Scan>,
+    pub(crate) devices: DeviceWork,
+    pub(crate) works: RefCell<Vec<Rc<LeafWork>>>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
@@ -156,7 +160,7 @@ impl Stack {
 
 /// By what a byte may grow on its way to disk: three copies, twice for gang headers, and on RAID-Z a sector of data with its parity. That is the
 /// `spa_asize_inflation` of 24 on RAID-Z3 (format page 14 section 2); dRAID, where a sector takes a whole stripe, keeps it.
-fn asize_inflation(tree: &VdevTree) -> u64 {
+pub(crate) fn asize_inflation(tree: &VdevTree) -> u64 {
     let tops = tree.tops.borrow();
     let of = |top: &vdev::Top| match top.config_ref().nparity {
         _ if top.config_ref().kind == VdevKind::Draid => 24,
@@ -345,6 +349,7 @@ impl Pool {
 
     /// Starts the sync loop.
     pub(crate) fn start(self: &Rc<Self>) {
+        self.know_itself();
         let pool = self.clone();
         let task = self.rt.spawn("txg_sync", async move {
             let txg = pool.txg.clone();
@@ -365,6 +370,7 @@ impl Pool {
             ));
         }
         self.scan.close_and_wait().await;
+        self.stop_leaf_works().await;
         self.config.borrow_mut().state = state;
         self.dirty_config();
         self.txg.wait_synced(Txg(0)).await?;

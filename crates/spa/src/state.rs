@@ -3,46 +3,43 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result};
-use ondisk::vdev_config::VdevConfig;
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Health, Top, VdevKind};
 
+use crate::attach::names;
 use crate::pool::Pool;
-
-/// Whether a vdev has everything without the leaf `without`; leaves that miss some txgs do not count.
-fn carries(kind: &VdevKind, without: Guid) -> bool {
-    let lost = || kind.children().iter().filter(|c| !carries(c, without)).count();
-    match kind {
-        VdevKind::Leaf(l) => l.guid != without && l.condition.health().is_open() && l.condition.missing().is_empty(),
-        VdevKind::Dspare(d) => d.guid != without && d.condition.missing().is_empty(),
-        VdevKind::Mirror(m) => lost() < m.children.len(),
-        VdevKind::Raidz(r) => lost() <= r.parity as usize,
-        VdevKind::Draid(d) => lost() <= d.layout.parity as usize,
-        VdevKind::Indirect(_) | VdevKind::Hole => true,
-        VdevKind::Absent(_) | VdevKind::Missing => false,
-    }
-}
 
 impl Pool {
     /// The vdev that a command names: by path, by the last part of a path, by what listings call it, or by guid.
-    fn named(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
-        let matches = |c: &VdevConfig| {
-            let path = c.path.as_deref();
-            path == Some(name)
-                || path.is_some_and(|p| p.rsplit('/').next() == Some(name))
-                || name.parse() == Ok(c.guid.0)
-                || c.kind.is_interior() && name == format!("{}-{}", c.kind, c.id)
+    pub(crate) fn named(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
+        let tops = self.tree.tops.borrow();
+        // Leaves before what is above them, and names before guids.
+        let interior = |c: &VdevConfig| match c.kind {
+            ConfigKind::Raidz | ConfigKind::Draid => {
+                name == format!("{}{}-{}", c.kind, c.nparity.unwrap_or(1), c.id)
+                    || name == format!("{}-{}", c.kind, c.id)
+            }
+            _ => c.kind.is_interior() && name == format!("{}-{}", c.kind, c.id),
         };
-        for top in self.tree.tops.borrow().iter() {
+        let is_leaf = |c: &&VdevConfig| !c.kind.is_interior();
+        for top in tops.iter() {
             let config = top.config_ref();
-            let leaf = config.leaves().find(|c| matches(c)).or_else(|| Some(&*config).filter(|c| matches(c)));
-            if let Some(found) = leaf {
+            if let Some(found) = config.iter().filter(is_leaf).find(|c| c.path.as_deref() == Some(name)) {
+                return Ok((top.clone(), found.guid));
+            }
+        }
+        for top in tops.iter() {
+            let config = top.config_ref();
+            let leaf = config.iter().filter(is_leaf).find(|c| names(c, name));
+            let above = || config.iter().find(|c| interior(c) || name.parse() == Ok(c.guid.0));
+            if let Some(found) = leaf.or_else(above) {
                 return Ok((top.clone(), found.guid));
             }
         }
         Err(Error::not_found(format!("no such device in pool '{}': {name}", self.name())))
     }
 
-    fn check_device_change(&self) -> Result<()> {
+    pub(crate) fn check_device_change(&self) -> Result<()> {
         if self.readonly {
             return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
         }
@@ -54,7 +51,7 @@ impl Pool {
         self.check_device_change()?;
         let (top, guid) = self.named(name)?;
         let kind = top.kind();
-        if !carries(&kind, guid) {
+        if !kind.outage(Some(guid)).is_empty() {
             return Err(Error::new(ErrorKind::Busy, format!("cannot offline {name}: no valid replicas")));
         }
         let conditions = kind.conditions();
@@ -62,7 +59,7 @@ impl Pool {
             .iter()
             .find(|(g, _)| *g == guid)
             .ok_or_else(|| Error::invalid(format!("cannot offline {name}: it is not a device")))?;
-        condition.set_health(Health::Offline);
+        self.note_away(condition, Health::Offline);
         if !temporary {
             top.update_config(|c| {
                 if let Some(leaf) = c.find_mut(guid) {
@@ -83,7 +80,8 @@ impl Pool {
                 "cannot online {name}: the device is not there; import the pool again"
             )));
         };
-        leaf.condition.set_health(Health::Online);
+        self.note_away(&leaf.condition, Health::Online);
+        leaf.condition.forgive();
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
                 (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);

@@ -122,6 +122,14 @@ impl MapStore {
         self.pending.borrow_mut().insert((vdev, ms), state);
     }
 
+    /// A vdev is gone, with all its maps.
+    pub(crate) fn forget(&self, vdev: VdevId) {
+        self.geometry.borrow_mut().remove(&vdev);
+        self.committed.borrow_mut().retain(|(v, _), _| *v != vdev);
+        self.pending.borrow_mut().retain(|(v, _), _| *v != vdev);
+        self.unflushed.borrow_mut().retain(|(v, _), _| *v != vdev);
+    }
+
     /// The txg under way is committed.
     pub(crate) fn commit(&self) {
         self.committed.borrow_mut().append(&mut self.pending.borrow_mut());

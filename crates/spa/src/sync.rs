@@ -63,6 +63,7 @@ impl Pool {
         let tx = Tx::syncing(txg);
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
+        self.take_device_changes(&tx).await?;
         if self.config_dirty.get() || self.is_dirty(txg) {
             self.sync_dtls(txg, &tx).await?;
         }
@@ -100,6 +101,7 @@ impl Pool {
                 self.flush_logs(txg, &tx).await?;
             }
             self.checkpoint.sync(&self.checkpoint_cx(), pass, &tx).await?;
+            self.sync_obsolete(pass, &tx).await?;
             self.sync_metaslabs(txg, pass, &tx).await?;
             if let Some(synced) = self.mos.sync(txg, pass).await? {
                 root = Some(synced.bp);
@@ -120,6 +122,7 @@ impl Pool {
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
         self.commit(txg, root, config).await?;
         self.store.commit();
+        self.relabel_devices().await;
         self.finish(txg).await
     }
 
@@ -151,6 +154,7 @@ impl Pool {
             || self.ddt.is_dirty()
             || self.alloc.has_held_back()
             || self.checkpoint.is_dirty()
+            || self.zio().has_obsolete()
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {
@@ -346,7 +350,7 @@ impl Pool {
         for (index, top) in tops.iter().enumerate() {
             let mut results = Vec::new();
             for leaf in top.open_leaves() {
-                let label = config.label_for(index, leaf.guid).ok_or_else(|| {
+                let label = config.label_for(index, leaf.guid()).ok_or_else(|| {
                     Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
                 })?;
                 results.push(write_config(&leaf, pair, &label.to_nvlist()).await);

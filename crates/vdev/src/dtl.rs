@@ -4,8 +4,9 @@
 //! first. `spa` keeps the sets on disk, as space maps of txgs; here is only what reading and writing need.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 
-use base::Txg;
+use base::{Nanos, Txg};
 
 /// A set of txgs, kept as ranges.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -18,6 +19,33 @@ impl TxgSet {
     /// The empty set.
     pub const fn new() -> TxgSet {
         TxgSet { runs: Vec::new() }
+    }
+    /// The set of all txgs.
+    pub fn all() -> TxgSet {
+        TxgSet { runs: vec![(0, u64::MAX)] }
+    }
+    /// The txgs that are in more than `count` of `sets`.
+    pub fn in_more_than(sets: &[TxgSet], count: usize) -> TxgSet {
+        let mut edges: Vec<(u64, i64)> = Vec::new();
+        for (start, end) in sets.iter().flat_map(|s| s.runs.iter().copied()) {
+            edges.extend([(start, 1), (end, -1)]);
+        }
+        // Where one ends and another begins nothing is between them: the beginnings first.
+        edges.sort_unstable_by_key(|(at, step)| (*at, -step));
+        let (mut out, mut depth, mut since) = (TxgSet::new(), 0i64, None);
+        for (at, step) in edges {
+            depth += step;
+            let deep = depth > count as i64;
+            match (deep, since) {
+                (true, None) => since = Some(at),
+                (false, Some(start)) => {
+                    out.add(start, at);
+                    since = None;
+                }
+                _ => {}
+            }
+        }
+        out
     }
     /// Whether nothing is in it.
     pub fn is_empty(&self) -> bool {
@@ -104,6 +132,35 @@ impl Health {
     }
 }
 
+/// Errors of one sort within this span count together, as zed counts them (`io_t`, `checksum_t`: 10 minutes).
+pub const ERROR_SPAN: Nanos = Nanos::from_secs(600);
+/// So many within the span are too many (`io_n`, `checksum_n`).
+pub const ERRORS_MAX: usize = 10;
+
+/// What is wrong with a leaf that had too many errors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sick {
+    /// It fails to read or write.
+    Io,
+    /// It gives back something else than was written.
+    Checksum,
+}
+
+/// When the last errors of a sort were.
+#[derive(Default, Debug)]
+struct Window(VecDeque<Nanos>);
+
+impl Window {
+    /// One more; true if that is too many.
+    fn count(&mut self, now: Nanos) -> bool {
+        self.0.push_back(now);
+        if self.0.len() > ERRORS_MAX {
+            self.0.pop_front();
+        }
+        self.0.len() == ERRORS_MAX && self.0.front().is_some_and(|first| now.since(*first) <= ERROR_SPAN)
+    }
+}
+
 /// The changing state of a leaf, there or not.
 #[derive(Default, Debug)]
 pub struct Condition {
@@ -113,6 +170,10 @@ pub struct Condition {
     unrepaired: RefCell<TxgSet>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
+    io_errors: RefCell<Window>,
+    checksum_errors: RefCell<Window>,
+    sick: Cell<Option<Sick>>,
+    suspect: Cell<bool>,
 }
 
 impl Condition {
@@ -183,6 +244,34 @@ impl Condition {
     pub fn set_dirty(&self) {
         self.dirty.set(true);
     }
+    /// An operation failed.
+    pub(crate) fn note_io_error(&self, now: Nanos) {
+        self.suspect.set(true);
+        if self.io_errors.borrow_mut().count(now) {
+            self.sick.set(Some(Sick::Io));
+        }
+    }
+    /// What was read was not what had been written.
+    pub(crate) fn note_checksum_error(&self, now: Nanos) {
+        if self.checksum_errors.borrow_mut().count(now) && self.sick.get().is_none() {
+            self.sick.set(Some(Sick::Checksum));
+        }
+    }
+    /// What is wrong with it, once.
+    pub fn take_sick(&self) -> Option<Sick> {
+        self.sick.take()
+    }
+    /// Whether an operation failed since the last call: the device may be gone.
+    pub fn take_suspect(&self) -> bool {
+        self.suspect.replace(false)
+    }
+    /// Forgets all errors.
+    pub fn forgive(&self) {
+        self.io_errors.borrow_mut().0.clear();
+        self.checksum_errors.borrow_mut().0.clear();
+        self.sick.set(None);
+        self.suspect.set(false);
+    }
     pub(crate) fn note_failed_write(&self) {
         self.failed_write.set(true);
     }
@@ -195,6 +284,23 @@ impl Condition {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_many_errors_in_too_short_a_time() {
+        let c = Condition::default();
+        for i in 0..40 {
+            c.note_io_error(Nanos::from_secs(i * 100));
+        }
+        assert_eq!(c.take_sick(), None, "ten in fifteen minutes are bearable");
+        for i in 0..9 {
+            c.note_checksum_error(Nanos::from_secs(10_000 + i));
+        }
+        assert_eq!(c.take_sick(), None);
+        c.note_checksum_error(Nanos::from_secs(10_100));
+        assert_eq!((c.take_sick(), c.take_sick()), (Some(Sick::Checksum), None));
+        (0..10).for_each(|i| c.note_io_error(Nanos::from_secs(20_000 + i)));
+        assert_eq!(c.take_sick(), Some(Sick::Io));
+    }
 
     #[test]
     fn sets_of_txgs_are_sets() {

@@ -177,6 +177,32 @@ impl Draid {
         rows * ROW * (self.children - self.spares) / self.group_size() * self.group_size()
     }
 
+    /// Bytes that each child must have for `asize` allocatable ones.
+    pub fn child_asize(&self, asize: u64) -> u64 {
+        (asize.div_ceil((self.children - self.spares) * ROW) + 2) * ROW
+    }
+
+    /// The ranges of `child` that `len` bytes from `start` on, whole units, lie on.
+    pub fn child_ranges(&self, child: usize, start: u64, len: u64) -> Vec<(u64, u64)> {
+        let (g, n) = (self.width(), self.children - self.spares);
+        let start = start.next_multiple_of(self.unit());
+        let end = start.max((start.saturating_add(len)) / self.unit() * self.unit());
+        let (mut at, mut out) = (start, Vec::new());
+        while at < end {
+            let group = at / self.group_size();
+            let stop = end.min((group + 1) * self.group_size());
+            let (p, k) = (group / self.groups, group % self.groups);
+            let (first, row) = ((k * g) % n, p * self.slice_rows() + (k * g) / n);
+            let (from, to) = ((at % self.group_size()) / g, (stop - group * self.group_size()) / g);
+            for i in (0..g).filter(|i| self.disk(p, (first + i) % n) == child) {
+                let row = row + u64::from(first + i >= n);
+                out.push((row * ROW + from, to - from));
+            }
+            at = stop;
+        }
+        out
+    }
+
     /// The child that is disk `i` of permutation `p`.
     fn disk(&self, p: u64, i: u64) -> usize {
         let c = self.children;
@@ -301,6 +327,28 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ranges_of_children_are_where_blocks_lie() {
+        let draid = Draid::new(2, 4, 9, 1, 12).expect("sane");
+        let start = draid.group_size() - 7 * draid.unit();
+        let len = 20 * draid.unit();
+        let mut wanted: Vec<(usize, u64)> = Vec::new();
+        for u in 0..20 {
+            for s in draid.map(start + u * draid.unit(), draid.unit_data()) {
+                wanted.extend(s.columns.iter().map(|c| (c.child, c.offset)));
+            }
+        }
+        wanted.sort_unstable();
+        let mut got = Vec::new();
+        for child in 0..9 {
+            for (at, n) in draid.child_ranges(child, start, len) {
+                got.extend((0..n / 4096).map(|s| (child, at + s * 4096)));
+            }
+        }
+        got.sort_unstable();
+        assert_eq!(got, wanted);
     }
 
     #[test]

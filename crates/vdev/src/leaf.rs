@@ -18,8 +18,7 @@ use crate::stats::{IoErrors, LeafStats, QueueDepth};
 
 /// One device of the pool with its I/O scheduler.
 pub struct Leaf {
-    /// Its guid.
-    pub guid: Guid,
+    guid: Cell<Guid>,
     /// Its path, as configuration and messages name it.
     pub path: String,
     /// The device. What goes to it directly is not scheduled, not counted and not ordered against the queue.
@@ -74,7 +73,7 @@ impl Leaf {
         condition: Rc<Condition>,
     ) -> Rc<Leaf> {
         Rc::new(Leaf {
-            guid,
+            guid: Cell::new(guid),
             path,
             dev,
             condition,
@@ -128,11 +127,21 @@ impl Leaf {
             }
             Err(e) => {
                 self.stats.borrow_mut().errors.write += 1;
+                if kind_of(&e) != ErrorKind::Interrupted {
+                    self.condition.note_io_error(self.rt.now());
+                }
                 Err(Error::new(kind_of(&e), format!("{}: flush failed: {e}", self.path)))
             }
         }
     }
 
+    /// Its guid. It changes when the leaf takes the place of its mirror.
+    pub fn guid(&self) -> Guid {
+        self.guid.get()
+    }
+    pub(crate) fn set_guid(&self, guid: Guid) {
+        self.guid.set(guid);
+    }
     /// Its world.
     pub(crate) fn rt(&self) -> &Rt {
         &self.rt
@@ -158,10 +167,20 @@ impl Leaf {
     /// Counts a block read from here whose checksum did not match.
     pub fn count_checksum_error(&self) {
         self.stats.borrow_mut().errors.cksum += 1;
+        self.condition.note_checksum_error(self.rt.now());
     }
     /// Forgets the errors (`zpool clear`).
     pub fn clear_errors(&self) {
         self.stats.borrow_mut().errors = Default::default();
+        self.condition.forgive();
+    }
+    /// The queue's tunables.
+    pub fn tunables(&self) -> QueueTunables {
+        self.tunables.borrow().clone()
+    }
+    /// The gauge that its queue follows.
+    pub fn gauge(&self) -> DirtyGauge {
+        self.gauge.clone()
     }
     /// Changes the queue's tunables; what is in flight stays.
     pub fn set_tunables(self: &Rc<Self>, t: QueueTunables) {
@@ -258,6 +277,7 @@ impl Leaf {
                     let mut stats = self.stats.borrow_mut();
                     let n = if write { &mut stats.errors.write } else { &mut stats.errors.read };
                     *n += 1;
+                    self.condition.note_io_error(now);
                     if write {
                         self.condition.note_failed_write();
                     }

@@ -31,13 +31,14 @@ mod leaf;
 mod node;
 pub mod policy;
 mod queue;
+pub mod reshape;
 mod stats;
 mod striped;
 mod tree;
 
 pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
-pub use dtl::{Condition, Health, TxgSet};
+pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, Health, Sick, TxgSet};
 pub use leaf::Leaf;
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
 pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables};

@@ -179,7 +179,7 @@ impl VdevKind {
     /// Its guid; none where the configuration only has it.
     pub fn guid(&self) -> Option<Guid> {
         match self {
-            VdevKind::Leaf(l) => Some(l.guid),
+            VdevKind::Leaf(l) => Some(l.guid()),
             VdevKind::Mirror(m) => Some(m.guid),
             VdevKind::Raidz(r) => Some(r.guid),
             VdevKind::Draid(d) => Some(d.guid),
@@ -206,27 +206,7 @@ impl VdevKind {
         if self.find(guid).is_none() {
             return self.clone();
         }
-        match self {
-            VdevKind::Mirror(m) => VdevKind::Mirror(Rc::new(Mirror {
-                guid: m.guid,
-                role: m.role,
-                children: children(),
-                errors: m.errors.clone(),
-            })),
-            VdevKind::Raidz(r) => VdevKind::Raidz(Rc::new(Raidz {
-                guid: r.guid,
-                parity: r.parity,
-                children: children(),
-                errors: r.errors.clone(),
-            })),
-            VdevKind::Draid(d) => VdevKind::Draid(Rc::new(DraidNode {
-                guid: d.guid,
-                layout: d.layout.clone(),
-                children: children(),
-                errors: d.errors.clone(),
-            })),
-            other => other.clone(),
-        }
+        self.with_children(children())
     }
 
     /// Every device that is there, in order.
@@ -240,7 +220,7 @@ impl VdevKind {
     /// The condition of every leaf, there or not, with its guid.
     pub fn conditions(&self) -> Vec<(Guid, Rc<Condition>)> {
         match self {
-            VdevKind::Leaf(l) => vec![(l.guid, l.condition.clone())],
+            VdevKind::Leaf(l) => vec![(l.guid(), l.condition.clone())],
             VdevKind::Absent(a) => vec![(a.guid, a.condition.clone())],
             VdevKind::Dspare(d) => vec![(d.guid, d.condition.clone())],
             _ => self.children().iter().flat_map(VdevKind::conditions).collect(),

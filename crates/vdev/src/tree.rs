@@ -15,6 +15,7 @@ use crate::geometry::raidz_asize;
 use crate::leaf::Leaf;
 use crate::node::{Boxed, Io, Promise, VdevKind};
 use crate::policy::Prio;
+use crate::reshape::Shape;
 use crate::striped;
 
 /// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in whole 256 KiB; 0 if it is too small for that.
@@ -84,8 +85,6 @@ pub struct TopSpec {
 pub struct Top {
     /// Its index, as block pointers name it.
     pub id: VdevId,
-    /// Its guid; 0 of a hole.
-    pub guid: Guid,
     /// log2 of the allocation unit.
     pub ashift: u8,
     /// Allocatable bytes.
@@ -105,7 +104,6 @@ impl Top {
     pub fn new(spec: TopSpec) -> Rc<Top> {
         Rc::new(Top {
             id: spec.id,
-            guid: spec.config.guid,
             ashift: spec.ashift,
             asize: Cell::new(spec.asize),
             ms_shift: Cell::new(spec.ms_shift),
@@ -116,6 +114,19 @@ impl Top {
         })
     }
 
+    /// Its guid; 0 of a hole.
+    pub fn guid(&self) -> Guid {
+        self.config.borrow().guid
+    }
+    /// It and its configuration, to be changed.
+    pub fn shape(&self) -> Shape {
+        Shape { kind: self.kind(), config: self.config.borrow().clone() }
+    }
+    /// Takes over a changed shape; operations in flight end where they began.
+    pub fn set_shape(&self, shape: Shape) {
+        *self.kind.borrow_mut() = shape.kind;
+        *self.config.borrow_mut() = shape.config;
+    }
     /// What it is made of, as it is now.
     pub fn kind(&self) -> VdevKind {
         self.kind.borrow().clone()
@@ -426,6 +437,40 @@ impl VdevTree {
         })?;
         for (start, vdev, to, len) in map.remap(offset, len)? {
             self.resolve(&self.top(vdev)?, to, len, at + start, depth + 1, out)?;
+        }
+        Ok(())
+    }
+
+    /// What freeing a range gives up: where it lies today, and which ranges of removed vdevs (vdev, offset, length) led there.
+    #[allow(clippy::type_complexity, reason = "a pair of lists, used in one place")]
+    pub fn given_up(&self, id: VdevId, offset: u64, len: u64) -> Result<(Vec<Place>, Vec<(VdevId, u64, u64)>)> {
+        let (mut places, mut obsolete) = (Vec::new(), Vec::new());
+        self.give_up(&self.top(id)?, offset, len, 0, &mut places, &mut obsolete)?;
+        Ok((places, obsolete))
+    }
+
+    fn give_up(
+        &self,
+        top: &Rc<Top>,
+        offset: u64,
+        len: u64,
+        depth: u32,
+        places: &mut Vec<Place>,
+        obsolete: &mut Vec<(VdevId, u64, u64)>,
+    ) -> Result<()> {
+        let VdevKind::Indirect(indirect) = top.kind() else {
+            places.push(Place { top: top.clone(), offset, len, at: 0 });
+            return Ok(());
+        };
+        if depth > REMAPS_MAX {
+            return Err(Error::corrupt("the mappings of removed vdevs lead to each other"));
+        }
+        obsolete.push((top.id, offset, len));
+        let map = indirect.map.get().ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("the mapping of the removed vdev {} is not loaded", top.id))
+        })?;
+        for (_, vdev, to, len) in map.remap(offset, len)? {
+            self.give_up(&self.top(vdev)?, to, len, depth + 1, places, obsolete)?;
         }
         Ok(())
     }

@@ -172,7 +172,7 @@ impl Bench {
     }
 
     fn absent(&self, i: usize) {
-        let guid = self.leaves[i].guid;
+        let guid = self.leaves[i].guid();
         let condition = self.leaves[i].condition.clone();
         condition.set_health(Health::Unavail);
         let kind = self.top.kind().replace(guid, &|_| {
@@ -184,7 +184,7 @@ impl Bench {
     fn back(&self, i: usize) {
         let leaf = &self.leaves[i];
         leaf.condition.set_health(Health::Online);
-        let kind = self.top.kind().replace(leaf.guid, &|_| VdevKind::Leaf(leaf.clone()));
+        let kind = self.top.kind().replace(leaf.guid(), &|_| VdevKind::Leaf(leaf.clone()));
         self.top.set_kind(kind);
     }
 
@@ -323,7 +323,7 @@ fn distributed_spares_hold_what_a_lost_disk_held() {
     let b = bench(&sim, Shape::Draid(1, 3, 7, 2), 12);
     sim.block_on(async {
         let old = b.fill(0, 40, Txg(4)).await;
-        let guid = b.leaves[2].guid;
+        let guid = b.leaves[2].guid();
         b.absent(2);
         let with_spare = b.top.kind().replace(guid, &|lost| {
             let condition = Rc::new(Condition::default());

@@ -210,7 +210,7 @@ impl Inner {
             let mut result = Ok(());
             for dva in bp.dvas() {
                 self.tell_freed(dva);
-                result = result.and(self.alloc.free(self.header_place(dva)?, bp.phys_birth(), txg));
+                result = result.and(self.free_dva(self.header_place(dva)?, bp.phys_birth(), txg));
             }
             result
         })

@@ -1,11 +1,11 @@
 //! The handle: what all halves share, and the calls that only need the space allocator.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Nanos, Result, SECTOR, Txg};
-use metaslab::Allocator;
+use base::{Error, ErrorKind, Nanos, Result, SECTOR, Txg, VdevId};
+use metaslab::{Allocator, Run};
 use ondisk::blkptr::{Blkptr, Dva};
 use rt::Rt;
 use vdev::{VdevKind, VdevTree};
@@ -42,6 +42,8 @@ pub(crate) struct Inner {
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
     pub(crate) watch: RefCell<Option<Rc<dyn FreeWatch>>>,
+    /// Ranges of removed vdevs that were freed and are in no map yet.
+    obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
 }
 
 /// Block I/O of one pool. Cheap to clone.
@@ -108,6 +110,23 @@ impl Inner {
         Ok(())
     }
 
+    /// Frees one copy. On a removed vdev: what it was copied to, and the range itself is noted as obsolete.
+    pub(crate) fn free_dva(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
+        if !self.tree.top(dva.vdev())?.is_indirect() {
+            return self.alloc.free(dva, birth, txg);
+        }
+        let (places, obsolete) = self.tree.given_up(dva.vdev(), dva.offset(), dva.asize())?;
+        let mut result = Ok(());
+        for p in places {
+            result = result.and(self.alloc.free(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
+        }
+        let mut all = self.obsolete.borrow_mut();
+        for (vdev, start, size) in obsolete {
+            all.entry(vdev).or_default().push(Run { start, size });
+        }
+        result
+    }
+
     /// What a gang header at `dva` occupies there.
     pub(crate) fn header_place(&self, dva: Dva) -> Result<Dva> {
         let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64);
@@ -129,6 +148,7 @@ impl Zio {
             bad: RefCell::default(),
             dedup: RefCell::default(),
             watch: RefCell::default(),
+            obsolete: RefCell::default(),
         }))
     }
     /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither written nor freed.
@@ -170,9 +190,19 @@ impl Zio {
         for dva in bp.dvas() {
             self.0.tell_freed(dva);
             // One copy that cannot be freed is no reason to leak the others.
-            result = result.and(self.0.alloc.free(dva, bp.phys_birth(), txg));
+            result = result.and(self.0.free_dva(dva, bp.phys_birth(), txg));
         }
         result
+    }
+
+    /// Whether something of a removed vdev was freed since [`Zio::take_obsolete`].
+    pub fn has_obsolete(&self) -> bool {
+        !self.0.obsolete.borrow().is_empty()
+    }
+
+    /// The ranges of removed vdevs that were freed since the last call, by vdev.
+    pub fn take_obsolete(&self) -> BTreeMap<VdevId, Vec<Run>> {
+        self.0.obsolete.take()
     }
 
     /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Gang blocks: the header only.

@@ -1,0 +1,93 @@
+//! Remap deadlists: what OpenZFS noted about removed vdevs that a snapshot still needs (format page 14 section 5).
+//!
+//! When OpenZFS rewrites an indirect block it may point past a removed vdev; while a snapshot has the old pointer, the old range is noted in the *remap deadlist* of the
+//! dataset, in the manner of a deadlist. Weir never does that, but keeps such lists right: they go with their dataset's place in the chain of snapshots, and what no
+//! snapshot needs any more moves to the pool's list of obsolete ranges.
+
+use base::{ObjectId, Result};
+use dmu::bpobj::{self, Bpobj};
+use dmu::{Tx, zap};
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+
+use crate::dataset::Dataset;
+use crate::deadlist::Deadlist;
+use crate::pool::DslPool;
+
+/// Key of a dataset: its remap deadlist.
+const REMAP_KEY: &[u8] = b"com.delphix:remap_deadlist";
+/// Entry of the MOS directory: ranges of removed vdevs that became obsolete and are not in a map yet.
+const OBSOLETE_LIST: &[u8] = b"com.delphix:obsolete_bpobj";
+
+impl DslPool {
+    async fn remap_list(&self, ds: ObjectId) -> Result<Option<ObjectId>> {
+        // Only pools with removed vdevs have them: no look-up for all others.
+        if !self.features().is_active(FeatureId::ObsoleteCounts) {
+            return Ok(None);
+        }
+        let dn = self.mos().hold(ds).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(None);
+        }
+        Ok(zap::lookup_u64(&dn, REMAP_KEY).await?.map(ObjectId))
+    }
+
+    /// The head's list goes to the snapshot that was just made of it.
+    pub(crate) async fn remap_to_snapshot(&self, head: &Dataset, snap: ObjectId, tx: &Tx) -> Result<()> {
+        let Some(list) = self.remap_list(head.object).await? else { return Ok(()) };
+        zap::remove(&self.mos().hold(head.object).await?, REMAP_KEY, tx).await?;
+        zap::add_u64(&self.zapify(snap, tx).await?, REMAP_KEY, list.0, tx).await
+    }
+
+    /// Snapshot `snap`, the one before `next`, goes: what only it needed is obsolete, the rest is `next`'s. `before`: the txg of the snapshot before it.
+    pub(crate) async fn remap_of_gone(&self, snap: &Dataset, next: &Dataset, before: u64, tx: &Tx) -> Result<()> {
+        if let Some(object) = self.remap_list(next.object).await? {
+            let mut list = Deadlist::open(self.mos(), object).await?;
+            list.move_to(self, &self.obsolete_list(tx).await?, before, tx).await?;
+        }
+        let Some(own) = self.remap_list(snap.object).await? else { return Ok(()) };
+        let own = Deadlist::open(self.mos(), own).await?;
+        let mut list = match self.remap_list(next.object).await? {
+            Some(object) => Deadlist::open(self.mos(), object).await?,
+            None => {
+                let theirs = next.take_deadlist().await?;
+                let keys: Vec<u64> = theirs.keys().collect();
+                next.put_deadlist(theirs);
+                let list = Deadlist::create(self, keys, tx).await?;
+                zap::add_u64(&self.zapify(next.object, tx).await?, REMAP_KEY, list.object.0, tx).await?;
+                self.features().add(FeatureId::ObsoleteCounts, 1, tx).await?;
+                list
+            }
+        };
+        list.merge(self, own, tx).await?;
+        zap::remove(&self.mos().hold(snap.object).await?, REMAP_KEY, tx).await?;
+        self.features().add(FeatureId::ObsoleteCounts, -1, tx).await
+    }
+
+    /// A head goes, or goes back to its snapshot: what it noted means nothing any more.
+    pub(crate) async fn forget_remaps(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+        let Some(list) = self.remap_list(head.object).await? else { return Ok(()) };
+        Deadlist::open(self.mos(), list).await?.free(self, tx).await?;
+        zap::remove(&self.mos().hold(head.object).await?, REMAP_KEY, tx).await?;
+        self.features().add(FeatureId::ObsoleteCounts, -1, tx).await
+    }
+
+    /// The key of a snapshot that goes is not needed in the lists after it either.
+    pub(crate) async fn remap_without_key(&self, ds: &Dataset, key: u64, tx: &Tx) -> Result<()> {
+        let Some(list) = self.remap_list(ds.object).await? else { return Ok(()) };
+        Deadlist::open(self.mos(), list).await?.remove_key(self, key, tx).await
+    }
+
+    async fn obsolete_list(&self, tx: &Tx) -> Result<Bpobj> {
+        let object = match zap::lookup_u64(self.directory(), OBSOLETE_LIST).await? {
+            Some(object) => ObjectId(object),
+            None => {
+                let object = bpobj::create(self.mos(), ondisk::bpobj::BPOBJ_BLKSZ, tx).await?;
+                zap::add_u64(self.directory(), OBSOLETE_LIST, object.0, tx).await?;
+                self.features().add(FeatureId::ObsoleteCounts, 1, tx).await?;
+                object
+            }
+        };
+        Bpobj::open(self.mos(), object).await
+    }
+}

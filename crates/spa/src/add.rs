@@ -1,0 +1,166 @@
+//! `zpool add`: more top-level vdevs, spares and caches. See [`crate::devices`] for the way of a change.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result, VdevId};
+use dmu::{DmuTunables, Tx};
+use metaslab::{MsSummary, RangeTree};
+use ondisk::feature::FeatureId;
+use ondisk::vdev_config::VdevConfig;
+use vdev::labels::init_labels;
+use vdev::{Top, VdevKind};
+
+use crate::aux::AuxDevices;
+use crate::devices::create_top_objects;
+use crate::layout::{Layout, make_top};
+use crate::pool::{METASLABS_MAX, Pool, asize_inflation, class_named};
+use crate::store::Geometry;
+
+impl Pool {
+    /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift`: that of new top-level vdevs, else by their devices.
+    pub async fn add_devices(&self, layout: Layout, ashift: Option<u8>) -> Result<()> {
+        let _admin = self.begin_device_change().await?;
+        self.check_addition(&layout)?;
+        let maker = self.leaf_maker()?;
+        let mut ids = self.free_ids();
+        let mut tops = Vec::new();
+        for group in &layout.groups {
+            let id = ids.next().expect("there is always one more");
+            let top = make_top(&maker, id, group, ashift)?;
+            top.update_config(|c| c.alloc_bias = group.bias.word().map(str::to_string));
+            if top.ms_count() == 0 || top.ms_count() > METASLABS_MAX {
+                return Err(Error::invalid(format!("the new vdev would have {} metaslabs", top.ms_count())));
+            }
+            if !RangeTree::can_cover(1 << top.ms_shift.get(), top.ashift) {
+                return Err(Error::invalid("the new vdev is too large"));
+            }
+            tops.push(top);
+        }
+        let aux = AuxDevices::of_new(&self.rt, &layout, &tops);
+        self.label_new_tops(&tops).await?;
+        aux.write_labels(&layout).await?;
+        let counts: Vec<(FeatureId, i64)> =
+            layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
+        self.change_devices(move |pool, tx| {
+            Box::pin(async move {
+                // Nothing else gives ids away: there is one administrative change at a time.
+                for top in &tops {
+                    pool.insert_top(top, tx).await?;
+                }
+                for (id, count) in counts {
+                    pool.features.add(id, count, tx).await?;
+                }
+                if !aux.spares.is_empty() || !aux.caches.is_empty() {
+                    let mut all = pool.aux.borrow().clone();
+                    all.spares.extend(aux.spares);
+                    all.caches.extend(aux.caches);
+                    all.write(&pool.mos, &pool.directory, tx).await?;
+                    *pool.aux.borrow_mut() = all;
+                }
+                Ok(Ok(()))
+            })
+        })
+        .await
+    }
+
+    /// Refuses what cannot be added to this pool.
+    fn check_addition(&self, layout: &Layout) -> Result<()> {
+        layout.check_devices()?;
+        for id in layout.features() {
+            if !self.features.is_enabled(id) {
+                let name = id.get().name;
+                let why = format!(
+                    "the pool's feature '{name}' is not enabled: 'zpool set feature@{name}=enabled' enables it"
+                );
+                return Err(Error::unsupported(why));
+            }
+        }
+        let tops = self.tree.tops.borrow();
+        let removed = tops.iter().any(|t| t.is_indirect());
+        let parity = |g: &crate::Group| matches!(g.kind, crate::GroupKind::Raidz(_) | crate::GroupKind::Draid { .. });
+        if removed && layout.groups.iter().any(parity) {
+            return Err(Error::invalid("pools with removed devices cannot have a raidz or draid added"));
+        }
+        Ok(())
+    }
+
+    /// Ids for new top-level vdevs: places of removed ones, then new ones.
+    fn free_ids(&self) -> impl Iterator<Item = u32> + use<> {
+        let tops = self.tree.tops.borrow();
+        let holes: Vec<u32> = tops.iter().filter(|t| t.is_hole()).map(|t| t.id.0).collect();
+        holes.into_iter().chain(tops.len() as u32..)
+    }
+
+    /// Labels with txg 0 and empty rings on the devices of vdevs to be.
+    async fn label_new_tops(&self, tops: &[Rc<Top>]) -> Result<()> {
+        let mut config = self.mos_config();
+        config.txg = base::Txg(0);
+        for top in tops {
+            let at = top.id.0 as usize;
+            let children = &mut config.vdev_tree.children;
+            if at < children.len() {
+                children[at] = top.config();
+            } else {
+                children.push(top.config());
+            }
+        }
+        config.vdev_children = Some(config.vdev_tree.children.len() as u64);
+        for top in tops {
+            for leaf in top.leaves() {
+                let label = config.label_for(top.id.0 as usize, leaf.guid()).expect("the configuration has it");
+                init_labels(&*leaf.dev, &label.to_nvlist()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a new top-level vdev into the tree and its space into the allocator.
+    async fn insert_top(&self, top: &Rc<Top>, tx: &Tx) -> Result<()> {
+        fn born(c: &mut VdevConfig, txg: base::Txg) {
+            c.create_txg = Some(txg);
+            c.children.iter_mut().for_each(|c| born(c, txg));
+        }
+        top.update_config(|c| born(c, tx.txg()));
+        let bias = top.config_ref().alloc_bias.clone();
+        let map = self.zap_map().await?;
+        if map.is_none() && bias.is_some() && !top.is_log {
+            return Err(Error::new(ErrorKind::Unsupported, "the pool has no ZAPs to keep an allocation class in"));
+        }
+        create_top_objects(&self.mos, map.as_ref(), top, tx).await?;
+        let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift, unit: top.alloc_unit() };
+        self.store.set_geometry(top.id, geometry);
+        {
+            let mut tops = self.tree.tops.borrow_mut();
+            let at = top.id.0 as usize;
+            if at < tops.len() {
+                tops[at] = top.clone();
+            } else {
+                assert_eq!(at, tops.len(), "new vdevs come after the others");
+                tops.push(top.clone());
+            }
+        }
+        let summaries = vec![MsSummary::default(); top.ms_count() as usize];
+        self.alloc.add_top(top.clone(), class_named(bias.as_deref(), top.is_log), summaries)?;
+        self.retune();
+        self.dirty_config();
+        Ok(())
+    }
+
+    /// Takes over what transactions are charged by now that the devices are others.
+    pub(crate) fn retune(&self) {
+        let min_charge = 1 << self.tree.max_ashift();
+        let asize_inflation = asize_inflation(&self.tree);
+        self.ctx.set_tunables(DmuTunables { min_charge, asize_inflation, ..self.ctx.tunables() });
+    }
+
+    /// The place of a vdev in the tree.
+    pub(crate) fn top_at(&self, id: VdevId) -> Result<Rc<Top>> {
+        self.tree.top(id)
+    }
+
+    /// Whether the pool has a vdev with parity of its own: devices of such pools are not of one kind.
+    pub fn has_parity(&self) -> bool {
+        let tops = self.tree.tops.borrow();
+        tops.iter().any(|t| matches!(t.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)))
+    }
+}

@@ -1,0 +1,375 @@
+//! `zpool attach`, `replace` and `detach`. See [`crate::devices`] for the way of a change.
+//!
+//! Attaching puts a device beside another one: as a further side of a mirror, or for as long as it takes to bring everything there: a *replacing* node of the old and
+//! the new device, or a *spare* node of a device and the hot spare that stands for it. The new device misses everything that was ever written; its dirty time log says so
+//! from the first moment, and a resilver brings it there. Then [`Pool::settle_tree`] ends the replacement.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, Result, TXG_CONCURRENT, Txg};
+use ondisk::label::DeviceLabel;
+use ondisk::nvlist::NvList;
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use vdev::labels::{init_labels, read_labels};
+use vdev::reshape::{Shape, attach, least_asize};
+use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
+
+use crate::devices::{create_vdev_zap, misses_all};
+use crate::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
+use crate::pool::Pool;
+
+/// A device to be attached.
+#[derive(Clone)]
+pub enum NewDevice {
+    /// One that is none of the pool's.
+    Device(DevSpec),
+    /// One of the pool's hot spares, distributed ones among them, by name.
+    Spare(String),
+}
+
+/// What is attached, ready to go into the tree.
+struct Newcomer {
+    config: VdevConfig,
+    kind: NewKind,
+}
+
+enum NewKind {
+    Device(DevSpec),
+    Dspare(u64),
+}
+
+fn busy(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Busy, why.into())
+}
+
+impl Pool {
+    /// Makes `new` a further side of the mirror that the device `target` is in, or a mirror of the two. Gives the txg from which on a resilver brings it everything.
+    pub async fn attach_device(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
+        let place = format!("cannot attach {} to {target}", new.dev.info().path);
+        let _admin = self.begin_device_change().await?;
+        let result = self.attach_as(target, NewDevice::Device(new), false, ashift).await;
+        result.map_err(|e| e.at(place))
+    }
+
+    /// Has `new` take the place of the device `target`; it leaves the pool once the new one has everything. A hot spare stands for the device until one of them is
+    /// detached.
+    pub async fn replace_device(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
+        let place = match &new {
+            NewDevice::Device(d) => format!("cannot replace {target} with {}", d.dev.info().path),
+            NewDevice::Spare(name) => format!("cannot replace {target} with {name}"),
+        };
+        let _admin = self.begin_device_change().await?;
+        self.attach_as(target, new, true, ashift).await.map_err(|e| e.at(place))
+    }
+
+    async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
+        self.check_no_checkpoint()?;
+        let (top, guid) = self.named(target)?;
+        let (role, newcomer) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
+        let parent = self.rt.new_guid();
+        if let NewKind::Device(d) = &newcomer.kind {
+            let shape = attach(&top.shape(), guid, role, parent, self.preview(&newcomer))?;
+            let label = self.label_of(&top, &shape.config, newcomer.config.guid)?;
+            init_labels(&*d.dev, &label).await?;
+        }
+        let (maker, id) = (self.leaf_maker()?, top.id);
+        let end = self
+            .change_devices(move |pool, tx| {
+                Box::pin(async move {
+                    let top = match pool.top_at(id) {
+                        Ok(top) if top.kind().find(guid).is_some() => top,
+                        _ => return Ok(Err(Error::not_found("the device is not there any more"))),
+                    };
+                    let end = Txg(tx.txg().0 + TXG_CONCURRENT);
+                    let condition = misses_all(end);
+                    let Newcomer { mut config, kind } = newcomer;
+                    let path = config.path.clone();
+                    let node = match kind {
+                        NewKind::Device(d) => {
+                            let path = d.dev.info().path.clone();
+                            VdevKind::Leaf(maker.leaf(config.guid, path, d.dev, condition))
+                        }
+                        NewKind::Dspare(spare) => VdevKind::Dspare(Rc::new(Dspare {
+                            guid: config.guid,
+                            path: path.clone().unwrap_or_default(),
+                            spare,
+                            condition,
+                        })),
+                    };
+                    config.create_txg = top.config_ref().find(guid).and_then(|c| c.create_txg);
+                    let shape = match attach(&top.shape(), guid, role, parent, Shape { kind: node, config }) {
+                        Ok(shape) => shape,
+                        Err(e) => return Ok(Err(e)),
+                    };
+                    let new_guid = shape_newcomer(&shape, guid, role);
+                    let zap = match pool.zap_map().await? {
+                        Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
+                        None => None,
+                    };
+                    top.set_shape(shape);
+                    top.update_config(|c| {
+                        if let Some(leaf) = new_guid.and_then(|g| c.find_mut(g)) {
+                            leaf.zap_leaf = zap;
+                        }
+                        if let Some(old) = c.find_mut(guid)
+                            && replacing
+                            && old.path.is_some()
+                            && old.path == path
+                        {
+                            old.path = path.as_ref().map(|p| format!("{p}/old"));
+                        }
+                    });
+                    if replacing {
+                        retire_same_path(&top, guid, path.as_deref());
+                    }
+                    pool.retune();
+                    pool.dirty_config();
+                    Ok(Ok(end))
+                })
+            })
+            .await?;
+        self.resilver_from(end).await
+    }
+
+    /// Everything that newly attached leaves miss was written before `from`: once that txg is synced a resilver brings it there.
+    pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
+        self.txg.wait_synced(from).await?;
+        self.request_resilver();
+        Ok(())
+    }
+
+    /// What the role of the new device is, and whether it may have it.
+    async fn plan_attach(
+        &self,
+        top: &Rc<Top>,
+        guid: Guid,
+        new: NewDevice,
+        replacing: bool,
+        ashift: Option<u8>,
+    ) -> Result<(MirrorRole, Newcomer)> {
+        let kind = top.kind();
+        let old = kind.find(guid).filter(VdevKind::is_leaf).ok_or_else(|| {
+            Error::unsupported("can only attach to mirrors and top-level disks, and replace single devices")
+        })?;
+        let above = kind.parent_of(guid);
+        let above_role = above.as_ref().and_then(VdevKind::role);
+        let newcomer = self.newcomer(top, new).await?;
+        let is_spare = newcomer.config.is_spare;
+        let old_is_spare = self.is_spare(guid);
+        if is_spare && top.is_log {
+            return Err(Error::unsupported("cannot replace a log with a spare"));
+        }
+        let role = if !replacing {
+            if above.is_some() && above_role != Some(MirrorRole::Mirror) {
+                return Err(Error::unsupported("can only attach to mirrors and top-level disks"));
+            }
+            MirrorRole::Mirror
+        } else {
+            let wait = "already in replacing/spare config; wait for completion or use 'zpool detach'";
+            if above_role == Some(MirrorRole::Spare) && is_spare != old_is_spare {
+                return Err(Error::unsupported(wait));
+            }
+            if above_role == Some(MirrorRole::Replacing) && is_spare {
+                return Err(Error::unsupported(wait));
+            }
+            if is_spare { MirrorRole::Spare } else { MirrorRole::Replacing }
+        };
+        if let NewKind::Device(d) = &newcomer.kind {
+            let info = d.dev.info();
+            let have = leaf_asize(d.dev.size());
+            let want = least_asize(&kind, guid, top.asize.get(), top.ms_shift.get());
+            if d.dev.size() < DEVICE_SIZE_MIN || have < want {
+                return Err(Error::new(ErrorKind::Range, "device is too small"));
+            }
+            let own = match ashift {
+                Some(_) => ashift_for(&*d.dev, ashift)?,
+                None => info.logical_sector.max(512).ilog2() as u8,
+            };
+            if own > top.ashift {
+                return Err(Error::invalid(
+                    "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
+                ));
+            }
+        }
+        if let VdevKind::Leaf(leaf) = &old
+            && leaf.condition.health().is_open()
+            && let NewKind::Device(d) = &newcomer.kind
+            && Rc::ptr_eq(&leaf.dev, &d.dev)
+            && !kind.outage(Some(guid)).is_empty()
+        {
+            return Err(busy("the device holds data that no other one has"));
+        }
+        Ok((role, newcomer))
+    }
+
+    /// The configuration of a device to be attached, and how to get at it.
+    async fn newcomer(&self, top: &Top, new: NewDevice) -> Result<Newcomer> {
+        let name = match new {
+            NewDevice::Device(d) => {
+                let config = leaf_config(&self.rt, &d, 0);
+                return Ok(Newcomer { config, kind: NewKind::Device(d) });
+            }
+            NewDevice::Spare(name) => name,
+        };
+        let mut config = self.spare_named(&name).ok_or_else(|| Error::not_found(format!("no such spare: {name}")))?;
+        config.is_spare = true;
+        if self.in_tree(config.guid) {
+            return Err(busy(format!("{name} is in use already")));
+        }
+        if config.kind == ConfigKind::Dspare {
+            let draid = matches!(top.kind(), VdevKind::Draid(_)) && config.dspare_top_guid == Some(top.guid());
+            let k = config.dspare_id.filter(|_| draid);
+            let k =
+                k.ok_or_else(|| Error::unsupported("can only be replaced by distributed spares of the same draid"))?;
+            return Ok(Newcomer { config, kind: NewKind::Dspare(k) });
+        }
+        let path = config.path.clone().unwrap_or_default();
+        let dev = self.open_path(&path).await?;
+        let labels = read_labels(&*dev).await?;
+        let label = labels.configs.iter().filter_map(|(_, c)| c.as_ref().ok());
+        let label = label.filter_map(|l| DeviceLabel::from_nvlist(l).ok()).next();
+        if label.is_none_or(|l| l.guid() != config.guid) {
+            return Err(Error::not_found(format!("'{path}' has not the label of the spare any more")));
+        }
+        let is_disk = config.kind == ConfigKind::Disk;
+        Ok(Newcomer { config, kind: NewKind::Device(DevSpec { dev, is_disk }) })
+    }
+
+    fn preview(&self, newcomer: &Newcomer) -> Shape {
+        let config = newcomer.config.clone();
+        let path = config.path.clone().unwrap_or_default();
+        let kind = VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition: Rc::default() }));
+        Shape { kind, config }
+    }
+
+    /// The label with txg 0 of a leaf under a top-level vdev that would be as `tree` says.
+    fn label_of(&self, top: &Top, tree: &VdevConfig, guid: Guid) -> Result<NvList> {
+        let mut config = self.mos_config();
+        config.txg = Txg(0);
+        let at = top.id.0 as usize;
+        if let Some(place) = config.vdev_tree.children.get_mut(at) {
+            *place = tree.clone();
+        }
+        let label = config.label_for(at, guid);
+        label.map(|l| l.to_nvlist()).ok_or_else(|| Error::corrupt("the new device is not in the configuration"))
+    }
+
+    /// The spare that a command names.
+    pub(crate) fn spare_named(&self, name: &str) -> Option<VdevConfig> {
+        let aux = self.aux.borrow();
+        aux.spares.iter().find(|c| names(c, name)).cloned()
+    }
+
+    /// Whether a hot spare of the pool is called that.
+    pub fn has_spare(&self, name: &str) -> bool {
+        self.spare_named(name).is_some()
+    }
+
+    /// Whether the tree has a vdev of that guid.
+    pub(crate) fn in_tree(&self, guid: Guid) -> bool {
+        self.tree.tops.borrow().iter().any(|t| t.kind().find(guid).is_some())
+    }
+
+    pub(crate) fn check_no_checkpoint(&self) -> Result<()> {
+        match self.checkpoint.info() {
+            Some(_) => Err(busy("pool has a checkpoint: 'zpool checkpoint -d' gives it up")),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a device out of a mirror, ends a replacement or the use of a spare.
+    pub async fn detach_device(&self, name: &str) -> Result<()> {
+        let place = format!("cannot detach {name}");
+        let _admin = self.begin_device_change().await?;
+        self.detach_named(name).await.map_err(|e| e.at(place))
+    }
+
+    async fn detach_named(&self, name: &str) -> Result<()> {
+        self.check_no_checkpoint()?;
+        let (top, guid) = self.named(name)?;
+        check_detach(&top.kind(), guid)?;
+        let id = top.id;
+        self.change_devices(move |pool, tx| {
+            Box::pin(async move {
+                let top = pool.top_at(id)?;
+                let kind = top.kind();
+                if let Err(e) = check_detach(&kind, guid) {
+                    return Ok(Err(e));
+                }
+                let above = kind.parent_of(guid).expect("it was checked");
+                pool.restore_path(&top, guid);
+                // The device itself leaves: its spare takes its place for good.
+                let last = above.children().last().and_then(VdevKind::guid);
+                let first = above.children().first().and_then(VdevKind::guid) == Some(guid);
+                let settles = above.role() == Some(MirrorRole::Spare) && first;
+                if let Some(spare) = last.filter(|g| settles && pool.is_spare(*g)) {
+                    let is_dspare = matches!(kind.find(spare), Some(VdevKind::Dspare(_)));
+                    if !is_dspare {
+                        pool.keep_spare(&top, spare, tx).await?;
+                    }
+                }
+                let label = match pool.is_spare(guid) {
+                    true => Some(Pool::spare_label(guid)),
+                    false => pool.blank_label(&top, guid),
+                };
+                pool.take_out(&top, guid, label, tx).await?;
+                pool.retune();
+                Ok(Ok(()))
+            })
+        })
+        .await
+    }
+
+    /// A spare in use becomes a device like any other.
+    async fn keep_spare(&self, top: &Top, guid: Guid, tx: &dmu::Tx) -> Result<()> {
+        let mut aux = self.aux.borrow().clone();
+        aux.spares.retain(|s| s.guid != guid);
+        aux.write(&self.mos, &self.directory, tx).await?;
+        *self.aux.borrow_mut() = aux;
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.is_spare, leaf.unspare) = (false, false);
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Whether a command's word names a device of a list.
+pub(crate) fn names(c: &VdevConfig, name: &str) -> bool {
+    let path = c.path.as_deref();
+    path == Some(name) || path.is_some_and(|p| p.rsplit('/').next() == Some(name)) || name.parse() == Ok(c.guid.0)
+}
+
+/// The guid of what was attached beside `guid`.
+fn shape_newcomer(shape: &Shape, guid: Guid, role: MirrorRole) -> Option<Guid> {
+    let above = shape.kind.parent_of(guid).filter(|p| p.role() == Some(role))?;
+    above.children().last()?.guid()
+}
+
+/// A device that is replaced by what is at the same path now is not there any more.
+fn retire_same_path(top: &Top, guid: Guid, path: Option<&str>) {
+    let kind = top.kind();
+    let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return };
+    if path != Some(leaf.path.as_str()) {
+        return;
+    }
+    leaf.condition.set_health(Health::Unavail);
+    let path = format!("{}/old", leaf.path);
+    let condition = leaf.condition.clone();
+    let gone = move |_: &VdevKind| {
+        VdevKind::Absent(Rc::new(Absent { guid, path: path.clone(), condition: condition.clone() }))
+    };
+    top.set_kind(kind.replace(guid, &gone));
+}
+
+/// Whether a leaf may leave.
+fn check_detach(kind: &VdevKind, guid: Guid) -> Result<()> {
+    let only = || Error::unsupported("only applicable to mirror and replacing vdevs");
+    kind.find(guid).filter(VdevKind::is_leaf).ok_or_else(only)?;
+    kind.parent_of(guid).and_then(|p| p.role()).ok_or_else(only)?;
+    if !kind.outage(Some(guid)).is_empty() {
+        return Err(busy("no valid replicas"));
+    }
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! Changes of the device tree: how they get into a txg.
+//!
+//! The normal path of an administrative change (`add`, `attach`, `replace`, `detach`, `remove`):
+//! 1. Everything that can be checked is checked. New devices get labels with txg 0, which no import takes for part of a pool.
+//! 2. The change is queued and the next txg that syncs carries it out, before anything else of that txg ([`Pool::take_device_changes`]). It checks again what may have
+//!    changed, makes and frees MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
+//! 3. The same txg writes the configuration, and its commit the labels of all devices in two halves around the uberblock: a power cut leaves the old tree or the new one.
+//! 4. After the commit the labels of devices that left are taken from them; whatever stops that does no harm, since the pool does not know their guids any more.
+//!
+//! Changes without an administrator go the same way from step 2 on: a replacement ends when the new device has everything ([`Pool::settle_tree`]).
+//!
+//! Invariants: one administrative change at a time; of a txg either all of its changes are on disk or none; a change that is refused has written nothing to the MOS.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use bdev::BlockDev;
+use dmu::{Dnode, LocalBoxFuture, ObjSpec, Objset, Tx, zap};
+use ondisk::feature::FeatureId;
+use ondisk::label::{DeviceLabel, VERSION_FEATURES};
+use ondisk::nvlist::NvList;
+use ondisk::object_type::ObjectType;
+use ondisk::space_map::SPACE_MAP_SIZE;
+use ondisk::vdev_config::VdevConfig;
+use rt::sync::{Permit, Semaphore, oneshot};
+use vdev::labels::init_labels;
+use vdev::reshape::detach;
+use vdev::{Condition, Leaf, MirrorRole, Top, VdevKind};
+
+use crate::layout::LeafMaker;
+use crate::pool::{BIAS_KEY, Pool};
+
+/// Entry of the MOS directory: the list of all ZAPs of vdevs.
+pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
+
+/// The way to devices that are only known by path: those that come back, and hot spares.
+pub trait DeviceDoor {
+    /// Opens what is at `path` for us alone.
+    fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>>;
+}
+
+/// A change and what it answers: an error outside means that the MOS is half changed, and ends the txg; one inside that nothing was changed.
+type Outcome<T> = Result<std::result::Result<T, Error>>;
+type Change = Box<dyn for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>>>;
+
+/// Labels that a device gets after a commit.
+struct Relabel {
+    dev: Rc<dyn BlockDev>,
+    label: NvList,
+}
+
+/// What is under way about devices.
+pub(crate) struct DeviceWork {
+    changes: RefCell<VecDeque<Change>>,
+    relabel: RefCell<Vec<Relabel>>,
+    door: RefCell<Option<Rc<dyn DeviceDoor>>>,
+    admin: Semaphore,
+    me: RefCell<Weak<Pool>>,
+    /// The pool is being closed: whatever goes on in the background ends.
+    pub(crate) closing: Cell<bool>,
+}
+
+impl Default for DeviceWork {
+    fn default() -> DeviceWork {
+        DeviceWork {
+            changes: RefCell::default(),
+            relabel: RefCell::default(),
+            door: RefCell::default(),
+            admin: Semaphore::new(1),
+            me: RefCell::default(),
+            closing: Cell::new(false),
+        }
+    }
+}
+
+impl Pool {
+    /// Gives the pool a way to open devices by path.
+    pub fn set_device_door(&self, door: Rc<dyn DeviceDoor>) {
+        *self.devices.door.borrow_mut() = Some(door);
+    }
+
+    /// The way to devices by path.
+    pub(crate) fn devices_door(&self) -> Option<Rc<dyn DeviceDoor>> {
+        self.devices.door.borrow().clone()
+    }
+
+    /// Remembers the handle that tasks of its own hold.
+    pub(crate) fn know_itself(self: &Rc<Self>) {
+        *self.devices.me.borrow_mut() = Rc::downgrade(self);
+    }
+
+    /// The same handle, while somebody uses the pool.
+    pub(crate) fn me(&self) -> Option<Rc<Pool>> {
+        self.devices.me.borrow().upgrade()
+    }
+
+    /// Opens the device at a path.
+    pub(crate) async fn open_path(&self, path: &str) -> Result<Rc<dyn BlockDev>> {
+        let door = self.devices.door.borrow().clone();
+        let door = door.ok_or_else(|| Error::not_found(format!("'{path}' cannot be opened from here")))?;
+        door.open(path).await
+    }
+
+    /// Begins an administrative change of the devices: others wait for its end.
+    pub(crate) async fn begin_device_change(&self) -> Result<Permit> {
+        let permit = self.devices.admin.acquire(1).await;
+        self.check_device_change()?;
+        Ok(permit)
+    }
+
+    /// Has `change` carried out by the next txg and waits until that is on disk.
+    pub(crate) async fn change_devices<T: 'static>(
+        &self,
+        change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Outcome<T>> + 'static,
+    ) -> Result<T> {
+        let (tell, mut told) = oneshot::oneshot();
+        let boxed: Change = Box::new(move |pool, tx| {
+            Box::pin(async move {
+                let outcome = change(pool, tx).await?;
+                // Whoever asked may have gone away; the change is made all the same.
+                let _ = tell.send(outcome);
+                Ok(())
+            })
+        });
+        self.devices.changes.borrow_mut().push_back(boxed);
+        self.txg.wait_synced(Txg(0)).await?;
+        told.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
+    }
+
+    /// Has the next txg that is synced carry out `change`; nobody waits for it.
+    pub(crate) fn queue_change(
+        &self,
+        change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>> + 'static,
+    ) {
+        self.devices.changes.borrow_mut().push_back(Box::new(change));
+    }
+
+    /// At the beginning of the sync of a txg: everything that waits.
+    pub(crate) async fn take_device_changes(&self, tx: &Tx) -> Result<()> {
+        self.look_after_devices();
+        loop {
+            let next = self.devices.changes.borrow_mut().pop_front();
+            match next {
+                Some(change) => change(self, tx).await?,
+                None => break,
+            }
+        }
+        self.settle_tree(tx).await
+    }
+
+    /// After a commit: devices that left the pool with it are labelled as what they are now.
+    pub(crate) async fn relabel_devices(&self) {
+        for r in self.devices.relabel.take() {
+            // A device that cannot be written may be why it left.
+            let _ = init_labels(&*r.dev, &r.label).await;
+        }
+    }
+
+    /// The leaf was taken out of the tree; from the next commit on its device is none of the pool's (or a hot spare).
+    pub(crate) fn give_up_leaf(&self, kind: &VdevKind, label: Option<NvList>) {
+        if let (VdevKind::Leaf(leaf), Some(label)) = (kind, label) {
+            self.devices.relabel.borrow_mut().push(Relabel { dev: leaf.dev.clone(), label });
+        }
+    }
+
+    /// The label of a leaf of the tree as it would be with txg 0: nothing that an import takes.
+    pub(crate) fn blank_label(&self, top: &Top, guid: Guid) -> Option<NvList> {
+        let mut config = self.mos_config();
+        config.txg = Txg(0);
+        config.label_for(top.id.0 as usize, guid).map(|l| l.to_nvlist())
+    }
+
+    /// The label of a hot spare that is not in use.
+    pub(crate) fn spare_label(guid: Guid) -> NvList {
+        DeviceLabel::Spare { version: VERSION_FEATURES, guid }.to_nvlist()
+    }
+
+    /// How leaves are made here.
+    pub(crate) fn leaf_maker(&self) -> Result<LeafMaker> {
+        let leaves = self.tree.leaves();
+        let like: &Rc<Leaf> = leaves.first().ok_or_else(|| Error::not_found("the pool has no device"))?;
+        Ok(LeafMaker { rt: self.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
+    }
+
+    /// The list of the ZAPs of all vdevs, if the pool has them.
+    pub(crate) async fn zap_map(&self) -> Result<Option<Dnode>> {
+        match zap::lookup_u64(&self.directory, ZAP_MAP).await? {
+            Some(object) => Ok(Some(self.mos.hold(ObjectId(object)).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Frees the objects of a leaf that left the tree: its ZAP, its dirty time log.
+    pub(crate) async fn free_leaf_objects(&self, config: &VdevConfig, tx: &Tx) -> Result<()> {
+        if let Some(object) = config.zap_leaf.filter(|o| o.0 != 0) {
+            self.free_vdev_zap(object, tx).await?;
+        }
+        if let Some(object) = config.dtl.filter(|o| o.0 != 0) {
+            self.free_space_map(object, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees a vdev's ZAP.
+    pub(crate) async fn free_vdev_zap(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        if let Some(map) = self.zap_map().await? {
+            zap::remove_int(&map, object.0, tx).await?;
+        }
+        self.mos.free(object, tx).await
+    }
+
+    /// Frees a space map object of any kind.
+    pub(crate) async fn free_space_map(&self, object: ObjectId, tx: &Tx) -> Result<()> {
+        let long = self.mos.hold(object).await?.bonus().len() >= SPACE_MAP_SIZE;
+        self.mos.free(object, tx).await?;
+        if long {
+            self.features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets `label` once that is on disk.
+    pub(crate) async fn take_out(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
+        let kind = top.kind().find(guid);
+        let (shape, taken) = detach(&top.shape(), guid)?;
+        self.free_leaf_objects(&taken, tx).await?;
+        top.set_shape(shape);
+        if let Some(kind) = kind {
+            self.give_up_leaf(&kind, label);
+        }
+        self.dirty_config();
+        Ok(())
+    }
+
+    /// Ends what has come to its end: a replacement whose new device has everything, a spare whose device was replaced meanwhile.
+    pub(crate) async fn settle_tree(&self, tx: &Tx) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops {
+            while let Some((guid, spare)) = settled(&top.kind(), &top.kind()) {
+                let is_spare = self.is_spare(guid);
+                let label = if is_spare { Some(Pool::spare_label(guid)) } else { self.blank_label(&top, guid) };
+                // What the replaced device was called while both were there.
+                self.restore_path(&top, guid);
+                self.take_out(&top, guid, label, tx).await?;
+                if let Some(spare) = spare {
+                    self.take_out(&top, spare, Some(Pool::spare_label(spare)), tx).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is one of the pool's hot spares.
+    pub(crate) fn is_spare(&self, guid: Guid) -> bool {
+        self.aux.borrow().spares.iter().any(|s| s.guid == guid)
+    }
+
+    /// Before `leaving` leaves a replacement: if the other is known as its path and `/old`, it has its path back.
+    pub(crate) fn restore_path(&self, top: &Top, leaving: Guid) {
+        let kind = top.kind();
+        let Some(above) = kind.parent_of(leaving).filter(|p| p.role() == Some(MirrorRole::Replacing)) else { return };
+        top.update_config(|c| {
+            let Some(path) = c.find(leaving).and_then(|l| l.path.clone()) else { return };
+            let old = format!("{path}/old");
+            for child in above.children() {
+                if let Some(c) = child.guid().and_then(|g| c.find_mut(g))
+                    && c.path.as_deref() == Some(&old)
+                {
+                    c.path = Some(path.clone());
+                }
+            }
+        });
+    }
+}
+
+/// The first leaf that is not needed any more: the old device of a replacement that is over; with it the spare that stood for it.
+fn settled(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
+    for child in kind.children() {
+        if let Some(found) = settled(child, root) {
+            return Some(found);
+        }
+    }
+    if kind.role()? != MirrorRole::Replacing {
+        return None;
+    }
+    let (old, new) = (kind.children().first()?, kind.children().last()?);
+    let old = old.guid()?;
+    let whole = |k: &VdevKind| k.conditions().iter().all(|(_, c)| c.health().is_open() && c.missing().is_empty());
+    let there = !matches!(new, VdevKind::Absent(_));
+    if kind.children().len() < 2 || !there || !whole(new) || !root.outage(Some(old)).is_empty() {
+        return None;
+    }
+    let own = kind.guid()?;
+    let above = root.parent_of(own).filter(|p| p.role() == Some(MirrorRole::Spare));
+    let spare = above.and_then(|p| match p.children() {
+        [first, last] if first.guid() == Some(own) && kind.children().len() == 2 => last.guid(),
+        _ => None,
+    });
+    Some((old, spare))
+}
+
+/// The metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the list of them, exists (format page 06 section 1).
+pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &Rc<Top>, tx: &Tx) -> Result<()> {
+    let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
+    let mut config = top.config();
+    // On disk the bias is in the ZAP alone.
+    let bias = config.alloc_bias.take();
+    if let Some(map) = map {
+        let guids: Vec<Guid> = config.leaves().map(|l| l.guid).collect();
+        for guid in guids {
+            let object = create_vdev_zap(mos, map, tx).await?.object();
+            config.find_mut(guid).expect("its own leaves").zap_leaf = Some(object);
+        }
+        let own = create_vdev_zap(mos, map, tx).await?;
+        if let Some(bias) = bias {
+            zap::add_text(&own, BIAS_KEY, &bias, tx).await?;
+        }
+        config.zap_top = Some(own.object());
+    }
+    config.metaslab_array = Some(array);
+    top.ms_array.set(array);
+    top.update_config(|c| *c = config);
+    Ok(())
+}
+
+/// A ZAP for a vdev, entered in the list of them.
+pub(crate) async fn create_vdev_zap(mos: &Objset, map: &Dnode, tx: &Tx) -> Result<Dnode> {
+    let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+    zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
+    Ok(dn)
+}
+
+/// A condition that misses everything up to `end` (not included), to be written down.
+pub(crate) fn misses_all(end: Txg) -> Rc<Condition> {
+    let condition = Rc::new(Condition::default());
+    condition.miss(base::TXG_INITIAL.0, end.0);
+    condition
+}

@@ -1,0 +1,77 @@
+//! Devices that have grown: `zpool online -e` and the property `autoexpand` (format page 14 section 3).
+//!
+//! The labels at the end of a device move with its size; their old place becomes address space. The metaslabs keep their size, there are more of them.
+
+use std::rc::Rc;
+
+use base::{Error, Result};
+use metaslab::MsSummary;
+use vdev::{Top, VdevKind, leaf_asize};
+
+use crate::pool::{METASLABS_MAX, Pool};
+
+/// The allocatable bytes of a top-level vdev whose devices are as large as they are now; none if one of them is not there.
+fn asize_now(kind: &VdevKind) -> Option<u64> {
+    let smallest =
+        |children: &[VdevKind]| children.iter().map(asize_now).collect::<Option<Vec<_>>>()?.into_iter().min();
+    match kind {
+        VdevKind::Leaf(l) => Some(leaf_asize(l.dev.size())),
+        VdevKind::Mirror(m) => smallest(&m.children),
+        VdevKind::Raidz(r) => Some(smallest(&r.children)?.checked_mul(r.children.len() as u64)?),
+        VdevKind::Draid(d) => {
+            let children: Vec<&VdevKind> = d.children.iter().collect();
+            let sizes = children.into_iter().map(asize_now).collect::<Option<Vec<_>>>()?;
+            Some(d.layout.asize_from_child(sizes.into_iter().min()?))
+        }
+        // As large as the rest.
+        VdevKind::Dspare(_) => Some(u64::MAX),
+        _ => None,
+    }
+}
+
+impl Pool {
+    /// How much larger a top-level vdev could be.
+    pub fn expandable(&self, top: &Top) -> u64 {
+        let asize = asize_now(&top.kind()).filter(|n| *n != u64::MAX).unwrap_or(0);
+        let unit = 1u64 << top.ms_shift.get().max(1);
+        (asize / unit * unit).saturating_sub(top.asize.get() / unit * unit)
+    }
+
+    /// Uses all of the devices of every top-level vdev.
+    pub async fn expand_all(&self) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops.iter().filter(|t| t.is_usable()) {
+            self.expand_top(top).await?;
+        }
+        Ok(())
+    }
+
+    /// Uses all of the devices of a top-level vdev.
+    pub(crate) async fn expand_top(&self, top: &Rc<Top>) -> Result<()> {
+        for leaf in top.open_leaves() {
+            leaf.dev.refresh_size()?;
+        }
+        let Some(asize) = asize_now(&top.kind()).filter(|n| *n != u64::MAX) else { return Ok(()) };
+        let shift = top.ms_shift.get();
+        if asize <= top.asize.get() || shift == 0 {
+            return Ok(());
+        }
+        let count = asize >> shift;
+        if count > METASLABS_MAX {
+            return Err(Error::invalid(format!("top-level vdev {} would have {count} metaslabs", top.id)));
+        }
+        let top = top.clone();
+        self.change_devices(move |pool, tx| {
+            Box::pin(async move {
+                let more = count.saturating_sub(top.ms_count());
+                top.asize.set(asize);
+                top.update_config(|c| c.expansion_time = Some(pool.rt.wall_clock().secs.max(0) as u64));
+                pool.alloc.grow_top(top.id, vec![MsSummary::default(); more as usize])?;
+                let _ = tx;
+                pool.dirty_config();
+                Ok(Ok(()))
+            })
+        })
+        .await
+    }
+}

@@ -1,0 +1,406 @@
+//! `zpool trim` and `zpool initialize`: what is done to the free space of single devices.
+//!
+//! A run goes over the metaslabs of the device's top-level vdev, one at a time. Nothing is given out in a metaslab while its free ranges are worked on; space that is
+//! freed meanwhile waits for the next run. Ranges of the top-level vdev are translated to those of the device ([`vdev::reshape::leaf_ranges`]). Trimming tells the
+//! device that nobody needs the bytes (on a file: punches a hole), initializing writes a pattern over them.
+//!
+//! How far a run is stands in the ZAP of the leaf (keys and states as OpenZFS has them), so that it goes on after an import. Invariant: a range counts as done on disk
+//! only after it is done on the device.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, Nanos, Result};
+use bdev::Bytes;
+use dmu::{Tx, zap};
+use ondisk::label::DATA_START;
+use rt::sync::Notify;
+use vdev::reshape::leaf_ranges;
+use vdev::{Leaf, Prio, Top, VdevKind};
+
+use crate::pool::Pool;
+
+/// What is written over free space (`zfs_initialize_value`).
+const PATTERN: u64 = 0xdead_beef_dead_beee;
+/// Longest write of the pattern, in bytes (`zfs_initialize_chunk_size`).
+const CHUNK: u64 = 1 << 20;
+/// Longest discard, and shortest that is worth it, in bytes (`zfs_trim_extent_bytes_max`, `_min`).
+const TRIM_MAX: u64 = 128 << 20;
+const TRIM_MIN: u64 = 32 << 10;
+
+/// What is done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum WorkKind {
+    /// Telling the device what is free.
+    Trim,
+    /// Writing over what is free.
+    Initialize,
+}
+
+/// How it stands; the numbers are those on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum WorkState {
+    /// It was never begun.
+    #[default]
+    None = 0,
+    /// It runs.
+    Active = 1,
+    /// It was given up.
+    Canceled = 2,
+    /// It can be gone on with.
+    Suspended = 3,
+    /// It is over.
+    Complete = 4,
+}
+
+impl WorkState {
+    fn from_u64(n: u64) -> WorkState {
+        match n {
+            1 => WorkState::Active,
+            2 => WorkState::Canceled,
+            3 => WorkState::Suspended,
+            4 => WorkState::Complete,
+            _ => WorkState::None,
+        }
+    }
+}
+
+/// What an administrator wants of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkWish {
+    /// Begin, or go on.
+    Start,
+    /// Stop, to be gone on with (`-s`).
+    Suspend,
+    /// Give it up (`-c`).
+    Cancel,
+}
+
+impl WorkKind {
+    fn keys(self) -> [&'static [u8]; 3] {
+        match self {
+            WorkKind::Trim => [
+                b"org.zfsonlinux:vdev_trim_state",
+                b"org.zfsonlinux:next_offset_to_trim",
+                b"org.zfsonlinux:vdev_trim_action_time",
+            ],
+            WorkKind::Initialize => [
+                b"com.delphix:vdev_initialize_state",
+                b"com.delphix:next_offset_to_initialize",
+                b"com.delphix:vdev_initialize_action_time",
+            ],
+        }
+    }
+    fn verb(self) -> &'static str {
+        match self {
+            WorkKind::Trim => "trim",
+            WorkKind::Initialize => "initialize",
+        }
+    }
+}
+
+/// One kind of work on one device.
+pub struct LeafWork {
+    /// The device.
+    pub guid: Guid,
+    /// What is done.
+    pub kind: WorkKind,
+    state: Cell<WorkState>,
+    /// Everything of the top-level vdev below it is done.
+    offset: Cell<u64>,
+    /// When it was last begun, stopped or ended: seconds since 1970.
+    time: Cell<u64>,
+    size: Cell<u64>,
+    running: Cell<bool>,
+    error: RefCell<Option<Error>>,
+    changed: Notify,
+}
+
+impl LeafWork {
+    /// How it stands.
+    pub fn state(&self) -> WorkState {
+        self.state.get()
+    }
+    /// Percent of the device that are done.
+    pub fn percent(&self) -> u64 {
+        match self.state.get() {
+            WorkState::Complete => 100,
+            _ if self.size.get() == 0 => 0,
+            _ => (u128::from(self.offset.get().min(self.size.get())) * 100 / u128::from(self.size.get())) as u64,
+        }
+    }
+    /// When it was last begun, stopped or ended: seconds since 1970.
+    pub fn time(&self) -> u64 {
+        self.time.get()
+    }
+    /// Why it stopped by itself.
+    pub fn error(&self) -> Option<Error> {
+        self.error.borrow().clone()
+    }
+}
+
+impl Pool {
+    /// The work on a device, if there ever was any.
+    pub fn leaf_work(&self, guid: Guid, kind: WorkKind) -> Option<Rc<LeafWork>> {
+        let all = self.works.borrow();
+        all.iter().find(|w| w.guid == guid && w.kind == kind && w.state.get() != WorkState::None).cloned()
+    }
+
+    fn work(&self, guid: Guid, kind: WorkKind) -> Rc<LeafWork> {
+        let mut all = self.works.borrow_mut();
+        if let Some(found) = all.iter().find(|w| w.guid == guid && w.kind == kind) {
+            return found.clone();
+        }
+        let work = Rc::new(LeafWork {
+            guid,
+            kind,
+            state: Cell::default(),
+            offset: Cell::new(0),
+            time: Cell::new(0),
+            size: Cell::new(0),
+            running: Cell::new(false),
+            error: RefCell::default(),
+            changed: Notify::new(),
+        });
+        all.push(work.clone());
+        work
+    }
+
+    /// Begins, suspends or gives up work on devices: those named, or all. Whether there is anything to begin or stop is checked before.
+    pub async fn change_leaf_work(self: &Rc<Self>, kind: WorkKind, wish: WorkWish, names: &[String]) -> Result<()> {
+        self.check_device_change()?;
+        let verb = kind.verb();
+        let mut leaves: Vec<(Rc<Top>, Rc<Leaf>)> = Vec::new();
+        if names.is_empty() {
+            for top in self.tree.tops.borrow().iter() {
+                leaves.extend(top.open_leaves().into_iter().map(|l| (top.clone(), l)));
+            }
+            if kind == WorkKind::Trim && wish == WorkWish::Start {
+                leaves.retain(|(_, l)| l.dev.info().supports_discard);
+                if leaves.is_empty() {
+                    let why = format!("cannot trim '{}': no devices in pool support trim operations", self.name());
+                    return Err(Error::unsupported(why));
+                }
+            }
+        }
+        for name in names {
+            let (top, guid) = self.named(name)?;
+            match top.kind().find(guid) {
+                Some(VdevKind::Leaf(l)) if l.condition.health().is_open() => {
+                    if kind == WorkKind::Trim && !l.dev.info().supports_discard {
+                        return Err(Error::unsupported(format!("cannot trim '{name}': the device cannot discard")));
+                    }
+                    leaves.push((top, l));
+                }
+                Some(node) if node.is_leaf() => {
+                    return Err(Error::new(ErrorKind::Io, format!("cannot {verb} '{name}': device is not available")));
+                }
+                _ => return Err(Error::invalid(format!("cannot {verb} '{name}': it is not a device"))),
+            }
+        }
+        let works: Vec<_> = leaves.into_iter().map(|(top, l)| (self.work(l.guid(), kind), top)).collect();
+        if names.is_empty() && wish != WorkWish::Start && works.iter().all(|(w, _)| !stoppable(w, wish)) {
+            return Err(Error::not_found(format!("there is no active {verb} in '{}'", self.name())));
+        }
+        for (work, _) in works.iter().filter(|_| !names.is_empty()) {
+            let refused = match wish {
+                WorkWish::Start => {
+                    work.running.get().then(|| Error::new(ErrorKind::Busy, format!("{verb} is running already")))
+                }
+                _ => (!stoppable(work, wish)).then(|| Error::not_found(format!("there is no active {verb}"))),
+            };
+            if let Some(e) = refused {
+                return Err(e.at(format!("cannot {verb}: device {}", work.guid)));
+            }
+        }
+        for (work, top) in works {
+            match wish {
+                WorkWish::Start if work.running.get() => {}
+                WorkWish::Start => {
+                    if work.state.get() != WorkState::Suspended {
+                        work.offset.set(0);
+                    }
+                    self.set_work(&work, WorkState::Active);
+                    self.run_work(work, top);
+                }
+                _ if !stoppable(&work, wish) => {}
+                WorkWish::Suspend => self.set_work(&work, WorkState::Suspended),
+                WorkWish::Cancel => {
+                    self.set_work(&work, WorkState::Canceled);
+                    work.offset.set(0);
+                }
+            }
+        }
+        self.sync().await
+    }
+
+    /// Waits until no work of the kind runs (`-w`).
+    pub async fn wait_leaf_work(&self, kind: WorkKind) -> Result<()> {
+        loop {
+            let running = self.works.borrow().iter().find(|w| w.kind == kind && w.running.get()).cloned();
+            let Some(work) = running else { break };
+            work.changed.notified().await;
+        }
+        let failed = self.works.borrow().iter().filter(|w| w.kind == kind).find_map(|w| w.error());
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The pool is being closed: what runs stops where it is and goes on after the next import.
+    pub(crate) async fn stop_leaf_works(&self) {
+        self.devices.closing.set(true);
+        loop {
+            let running = self.works.borrow().iter().find(|w| w.running.get()).cloned();
+            let Some(work) = running else { break };
+            work.changed.notified().await;
+        }
+    }
+
+    fn set_work(&self, work: &Rc<LeafWork>, state: WorkState) {
+        work.state.set(state);
+        work.time.set(self.rt.wall_clock().secs.max(0) as u64);
+        self.write_work(work);
+    }
+
+    /// Has the next txg write down how far the work is.
+    fn write_work(&self, work: &Rc<LeafWork>) {
+        let work = work.clone();
+        self.queue_change(move |pool, tx| Box::pin(async move { pool.save_work(&work, tx).await }));
+    }
+
+    async fn save_work(&self, work: &LeafWork, tx: &Tx) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        let zap_object = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.zap_leaf));
+        // The device may have left meanwhile.
+        let Some(object) = zap_object.filter(|o| o.0 != 0) else { return Ok(()) };
+        let dn = self.mos.hold(object).await?;
+        let [state, offset, time] = work.kind.keys();
+        zap::update_u64(&dn, state, work.state.get() as u64, tx).await?;
+        zap::update_u64(&dn, time, work.time.get(), tx).await?;
+        match work.offset.get() {
+            0 if zap::lookup_u64(&dn, offset).await?.is_some() => zap::remove(&dn, offset, tx).await,
+            0 => Ok(()),
+            at => zap::update_u64(&dn, offset, at, tx).await,
+        }
+    }
+
+    /// At import: what the ZAPs of the leaves say. Runs that were under way go on.
+    pub(crate) async fn load_works(self: &Rc<Self>) -> Result<()> {
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops {
+            let leaves = top.config().leaves().filter_map(|c| Some((c.guid, c.zap_leaf?))).collect::<Vec<_>>();
+            for (guid, object) in leaves.into_iter().filter(|(_, o)| o.0 != 0) {
+                let dn = self.mos.hold(object).await?;
+                for kind in [WorkKind::Trim, WorkKind::Initialize] {
+                    let [state, offset, time] = kind.keys();
+                    let Some(state) = zap::lookup_u64(&dn, state).await? else { continue };
+                    let work = self.work(guid, kind);
+                    work.state.set(WorkState::from_u64(state));
+                    work.offset.set(zap::lookup_u64(&dn, offset).await?.unwrap_or(0));
+                    work.time.set(zap::lookup_u64(&dn, time).await?.unwrap_or(0));
+                    work.size.set(top.asize.get());
+                    if work.state.get() == WorkState::Active && !self.readonly {
+                        self.run_work(work, top.clone());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_work(self: &Rc<Self>, work: Rc<LeafWork>, top: Rc<Top>) {
+        work.running.set(true);
+        *work.error.borrow_mut() = None;
+        work.size.set(top.asize.get());
+        let pool = self.clone();
+        self.rt.spawn("leaf_work", async move {
+            let result = pool.do_work(&work, &top).await;
+            if work.state.get() == WorkState::Active && pool.txg.ended().is_none() && !pool.devices.closing.get() {
+                match result {
+                    Ok(true) => pool.set_work(&work, WorkState::Complete),
+                    Ok(false) => {}
+                    // The device has left the pool, and its ZAP with it.
+                    Err(e) if e.kind() == ErrorKind::NotFound => work.state.set(WorkState::Canceled),
+                    Err(e) => {
+                        *work.error.borrow_mut() = Some(e);
+                        pool.set_work(&work, WorkState::Canceled);
+                    }
+                }
+            }
+            work.running.set(false);
+            work.changed.notify_all();
+        });
+    }
+
+    /// Works on everything that is left; false if it was stopped.
+    async fn do_work(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
+        for ms in 0..top.ms_count() {
+            let end = (ms + 1) << top.ms_shift.get();
+            if end <= work.offset.get() {
+                continue;
+            }
+            let free = match self.alloc.set_aside(top.id, ms).await {
+                Ok(free) => free,
+                // What cannot be loaded is left alone.
+                Err(_) => continue,
+            };
+            let mut done = Ok(true);
+            'ranges: for run in free {
+                let kind = top.kind();
+                for (offset, len) in leaf_ranges(&kind, top.ashift, work.guid, run.start, run.size) {
+                    done = self.do_range(work, &kind, offset, len).await;
+                    if !matches!(done, Ok(true)) {
+                        break 'ranges;
+                    }
+                }
+            }
+            self.alloc.put_back(top.id, ms);
+            if !done? {
+                return Ok(false);
+            }
+            work.offset.set(end);
+            self.write_work(work);
+        }
+        Ok(true)
+    }
+
+    /// One contiguous range of the device; false if the work was stopped.
+    async fn do_range(&self, work: &LeafWork, kind: &VdevKind, offset: u64, len: u64) -> Result<bool> {
+        let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
+            return Err(Error::not_found("the device has left the pool"));
+        };
+        let step = match work.kind {
+            WorkKind::Trim => TRIM_MAX,
+            WorkKind::Initialize => CHUNK,
+        };
+        if work.kind == WorkKind::Trim && len < TRIM_MIN {
+            return Ok(true);
+        }
+        let mut at = offset;
+        while at < offset + len {
+            let ends = self.devices.closing.get() || self.txg.ended().is_some();
+            if work.state.get() != WorkState::Active || !leaf.condition.health().is_open() || ends {
+                return Ok(false);
+            }
+            let n = step.min(offset + len - at);
+            match work.kind {
+                WorkKind::Trim => bdev::discard(&*leaf.dev, DATA_START + at, n).await?,
+                WorkKind::Initialize => {
+                    let word = PATTERN.to_le_bytes();
+                    let data: Vec<u8> = word.iter().copied().cycle().take(n as usize).collect();
+                    leaf.write(DATA_START + at, Bytes::copy_from(&data), 0, Prio::Initializing).await?;
+                }
+            }
+            at += n;
+        }
+        self.rt.sleep(Nanos(0)).await;
+        Ok(true)
+    }
+}
+
+fn stoppable(work: &LeafWork, wish: WorkWish) -> bool {
+    match wish {
+        WorkWish::Start => false,
+        WorkWish::Suspend => work.state.get() == WorkState::Active,
+        WorkWish::Cancel => matches!(work.state.get(), WorkState::Active | WorkState::Suspended),
+    }
+}

@@ -1,0 +1,327 @@
+//! Devices that come and go: taken out, brought back, found stale, worn out, replaced by a hot spare.
+//!
+//! Nothing here loses track of what a device missed. Whoever takes a device out of use notes at once the txgs that are under way ([`Pool::note_away`]); from then on
+//! the sync of each txg adds its own. What was away without anybody's note is found at import ([`crate::dtl`]).
+//!
+//! Errors. A leaf counts its errors; ten of a sort within ten minutes are too many, as for zed: failed operations make it *faulted*, wrong contents *degraded*. What no
+//! other device has is never given up: then it is degraded only. After a failed operation the device is looked at; one that cannot read its labels is gone. For a
+//! device that is gone or faulted a hot spare is put in, if there is one.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
+use bdev::BlockDev;
+use ondisk::label::DeviceLabel;
+use ondisk::vdev_config::VdevKind as ConfigKind;
+use vdev::labels::read_labels;
+use vdev::reshape::least_asize;
+use vdev::{Absent, Condition, Health, MirrorRole, Sick, Top, VdevKind, leaf_asize};
+
+use crate::attach::NewDevice;
+use crate::devices::DeviceDoor;
+use crate::layout::DevSpec;
+use crate::pool::Pool;
+
+/// How often a device is tried that its last user has not let go of yet, and the time between.
+const OPEN_TRIES: u32 = 50;
+const OPEN_PAUSE: Nanos = Nanos::from_ms(10);
+
+impl Pool {
+    /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing on it.
+    pub(crate) fn note_away(&self, condition: &Condition, health: Health) {
+        condition.miss(self.txg.last_synced().0 + 1, self.txg.open_txg().0 + 1);
+        condition.set_health(health);
+    }
+
+    /// Where the device that a command names was seen last.
+    pub fn device_path(&self, name: &str) -> Result<Option<String>> {
+        let (top, guid) = self.named(name)?;
+        Ok(top.config_ref().find(guid).and_then(|c| c.path.clone()))
+    }
+
+    /// Opens a path that a leaf of the pool has had open until now.
+    async fn open_again(&self, door: &dyn DeviceDoor, path: &str) -> Result<Rc<dyn BlockDev>> {
+        let mut tries = 0;
+        loop {
+            match door.open(path).await {
+                Err(e) if e.kind() == ErrorKind::Busy && tries < OPEN_TRIES => {
+                    tries += 1;
+                    self.rt.sleep(OPEN_PAUSE).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Lets go of the device at a leaf's path and opens what is there now, to replace the leaf in place. Refused if the pool cannot do without the leaf.
+    pub async fn release_for_replacement(&self, name: &str, door: &dyn DeviceDoor) -> Result<DevSpec> {
+        let _admin = self.begin_device_change().await?;
+        let (top, guid) = self.named(name)?;
+        let path = top.config_ref().find(guid).and_then(|c| c.path.clone());
+        let path = path.ok_or_else(|| Error::invalid("the device has no path: name the new one"))?;
+        let is_disk = top.config_ref().find(guid).is_some_and(|c| c.kind == ConfigKind::Disk);
+        let kind = top.kind();
+        if let Some(VdevKind::Leaf(leaf)) = kind.find(guid) {
+            if leaf.condition.health().is_open() && !kind.outage(Some(guid)).is_empty() {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "no valid replicas: the device holds data that no other one has",
+                ));
+            }
+            let health = leaf.condition.health();
+            drop(leaf);
+            drop(kind);
+            let before = self.let_go(&top, guid);
+            let dev = self.open_again(door, &path).await;
+            return match dev {
+                Ok(dev) => Ok(DevSpec { dev, is_disk }),
+                Err(e) => {
+                    // As it was, if it can be had again.
+                    if let (Some(condition), Ok(dev)) = (before, self.open_leaf(&top, guid, &path, door).await) {
+                        self.put_back(&top, guid, &path, dev, condition, health)?;
+                    }
+                    Err(e)
+                }
+            };
+        }
+        let dev = door.open(&path).await?;
+        Ok(DevSpec { dev, is_disk })
+    }
+
+    /// Closes a leaf's device; operations in flight end with it. Gives its condition.
+    fn let_go(&self, top: &Rc<Top>, guid: Guid) -> Option<Rc<Condition>> {
+        let kind = top.kind();
+        let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return None };
+        let (path, condition) = (leaf.path.clone(), leaf.condition.clone());
+        self.note_away(&condition, Health::Unavail);
+        let gone = condition.clone();
+        let absent =
+            move |_: &VdevKind| VdevKind::Absent(Rc::new(Absent { guid, path: path.clone(), condition: gone.clone() }));
+        top.set_kind(kind.replace(guid, &absent));
+        self.dirty_config();
+        Some(condition)
+    }
+
+    /// Gives a leaf its device back.
+    fn put_back(
+        &self,
+        top: &Rc<Top>,
+        guid: Guid,
+        path: &str,
+        dev: Rc<dyn BlockDev>,
+        condition: Rc<Condition>,
+        health: Health,
+    ) -> Result<()> {
+        self.note_away(&condition, health);
+        let leaf = self.leaf_maker()?.leaf(guid, path.to_string(), dev, condition);
+        top.set_kind(top.kind().replace(guid, &move |_| VdevKind::Leaf(leaf.clone())));
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                leaf.not_present = false;
+                leaf.path = Some(path.to_string());
+            }
+        });
+        self.dirty_config();
+        Ok(())
+    }
+
+    /// Opens what should be the device of leaf `guid`, and makes sure that it is.
+    async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Rc<dyn BlockDev>> {
+        let dev = self.open_again(door, path).await?;
+        let labels = read_labels(&*dev).await?;
+        let all: Vec<DeviceLabel> =
+            labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
+        let own = all.iter().any(|l| matches!(l, DeviceLabel::Pool(c) if c.pool_guid == self.guid && c.guid == guid));
+        if !own {
+            let why = match all.first() {
+                Some(DeviceLabel::Pool(c)) if c.pool_guid == self.guid => {
+                    format!("'{path}' is another device of this pool: the devices have changed places")
+                }
+                Some(DeviceLabel::Pool(c)) => format!("'{path}' belongs to the pool '{}' now", c.name),
+                Some(_) => format!("'{path}' is a spare or cache device now"),
+                None => format!("'{path}' has no label: 'zpool replace' makes it part of the pool"),
+            };
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        if leaf_asize(dev.size()) < least_asize(&top.kind(), guid, top.asize.get(), top.ms_shift.get()) {
+            return Err(Error::new(ErrorKind::Range, format!("'{path}' has become too small")));
+        }
+        Ok(dev)
+    }
+
+    /// Brings a device back that was taken out, pulled out or found faulty. What it missed is brought there by a resilver. `expand`: the pool uses all of devices that
+    /// have grown.
+    pub async fn bring_online(&self, name: &str, expand: bool) -> Result<()> {
+        let admin = self.begin_device_change().await?;
+        let place = format!("cannot online {name}");
+        let (top, guid) = self.named(name)?;
+        let node = top.kind().find(guid).filter(VdevKind::is_leaf);
+        let node = node.ok_or_else(|| Error::invalid("it is not a device").at(&place))?;
+        let condition = match &node {
+            VdevKind::Leaf(l) => l.condition.clone(),
+            VdevKind::Absent(a) => a.condition.clone(),
+            VdevKind::Dspare(d) => d.condition.clone(),
+            _ => return Err(Error::invalid("it is not a device").at(&place)),
+        };
+        let is_open = condition.health() == Health::Online && matches!(node, VdevKind::Leaf(_) | VdevKind::Dspare(_));
+        drop(node);
+        if !is_open && self.devices_door().is_none() {
+            self.online_device(name)?;
+        } else if !is_open {
+            let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
+            let door = self.devices_door().expect("it was asked for");
+            // Closed and opened again: at its path may be another device than before.
+            let was = condition.health();
+            let had = self.let_go(&top, guid).is_some();
+            match self.open_leaf(&top, guid, &path, &*door).await {
+                Ok(dev) => self.put_back(&top, guid, &path, dev, condition.clone(), Health::Online)?,
+                Err(e) => {
+                    if had || was != Health::Offline {
+                        condition.set_health(was);
+                    }
+                    return Err(e.at(&place));
+                }
+            }
+        }
+        condition.forgive();
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.offline, leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false, false);
+                leaf.aux_state = None;
+            }
+        });
+        self.dirty_config();
+        if expand {
+            self.expand_top(&top).await.map_err(|e| e.at(&place))?;
+        }
+        drop(admin);
+        self.sync().await?;
+        if !is_open {
+            self.resilver_from(Txg(self.txg.open_txg().0)).await?;
+        }
+        Ok(())
+    }
+
+    /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was lost by it.
+    pub(crate) fn take_faults(&self) -> bool {
+        let mut lost = false;
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops {
+            for leaf in top.open_leaves() {
+                let Some(sick) = leaf.condition.take_sick() else { continue };
+                let guid = leaf.guid();
+                let needed = !top.kind().outage(Some(guid)).is_empty();
+                let health = match sick {
+                    Sick::Io if !needed => Health::Faulted,
+                    _ => Health::Degraded,
+                };
+                if leaf.condition.health() == health {
+                    continue;
+                }
+                if health == Health::Faulted {
+                    self.note_away(&leaf.condition, health);
+                    lost = true;
+                } else {
+                    leaf.condition.set_health(health);
+                }
+                top.update_config(|c| {
+                    if let Some(c) = c.find_mut(guid) {
+                        (c.faulted, c.degraded) = (health == Health::Faulted, health == Health::Degraded);
+                        c.aux_state = Some("err_exceeded".into());
+                    }
+                });
+                self.dirty_config();
+            }
+        }
+        lost
+    }
+
+    /// Whether operations failed on some device since the last call.
+    fn has_suspects(&self) -> bool {
+        // Every one is asked, so that none is asked again for what was seen now.
+        self.tree.leaves().iter().filter(|l| l.condition.take_suspect() && l.condition.health().is_open()).count() > 0
+    }
+
+    /// At the beginning of the sync of a txg: what errors there were has its consequences. Looking at devices is left to a task.
+    pub(crate) fn look_after_devices(&self) {
+        let lost = self.take_faults();
+        let suspects = self.has_suspects();
+        if !lost && !suspects {
+            return;
+        }
+        let Some(me) = self.me() else { return };
+        self.rt.spawn("device_watch", async move {
+            if suspects {
+                me.probe_devices().await;
+            }
+            me.use_spares().await;
+        });
+    }
+
+    /// Reads the labels of the devices that had errors: what cannot read any of them is gone.
+    async fn probe_devices(&self) {
+        let tops = self.tree.tops.borrow().clone();
+        for top in tops {
+            for leaf in top.open_leaves() {
+                if leaf.errors().read + leaf.errors().write == 0 {
+                    continue;
+                }
+                let read = read_labels(&*leaf.dev).await;
+                let gone = read
+                    .is_ok_and(|l| l.configs.iter().all(|(_, c)| c.as_ref().is_err_and(|e| e.kind() == ErrorKind::Io)));
+                if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
+                    self.note_away(&leaf.condition, Health::Removed);
+                    let guid = leaf.guid();
+                    top.update_config(|c| {
+                        if let Some(c) = c.find_mut(guid) {
+                            c.removed = true;
+                        }
+                    });
+                    self.dirty_config();
+                }
+            }
+        }
+    }
+
+    /// Puts a hot spare in for every device that is gone or faulted and has none.
+    pub(crate) async fn use_spares(&self) {
+        for (target, draid, path) in self.orphans() {
+            let aux = self.aux();
+            // A distributed spare of its own is there faster than any other.
+            let mut spares: Vec<_> = aux.spares.iter().filter(|s| !self.in_tree(s.guid)).collect();
+            spares.sort_by_key(|s| s.dspare_top_guid.is_none() || s.dspare_top_guid != draid);
+            for spare in spares {
+                let name = spare.guid.0.to_string();
+                match self.replace_device(&target.0.to_string(), NewDevice::Spare(name), None).await {
+                    Ok(()) => {
+                        let spare = spare.path.clone().unwrap_or_default();
+                        self.notices.borrow_mut().push(format!("the hot spare '{spare}' stands in for '{path}'"));
+                        break;
+                    }
+                    Err(e) if e.kind() == ErrorKind::Interrupted || e.kind() == ErrorKind::Suspended => return,
+                    // Too small, in use by another pool, gone itself: the next one.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
+    fn orphans(&self) -> Vec<(Guid, Option<Guid>, String)> {
+        let mut out = Vec::new();
+        for top in self.tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
+            let kind = top.kind();
+            let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
+            for (guid, condition) in kind.conditions() {
+                let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
+                let covered = kind.parent_of(guid).and_then(|p| p.role());
+                let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
+                if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
+                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                    out.push((guid, draid, path));
+                }
+            }
+        }
+        out
+    }
+}
