@@ -38,6 +38,76 @@ nothing is left behind.
 ",
     },
     Page {
+        name: "zpool add",
+        usage: &["add [-fn] [-o ashift=value] [--size size] <pool> <vdev> ..."],
+        text: "\
+Adds devices to a pool: vdevs as 'zpool create' takes them, spares and caches
+among them. Data cannot be taken off them again; spares, caches and logs can be
+removed.
+
+  -f      also if the vdevs survive other losses than the pool's, or use
+          devices that belong to an exported or foreign pool
+  -n      check everything, but change nothing
+  -o      ashift of the new vdevs
+  --size  make files that do not exist, sparse, of this size
+",
+    },
+    Page {
+        name: "zpool attach",
+        usage: &["attach [-f] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
+        text: "\
+Makes a mirror of a device and a new one, or adds a side to its mirror. The new
+device gets everything by a resilver.
+",
+    },
+    Page {
+        name: "zpool replace",
+        usage: &["replace [-f] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
+        text: "\
+Has a new device take the place of another one, which may be gone: name it by
+its guid then. Without a new device: what is at the path of the old one now. A
+hot spare, distributed ones too, stands in for the device until one of the two
+is detached. The old device leaves the pool when the resilver has ended.
+",
+    },
+    Page {
+        name: "zpool detach",
+        usage: &["detach <pool> <device>"],
+        text: "\
+Takes a device out of a mirror, gives up a replacement, or ends the use of a hot
+spare. Refused where no other device has all that it has.
+",
+    },
+    Page {
+        name: "zpool remove",
+        usage: &["remove <pool> <device> ..."],
+        text: "\
+Removes hot spares that are not in use, caches and log devices.
+",
+    },
+    Page {
+        name: "zpool trim",
+        usage: &["trim [-w] [-c | -s] <pool> [<device> ...]"],
+        text: "\
+Tells devices which space is free; on files that makes holes.
+
+  -c      give up what runs
+  -s      suspend what runs: 'zpool trim' goes on with it
+  -w      wait until it is over
+",
+    },
+    Page {
+        name: "zpool initialize",
+        usage: &["initialize [-w] [-c | -s] <pool> [<device> ...]"],
+        text: "\
+Writes a pattern over all free space of devices.
+
+  -c      give up what runs
+  -s      suspend what runs: 'zpool initialize' goes on with it
+  -w      wait until it is over
+",
+    },
+    Page {
         name: "zpool offline",
         usage: &["offline [-t] <pool> <device> ..."],
         text: "\
@@ -49,10 +119,12 @@ online'. Refused where the pool could not do without one.
     },
     Page {
         name: "zpool online",
-        usage: &["online <pool> <device> ..."],
+        usage: &["online [-e] <pool> <device> ..."],
         text: "\
 Brings devices back that were taken out of use. What was written meanwhile is
 brought to them ('zpool status' tells how far that is).
+
+  -e      use all of devices that have grown
 ",
     },
     Page {

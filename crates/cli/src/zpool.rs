@@ -1,31 +1,16 @@
 //! The command `zpool`.
 
 use base::Error;
-use daemon::proto::{Candidate, Created, Imported, PoolCreate, PoolImport, PoolView, Request, ScrubAction, Search};
+use daemon::proto::{
+    Candidate, Created, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request, ScrubAction, Search,
+};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &[
-    "add",
-    "attach",
-    "checkpoint",
-    "detach",
-    "events",
-    "history",
-    "initialize",
-    "iostat",
-    "reguid",
-    "remove",
-    "reopen",
-    "replace",
-    "split",
-    "trim",
-    "upgrade",
-    "wait",
-];
+const NOT_YET: &[&str] = &["checkpoint", "events", "history", "iostat", "reguid", "reopen", "split", "upgrade", "wait"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -37,13 +22,20 @@ pub fn run(args: &[String]) -> Done {
         "import" => import(&parse(rest, "aDd:fmNno:R:lsFX", &[], "import")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "gLpPvxj", &[("json", false, 'j')], "status")?),
+        "status" => status(&parse(rest, "giLpPtvxj", &[("json", false, 'j')], "status")?),
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
             let p = parse(rest, "", &[], "sync")?;
             ask(&Request::PoolSync { names: p.operands })
         }
+        "add" => add(&parse(rest, "fgLnPo:", &[("size", true, 'z')], "add")?),
+        "attach" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "attach")?, "attach"),
+        "replace" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "replace")?, "replace"),
+        "detach" => detach(&parse(rest, "", &[], "detach")?),
+        "remove" => remove(&parse(rest, "npsw", &[], "remove")?),
+        "trim" => work(&parse(rest, "dcswr:", &[], "trim")?, false),
+        "initialize" => work(&parse(rest, "csw", &[], "initialize")?, true),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
         "scrub" => scrub(&parse(rest, "spw", &[], "scrub")?),
@@ -225,6 +217,8 @@ fn style(p: &Parsed) -> Style {
         full_paths: p.has('P') || p.has('L'),
         verbose: p.has('v'),
         guids: p.has('g'),
+        init: p.has('i'),
+        trim: p.has('t'),
     }
 }
 
@@ -340,6 +334,110 @@ fn member(arg: &str) -> String {
     }
 }
 
+fn size_option(p: &Parsed, topic: &'static str) -> Result<Option<u64>, Fail> {
+    let size = p.value('z').map(dsl::props::parse_size).transpose();
+    size.map_err(|e| Fail::Usage(format!("--size: {e}"), topic))
+}
+
+fn add(p: &Parsed) -> Done {
+    let [pool, vdevs @ ..] = p.operands.as_slice() else {
+        return Err(Fail::Usage("missing pool name argument".into(), "add"));
+    };
+    if vdevs.is_empty() {
+        return Err(Fail::Usage("missing vdev specification".into(), "add"));
+    }
+    let mut devices = Vec::new();
+    for vdev in vdevs {
+        devices.push(if daemon_word(vdev) { vdev.clone() } else { device(vdev)? });
+    }
+    let request = PoolAdd {
+        pool: pool.clone(),
+        devices,
+        size: size_option(p, "add")?,
+        props: p.values('o').map(|v| assignment(v, "add")).collect::<Result<Vec<_>, _>>()?,
+        force: p.has('f'),
+        dry_run: p.has('n'),
+    };
+    let created: Created = ask(&Request::PoolAdd(request))?;
+    if p.has('n') {
+        let devices: String = created.devices.iter().map(|d| format!("\t  {d}\n")).collect();
+        print(&format!("would update '{pool}' to have the following devices as well:\n\n\t{pool}\n{devices}"));
+    }
+    Ok(())
+}
+
+fn attach(p: &Parsed, verb: &'static str) -> Done {
+    let (pool, target, new) = match p.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing pool name argument".into(), verb)),
+        [_] => return Err(Fail::Usage("missing <device> specification".into(), verb)),
+        [pool, target] if verb == "replace" => (pool, target, None),
+        [_, _] => return Err(Fail::Usage("missing <new_device> specification".into(), verb)),
+        [pool, target, new] => (pool, target, Some(new)),
+        _ => return Err(Fail::Usage("too many arguments".into(), verb)),
+    };
+    if p.has('s') {
+        let why = format!("cannot {verb}: weir does not rebuild sequentially (-s) yet: without -s it resilvers");
+        return Err(Error::unsupported(why).into());
+    }
+    let new = match new {
+        // A distributed spare has a name and no path.
+        Some(new) if new.starts_with("draid") && !std::path::Path::new(new).exists() => Some(new.clone()),
+        Some(new) => Some(device(new)?),
+        None => None,
+    };
+    let request = PoolAttach {
+        pool: pool.clone(),
+        target: member(target),
+        device: new,
+        replace: verb == "replace",
+        size: size_option(p, verb)?,
+        props: p.values('o').map(|v| assignment(v, verb)).collect::<Result<Vec<_>, _>>()?,
+        force: p.has('f'),
+    };
+    ask(&Request::PoolAttach(request))
+}
+
+fn detach(p: &Parsed) -> Done {
+    match p.operands.as_slice() {
+        [] => Err(Fail::Usage("missing pool name argument".into(), "detach")),
+        [_] => Err(Fail::Usage("missing <device> specification".into(), "detach")),
+        [pool, device] => ask(&Request::PoolDetach { pool: pool.clone(), device: member(device) }),
+        _ => Err(Fail::Usage("too many arguments".into(), "detach")),
+    }
+}
+
+fn work(p: &Parsed, initialize: bool) -> Done {
+    let topic = if initialize { "initialize" } else { "trim" };
+    let Some((pool, devices)) = p.operands.split_first() else {
+        return Err(Fail::Usage("missing pool name argument".into(), topic));
+    };
+    if p.has('s') && p.has('c') {
+        return Err(Fail::Usage("-s cannot be combined with -c".into(), topic));
+    }
+    if p.has('w') && (p.has('s') || p.has('c')) {
+        return Err(Fail::Usage("-w cannot be used with -c or -s".into(), topic));
+    }
+    if p.has('d') || p.has('r') {
+        return Err(Error::unsupported("cannot trim: weir has neither secure trims (-d) nor rates (-r) yet").into());
+    }
+    ask(&Request::PoolWork {
+        pool: pool.clone(),
+        initialize,
+        suspend: p.has('s'),
+        cancel: p.has('c'),
+        wait: p.has('w'),
+        devices: devices.iter().map(|d| member(d)).collect(),
+    })
+}
+
+fn remove(p: &Parsed) -> Done {
+    if p.has('n') || p.has('s') {
+        return Err(Error::unsupported("cannot remove: weir only removes spares, caches and logs, at once").into());
+    }
+    let (pool, devices) = pool_and_devices(p, "remove")?;
+    ask(&Request::PoolRemove { pool, devices })
+}
+
 fn offline(p: &Parsed) -> Done {
     if p.has('f') {
         return Err(Error::unsupported("cannot offline: weir cannot force a device into a fault (-f) yet").into());
@@ -349,11 +447,8 @@ fn offline(p: &Parsed) -> Done {
 }
 
 fn online(p: &Parsed) -> Done {
-    if p.has('e') {
-        return Err(Error::unsupported("cannot online: weir cannot expand a device (-e) yet").into());
-    }
     let (pool, devices) = pool_and_devices(p, "online")?;
-    ask(&Request::PoolOnline { pool, devices })
+    ask(&Request::PoolOnline { pool, devices, expand: p.has('e') })
 }
 
 fn clear(p: &Parsed) -> Done {

@@ -33,6 +33,10 @@ pub struct Style {
     pub verbose: bool,
     /// `-g`: guids for names.
     pub guids: bool,
+    /// `-i`: how far devices are initialized.
+    pub init: bool,
+    /// `-t`: how far devices are trimmed.
+    pub trim: bool,
 }
 
 /// The header of a property's column and how it stands.
@@ -140,7 +144,7 @@ fn vdev_line(vdev: &VdevView, depth: usize, name_width: usize, style: Style, out
         on_top(num(vdev.alloc)),
         on_top(num(vdev.space.saturating_sub(vdev.alloc))),
         "-".to_string(),
-        "-".to_string(),
+        if vdev.expandable > 0 { num(vdev.expandable) } else { "-".to_string() },
         match vdev.frag {
             Some(frag) if top && style.exact => frag.to_string(),
             Some(frag) if top => format!("{frag}%"),
@@ -216,6 +220,17 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
     out.push_str(&format!("\t{}{name}  {:<8} {r:>5} {w:>5} {c:>5}", " ".repeat(indent), vdev.state));
     if let Some(why) = &vdev.why {
         out.push_str(&format!("  {why}"));
+    }
+    if vdev.children.is_empty() && depth > 0 {
+        for (said, all, none) in [(&vdev.init, style.init, "(uninitialized)"), (&vdev.trim, style.trim, "(untrimmed)")]
+        {
+            match said {
+                Some((_, long)) if all => out.push_str(&format!("  {long}")),
+                Some((short, _)) if !short.is_empty() => out.push_str(&format!("  {short}")),
+                None if all => out.push_str(&format!("  {none}")),
+                _ => {}
+            }
+        }
     }
     out.push('\n');
     for child in vdev.children.iter().filter(|c| depth > 0 || class_of(c).is_empty()) {

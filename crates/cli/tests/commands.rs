@@ -177,7 +177,7 @@ fn a_creation_that_fails_leaves_nothing() {
         ("zpool create -O recordsize=3K --size 128M tank a.img", 1, "recordsize"),
         ("zpool create -O nonsense=1 --size 128M tank a.img", 1, "'nonsense'"),
         ("zpool create -o ashift=3 --size 128M tank a.img", 1, "ashift"),
-        ("zpool create -o feature@device_removal=enabled --size 128M tank a.img", 1, "device_removal"),
+        ("zpool create -o feature@redaction_bookmarks=enabled --size 128M tank a.img", 1, "redaction_bookmarks"),
         ("zpool create -m relative --size 128M tank a.img", 1, "mount point"),
     ] {
         w.fails(line, code, what);
@@ -249,6 +249,63 @@ fn layouts_are_made_and_shown() {
     w.ok("zpool import -d . tank");
     let degraded = w.ok("zpool status tank");
     assert!(degraded.contains("DEGRADED") && degraded.contains("UNAVAIL") && degraded.contains("was "), "{degraded}");
+}
+
+/// Devices are added, attached, replaced, detached, removed, grown, trimmed and initialized.
+#[test]
+fn devices_are_changed() {
+    let w = World::new("cli-devices");
+    w.ok("zpool create -O mountpoint=none --size 80M tank a.img");
+    w.ok("zpool attach --size 80M tank a.img b.img");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("mirror-0") && status.contains("b.img"), "{status}");
+    w.fails("zpool attach --size 64M tank a.img small.img", 1, "device is too small");
+    w.fails(
+        "zpool add --size 80M tank c.img",
+        1,
+        "mismatched replication level: pool uses mirror and new vdev is disk",
+    );
+    w.fails("zpool add tank mirror b.img c.img", 1, "active pool 'tank'");
+    w.fails("zpool attach tank a.img nothere.img", 1, "no such device");
+    let n = w.ok("zpool add -n --size 80M tank mirror c.img d.img");
+    assert!(n.starts_with("would update 'tank'"), "{n}");
+    assert!(!w.files().contains(&"c.img".to_string()));
+    w.ok("zpool add --size 80M tank mirror c.img d.img log e.img cache f.img spare g.img");
+    let list = w.ok("zpool list -v tank");
+    for name in ["mirror-0", "mirror-1", "logs", "e.img", "f.img", "g.img"] {
+        assert!(list.contains(name), "{list}");
+    }
+    w.ok("zfs create tank/fs");
+    w.fails("zpool remove tank mirror-1", 1, "cannot remove a top-level vdev with data");
+    w.ok("zpool remove tank e.img f.img");
+    assert!(!w.ok("zpool status tank").contains("e.img"));
+    w.ok("zpool replace tank d.img g.img");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("spare-1") && status.contains("INUSE"), "{status}");
+    w.fails("zpool remove tank g.img", 1, "in use");
+    w.ok("zpool detach tank g.img");
+    assert!(w.ok("zpool status tank").contains("AVAIL"));
+    w.ok("zpool replace --size 80M tank d.img h.img");
+    w.ok("zpool initialize -w tank");
+    let status = w.ok("zpool status -i tank");
+    assert!(status.contains("(100% initialized, completed at "), "{status}");
+    w.fails("zpool initialize -c tank", 1, "no active initialize");
+    w.ok("zpool trim -w tank");
+    assert!(w.ok("zpool status -t tank").contains("(100% trimmed, completed at "));
+    w.ok("zpool export tank");
+    judge(&w, "tank");
+    for name in ["a.img", "b.img"] {
+        let file = std::fs::OpenOptions::new().write(true).open(w.path(name)).unwrap();
+        file.set_len(160 << 20).unwrap();
+    }
+    w.ok("zpool import -d . tank");
+    let size = || w.ok("zpool list -Hp -o size tank").trim().parse::<u64>().unwrap();
+    let before = size();
+    w.ok("zpool online -e tank a.img");
+    assert!(size() > before, "{} after {before}", size());
+    w.ok("zfs create tank/more");
+    w.ok("zpool export tank");
+    judge(&w, "tank");
 }
 
 #[test]

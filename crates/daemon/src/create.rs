@@ -19,6 +19,7 @@ use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
 use vdev::labels::{clear_labels, read_labels};
 
+use crate::device_ops::HostDoor;
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::files::{self, OnceProps};
 use crate::fs_ops::parse_fs_props;
@@ -171,7 +172,7 @@ impl Plan {
     }
 }
 
-fn same_file(a: &Path, b: &Path) -> bool {
+pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     match (std::fs::metadata(a), std::fs::metadata(b)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
@@ -186,10 +187,12 @@ pub async fn check_unused(dev: &dyn BlockDev, force: bool, active: &[u64]) -> Re
         let Ok(list) = config else { continue };
         let Ok(label) = DeviceLabel::from_nvlist(list) else { continue };
         let (what, always) = match label {
+            // What left its pool, or never came into one.
+            DeviceLabel::Pool(c) if c.txg.0 == 0 => continue,
             DeviceLabel::Pool(c) if active.contains(&c.pool_guid.0) => (format!("active pool '{}'", c.name), true),
             DeviceLabel::Pool(c) => match c.state {
                 PoolState::Exported => (format!("exported pool '{}'", c.name), false),
-                PoolState::Active if c.txg.0 != 0 => (format!("potentially active pool '{}'", c.name), false),
+                PoolState::Active => (format!("potentially active pool '{}'", c.name), false),
                 _ => continue,
             },
             DeviceLabel::Spare { .. } => ("the spares of a pool".to_string(), false),
@@ -209,7 +212,7 @@ pub async fn check_unused(dev: &dyn BlockDev, force: bool, active: &[u64]) -> Re
 }
 
 /// Refuses swap areas and file systems on block devices that somebody may still want, unless `force`.
-fn check_foreign(path: &str, force: bool) -> Result<()> {
+pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     if force {
         return Ok(());
@@ -299,6 +302,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             return Err(e);
         }
     };
+    pool.set_device_door(Rc::new(HostDoor(rt.clone())));
     let engine = PoolEngine::new(pool.clone(), plan.altroot, pool_props::Stored::new());
     let stored = Wanted { stored: plan.wanted.stored.clone(), ..Wanted::default() };
     let mut result = engine.set_pool_props(stored).await;

@@ -34,6 +34,10 @@ pub struct PoolEngine {
 }
 
 impl PoolEngine {
+    /// The property `ashift`, if it is set.
+    pub fn default_ashift(&self) -> Option<u8> {
+        self.props.borrow().get("ashift").copied().filter(|n| (9..=16).contains(n)).map(|n| n as u8)
+    }
     /// A pool that was just created or imported; `props` are those in its MOS.
     pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool_props::Stored) -> Rc<PoolEngine> {
         let load_guid = pool.rt().new_guid().0;

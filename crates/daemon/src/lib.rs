@@ -13,6 +13,7 @@
 pub mod client;
 mod create;
 mod crypt_ops;
+mod device_ops;
 pub use vdev_spec::vdev_word;
 pub mod engine;
 pub mod files;

@@ -364,7 +364,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@device_removal", "enabled", When::Create),
+            ("feature@redaction_bookmarks", "enabled", When::Create),
             ("version", "28", When::Create),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");

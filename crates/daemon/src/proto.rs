@@ -98,6 +98,39 @@ pub enum Request {
         /// The pool.
         pool: String,
     },
+    /// `zpool add`. The answer is [`Created`].
+    PoolAdd(PoolAdd),
+    /// `zpool attach` and `zpool replace`.
+    PoolAttach(PoolAttach),
+    /// `zpool detach`.
+    PoolDetach {
+        /// The pool.
+        pool: String,
+        /// The device.
+        device: String,
+    },
+    /// `zpool remove`.
+    PoolRemove {
+        /// The pool.
+        pool: String,
+        /// The devices.
+        devices: Vec<String>,
+    },
+    /// `zpool trim` and `zpool initialize`.
+    PoolWork {
+        /// The pool.
+        pool: String,
+        /// Initialize, not trim.
+        initialize: bool,
+        /// `-s`
+        suspend: bool,
+        /// `-c`
+        cancel: bool,
+        /// `-w`
+        wait: bool,
+        /// Devices; none: all.
+        devices: Vec<String>,
+    },
     /// `zpool offline`.
     PoolOffline {
         /// The pool.
@@ -113,6 +146,9 @@ pub enum Request {
         pool: String,
         /// Its devices.
         devices: Vec<String>,
+        /// Use all of a device that has grown.
+        #[serde(default)]
+        expand: bool,
     },
     /// `zpool clear`.
     PoolClear {
@@ -395,6 +431,42 @@ pub struct PoolCreate {
     pub no_features: bool,
 }
 
+/// Devices to be added to a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolAdd {
+    /// The pool.
+    pub pool: String,
+    /// Vdev words and absolute paths.
+    pub devices: Vec<String>,
+    /// Make files that do not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// `ashift`.
+    pub props: Vec<(String, String)>,
+    /// `-f`
+    pub force: bool,
+    /// `-n`
+    pub dry_run: bool,
+}
+
+/// A device to be attached beside another.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolAttach {
+    /// The pool.
+    pub pool: String,
+    /// The device that is there.
+    pub target: String,
+    /// The new one; none: what is at the path of the old one now.
+    pub device: Option<String>,
+    /// It takes the place of the old one.
+    pub replace: bool,
+    /// Make a file that does not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// `ashift`.
+    pub props: Vec<(String, String)>,
+    /// `-f`
+    pub force: bool,
+}
+
 /// What became of a [`PoolCreate`].
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Created {
@@ -481,6 +553,15 @@ pub struct VdevView {
     pub psize: u64,
     /// Bytes allocated.
     pub alloc: u64,
+    /// What is said of trimming: running, and in detail.
+    #[serde(default)]
+    pub trim: Option<(String, String)>,
+    /// The same of initializing.
+    #[serde(default)]
+    pub init: Option<(String, String)>,
+    /// Bytes that the vdev could grow by.
+    #[serde(default)]
+    pub expandable: u64,
     /// Fragmentation in percent.
     pub frag: Option<u8>,
     /// It is a log device.

@@ -218,6 +218,23 @@ impl Daemon {
                 }
                 json(&())
             }
+            Request::PoolAdd(r) => json(&self.pool_add(r)?),
+            Request::PoolAttach(r) => json(&self.pool_attach(r)?),
+            Request::PoolDetach { pool, device } => json(&self.pool_detach(&pool, device)?),
+            Request::PoolRemove { pool, devices } => json(&self.pool_remove(&pool, devices)?),
+            Request::PoolWork { pool, initialize, suspend, cancel, wait, devices } => {
+                let running = self.need_running(&pool)?;
+                let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
+                let wish = match (suspend, cancel) {
+                    (true, _) => spa::WorkWish::Suspend,
+                    (_, true) => spa::WorkWish::Cancel,
+                    _ => spa::WorkWish::Start,
+                };
+                json(&running.thread.with_pool(move |e| async move {
+                    e.pool.change_leaf_work(kind, wish, &devices).await?;
+                    if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
+                })?)
+            }
             Request::PoolOffline { pool, devices, temporary } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
@@ -227,11 +244,11 @@ impl Daemon {
                     e.pool.sync().await
                 })?)
             }
-            Request::PoolOnline { pool, devices } => {
+            Request::PoolOnline { pool, devices, expand } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
                     for name in &devices {
-                        e.pool.online_device(name)?;
+                        e.pool.bring_online(name, expand).await?;
                     }
                     e.pool.sync().await
                 })?)

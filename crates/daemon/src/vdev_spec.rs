@@ -164,6 +164,34 @@ impl VdevSpec {
         self.groups.iter().flat_map(|g| &g.paths).chain(&self.spares).chain(&self.caches)
     }
 
+    /// As [`VdevSpec::check_replication`], against what the pool has: the word, parity and number of devices of its vdevs.
+    pub fn check_against(&self, kind: &str, parity: u8, devices: usize) -> Result<()> {
+        for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
+            let (own, own_parity) = match group.kind {
+                GroupKind::Single => ("disk", 0),
+                GroupKind::Mirror => ("mirror", 0),
+                GroupKind::Raidz(p) => ("raidz", p),
+                GroupKind::Draid { parity, .. } => ("draid", parity),
+            };
+            let beside = matches!((kind, own), ("raidz" | "draid", "mirror") | ("mirror", "raidz" | "draid"));
+            let n = group.paths.len();
+            let why = if beside && group.bias != Bias::Normal {
+                // Special and dedup vdevs may be mirrors beside raidz.
+                continue;
+            } else if own != kind {
+                format!("pool uses {kind} and new vdev is {own}")
+            } else if own_parity != parity {
+                format!("pool uses {parity} device parity and new vdev uses {own_parity}")
+            } else if n != devices && group.bias == Bias::Normal {
+                format!("pool uses {devices}-way {kind} and new vdev uses {n}-way {own}")
+            } else {
+                continue;
+            };
+            return bad(format!("mismatched replication level: {why}: use -f to have it all the same"));
+        }
+        Ok(())
+    }
+
     /// Refuses normal vdevs that survive unequal losses, as nobody wants that (`-f`: somebody does).
     pub fn check_replication(&self) -> Result<()> {
         let name = |kind: GroupKind| match kind {
@@ -247,6 +275,23 @@ mod tests {
                 Err(e) => assert!(e.to_string().contains(word), "{text}: {e}"),
                 Ok(_) => panic!("{text} is taken"),
             }
+        }
+    }
+
+    #[test]
+    fn new_vdevs_are_to_be_like_the_pool() {
+        for (text, pool, good) in [
+            ("mirror a b", ("mirror", 0, 2), true),
+            ("a", ("mirror", 0, 2), false),
+            ("mirror a b c", ("mirror", 0, 2), false),
+            ("raidz a b c", ("raidz", 1, 3), true),
+            ("raidz2 a b c", ("raidz", 1, 3), false),
+            ("special mirror a b", ("raidz", 1, 3), true),
+            ("special a", ("raidz", 1, 3), false),
+            ("log a spare b cache c", ("raidz", 1, 3), true),
+            ("a b", ("disk", 0, 1), true),
+        ] {
+            assert_eq!(parse(text).unwrap().check_against(pool.0, pool.1, pool.2).is_ok(), good, "{text}");
         }
     }
 

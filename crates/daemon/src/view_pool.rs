@@ -2,9 +2,11 @@
 
 use std::rc::Rc;
 
+use base::Guid;
 use metaslab::ClassKind;
 use ondisk::feature::{FEATURES, FeatureId, Support};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use spa::{WorkKind, WorkState};
 use vdev::{Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
@@ -192,7 +194,30 @@ impl PoolEngine {
             _ => String::new(),
         };
         node_view(&mut view, &top.kind());
+        view.expandable = self.pool.expandable(top);
+        self.work_view(&mut view);
         view
+    }
+
+    /// What is said of the work on every device below.
+    fn work_view(&self, view: &mut VdevView) {
+        view.children.iter_mut().for_each(|c| self.work_view(c));
+        if !view.children.is_empty() {
+            return;
+        }
+        let say = |kind: WorkKind, done: &str, doing: &str| {
+            let work = self.pool.leaf_work(Guid(view.guid), kind)?;
+            let time = nice::date(work.time());
+            let (short, how) = match work.state() {
+                WorkState::Active => (format!("({doing})"), format!("started at {time}")),
+                WorkState::Suspended => (String::new(), format!("suspended, started at {time}")),
+                WorkState::Complete => (String::new(), format!("completed at {time}")),
+                _ => return None,
+            };
+            Some((short, format!("({}% {done}, {how})", work.percent())))
+        };
+        view.trim = say(WorkKind::Trim, "trimmed", "trimming");
+        view.init = say(WorkKind::Initialize, "initialized", "initializing");
     }
 
     /// Latencies of all devices together.

@@ -18,8 +18,9 @@ use base::{Nanos, Txg};
 use sim::{DiskImage, DiskLog};
 
 use crate::campaign::{drive, panic_text};
+use crate::devices::Changer;
 use crate::judge::{self, Verdict};
-use crate::lab::{Lab, Layout};
+use crate::lab::{Lab, Layout, Shape};
 use crate::model::PoolModel;
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault, tree};
@@ -81,9 +82,19 @@ impl Recording {
 
 /// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must be noticed.
 pub fn record(seed: u64, txgs: u64, lying: bool) -> Check<Recording> {
-    let mut runner = Runner::new(seed, Profile::Cuts)?;
-    let result =
-        catch_unwind(AssertUnwindSafe(|| drive(&mut runner, async |r: &mut Runner| run(r, txgs, lying).await)));
+    record_on(seed, txgs, lying, None)
+}
+
+/// The same; with a shape, on a pool of that shape whose devices change all the time.
+pub fn record_on(seed: u64, txgs: u64, lying: bool, shape: Option<&'static Shape>) -> Check<Recording> {
+    let mut runner = match shape {
+        Some(shape) => crate::devices::runner(seed, Profile::Cuts, shape)?,
+        None => Runner::new(seed, Profile::Cuts)?,
+    };
+    let mut changer = shape.map(|_| Changer::new(seed));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        drive(&mut runner, async |r: &mut Runner| run(r, txgs, lying, changer.as_mut()).await)
+    }));
     let why = match result {
         Ok(Ok((ops, synced))) => {
             let logs: Vec<DiskLog> = runner.lab.disks.iter().filter_map(|d| d.take_log()).collect();
@@ -103,7 +114,7 @@ pub fn record(seed: u64, txgs: u64, lying: bool) -> Check<Recording> {
 
 type Steps = (Vec<(Txg, Txg, PoolModel, bool)>, BTreeMap<Txg, (Nanos, Nanos)>);
 
-async fn run(r: &mut Runner, txgs: u64, lying: bool) -> Check<Steps> {
+async fn run(r: &mut Runner, txgs: u64, lying: bool, mut changer: Option<&mut Changer>) -> Check<Steps> {
     r.create().await?;
     for _ in 0..20 {
         r.step().await?;
@@ -131,6 +142,12 @@ async fn run(r: &mut Runner, txgs: u64, lying: bool) -> Check<Steps> {
     while txg.last_synced().0 < first.0 + txgs {
         let (before, changes) = (txg.open_txg(), r.changes);
         r.step().await?;
+        if let Some(changer) = &mut changer
+            && r.ops % 3 == 0
+        {
+            let lab = r.lab.clone();
+            changer.step(&lab, &pool).await?;
+        }
         ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
         if r.ops % 5 == 0 {
             txg.kick();
@@ -217,9 +234,21 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, txg: Option<T
 
 /// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each nth cut.
 pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize, lying: bool) -> (CutTally, Vec<Fault>) {
+    cut_on(seed, txgs, zdb, every, lying, None)
+}
+
+/// The same; with a shape, on a pool of that shape whose devices change all the time.
+pub fn cut_on(
+    seed: u64,
+    txgs: u64,
+    zdb: u64,
+    every: usize,
+    lying: bool,
+    shape: Option<&'static Shape>,
+) -> (CutTally, Vec<Fault>) {
     let mut tally = CutTally::default();
     let mut faults = Vec::new();
-    let rec = match record(seed, txgs, lying) {
+    let rec = match record_on(seed, txgs, lying, shape) {
         Ok(rec) => rec,
         Err(e) => {
             tally.torn += 1;

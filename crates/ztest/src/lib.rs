@@ -6,6 +6,7 @@
 
 pub mod campaign;
 pub mod cuts;
+pub mod devices;
 pub mod foreign;
 pub mod judge;
 pub mod lab;

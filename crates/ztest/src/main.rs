@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ztest::campaign::{Tally, judge_seed};
-use ztest::cuts::{CutTally, cut_seed};
+use ztest::cuts::{CutTally, cut_on};
 use ztest::judge::{Level, Verdict};
 use ztest::lab::SHAPES;
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
@@ -16,9 +16,11 @@ ztest --seed N [--judge full|zdb|none]              one random workload
 ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
                                                     many; FILE remembers the seeds that are done
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N]
-                                                    power cuts at every device completion; N images go to zdb
+                                                    power cuts at every device completion; N images go to zdb;
+                                                    with --layout while devices come and go
 ztest --mutate N|FROM..TO                           damaged images
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
+ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
@@ -106,7 +108,12 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
     spread(args.number("--jobs", 2), from, to, |seed| {
-        let (tally, faults) = cut_seed(seed, txgs, images, every, false);
+        let shape = match args.value("--layout") {
+            Some("all") => Some(&SHAPES[1 + seed as usize % (SHAPES.len() - 1)]),
+            Some(name) => SHAPES.iter().find(|s| s.name == name && !s.groups.is_empty()),
+            None => None,
+        };
+        let (tally, faults) = cut_on(seed, txgs, images, every, false, shape);
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         for fault in faults.iter().take(10) {
             println!("BAD {fault}");
@@ -276,6 +283,40 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
     t[4] + t[5] == 0
 }
 
+fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let total = Mutex::new((Tally::default(), 0, 0));
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let shapes: Vec<_> = SHAPES.iter().filter(|s| !s.groups.is_empty()).collect();
+        let shape = match args.value("--layout") {
+            Some(name) if name != "all" => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[1]),
+            _ => shapes[seed as usize % shapes.len()],
+        };
+        let got = ztest::devices::run_seed(seed, shape, args.number("--ops", 40));
+        let (got, made, refused) = match got {
+            Ok((images, made, refused)) => (Ok(images), made, refused),
+            Err(e) => (Err(e), 0, 0),
+        };
+        let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("devices{seed}")));
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total.0.seeds += 1;
+        (total.1, total.2) = (total.1 + made, total.2 + refused);
+        match verdict {
+            Ok(Verdict::Good) => {}
+            Ok(Verdict::Missing(what)) => {
+                total.0.missing += 1;
+                println!("MISSING seed {seed}: {what}");
+            }
+            Ok(Verdict::Bad(why)) | Err(why) => {
+                total.0.bad += 1;
+                println!("BAD seed {seed} ({}): {why}", shape.name);
+            }
+        }
+    });
+    let (tally, made, refused) = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("seeds={} bad={} missing={} made={made} refused={refused}", tally.seeds, tally.bad, tally.missing);
+    tally.bad + tally.missing == 0
+}
+
 fn adopt(args: &Args, dir: &str) -> bool {
     let work = || -> Result<(), String> {
         let images = ztest::snaps::load_images(std::path::Path::new(dir))?;
@@ -319,6 +360,8 @@ fn main() -> ExitCode {
         scans(&args, from, to, level)
     } else if let Some((from, to)) = of("--foreign") {
         foreign(&args, from, to)
+    } else if let Some((from, to)) = of("--devices") {
+        devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
         adopt(&args, dir)
     } else if let Some((from, to)) = of("--mutate") {

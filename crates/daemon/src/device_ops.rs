@@ -1,0 +1,291 @@
+//! `zpool add`, `attach`, `replace`, `detach`, `remove`, `online`: devices of running pools.
+//!
+//! Paths are checked here and opened on the pool's engine thread; everything about the pool is [`spa`]'s. What the daemon remembers of a pool follows its devices.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Error, ErrorKind, Result};
+use bdev::BlockDev;
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use rt::Rt;
+use spa::{DevSpec, DeviceDoor, Group, Layout, LocalBoxFuture, NewDevice, Pool};
+
+use crate::create::{check_foreign, check_unused, open_device, same_file};
+use crate::engine::PoolEngine;
+use crate::proto::{Created, PoolAdd, PoolAttach};
+use crate::server::{Daemon, Running};
+use crate::vdev_spec::{GroupPaths, VdevSpec};
+
+/// Devices by path, for pools that need one back.
+pub(crate) struct HostDoor(pub Rt);
+
+impl DeviceDoor for HostDoor {
+    fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>> {
+        Box::pin(async move { Ok(open_device(&self.0, path, true)?.0) })
+    }
+}
+
+/// The paths of all devices of a pool.
+fn paths_of(pool: &Pool) -> Vec<String> {
+    let config = pool.mos_config();
+    let aux = pool.aux();
+    let leaves = config.vdev_tree.leaves().cloned().collect::<Vec<VdevConfig>>();
+    let all = leaves.into_iter().chain(aux.spares).chain(aux.caches);
+    let files = all.filter(|c| c.kind != ConfigKind::Dspare);
+    let mut paths: Vec<String> = files.filter_map(|c| c.path).filter(|p| !p.ends_with("/old")).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// Files that were made for a pool and are not part of it yet; removed again when dropped.
+#[derive(Default)]
+struct MadeFiles(Vec<PathBuf>);
+
+impl Drop for MadeFiles {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+impl MadeFiles {
+    /// Makes the file at `path` if it is not there and a size is given.
+    fn make(&mut self, path: &str, size: Option<u64>) -> Result<()> {
+        if std::path::Path::new(path).exists() {
+            return Ok(());
+        }
+        let Some(size) = size else {
+            return Err(Error::not_found(format!("cannot open '{path}': no such device or file (--size makes files)")));
+        };
+        host::create_sparse(path, size)?;
+        self.0.push(PathBuf::from(path));
+        Ok(())
+    }
+}
+
+/// The value of `ashift` among properties; no other makes sense here.
+fn ashift_of(props: &[(String, String)]) -> Result<Option<u8>> {
+    let mut out = None;
+    for (name, value) in props {
+        let number = value.parse::<u8>().ok().filter(|n| *n == 0 || (9..=16).contains(n));
+        match (name.as_str(), number) {
+            ("ashift", Some(0)) => {}
+            ("ashift", Some(n)) => out = Some(n),
+            ("ashift", None) => {
+                return Err(Error::invalid(format!("ashift '{value}' is out of range: it must be 9 to 16")));
+            }
+            _ => return Err(Error::invalid(format!("property '{name}' cannot be set here: only ashift can"))),
+        }
+    }
+    Ok(out)
+}
+
+/// How the normal vdevs of a pool survive losses: word, parity, devices.
+fn replication(pool: &Pool) -> Option<(&'static str, u8, usize)> {
+    let config = pool.mos_config();
+    let mut normal = config.vdev_tree.children.iter().filter(|c| {
+        c.is_log != Some(1) && !matches!(c.kind, ConfigKind::Hole | ConfigKind::Missing | ConfigKind::Indirect)
+    });
+    let top = normal.next()?;
+    let parity = top.nparity.unwrap_or(0) as u8;
+    Some(match top.kind {
+        ConfigKind::Mirror => ("mirror", 0, top.children.len()),
+        ConfigKind::Raidz => ("raidz", parity, top.children.len()),
+        ConfigKind::Draid => ("draid", parity, top.children.len()),
+        _ => ("disk", 0, 1),
+    })
+}
+
+impl Daemon {
+    /// Takes over where the devices of a pool are now.
+    fn remember_devices(&self, running: &Arc<Running>) -> Result<()> {
+        let guid = running.guid;
+        let devices = running.thread.with_pool(|e| async move { Ok(paths_of(&e.pool)) })?;
+        self.change_state(|s| {
+            for p in s.pools.iter_mut().filter(|p| p.guid == guid) {
+                p.devices.clone_from(&devices);
+            }
+        })
+    }
+
+    /// What can be said about a new device before it is opened.
+    fn check_path(&self, path: &str, force: bool) -> Result<()> {
+        for running in self.all_running() {
+            let devices = running.thread.with_pool(|e| async move { Ok(paths_of(&e.pool)) }).unwrap_or_default();
+            if devices.iter().any(|d| same_file(std::path::Path::new(d), std::path::Path::new(path))) {
+                let why = format!("'{path}' is part of active pool '{}'", running.name);
+                return Err(Error::new(ErrorKind::Busy, why));
+            }
+        }
+        if std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device()) {
+            check_foreign(path, force)?;
+        }
+        Ok(())
+    }
+
+    /// `zpool add`.
+    pub(crate) fn pool_add(&self, request: PoolAdd) -> Result<Created> {
+        let pool = request.pool.clone();
+        self.pool_add_inner(request).map_err(|e| e.at(format!("cannot add to '{pool}'")))
+    }
+
+    fn pool_add_inner(&self, request: PoolAdd) -> Result<Created> {
+        let running = self.need_running(&request.pool)?;
+        let ashift = ashift_of(&request.props)?;
+        let vdevs = VdevSpec::parse(&request.devices)?;
+        if !request.force {
+            vdevs.check_replication()?;
+            let current = running.thread.with_pool(|e| async move { Ok(replication(&e.pool)) })?;
+            if let Some((kind, parity, devices)) = current {
+                vdevs.check_against(kind, parity, devices)?;
+            }
+        }
+        let _namespace = self.namespace();
+        for path in vdevs.paths() {
+            self.check_path(path, request.force)?;
+            if vdevs.paths().filter(|p| *p == path || same_file(path.as_ref(), p.as_ref())).count() != 1 {
+                return Err(Error::invalid(format!("'{path}' is named twice")));
+            }
+        }
+        let created = Created { devices: request.devices.clone() };
+        let mut made = MadeFiles::default();
+        if !request.dry_run {
+            vdevs.paths().try_for_each(|p| made.make(p, request.size))?;
+        }
+        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        running.thread.with_pool(move |e| async move {
+            let rt = e.pool.rt().clone();
+            let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
+            for path in vdevs.paths() {
+                if request.dry_run && request.size.is_some() && !std::path::Path::new(path).exists() {
+                    continue;
+                }
+                devices.insert(path.clone(), open_new(&rt, path, !request.dry_run, request.force, &active).await?);
+            }
+            if request.dry_run {
+                return Ok(());
+            }
+            let of = |paths: &[String]| paths.iter().map(|p| devices[p].clone()).collect();
+            let group = |g: &GroupPaths| Group { kind: g.kind, bias: g.bias, devices: of(&g.paths) };
+            let layout = Layout {
+                groups: vdevs.groups.iter().map(group).collect(),
+                spares: of(&vdevs.spares),
+                caches: of(&vdevs.caches),
+            };
+            e.pool.add_devices(layout, ashift.or(e.default_ashift())).await
+        })?;
+        made.0.clear();
+        self.remember_devices(&running)?;
+        Ok(created)
+    }
+
+    /// `zpool attach` and `replace`.
+    pub(crate) fn pool_attach(&self, request: PoolAttach) -> Result<()> {
+        let running = self.need_running(&request.pool)?;
+        let ashift = ashift_of(&request.props)?;
+        let PoolAttach { target, device, replace, force, size, .. } = request;
+        let verb = if replace { "replace" } else { "attach" };
+        let place = match &device {
+            Some(device) if replace => format!("cannot replace {target} with {device}"),
+            Some(device) => format!("cannot attach {device} to {target}"),
+            None => format!("cannot {verb} {target}"),
+        };
+        let known = target.clone();
+        // In the same place: what is at the path of the old device now.
+        let path =
+            running.thread.with_pool(move |e| async move { e.pool.device_path(&known) }).map_err(|e| e.at(&place))?;
+        let same = replace && device.as_ref().is_none_or(|d| Some(d) == path.as_ref());
+        let device = match device.or(path) {
+            Some(device) => device,
+            None => return Err(Error::invalid("the device has no path: name the new one").at(place)),
+        };
+        let named = device.clone();
+        let is_spare = replace && running.thread.with_pool(move |e| async move { Ok(e.pool.has_spare(&named)) })?;
+        let _namespace = self.namespace();
+        let mut made = MadeFiles::default();
+        if !is_spare {
+            if !same {
+                self.check_path(&device, force).map_err(|e| e.at(&place))?;
+            }
+            made.make(&device, size).map_err(|e| e.at(&place))?;
+        }
+        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        running.thread.with_pool(move |e| async move {
+            let rt = e.pool.rt().clone();
+            if is_spare {
+                return e.pool.replace_device(&target, NewDevice::Spare(device), ashift).await;
+            }
+            if same {
+                let replaced = async {
+                    let spec = e.pool.release_for_replacement(&target, &HostDoor(rt)).await?;
+                    check_unused(&*spec.dev, force, &active).await?;
+                    e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await
+                };
+                let replaced = replaced.await;
+                if replaced.is_err() {
+                    // As it was before, if that can be had.
+                    let _ = e.pool.bring_online(&target, false).await;
+                }
+                return replaced.map_err(|e| if e.to_string().starts_with("cannot") { e } else { e.at(&place) });
+            }
+            let spec = open_new(&rt, &device, true, force, &active).await.map_err(|e| e.at(&place))?;
+            match replace {
+                true => e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await,
+                false => e.pool.attach_device(&target, spec, ashift).await,
+            }
+        })?;
+        made.0.clear();
+        self.remember_devices(&running)
+    }
+
+    /// `zpool detach`.
+    pub(crate) fn pool_detach(&self, pool: &str, device: String) -> Result<()> {
+        let running = self.need_running(pool)?;
+        running.thread.with_pool(move |e| async move { e.pool.detach_device(&device).await })?;
+        self.remember_devices(&running)
+    }
+
+    /// `zpool remove`.
+    pub(crate) fn pool_remove(&self, pool: &str, devices: Vec<String>) -> Result<()> {
+        let running = self.need_running(pool)?;
+        let remove = move |e: Rc<PoolEngine>| async move {
+            for device in &devices {
+                e.pool.remove_device(device).await?;
+            }
+            Ok(())
+        };
+        let removed = running.thread.with_pool(remove);
+        self.remember_devices(&running)?;
+        removed
+    }
+}
+
+/// Opens a device that is to be a pool's, if nobody else wants it.
+async fn open_new(rt: &Rt, path: &str, write: bool, force: bool, active: &[u64]) -> Result<DevSpec> {
+    let (dev, is_disk) = open_device(rt, path, write)?;
+    check_unused(&*dev, force, active).await?;
+    Ok(DevSpec { dev, is_disk })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ashift_is_a_property_here() {
+        let pairs =
+            |text: &str| text.split_once('=').map(|(n, v)| vec![(n.to_string(), v.to_string())]).unwrap_or_default();
+        assert_eq!(ashift_of(&pairs("ashift=12")).unwrap(), Some(12));
+        assert_eq!(ashift_of(&pairs("ashift=0")).unwrap(), None);
+        assert_eq!(ashift_of(&[]).unwrap(), None);
+        for bad in ["ashift=8", "ashift=17", "ashift=x", "comment=x"] {
+            assert!(ashift_of(&pairs(bad)).is_err(), "{bad}");
+        }
+    }
+}

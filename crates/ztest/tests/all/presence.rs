@@ -1,0 +1,170 @@
+//! Devices that come and go: stale ones, strange ones, broken ones, hot spares.
+
+use std::rc::Rc;
+
+use base::Nanos;
+use sim::{DiskImage, Fault, OpKind};
+use vdev::Health;
+use ztest::campaign::drive;
+use ztest::devices::LabDoor;
+use ztest::lab::{Lab, SHAPES, Shape};
+use ztest::workload::{Profile, Runner};
+
+fn shape(name: &str) -> &'static Shape {
+    SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"))
+}
+
+fn runner(seed: u64, name: &str) -> Runner {
+    Runner::new(seed, Profile::Small).expect("a runner").shaped(seed, shape(name))
+}
+
+/// Creates or imports, works, exports.
+fn live(r: &mut Runner, first: bool, ops: u64) {
+    drive(r, async |r: &mut Runner| {
+        if first {
+            r.create().await?;
+        } else {
+            r.import().await?;
+        }
+        for _ in 0..ops {
+            r.step().await?;
+        }
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn reborn(r: &mut Runner, images: Vec<DiskImage>, seed: u64) {
+    r.lab = Rc::new(Lab::with_images(seed, images, true));
+}
+
+/// A disk comes back as it was some exports ago, without anybody having noted that it was away: it is known to miss what came after.
+#[test]
+fn stale_disks_are_recognised() {
+    let mut r = runner(3200, "mirror");
+    live(&mut r, true, 10);
+    let old = r.lab.images();
+    reborn(&mut r, old.clone(), 1);
+    live(&mut r, false, 10);
+    let mut images = r.lab.images();
+    images[1] = old[1].clone();
+    reborn(&mut r, images, 2);
+    drive(&mut r, async |r: &mut Runner| {
+        let pool = r.lab.import(false, r.layout.opts()).await.map_err(|e| e.to_string())?;
+        pool.wait_scan().await.map_err(|e| e.to_string())?;
+        assert!(pool.tree().leaves().iter().all(|l| l.condition.missing().is_empty()));
+        // Now it has everything: the other one can go.
+        pool.offline_device("disk0.img", true).map_err(|e| e.to_string())?;
+        r.pool = Some(pool);
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    // What it misses is on disk: the next import has nothing to say.
+    let images = r.lab.images();
+    reborn(&mut r, images, 3);
+    live(&mut r, false, 5);
+}
+
+/// Disks in any order, and one that belongs to another pool among them.
+#[test]
+fn disks_are_known_by_their_labels() {
+    let mut other = runner(3201, "mirror");
+    live(&mut other, true, 5);
+    let mut r = runner(3202, "raidz1");
+    live(&mut r, true, 10);
+    let mut images = r.lab.images();
+    images.rotate_left(1);
+    reborn(&mut r, images.clone(), 1);
+    live(&mut r, false, 5);
+    // Disk 2 of the pool, at place 1 now, is a disk of the other pool.
+    let mut images = r.lab.images();
+    let foreign = other.lab.images().remove(0);
+    let before = foreign.clone();
+    images[1] = foreign;
+    reborn(&mut r, images, 2);
+    drive(&mut r, async |r: &mut Runner| {
+        let devices = r.lab.disks.iter().map(|d| d.dev()).collect();
+        let found = spa::scan(devices).await;
+        let ours = found.into_iter().find(|c| c.devices.len() == 2).ok_or("the pool is not found")?;
+        let import = spa::ImportOpts { force: true, ..spa::ImportOpts::default() };
+        let pool = spa::Pool::import(r.lab.sim.rt(), ours, import, r.layout.opts()).await.map_err(|e| e.to_string())?;
+        assert_eq!(pool.tree().health(), Health::Degraded);
+        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
+        let error = pool.bring_online("disk1.img", false).await;
+        let text = error.expect_err("it is another pool's").to_string();
+        assert!(text.contains("belongs to the pool") || text.contains("no such device"), "{text}");
+        r.pool = Some(pool);
+        r.step().await?;
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    let after = r.lab.images().remove(1);
+    assert_eq!(before.first_difference(&after), None, "the foreign disk was written to");
+}
+
+/// A disk is pulled out under a workload: the hot spare takes its place.
+#[test]
+fn a_hot_spare_stands_in() {
+    let mut r = runner(3203, "beside");
+    drive(&mut r, async |r: &mut Runner| {
+        r.create().await?;
+        let pool = r.pool();
+        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
+        for _ in 0..5 {
+            r.step().await?;
+        }
+        r.lab.disks[1].fault(Fault::Offline);
+        let mut found = false;
+        for _ in 0..40 {
+            r.step().await?;
+            pool.sync().await.map_err(|e| e.to_string())?;
+            r.lab.sim.rt().sleep(Nanos::from_ms(100)).await;
+            let config = pool.mos_config();
+            found = config.vdev_tree.iter().any(|c| c.kind == ondisk::vdev_config::VdevKind::Spare);
+            if found {
+                break;
+            }
+        }
+        assert!(found, "no spare was put in");
+        r.compare().await?;
+        // The spare is given back by detaching it; the lost one may not be needed, but the spare has not everything.
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// A disk that fails to write every now and then is given up; one that nothing else has the data of is not.
+#[test]
+fn worn_disks_are_faulted() {
+    let mut r = runner(3204, "mirror");
+    drive(&mut r, async |r: &mut Runner| {
+        r.create().await?;
+        let pool = r.pool();
+        r.lab.disks[0].fault(Fault::FailSome { kind: Some(OpKind::Write), per_mille: 500 });
+        for _ in 0..60 {
+            r.step().await?;
+            pool.sync().await.map_err(|e| e.to_string())?;
+            if pool.tree().leaves()[0].condition.health() == Health::Faulted {
+                break;
+            }
+        }
+        assert_eq!(pool.tree().leaves()[0].condition.health(), Health::Faulted);
+        assert_eq!(pool.tree().health(), Health::Degraded);
+        r.compare().await?;
+        r.lab.disks[0].clear_faults();
+        let name = pool.tree().leaves()[0].guid().0.to_string();
+        pool.bring_online(&name, false).await.map_err(|e| e.to_string())?;
+        let leaf = pool.tree().leaves()[0].clone();
+        assert_eq!(leaf.condition.health(), Health::Online);
+        assert!(pool.offline_device("disk1.img", false).is_err() == !leaf.condition.missing().is_empty());
+        for _ in 0..5 {
+            r.step().await?;
+        }
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
