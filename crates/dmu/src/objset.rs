@@ -362,6 +362,10 @@ impl Objset {
     pub fn set_log(&self, log: Option<Weak<dyn IntentLog>>) {
         *self.0.log.borrow_mut() = log;
     }
+    /// Whether an intent log is in use.
+    pub fn has_log(&self) -> bool {
+        self.0.log.borrow().as_ref().is_some_and(|log| log.strong_count() > 0)
+    }
     /// Makes `txg` write the object set's block even if nothing else changes.
     pub fn touch(&self, txg: Txg) {
         self.0.change_header(txg, |h| h.touch = true);

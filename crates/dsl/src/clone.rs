@@ -74,6 +74,11 @@ impl DslPool {
     /// Takes a file system back to its most recent snapshot, whose full name is given. Nobody may use it; later bookmarks must be gone.
     pub async fn rollback(self: &Rc<Self>, snapshot: &str) -> Result<()> {
         let name = snapshot.to_string();
+        if let Some((head, _)) = name.split_once('@')
+            && let Ok(head) = self.find(head)
+        {
+            self.give_up_log(&head).await?;
+        }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
             Box::pin(async move {
@@ -96,7 +101,7 @@ impl DslPool {
                 snap.objset().await?;
                 if !head.objset().await?.zil_header().log.is_hole() {
                     return Err(Error::unsupported(format!(
-                        "dataset '{}' has an intent log that was not replayed, which weir cannot free yet",
+                        "dataset '{}' has an intent log that was not replayed: load its key first",
                         head.name()
                     )));
                 }

@@ -20,6 +20,7 @@ impl DslPool {
     /// Destroys a file system without children, snapshots or users.
     pub async fn destroy_fs(self: &Rc<Self>, name: &str) -> Result<()> {
         let name = name.to_string();
+        self.give_up_log(&*self.find(&name)?).await?;
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
             Box::pin(async move {
@@ -52,10 +53,21 @@ impl DslPool {
         self.check_bookmarks_plain(ds).await?;
         if !ds.phys().bp.is_hole() && !ds.zil_header().await?.log.is_hole() {
             return Err(Error::unsupported(format!(
-                "dataset '{name}' has an intent log that was not replayed, which weir cannot free yet"
+                "dataset '{name}' has an intent log that was not replayed: load its key first"
             )));
         }
         self.check_space(SpaceCheck::ExtraReserved, 0)
+    }
+
+    /// Frees the intent log that a crash left to a head and nobody replayed: what it says is not wanted any more. That of an encrypted one stays without the key.
+    pub(crate) async fn give_up_log(&self, ds: &Dataset) -> Result<()> {
+        if !self.is_writable() || ds.is_used() || ds.phys().bp.is_hole() || ds.zil_header().await?.log.is_hole() {
+            return Ok(());
+        }
+        match ds.objset().await {
+            Ok(os) => zil::replay::destroy(&os).await,
+            Err(_) => Ok(()),
+        }
     }
 
     /// Nobody uses a head, and nothing of it waits to be written or is being written: `Busy`, or `Restart`.

@@ -133,6 +133,15 @@ pub struct StatFs {
     pub frsize: u32,
 }
 
+/// How data are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteHow {
+    /// Set-uid and set-gid bits go.
+    pub kill_suidgid: bool,
+    /// What was written is durable when the request ends (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+}
+
 /// Serves the requests of a session. Methods run side by side; all are named after the requests of FUSE. Node ids come
 /// from the kernel and may be anything.
 #[allow(async_fn_in_trait)] // Everything lives on one thread: no future needs to be Send.
@@ -216,7 +225,7 @@ pub trait Handler: 'static {
         Err(NO_SYS)
     }
     /// Writes all of `data`; bytes written. When a file is open for appending the kernel has made `offset` its end.
-    async fn write(&self, node: u64, fh: u64, offset: u64, data: Vec<Bytes>, kill_suidgid: bool) -> Result<u32, Errno> {
+    async fn write(&self, node: u64, fh: u64, offset: u64, data: Vec<Bytes>, how: WriteHow) -> Result<u32, Errno> {
         Err(NO_SYS)
     }
     /// Space.

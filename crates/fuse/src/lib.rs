@@ -31,7 +31,7 @@ mod zfs;
 
 pub use dir::DirOut;
 pub use errno::Errno;
-pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
+pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
 pub use snapdir::SnapSource;
 pub use zfs::mount;

@@ -112,6 +112,8 @@ const FATTR_MTIME_NOW: u32 = 1 << 8;
 const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 const GETATTR_FH: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// Flag of an open file that stands in each of its writes: they are durable when they end. Part of `O_SYNC`.
+const O_DSYNC: u32 = libc::O_DSYNC as u32;
 const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 const FSYNC_DATASYNC: u32 = 1 << 0;
 const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
@@ -212,6 +214,8 @@ pub enum Op<'a> {
         offset: u64,
         size: u32,
         kill_suidgid: bool,
+        /// The file was opened so that writes are durable when they end.
+        sync: bool,
     },
     StatFs,
     Release {
@@ -351,8 +355,11 @@ impl<'a> Op<'a> {
             opcode::READ => Op::Read { fh: f.u64()?, offset: f.u64()?, size: f.u32()? },
             opcode::WRITE => {
                 let (fh, offset, size, write_flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
-                f.skip(16)?;
-                Op::Write { fh, offset, size, kill_suidgid: write_flags & WRITE_KILL_SUIDGID != 0 }
+                f.skip(8)?;
+                let flags = f.u32()?;
+                f.skip(4)?;
+                let kill_suidgid = write_flags & WRITE_KILL_SUIDGID != 0;
+                Op::Write { fh, offset, size, kill_suidgid, sync: flags & O_DSYNC != 0 }
             }
             opcode::STATFS => Op::StatFs,
             opcode::RELEASE => Op::Release { fh: f.u64()? },
@@ -648,7 +655,7 @@ mod tests {
         let mut args = words(&[3, 1 << 40]);
         args.extend(halves(&[4096, WRITE_KILL_SUIDGID, 0, 0, 0, 0]));
         assert_eq!(args.len(), WRITE_ARGS);
-        let want = Op::Write { fh: 3, offset: 1 << 40, size: 4096, kill_suidgid: true };
+        let want = Op::Write { fh: 3, offset: 1 << 40, size: 4096, kill_suidgid: true, sync: false };
         assert_eq!(Op::parse(opcode::WRITE, &args, true), Ok(want));
         let mut args = halves(&[3, 1, 1, 0]);
         args.extend(b"user.x\0abc");

@@ -28,7 +28,7 @@ use rt::sync::oneshot::{Receiver, Sender, oneshot};
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, IO, NO_SYS, RANGE};
-use crate::handler::{Entry, Handler, Opened};
+use crate::handler::{Entry, Handler, Opened, WriteHow};
 use crate::proto::{
     self, FOPEN_DIRECT_IO, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op, WRITE_ARGS, init, opcode,
 };
@@ -461,7 +461,7 @@ impl<H: Handler> Session<H> {
             // Parsed first: taking the data needs the buffers that the arguments lie beside.
             let op = request.args(h, &mut copy).and_then(|args| Op::parse(h.opcode, args, true));
             let size_here = request.len.checked_sub(HEAD + h.ext);
-            let Ok(Op::Write { fh, offset, size, kill_suidgid }) = op else {
+            let Ok(Op::Write { fh, offset, size, kill_suidgid, sync }) = op else {
                 self.core.count(|s| s.refused += 1);
                 return Err(INVALID);
             };
@@ -470,7 +470,7 @@ impl<H: Handler> Session<H> {
                 return Err(INVALID);
             }
             let data = take_data(&mut request.data, size as usize);
-            let n = self.handler.write(h.node, fh, offset, data, kill_suidgid).await?;
+            let n = self.handler.write(h.node, fh, offset, data, WriteHow { kill_suidgid, sync }).await?;
             return Ok(Reply::small(|s| {
                 s.u32(n);
                 s.u32(0);
@@ -640,7 +640,7 @@ mod tests {
     use rt::sync::Notify;
 
     use super::*;
-    use crate::handler::{Attr, Caller};
+    use crate::handler::{Attr, Caller, WriteHow};
 
     /// Knows one name; looking for `slow` waits until something else was looked for.
     struct Fs {
@@ -678,7 +678,7 @@ mod tests {
             }
             Ok(out)
         }
-        async fn write(&self, _: u64, _: u64, offset: u64, data: Vec<Bytes>, _: bool) -> Result<u32, Errno> {
+        async fn write(&self, _: u64, _: u64, offset: u64, data: Vec<Bytes>, _: WriteHow) -> Result<u32, Errno> {
             let mut n = 0;
             for b in data {
                 assert!(b.iter().enumerate().all(|(i, &v)| v == (offset + u64::from(n) + i as u64) as u8));

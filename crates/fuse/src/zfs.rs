@@ -17,7 +17,7 @@ use zpl::{Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, ioc_flags};
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
-use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time};
+use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
 use crate::proto::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
 use crate::snapdir::{
@@ -384,13 +384,16 @@ impl Handler for ZfsHandler {
         Ok(zfs.read(obj, offset, size.into()).await?)
     }
 
-    async fn write(&self, node: u64, _: u64, offset: u64, data: Vec<Bytes>, kill_suidgid: bool) -> Result<u32, Errno> {
+    async fn write(&self, node: u64, _: u64, offset: u64, data: Vec<Bytes>, how: WriteHow) -> Result<u32, Errno> {
         let (zfs, obj) = self.at_live(node)?;
 
-        if kill_suidgid {
+        if how.kill_suidgid {
             self.kill_privileges(node).await?;
         }
-        let (n, _) = zfs.write(obj, offset, data, false).await?;
+        let (n, _) = match how.sync {
+            true => zfs.write_sync(obj, offset, data, false).await?,
+            false => zfs.write(obj, offset, data, false).await?,
+        };
         u32::try_from(n).map_err(|_| INVALID)
     }
 

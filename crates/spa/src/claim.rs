@@ -46,12 +46,16 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             header = claimed.header;
             out.newest = out.newest.max(claimed.newest);
             ds.set_zil_header(header, first).await.at(place)?;
+        } else if !rewound {
+            // Claimed by an import that a crash ended.
+            let blocks = blocks_of(pool.zio(), &header).await.at(place)?;
+            out.newest = blocks.iter().map(Blkptr::birth).fold(out.newest, Txg::max);
         }
         let os = ds.opened().filter(|os| !os.is_sealed());
         match os {
             None => out.sealed.push(ds),
-            Some(os) if !is_needed(&header) => {
-                out.frees.extend(blocks_of(&os, &header).await.at(place)?);
+            Some(_) if !is_needed(&header) => {
+                out.frees.extend(blocks_of(pool.zio(), &header).await.at(place)?);
                 out.emptied.push(ds);
             }
             Some(_) => {}

@@ -70,13 +70,17 @@ async fn walk(os: &Objset, header: &ZilHeader, target: &dyn Replay, out: &mut Re
     while walk.peek().is_some_and(|bp| seq_of(&bp) <= header.claim_blk_seq) {
         let Some(step) = walk.step(&zio).await? else { break };
         let Some(mut block) = step.block else { break };
+        if planted!(ReplayStopsEarly) && seq_of(&step.bp) != seq_of(&header.log) {
+            break;
+        }
         block::open(&mut block, &step.bp, key.as_deref())?;
         for record in records(&block.bytes, block.chain.records) {
             let record = record?;
             if record.seq > last {
                 return Ok(());
             }
-            if record.seq <= header.replay_seq || record.txg < header.claim_txg {
+            let done = record.txg < header.claim_txg && !planted!(OldReplayed);
+            if record.seq <= header.replay_seq || done {
                 out.skipped += 1;
                 continue;
             }
@@ -113,10 +117,9 @@ async fn apply(os: &Objset, target: &dyn Replay, record: &Record<'_>, out: &mut 
 }
 
 /// The blocks that belong to a log: those of its chain, and of a claimed one also those that its writes name, each once.
-pub async fn blocks_of(os: &Objset, header: &ZilHeader) -> Result<Vec<Blkptr>> {
+pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
     let mut seen: BTreeSet<Dva> = BTreeSet::new();
-    let zio = os.ctx().zio();
     let claimed = header.claim_txg.0 != 0;
     let last = if header.flags & ZIL_CLAIM_LR_SEQ_VALID != 0 { header.claim_lr_seq } else { u64::MAX };
     let mut walk = Walk::new(header.log);
@@ -167,7 +170,7 @@ pub async fn destroy(os: &Objset) -> Result<()> {
     if header == ZilHeader::default() {
         return Ok(());
     }
-    let blocks = blocks_of(os, &header).await?;
+    let blocks = blocks_of(os.ctx().zio(), &header).await?;
     assert!(blocks.len() <= FREES_PER_TX << 10, "the walk of a chain has an end");
     let hold = os.ctx().txg().hold_open().await;
     let txg = hold.txg;

@@ -4,7 +4,7 @@
 //! that write, bytes, operations, latencies in microseconds, and the process's peak memory.
 //!
 //! Jobs: `init` (a new pool; *nothing* of the image stays), `fill BYTES`, `seq-write BYTES`, `seq-read BYTES`, `rand-read BYTES`, `overwrite BYTES SECS MIN_BYTES`,
-//! `create N`, `stat N`, `remove N`, `tree DIR`, `rm NAME`.
+//! `sync-write WRITERS SECS`, `create N`, `stat N`, `remove N`, `tree DIR`, `rm NAME`.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -245,6 +245,53 @@ impl Job {
         fs.unmount().await
     }
 
+    /// 8 KiB writes, each durable before the next, by several writers in files of their own.
+    async fn sync_write(&self) -> Result<()> {
+        let fs = self.fs("bench/db").await?;
+        let (writers, secs) = (self.num(0)?, self.num(1)?);
+        const FILE: u64 = 8 << 20;
+        let mut objs = Vec::new();
+        for t in 0..writers {
+            let name = format!("sync-{t}");
+            let obj = match fs.lookup(fs.root(), name.as_bytes()).await {
+                Ok(a) => a.obj,
+                Err(_) => self.create(&fs, fs.root(), &name).await?,
+            };
+            for at in (0..FILE).step_by(MIB) {
+                fs.write(obj, at, vec![self.source.block(MIB, at)], false).await?;
+            }
+            objs.push(obj);
+        }
+        fs.fsync(fs.root()).await?;
+        self.pool.sync().await?;
+        let begin = Instant::now();
+        let tasks = objs.into_iter().map(|obj| {
+            let (fs, laps, rt, source) = (fs.clone(), self.laps.clone(), self.rt.clone(), self.source.clone());
+            let task = async move {
+                let mut n = 0;
+                while begin.elapsed().as_secs() < secs {
+                    let start = Instant::now();
+                    let at = n * REC as u64 % FILE;
+                    fs.write_sync(obj, at, vec![source.block(REC, n)], false).await?;
+                    laps.lap(start, REC as u64);
+                    n += 1;
+                    rt.yield_now().await;
+                }
+                Ok(())
+            };
+            self.rt.spawn("sync writer", task)
+        });
+        for done in rt::join::join_all(tasks.collect()).await {
+            let done: Result<()> = done;
+            done?;
+        }
+        let took = begin.elapsed().as_secs_f64();
+        if let Some(log) = fs.log() {
+            eprintln!("{:.0} writes per second; {:?}", self.laps.ns.borrow().len() as f64 / took, log.stats());
+        }
+        fs.unmount().await
+    }
+
     async fn create_files(&self) -> Result<()> {
         let fs = self.fs(POOL).await?;
         let mut dir = fs.root();
@@ -350,6 +397,7 @@ impl Job {
             }
             "rand-read" => self.rand_read().await,
             "overwrite" => self.overwrite().await,
+            "sync-write" => self.sync_write().await,
             "create" => self.create_files().await,
             "stat" => self.stat_files().await,
             "remove" => self.remove_files().await,

@@ -6,6 +6,7 @@ use ondisk::zpl::{ZnodePhys, aces_to_bytes, pflags, trivial_acl};
 
 use crate::fs::Zfs;
 use crate::node::{Node, check_flags, kind_of, times};
+use crate::replay::{lr_attr_of, lr_attr_project};
 use crate::types::{Attr, FileKind, SetAttr, SetTime, from_ioc, ioc_flags, to_ioc};
 
 /// Flags that say something about an ACL, which a new mode makes untrue (format page 16 section 4).
@@ -80,7 +81,8 @@ impl Zfs {
             None => sa.set_attrs(&a, &tx).await?,
         }
         drop(lock);
-        self.end(tx).await
+        self.log_setattr(n.obj(), &set, &a, &tx);
+        self.end(tx, n.obj()).await
     }
 
     /// The target of a symbolic link.
@@ -128,12 +130,16 @@ impl Zfs {
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let now = self.now();
-        self.change_attrs(&n, &tx, |a| {
-            a.flags = from_ioc(a.flags, flags);
-            a.ctime = now;
-        })
-        .await?;
-        self.end(tx).await
+        let (old, new) = self
+            .change_attrs(&n, &tx, |a| {
+                let old = a.flags;
+                a.flags = from_ioc(a.flags, flags);
+                a.ctime = now;
+                (old, a.flags)
+            })
+            .await?;
+        self.log_flags(obj, lr_attr_of(old, new), &tx);
+        self.end(tx, obj).await
     }
 
     /// Sets the project of a file or directory.
@@ -157,7 +163,8 @@ impl Zfs {
         a.ctime = self.now();
         sa.update(Some(&a), &[(SaAttr::Projid, Some(&u64::from(projid).to_le_bytes()))], &tx).await?;
         drop(lock);
-        self.end(tx).await
+        self.log_flags(obj, lr_attr_project(projid.into()), &tx);
+        self.end(tx, obj).await
     }
 }
 

@@ -131,8 +131,9 @@ impl Zfs {
             (da.mtime, da.ctime) = (a.mtime, a.mtime);
         })
         .await?;
+        self.log_create(new.kind, &dn, &a, name, new.target.unwrap_or_default(), &tx);
         drop(names);
-        self.end(tx).await?;
+        self.end(tx, dn.object()).await?;
         self.to_attr(&Node::new(dn), &a)
     }
 
@@ -282,8 +283,9 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
+        self.log_link(dir, obj, name, &tx);
         drop((names, links));
-        self.end(tx).await?;
+        self.end(tx, obj).await?;
         self.getattr(obj).await
     }
 }

@@ -12,7 +12,7 @@ use rt::sync::RangeGuard;
 
 use crate::fs::Zfs;
 use crate::node::{Node, check_flags, gone, kind_of};
-use crate::types::FileKind;
+use crate::types::{FileKind, SyncMode};
 
 /// Largest size of a file (`MAXOFFSET_T`).
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
@@ -40,6 +40,21 @@ impl Pieces {
         let part = self.head.slice(..max);
         self.head = self.head.slice(max..);
         part
+    }
+    /// The next `len` bytes, which stay where they are.
+    fn ahead(&self, len: usize) -> Vec<Bytes> {
+        let (mut out, mut left) = (Vec::new(), len);
+        for b in std::iter::once(&self.head).chain(self.list.as_slice()) {
+            let n = b.len().min(left);
+            if n > 0 {
+                out.push(b.slice(..n));
+            }
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+        out
     }
     /// Exactly `len` bytes in one piece: as they lie, or copied together.
     fn whole(&mut self, len: usize) -> Bytes {
@@ -143,7 +158,29 @@ impl Zfs {
     /// Writes `data`, one slice after the other, at `off`, or at the end of the file if `append`. Whole aligned blocks within one slice are not copied. How much was written
     /// and the file's size then; an error only if nothing was.
     pub async fn write(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
+        self.write_as(obj, off, data, append, false).await
+    }
+
+    /// As [`Zfs::write`], and what was written is durable then (`O_SYNC`, `O_DSYNC`).
+    pub async fn write_sync(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
+        let written = self.write_as(obj, off, data, append, true).await?;
+        if self.opts().sync == SyncMode::Standard {
+            let _pass = self.enter()?;
+            self.commit(obj).await?;
+        }
+        Ok(written)
+    }
+
+    async fn write_as(
+        &self,
+        obj: ObjectId,
+        off: u64,
+        data: Vec<Bytes>,
+        append: bool,
+        commit: bool,
+    ) -> Result<(u64, u64)> {
         let _pass = self.enter()?;
+        let commit = commit || self.opts().sync == SyncMode::Always;
         let n = self.node(obj).await?;
         let len: u64 = data.iter().map(|b| b.len() as u64).sum();
         let (_data, off, a) = self.lock_for_write(&n, off, len, append).await?;
@@ -157,7 +194,7 @@ impl Zfs {
         let mut pieces = Pieces::new(data);
         let (mut done, mut size) = (0, a.size);
         while done < len {
-            match self.write_some(&n, &a, off + done, len - done, &mut pieces).await {
+            match self.write_some(&n, &a, off + done, len - done, &mut pieces, commit).await {
                 Ok((some, new_size)) => {
                     done += some;
                     size = new_size;
@@ -166,6 +203,8 @@ impl Zfs {
                 Err(_) => break,
             }
         }
+        drop(_data);
+        self.settle(obj).await?;
         Ok((done, size))
     }
 
@@ -177,6 +216,7 @@ impl Zfs {
         off: u64,
         len: u64,
         pieces: &mut Pieces,
+        commit: bool,
     ) -> Result<(u64, u64)> {
         self.check_quota(a, false).await?;
         let size = self.attrs(n).await?.size;
@@ -190,6 +230,7 @@ impl Zfs {
         if let Some(blksz) = grown {
             n.dn.set_block_size(blksz as u32, &tx)?;
         }
+        let said = pieces.ahead(some as usize);
         put(n, off, some, pieces, &tx).await?;
         let now = self.now();
         let new_size = self
@@ -204,7 +245,8 @@ impl Zfs {
             // Only the last part completes the record.
             drop(tx);
         } else {
-            self.end(tx).await?;
+            self.log_write(n, off, &said, commit, a.links == 0, &tx);
+            self.finish(tx);
         }
         Ok((some, new_size))
     }

@@ -14,6 +14,7 @@ use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master
 use rt::Rt;
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
+use zil::{GetData, ZilTunables, Zilog};
 
 use crate::node::{Node, times};
 use crate::quota::Quotas;
@@ -66,6 +67,8 @@ pub struct Zfs {
     pub(crate) replay_eof: Cell<Option<u64>>,
     /// What the replay at the beginning of the use came to.
     replayed: RefCell<Replayed>,
+    /// The intent log; none where nothing can be changed, or what a crash left could not be replayed.
+    pub(crate) log: RefCell<Option<Zilog>>,
     busy: Gate,
     closed: Cell<bool>,
 }
@@ -140,14 +143,23 @@ impl Zfs {
             replaying: Cell::new(None),
             replay_eof: Cell::new(None),
             replayed: RefCell::default(),
+            log: RefCell::default(),
             busy: Gate::new(),
             closed: Cell::new(false),
         });
         // The root must be a directory before anybody is told that there is a file system.
         fs.dir(root).await.at(place)?;
-        if writable {
+        // Somebody else may use the file system already; then the log is theirs.
+        if writable && !fs.os.has_log() {
             let done = zil::replay::replay(&fs.os, &*fs).await.at(|| format!("{}: its intent log", place()))?;
+            let clean = done.failed.is_none();
             *fs.replayed.borrow_mut() = done;
+            if clean {
+                let data: Rc<dyn GetData> = fs.clone();
+                let log = Zilog::new(&fs.os, Rc::downgrade(&data), ZilTunables::default());
+                log.set_throughput(opts.throughput);
+                *fs.log.borrow_mut() = Some(log);
+            }
         }
         ds.begin_use();
         if !opts.readonly {
@@ -163,11 +175,16 @@ impl Zfs {
         }
         self.busy.wait().await;
         let flushed = self.flush_atimes().await;
+        let log = self.log.borrow_mut().take();
+        let closed = match log {
+            Some(log) => log.close().await,
+            None => Ok(()),
+        };
         let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
         self.opened.borrow_mut().clear();
         self.atimes.borrow_mut().clear();
         self.ds.end_use();
-        flushed.and(synced)
+        flushed.and(closed).and(synced)
     }
 
     /// The root directory.
@@ -205,7 +222,14 @@ impl Zfs {
     /// Changes how it is used, when a property changed. What cannot be written stays read-only.
     pub fn set_opts(&self, opts: MountOpts) {
         let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.queue.is_some();
-        self.opts.set(MountOpts { readonly: opts.readonly || !can, ..opts });
+        let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, ..opts });
+        if let Some(log) = self.log() {
+            log.set_throughput(opts.throughput);
+            if before.sync == SyncMode::Disabled && opts.sync != SyncMode::Disabled {
+                // What happened meanwhile was not noted.
+                log.barrier(None, self.os.ctx().txg().open_txg());
+            }
+        }
     }
     /// Objects that are open.
     pub fn open_objects(&self) -> usize {
@@ -252,15 +276,35 @@ impl Zfs {
     pub(crate) fn plan_layout(&self) -> TxPlan {
         self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
     }
-    /// Ends a transaction, and waits for it where every change must be durable at once.
-    pub(crate) async fn end(&self, tx: Tx) -> Result<()> {
-        let txg = tx.txg();
+    /// Ends a transaction that completes an operation. Where every change must be durable at once, [`Zfs::settle`] follows when all locks are given back.
+    pub(crate) fn finish(&self, tx: Tx) {
         if let Some(seq) = self.replaying.get() {
             zil::replay::mark(&self.os, seq, &tx);
-            return Ok(());
         }
         drop(tx);
-        if self.opts.get().sync == SyncMode::Always { self.wait_txg(txg).await } else { Ok(()) }
+    }
+    /// Ends a transaction and makes the object's changes durable where every change must be so at once. The caller holds no locks any more.
+    pub(crate) async fn end(&self, tx: Tx, obj: ObjectId) -> Result<()> {
+        self.finish(tx);
+        self.settle(obj).await
+    }
+    /// Waits until the object's changes are durable if that is to be so with every change (`sync=always`). The caller holds no locks.
+    pub(crate) async fn settle(&self, obj: ObjectId) -> Result<()> {
+        if self.opts.get().sync != SyncMode::Always || self.replaying.get().is_some() {
+            return Ok(());
+        }
+        self.commit(obj).await
+    }
+    /// Makes the object's changes durable, whatever the mode.
+    pub(crate) async fn commit(&self, obj: ObjectId) -> Result<()> {
+        match self.log() {
+            Some(log) => log.commit(Some(obj)).await,
+            None => self.wait_txg(Txg(0)).await,
+        }
+    }
+    /// The intent log.
+    pub fn log(&self) -> Option<Zilog> {
+        self.log.borrow().clone()
     }
     /// Waits until a txg (0: the open one) is on disk.
     pub(crate) async fn wait_txg(&self, txg: Txg) -> Result<()> {
@@ -271,13 +315,14 @@ impl Zfs {
         self.os.ctx().txg().wait_open(after.next()).await
     }
 
-    /// Makes the object's changes durable. Without an intent log that means waiting for their txg.
+    /// Makes the object's changes durable, and all changes of names that came before.
     pub async fn fsync(&self, obj: ObjectId) -> Result<()> {
         if !self.os.is_writable() || self.opts.get().sync == SyncMode::Disabled {
             return Ok(());
         }
-        let n = self.node(obj).await?;
-        if n.dn.is_dirty() { self.wait_txg(Txg(0)).await } else { Ok(()) }
+        let _pass = self.busy.enter();
+        self.node(obj).await?;
+        self.commit(obj).await
     }
 
     /// Makes everything durable.

@@ -28,6 +28,7 @@ mod create;
 mod data;
 mod fs;
 mod init;
+mod log;
 mod names;
 mod node;
 mod path;

@@ -79,9 +79,11 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
+        let gone = (fate != Fate::Linked).then(|| n.obj());
+        self.log_remove(dir, &found.name, is_dir, gone, &tx);
         drop(links);
         drop(names);
-        self.end(tx).await?;
+        self.end(tx, dir).await?;
         self.after(&n, fate);
         Ok(())
     }

@@ -130,7 +130,7 @@ impl Zfs {
         };
         // Who waits for the disk keeps nobody else waiting.
         drop((topology, names, names2));
-        self.end(tx).await?;
+        self.end(tx, new_dir).await?;
         if let Some((node, fate)) = gone {
             self.after(&node, fate);
         }
@@ -184,6 +184,7 @@ impl Zfs {
             })
             .await?;
         }
+        self.log_barrier(None, &tx);
         Ok(tx)
     }
 
@@ -258,6 +259,12 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
+        self.log_rename((from.obj(), &source.found.name), (to.obj(), new_name), source.node.obj(), &tx);
+        if let (Some(t), true) = (&target, fate != Fate::Linked)
+            && let Some(log) = self.log()
+        {
+            log.forget(t.node.obj());
+        }
         drop(target_lock);
         Ok((tx, target.map(|t| (t.node, fate))))
     }

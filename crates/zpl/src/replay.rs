@@ -1,6 +1,6 @@
 //! Doing again what an intent log says (format page 07 sections 4 and 5), before anybody else uses the file system.
 //!
-//! Most records are the operations of this crate with everything given that is normally drawn: object numbers, generations, times. [`Zfs::end`] notes each record as replayed in the transaction
+//! Most records are the operations of this crate with everything given that is normally drawn: object numbers, generations, times. [`Zfs::finish`] notes each record as replayed in the transaction
 //! that completes it. Where a record takes more than one transaction all but the last go without a note: after a crash in between the whole record is done again, which gives the same.
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
@@ -53,7 +53,6 @@ fn flags_after(flags: u64, attr: &LrAttr) -> u64 {
 }
 
 /// What a record says of flags that change from `old` to `new`.
-#[allow(dead_code, reason = "what writes logs uses it")]
 pub(crate) fn lr_attr_of(old: u64, new: u64) -> LrAttr {
     let mut out = LrAttr::default();
     for (bit, flag) in LR_TO_PFLAGS {
@@ -66,7 +65,6 @@ pub(crate) fn lr_attr_of(old: u64, new: u64) -> LrAttr {
 }
 
 /// What a record says of a project.
-#[allow(dead_code, reason = "what writes logs uses it")]
 pub(crate) fn lr_attr_project(projid: u64) -> LrAttr {
     LrAttr { named: LR_PROJID, set: u64::from(LR_PROJID), projid, ..LrAttr::default() }
 }
@@ -147,7 +145,8 @@ impl Zfs {
     /// A transaction that changes nothing but the note of the record.
     async fn note(&self) -> Result<()> {
         let tx = self.plan().assign().await?;
-        self.end(tx).await
+        self.finish(tx);
+        Ok(())
     }
 
     async fn redo_xattr_dir(&self, body: &Create) -> Result<()> {
@@ -166,7 +165,8 @@ impl Zfs {
         }
         self.give_attrs(&dn, &mut x, false, None, &tx).await?;
         self.change_attrs(&n, &tx, |a| a.xattr = body.object).await?;
-        self.end(tx).await
+        self.finish(tx);
+        Ok(())
     }
 
     /// Writes all of `data`. Nothing of it is written by halves and forgotten.
@@ -275,7 +275,8 @@ impl Zfs {
             sa.update(Some(&a), &more, &tx).await?;
         }
         drop(lock);
-        self.end(tx).await
+        self.finish(tx);
+        Ok(())
     }
 }
 

@@ -21,7 +21,9 @@ impl Zfs {
         let a = self.live_attrs(&n).await?;
         self.check_file(&n, &a)?;
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY | pflags::READONLY)?;
-        self.resize(&n, &a, size).await
+        self.resize(&n, &a, size).await?;
+        drop(_data);
+        self.settle(obj).await
     }
 
     /// As [`Zfs::truncate`], with everything checked and locked.
@@ -39,7 +41,9 @@ impl Zfs {
                 n.dn.set_block_size(blksz as u32, &tx)?;
             }
             self.change_attrs(n, &tx, set).await?;
-            return self.end(tx).await;
+            self.log_truncate(n.obj(), size, 0, &tx);
+            self.finish(tx);
+            return Ok(());
         }
         self.free_tail(n, size, true).await?;
         let mut plan = self.plan().free(&n.dn).bonus(&n.dn).net_free();
@@ -49,7 +53,9 @@ impl Zfs {
         let tx = plan.assign().await?;
         n.dn.free_range(size, u64::MAX, &tx).await?;
         self.change_attrs(n, &tx, set).await?;
-        self.end(tx).await
+        self.log_truncate(n.obj(), size, 0, &tx);
+        self.finish(tx);
+        Ok(())
     }
 
     /// Makes room, holes or zeros in `len` bytes from `off`.
@@ -83,12 +89,18 @@ impl Zfs {
                 !matches!(what, Fallocate::ZeroRange { keep_size: false })
             }
         };
-        if !keep_size && end > a.size { self.resize(&n, &a, end).await } else { Ok(()) }
+        if !keep_size && end > a.size {
+            self.resize(&n, &a, end).await?;
+        }
+        drop(_data);
+        self.settle(obj).await
     }
 
     async fn zero(&self, n: &Node, off: u64, end: u64) -> Result<()> {
         let now = self.now();
         self.free_middle(n, off, end, async |tx| {
+            // Each transaction says all of the range: what it does not free yet the next one does.
+            self.log_truncate(n.obj(), off, end - off, tx);
             self.change_attrs(n, tx, |a| {
                 (a.mtime, a.ctime) = (now, now);
                 a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;

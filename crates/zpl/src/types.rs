@@ -312,6 +312,8 @@ pub struct MountOpts {
     pub xattr: XattrMode,
     /// Durability.
     pub sync: SyncMode,
+    /// `logbias=throughput`: synchronous writes go to blocks of their own, not into the log.
+    pub throughput: bool,
 }
 
 impl MountOpts {
@@ -335,6 +337,7 @@ impl MountOpts {
                 1 => SyncMode::Always,
                 _ => SyncMode::Disabled,
             },
+            throughput: num("logbias") == 1,
         }
     }
 }

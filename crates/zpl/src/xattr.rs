@@ -112,6 +112,12 @@ impl Zfs {
             return Err(Error::new(ErrorKind::TooBig, format!("an extended attribute of {} bytes", value.len())));
         }
         let n = self.node(obj).await?;
+        self.set_xattr_locked(&n, name, value, how).await?;
+        self.settle(obj).await
+    }
+
+    async fn set_xattr_locked(&self, n: &Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        let n = n.clone();
         let _xattrs = n.st.xattrs.lock().await;
         let a = self.xattr_for_change(&n).await?;
         let mut list = self.sa_list(&n).await?;
@@ -165,6 +171,8 @@ impl Zfs {
             found = self.store_list(&n, &list).await?;
         }
         found |= self.dir_remove(&n, name).await?;
+        drop(_xattrs);
+        self.settle(obj).await?;
         if found { Ok(()) } else { Err(no_xattr(name)) }
     }
 
@@ -190,7 +198,8 @@ impl Zfs {
             Err(e) => return Err(e),
         }
         drop(lock);
-        self.end(tx).await?;
+        self.log_barrier(Some(n.obj()), &tx);
+        self.finish(tx);
         Ok(true)
     }
 }

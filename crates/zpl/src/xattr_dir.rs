@@ -108,7 +108,9 @@ impl Zfs {
             self.os.free(file.object(), &tx).await?;
         }
         named?;
-        self.end(tx).await
+        self.log_barrier(Some(n.obj()), &tx);
+        self.finish(tx);
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -194,7 +196,8 @@ impl Zfs {
         })
         .await?;
         self.change_attrs(n, &tx, |a| a.ctime = now).await?;
-        self.end(tx).await?;
+        self.log_barrier(Some(n.obj()), &tx);
+        self.finish(tx);
         Ok(true)
     }
 }

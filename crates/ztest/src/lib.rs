@@ -1,7 +1,7 @@
 //! Tests of the whole engine against a model, in the simulated world, with the judges of other people's making.
 //!
 //! Everything follows from a seed. [`lab`] makes worlds, disks and pools; [`model`] is what a pool must contain; [`workload`] draws operations and does them to both;
-//! [`tree`] compares the two; [`judge`] asks zdb and the judges about the images. On top of these: [`campaign`] (workloads), [`cuts`] (power cuts) and [`mutate`]
+//! [`tree`] compares the two; [`judge`] asks zdb and the judges about the images. On top of these: [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load) and [`mutate`]
 //! (damaged images, with [`surgery`] for damage that no checksum shows).
 
 pub mod campaign;
@@ -17,6 +17,7 @@ pub mod snaps;
 pub mod surgery;
 pub mod tree;
 pub mod workload;
+pub mod zilcuts;
 
 /// What went wrong, in a sentence.
 pub type Fault = String;

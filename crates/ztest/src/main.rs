@@ -24,6 +24,8 @@ ztest --devices N|FROM..TO [--ops 40]               devices are added, attached,
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
+                                                    power cuts under synchronous load; FILE remembers the seeds that are done
 options: --jobs N                                   threads (default 2)
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
@@ -336,6 +338,82 @@ fn adopt(args: &Args, dir: &str) -> bool {
     true
 }
 
+/// Power cuts under synchronous load, seed by seed until there are enough.
+fn campaign(args: &Args) -> bool {
+    use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
+    let (wanted, first) = (args.number("--cuts", 1000), args.number("--seed", 0));
+    let images = args.number("--images", 0);
+    #[cfg(feature = "planted-bugs")]
+    let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name)).map(|b| b.1);
+    #[cfg(not(feature = "planted-bugs"))]
+    if args.value("--bug").is_some() {
+        eprintln!("--bug needs a build with --features planted-bugs");
+        return false;
+    }
+    let how = Cutting {
+        steps: args.number("--steps", 25),
+        repeats: args.number("--repeats", 3),
+        every: args.number("--every", 1).max(1) as usize,
+        second: 20,
+        zdb: if images == 0 { 0 } else { (wanted / images).max(1) },
+    };
+    let state = args.value("--state");
+    let mut total = ZilTally::default();
+    let mut done = std::collections::BTreeSet::new();
+    for line in state.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default().lines() {
+        if let Some((seed, rest)) = line.strip_prefix("seed=").and_then(|l| l.split_once(' '))
+            && let Ok(seed) = seed.parse::<u64>()
+            && seed >= first
+            && done.insert(seed)
+        {
+            total.add(ZilTally::parse(rest));
+        }
+    }
+    let begun = std::time::Instant::now();
+    let (total, fresh) = (Mutex::new(total), AtomicU64::new(0));
+    let next = AtomicU64::new(first);
+    std::thread::scope(|scope| {
+        for _ in 0..args.number("--jobs", 2).max(1) {
+            scope.spawn(|| {
+                #[cfg(feature = "planted-bugs")]
+                zil::bugs::plant(bug);
+                loop {
+                    if total.lock().unwrap_or_else(|e| e.into_inner()).cuts >= wanted {
+                        return;
+                    }
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if done.contains(&seed) {
+                        continue;
+                    }
+                    let (tally, faults) = cut_seed(seed, how);
+                    fresh.fetch_add(tally.cuts, Ordering::Relaxed);
+                    let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+                    for fault in faults.iter().take(5) {
+                        println!("BAD {fault}");
+                    }
+                    if let Some(path) = state {
+                        use std::io::Write;
+                        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+                        if let Err(e) = file.and_then(|mut f| writeln!(f, "seed={seed} {}", tally.line())) {
+                            eprintln!("{path}: {e}");
+                        }
+                    }
+                    total.add(tally);
+                }
+            });
+        }
+    });
+    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    let (cuts, took) = (fresh.into_inner().max(1), begun.elapsed());
+    println!(
+        "seeds={} from {first}, {:.2} ms a cut and thread",
+        t.seeds,
+        took.as_secs_f64() * 1e3 * args.number("--jobs", 2) as f64 / cuts as f64
+    );
+    println!("{}", t.line());
+    t.is_good()
+}
+
 fn main() -> ExitCode {
     let args = Args(std::env::args().skip(1).collect());
     let level = match args.value("--judge") {
@@ -348,7 +426,9 @@ fn main() -> ExitCode {
         }
     };
     let of = |name: &str| args.value(name).and_then(range);
-    let good = if let Some(seed) = args.value("--seed").and_then(|s| s.parse().ok()) {
+    let good = if args.0.iter().any(|a| a == "--campaign") {
+        campaign(&args)
+    } else if let Some(seed) = args.value("--seed").and_then(|s| s.parse().ok()) {
         workloads(&args, seed, seed + 1, level)
     } else if let Some((from, to)) = of("--workloads") {
         workloads(&args, from, to, level)

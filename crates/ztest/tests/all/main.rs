@@ -11,3 +11,4 @@ mod scan;
 mod snapshots;
 mod states;
 mod workloads;
+mod zil;

@@ -1,0 +1,110 @@
+//! What happened since the last txg that is on disk, as the log may have to tell it.
+//!
+//! Records that any commit must carry (names that come and go) are in the *sync list*, in the order in which things happened. Records of one object that only a commit of that object needs
+//! are in its *async list*, which is moved to the end of the sync list then. What happened in a txg that is on disk by now is dropped.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use base::Txg;
+use bdev::Bytes;
+use rt::sync::Notify;
+
+use crate::log::Lwb;
+
+/// Something that the log may have to tell.
+pub(crate) struct Itx {
+    pub txg: Txg,
+    pub what: What,
+}
+
+pub(crate) enum What {
+    /// A whole record.
+    Record(Vec<u8>),
+    /// A write.
+    Write { object: u64, offset: u64, length: u64, data: Data },
+    /// Something that no record can tell: it, and with it all that came before, is durable only when its txg is.
+    Barrier,
+    /// Everything before this is to be durable.
+    Commit(Rc<Waiter>),
+}
+
+/// Where the data of a write are.
+pub(crate) enum Data {
+    Here(Vec<Bytes>),
+    Copy,
+    Block,
+}
+
+/// Somebody who waits for a commit.
+#[derive(Default)]
+pub(crate) struct Waiter {
+    pub state: Cell<Waiting>,
+    pub lwb: RefCell<Option<Rc<Lwb>>>,
+    pub changed: Notify,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Waiting {
+    /// In the sync list.
+    #[default]
+    Queued,
+    /// For a log block.
+    Block,
+    /// It is durable.
+    Done,
+    /// The log could not make it durable.
+    Failed,
+}
+
+impl Waiter {
+    pub fn finish(&self, good: bool) {
+        if matches!(self.state.get(), Waiting::Queued | Waiting::Block) {
+            self.state.set(if good { Waiting::Done } else { Waiting::Failed });
+            self.lwb.borrow_mut().take();
+            self.changed.notify_all();
+        }
+    }
+    pub fn is_over(&self) -> bool {
+        matches!(self.state.get(), Waiting::Done | Waiting::Failed)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Lists {
+    pub sync: VecDeque<Itx>,
+    pub by_object: BTreeMap<u64, VecDeque<Itx>>,
+    clean: Txg,
+}
+
+impl Lists {
+    /// Drops what is on disk with `synced`.
+    pub fn drop_synced(&mut self, synced: Txg) {
+        if self.clean >= synced {
+            return;
+        }
+        self.clean = synced;
+        let keep = |i: &Itx| i.txg > synced || matches!(i.what, What::Commit(_));
+        self.sync.retain(keep);
+        self.by_object.retain(|_, list| {
+            list.retain(keep);
+            !list.is_empty()
+        });
+    }
+    /// Moves what is known of an object, or of all, to the sync list.
+    pub fn gather(&mut self, object: Option<u64>) {
+        match object {
+            Some(obj) => {
+                if let Some(mut list) = self.by_object.remove(&obj) {
+                    self.sync.append(&mut list);
+                }
+            }
+            None => {
+                for (_, mut list) in std::mem::take(&mut self.by_object) {
+                    self.sync.append(&mut list);
+                }
+            }
+        }
+    }
+}

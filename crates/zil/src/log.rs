@@ -1,0 +1,784 @@
+//! The intent log of an object set in use: lists, commits, blocks.
+//!
+//! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like). A commit of an object moves that object's records to the sync list, appends itself, and takes the
+//! *issuer's lock*; whoever has it packs the whole list into the open block, other people's commits included. A block that is full, or that the policy closes, gets a
+//! successor, whose place must be known before the block can be written, and is issued: its own task awaits its write, flushes, awaits the block before, and wakes those who waited for it.
+//! Commits wait for their block, and close it themselves when it has been open for long enough.
+//!
+//! While a block is under way it holds the txg open in which its successor was allocated: should that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves the
+//! header to the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
+//!
+//! What cannot be logged waits for its txg: there is no room, a device failed, a record does not exist for it. After a failure the chain is broken, and nothing behind the break counts:
+//! everybody waits for the txg, and the next commit begins a new chain.
+//!
+//! Invariants: records are packed in the order in which things happened; a block is over only after everything before it is; no lock of files is waited for while a txg is held.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+
+use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
+use bdev::{Buf, Bytes};
+use dmu::{IntentLog, Objset};
+use ondisk::blkptr::Blkptr;
+use ondisk::object_type::ObjectType;
+use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
+use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
+use rt::join::{join_all, select2};
+use rt::sync::{Mutex, Rank};
+use txg::TxgHold;
+use zio::{ClassKind, Prio, WriteDone};
+
+use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
+use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What};
+pub(crate) use crate::lwb::Lwb;
+use crate::lwb::LwbState;
+use crate::policy::{self, BURSTS, Closing, CommitPolicy, WriteFacts, WriteState, ZilTunables};
+use crate::stats::ZilStats;
+
+/// The issuer's lock: before those of a file's data, behind those of names.
+const ISSUER: Rank = Rank(615, "intent log issuer");
+/// Most data of one write record: it fits into a block of the largest size.
+pub const RECORD_DATA_MAX: u64 = BLOCK_MAX - 4096;
+/// Raw number of "no compression".
+const COMPRESS_OFF: u8 = 2;
+
+/// A boxed future of a trait of this crate.
+pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A block of a file stored for the log.
+pub struct StoredBlock {
+    /// Its pointer.
+    pub bp: Blkptr,
+    /// Its write.
+    pub done: WriteDone,
+    /// Keeps its txg open until that is over.
+    pub hold: TxgHold,
+}
+
+/// Who has the data of writes; implemented by file systems and volumes. `None`: the object, or that part of it, is no more.
+pub trait GetData {
+    /// The bytes that are in the range now, fewer at the end of the object.
+    fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>>;
+    /// Stores the block of the object that holds the range. Must not wait for locks while it holds a txg.
+    fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>>;
+}
+
+/// Blocks of the chain from the oldest that is needed to the open one.
+#[derive(Default)]
+struct Chain {
+    lwbs: VecDeque<Rc<Lwb>>,
+    /// What the header says, or will when its txg syncs.
+    header: Blkptr,
+}
+
+struct Inner {
+    os: Objset,
+    data: Weak<dyn GetData>,
+    tun: Cell<ZilTunables>,
+    throughput: Cell<bool>,
+    lists: RefCell<Lists>,
+    issuer: Mutex<()>,
+    chain: RefCell<Chain>,
+    /// Something failed: nothing more goes to this chain.
+    broken: Cell<bool>,
+    /// Log devices failed: blocks go to normal vdevs until this txg.
+    avoid_slog: Cell<Txg>,
+    seq: Cell<u64>,
+    parallel: Cell<u32>,
+    latency: Cell<Nanos>,
+    burst: Cell<u64>,
+    bursts: RefCell<VecDeque<u64>>,
+    /// The log is given up with this txg.
+    closing: Cell<Option<Txg>>,
+    stats: Cell<ZilStats>,
+}
+
+/// The intent log of an object set. Cheap to clone.
+#[derive(Clone)]
+pub struct Zilog(Rc<Inner>);
+
+impl Zilog {
+    /// The log of `os`, whose header must be empty: what a crash left has been replayed.
+    pub fn new(os: &Objset, data: Weak<dyn GetData>, tun: ZilTunables) -> Zilog {
+        assert!(os.zil_header().log.is_hole(), "the log of object set {} is in use", os.id());
+        let inner = Rc::new(Inner {
+            os: os.clone(),
+            data,
+            tun: Cell::new(tun),
+            throughput: Cell::new(false),
+            lists: RefCell::default(),
+            issuer: Mutex::new(ISSUER, ()),
+            chain: RefCell::default(),
+            broken: Cell::new(false),
+            avoid_slog: Cell::new(Txg(0)),
+            seq: Cell::new(0),
+            parallel: Cell::new(0),
+            latency: Cell::new(Nanos(0)),
+            burst: Cell::new(0),
+            bursts: RefCell::default(),
+            closing: Cell::new(None),
+            stats: Cell::default(),
+        });
+        let hook: Rc<dyn IntentLog> = inner.clone();
+        os.set_log(Some(Rc::downgrade(&hook)));
+        Zilog(inner)
+    }
+
+    /// The settings.
+    pub fn tunables(&self) -> ZilTunables {
+        self.0.tun.get()
+    }
+    /// Changes the settings; they hold from the next decision on.
+    pub fn set_tunables(&self, tun: ZilTunables) {
+        self.0.tun.set(tun);
+    }
+    /// `logbias=throughput`.
+    pub fn set_throughput(&self, on: bool) {
+        self.0.throughput.set(on);
+    }
+    /// Counters.
+    pub fn stats(&self) -> ZilStats {
+        self.0.stats.get()
+    }
+
+    /// Notes a record (txg and number are filled in later) that every commit carries, or with `object` only commits of that object.
+    pub fn record(&self, record: Vec<u8>, object: Option<ObjectId>, txg: Txg) {
+        self.0.note(Itx { txg, what: What::Record(record) }, object);
+    }
+    /// Notes something that no record tells: commits (of `object`, or all) wait for `txg`.
+    pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
+        self.0.note(Itx { txg, what: What::Barrier }, object);
+    }
+    /// Notes a write. `data` are its bytes; kept only if they are small and `commit` says that they are committed at once. `sync`: every commit carries it.
+    #[allow(clippy::too_many_arguments)]
+    pub fn write(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        data: &[Bytes],
+        blocksize: u64,
+        commit: bool,
+        sync: bool,
+        txg: Txg,
+    ) {
+        let z = &*self.0;
+        let size: u64 = data.iter().map(|d| d.len() as u64).sum();
+        let facts =
+            WriteFacts { size, blocksize, commit, throughput: z.throughput.get(), has_slog: z.slog().is_some() };
+        let state = policy::write_state(&facts, &z.tun.get());
+        z.os.ctx().txg().wrlog_add(txg, size);
+        let (end, mut at) = (offset + size, offset);
+        while at < end {
+            let most = match state {
+                WriteState::Indirect => blocksize - at % blocksize,
+                _ => RECORD_DATA_MAX,
+            };
+            let length = most.min(end - at);
+            let data = match state {
+                WriteState::Copied => Data::Here(data.to_vec()),
+                WriteState::NeedCopy => Data::Copy,
+                WriteState::Indirect => Data::Block,
+            };
+            let what = What::Write { object: object.0, offset: at, length, data };
+            z.note(Itx { txg, what }, (!sync).then_some(object));
+            at += length;
+        }
+    }
+    /// The records of an object become records that every commit carries: it gets another name, which must not be durable before what it names.
+    pub fn settle_object(&self, object: ObjectId) {
+        self.0.lists.borrow_mut().gather(Some(object.0));
+    }
+    /// The object is no more: nobody needs what it was.
+    pub fn forget(&self, object: ObjectId) {
+        self.0.lists.borrow_mut().by_object.remove(&object.0);
+    }
+
+    /// Makes what is known of `object`, or of all, durable.
+    pub async fn commit(&self, object: Option<ObjectId>) -> Result<()> {
+        let z = &self.0;
+        let waiter = Rc::new(Waiter::default());
+        {
+            let mut lists = z.lists.borrow_mut();
+            lists.drop_synced(z.synced());
+            if !planted!(AsyncLeft) {
+                lists.gather(object.map(|o| o.0));
+            }
+            if lists.sync.is_empty() && (planted!(UnderwayIgnored) || z.is_quiet()) {
+                return Ok(());
+            }
+            lists.sync.push_back(Itx { txg: Txg(0), what: What::Commit(waiter.clone()) });
+        }
+        z.count(|s| s.commits += 1);
+        z.clone().write_out(&waiter).await?;
+        z.clone().wait(&waiter).await?;
+        if waiter.state.get() == Waiting::Failed {
+            z.count(|s| s.fallbacks += 1);
+            return z.os.ctx().txg().wait_synced(Txg(0)).await;
+        }
+        Ok(())
+    }
+
+    /// Ends the use: nothing is under way any more, and the blocks of the log are free. Nobody may commit or change anything by now.
+    pub async fn close(&self) -> Result<()> {
+        let z = &self.0;
+        let _issuer = z.issuer.lock().await;
+        let under_way: Vec<Rc<Lwb>> = z.chain.borrow().lwbs.iter().filter(|l| !l.is_open()).cloned().collect();
+        for lwb in under_way {
+            lwb.wait_over().await;
+        }
+        if z.chain.borrow().lwbs.is_empty() && z.chain.borrow().header.is_hole() {
+            z.os.set_log(None);
+            return Ok(());
+        }
+        let hold = z.os.ctx().txg().hold_open().await;
+        let txg = hold.txg;
+        z.closing.set(Some(txg));
+        z.os.touch(txg);
+        drop(hold);
+        z.os.ctx().txg().wait_synced(txg).await?;
+        z.os.set_log(None);
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn synced(&self) -> Txg {
+        self.os.ctx().txg().last_synced()
+    }
+    fn count(&self, f: impl FnOnce(&mut ZilStats)) {
+        let mut s = self.stats.get();
+        f(&mut s);
+        self.stats.set(s);
+    }
+    fn note(&self, itx: Itx, object: Option<ObjectId>) {
+        let mut lists = self.lists.borrow_mut();
+        lists.drop_synced(self.synced());
+        match object {
+            Some(obj) => lists.by_object.entry(obj.0).or_default().push_back(itx),
+            None => lists.sync.push_back(itx),
+        }
+    }
+    /// Whether no block that says something is under way or open.
+    fn is_quiet(&self) -> bool {
+        self.chain.borrow().lwbs.iter().all(|l| l.is_over() && !l.failed.get() || (l.is_open() && !l.has_records()))
+    }
+    /// A log device that can be used.
+    fn slog(&self) -> Option<VdevId> {
+        let tops = self.os.ctx().zio().tree().tops.borrow();
+        tops.iter().find(|t| t.is_log && t.is_usable() && t.kind().health().is_open()).map(|t| t.id)
+    }
+    fn class(&self) -> ClassKind {
+        if self.avoid_slog.get() > self.synced() { ClassKind::Normal } else { ClassKind::Log }
+    }
+    /// The block that takes records.
+    fn open_block(&self) -> Option<Rc<Lwb>> {
+        self.chain.borrow().lwbs.back().filter(|l| l.is_open()).cloned()
+    }
+    fn pointer(&self, dva: ondisk::blkptr::Dva, size: u64, words: [u64; 4], txg: Txg) -> Blkptr {
+        let mut bp = Blkptr::hole();
+        bp.set_dva(0, dva);
+        bp.set_lsize(size);
+        bp.set_psize(size);
+        bp.set_compress(COMPRESS_OFF);
+        bp.set_checksum(CHECKSUM_ZILOG2);
+        bp.set_otype(ObjectType::INTENT_LOG);
+        bp.set_little_endian(true);
+        bp.set_birth(txg, txg);
+        bp.set_checksum_words(words);
+        if let Some(key) = self.os.ctx().key() {
+            bp.set_encrypted(true);
+            let (salt, iv) = key.fresh_salt_iv(self.os.ctx().rt());
+            bp.set_salt_iv(salt, iv);
+        }
+        bp
+    }
+    async fn allocate(&self, size: u64, words: [u64; 4], txg: Txg) -> Result<Blkptr> {
+        let alloc = self.os.ctx().zio().allocator().clone();
+        let dva = match alloc.try_alloc(self.class(), size, txg, &[], None)? {
+            Some(dva) => dva,
+            None => alloc.alloc(self.class(), size, txg, &[], None).await?,
+        };
+        Ok(self.pointer(dva, size, words, txg))
+    }
+    fn next_size(&self, want: u64) -> u64 {
+        let mut bursts: Vec<u64> = self.bursts.borrow().iter().copied().collect();
+        bursts.push(self.burst.get());
+        policy::block_size(&bursts, want, &self.tun.get())
+    }
+    /// A burst is over: nothing more was to be said for the moment.
+    fn burst_done(&self) {
+        let burst = self.burst.replace(0);
+        if burst > 0 {
+            let mut bursts = self.bursts.borrow_mut();
+            let keep = if self.tun.get().policy == CommitPolicy::Modern { BURSTS } else { 16 };
+            while bursts.len() >= keep {
+                bursts.pop_front();
+            }
+            bursts.push_back(burst);
+        }
+    }
+
+    /// Packs the sync list, unless somebody has packed `waiter` meanwhile.
+    async fn write_out(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
+        let _issuer = self.issuer.lock().await;
+        if waiter.state.get() != Waiting::Queued {
+            return Ok(());
+        }
+        if self.broken.get() {
+            self.recover().await?;
+        }
+        let list = std::mem::take(&mut self.lists.borrow_mut().sync);
+        self.company();
+        let mut stalled: Option<Vec<Rc<Waiter>>> = None;
+        let mut first_of_batch = self.chain.borrow().lwbs.back().cloned();
+        for itx in list {
+            match (&itx.what, &mut stalled) {
+                (What::Commit(w), Some(waiters)) => waiters.push(w.clone()),
+                (What::Commit(w), None) => self.attach(w),
+                (_, Some(_)) => {}
+                (_, None) => {
+                    if self.pack(itx).await.is_err() {
+                        stalled = Some(Vec::new());
+                    }
+                }
+            }
+        }
+        if first_of_batch.as_ref().is_none_or(|l| l.is_over()) {
+            first_of_batch = None;
+        }
+        if let Some(waiters) = stalled {
+            self.count(|s| s.stalls += 1);
+            let result = self.recover().await;
+            waiters.iter().for_each(|w| w.finish(result.is_ok()));
+            return Ok(());
+        }
+        self.settle(first_of_batch).await
+    }
+
+    /// Measures how much company commits have.
+    fn company(&self) {
+        let chain = self.chain.borrow();
+        let open = chain.lwbs.back().is_some_and(|l| l.is_open() && l.has_records());
+        let before = chain.lwbs.len().checked_sub(2).and_then(|i| chain.lwbs.get(i));
+        let busy = before.is_some_and(|l| !l.is_over());
+        self.parallel.set(policy::parallel_after(self.parallel.get(), open, busy));
+    }
+
+    /// After everything is packed: closes the open block, or leaves it to the timers of those who wait for it.
+    async fn settle(self: &Rc<Self>, first_of_batch: Option<Rc<Lwb>>) -> Result<()> {
+        let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
+        if self.parallel.get() > 0 {
+            self.parallel.set(self.parallel.get() - 1);
+        }
+        let open = self.open_block().filter(|l| l.has_records());
+        if how == Closing::Now
+            && let Some(lwb) = &open
+        {
+            self.burst_done();
+            if self.close_block(lwb, 0).await.is_err() {
+                // Who waits for it learns that with everybody else.
+                return self.recover().await;
+            }
+        }
+        if self.tun.get().policy == CommitPolicy::Batched {
+            self.end_batch(first_of_batch).await;
+        }
+        Ok(())
+    }
+
+    /// Somebody waits for everything packed so far.
+    fn attach(&self, w: &Rc<Waiter>) {
+        let last = self.chain.borrow().lwbs.iter().rev().find(|l| !l.is_open() || l.has_records()).cloned();
+        match last {
+            Some(lwb) if !planted!(UnderwayIgnored) || lwb.is_open() => lwb.attach(w),
+            _ => w.finish(true),
+        }
+    }
+
+    /// Puts one record into the log. An error: it cannot be logged.
+    async fn pack(self: &Rc<Self>, itx: Itx) -> Result<()> {
+        let txg = itx.txg;
+        if txg <= self.synced() {
+            return Ok(());
+        }
+        match itx.what {
+            What::Commit(_) => Ok(()),
+            What::Barrier => {
+                self.count(|s| s.barriers += 1);
+                self.os.ctx().txg().wait_synced(txg).await
+            }
+            What::Record(record) => self.put(&record, &[], txg, |_| {}).await,
+            What::Write { object, offset, length, data } => self.pack_write(object, offset, length, data, txg).await,
+        }
+    }
+
+    async fn pack_write(
+        self: &Rc<Self>,
+        object: u64,
+        offset: u64,
+        mut length: u64,
+        data: Data,
+        txg: Txg,
+    ) -> Result<()> {
+        let source = || {
+            let gone = || Error::new(ErrorKind::Interrupted, "the file system is not in use any more");
+            self.data.upgrade().ok_or_else(gone)
+        };
+        let (parts, stored) = match data {
+            Data::Here(parts) => (parts, None),
+            Data::Copy => match source()?.copy(object, offset, length).await? {
+                None => return Ok(()),
+                Some(parts) => (parts, None),
+            },
+            Data::Block => match source()?.store(object, offset, length).await? {
+                None => return Ok(()),
+                Some(stored) => (Vec::new(), Some(stored)),
+            },
+        };
+        let bp = match &stored {
+            Some(stored) => stored.bp,
+            None => {
+                length = parts.iter().map(|p| p.len() as u64).sum();
+                Blkptr::hole()
+            }
+        };
+        if length == 0 {
+            return Ok(());
+        }
+        let record = Op::Write { object, offset, length, data: WriteData::Block(bp) }.encode()?;
+        assert!(record.len() == WRITE_SIZE, "a write record without data has a fixed size");
+        self.count(|s| match &stored {
+            Some(_) => s.indirect += 1,
+            None => s.copied += 1,
+        });
+        self.put(&record, &parts, txg, |lwb| {
+            let Some(stored) = stored else { return };
+            if !planted!(IndirectNotFlushed) {
+                lwb.vdevs.borrow_mut().extend(stored.bp.dvas().map(|d| d.vdev()));
+            }
+            lwb.writes.borrow_mut().push(stored.done);
+            lwb.holds.borrow_mut().push(stored.hold);
+        })
+        .await
+    }
+
+    async fn put(self: &Rc<Self>, fixed: &[u8], data: &[Bytes], txg: Txg, more: impl FnOnce(&Lwb)) -> Result<()> {
+        let len = (fixed.len() + data.iter().map(|d| d.len()).sum::<usize>()).next_multiple_of(8);
+        if len > BLOCK_MAX as usize - ZIL_CHAIN_SIZE {
+            return Err(Error::new(ErrorKind::TooBig, format!("a log record of {len} bytes")));
+        }
+        let lwb = self.room(len).await?;
+        if txg <= self.synced() {
+            return Ok(());
+        }
+        if !lwb.has_records() {
+            lwb.opened.set(self.os.ctx().rt().now());
+        }
+        self.seq.set(self.seq.get() + 1);
+        self.burst.set(self.burst.get() + len as u64);
+        lwb.push(fixed, data, txg, self.seq.get());
+        more(&lwb);
+        self.count(|s| (s.records, s.bytes) = (s.records + 1, s.bytes + len as u64));
+        Ok(())
+    }
+
+    /// The open block with room for `len` bytes.
+    async fn room(self: &Rc<Self>, len: usize) -> Result<Rc<Lwb>> {
+        loop {
+            match self.open_block() {
+                None => self.begin(len as u64).await?,
+                Some(lwb) if lwb.fits(len) => return Ok(lwb),
+                Some(lwb) => {
+                    let full = lwb.has_records();
+                    self.close_block(&lwb, len as u64).await?;
+                    self.count(|s| s.full += u64::from(full));
+                }
+            }
+        }
+    }
+
+    /// Begins a chain: its first block must be in a header on disk before a commit can rely on it.
+    async fn begin(&self, want: u64) -> Result<()> {
+        let txg = self.os.ctx().txg();
+        let hold = txg.hold_open().await;
+        let rt = self.os.ctx().rt();
+        let words = [rt.rng_u64() | 1, rt.rng_u64() | 1, self.os.id(), 1];
+        let bp = self.allocate(self.next_size(want), words, hold.txg).await?;
+        let at = hold.txg;
+        self.chain.borrow_mut().lwbs.push_back(Lwb::new(bp, at));
+        self.os.touch(at);
+        drop(hold);
+        txg.wait_synced(at).await
+    }
+
+    /// Gives the open block a successor that can take `want` bytes, and issues it.
+    async fn close_block(self: &Rc<Self>, lwb: &Rc<Lwb>, want: u64) -> Result<()> {
+        let ctx = self.os.ctx();
+        let hold = ctx.txg().hold_open().await;
+        let mut words = lwb.bp.checksum_words();
+        words[3] = words[3].wrapping_add(1);
+        let next_bp = match self.allocate(self.next_size(want), words, hold.txg).await {
+            Ok(bp) => bp,
+            Err(e) => {
+                self.broken.set(true);
+                return Err(e);
+            }
+        };
+        let next = Lwb::new(next_bp, hold.txg);
+        self.os.touch(hold.txg);
+        let before = {
+            let mut chain = self.chain.borrow_mut();
+            let at = chain.lwbs.len();
+            chain.lwbs.push_back(next);
+            at.checked_sub(2).map(|i| chain.lwbs[i].clone())
+        };
+        lwb.holds.borrow_mut().push(hold);
+        let nused = lwb.buf.borrow().len();
+        let dva = lwb.bp.dva(0);
+        // Where parity goes with the data the whole block is written: it is read as a whole.
+        let spread = dva.asize() > lwb.bp.psize();
+        let written = if spread { lwb.bp.psize() as usize } else { nused.next_multiple_of(BLOCK_UNIT) };
+        let mut bytes = Buf::zeroed(written.min(lwb.bp.psize() as usize));
+        bytes[..nused].copy_from_slice(&lwb.buf.borrow());
+        let sealed = block::seal(&mut bytes, &lwb.bp, &next_bp, nused, ctx.key().map(|k| &**k));
+        let top = ctx.zio().tree().top(dva.vdev())?;
+        let bulk = top.is_log && self.burst.get() > self.tun.get().slog_bulk;
+        let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
+        let done = match sealed {
+            Ok(()) => top.write(dva.offset(), bytes.freeze(), prio),
+            Err(e) => WriteDone::ready(Err(e)),
+        };
+        let now = ctx.rt().now();
+        lwb.issued.set(now);
+        lwb.enter(LwbState::Issued);
+        let before = before.filter(|b| !b.is_over());
+        let policy = self.tun.get().policy;
+        match policy {
+            CommitPolicy::Batched => {
+                lwb.deferred.set(true);
+                lwb.in_batch.set(true);
+            }
+            CommitPolicy::Batchless2017 => {}
+            CommitPolicy::Modern => {
+                if let Some(b) = &before
+                    && b.state.get() == LwbState::Issued
+                    && b.waiters.borrow().is_empty()
+                {
+                    b.deferred.set(true);
+                    lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
+                    self.count(|s| s.deferred += 1);
+                }
+            }
+        }
+        self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
+        let (z, chained, lwb) = (self.clone(), self.before(lwb), lwb.clone());
+        ctx.rt().spawn("zil block", async move { z.run(lwb, chained, done).await });
+        Ok(())
+    }
+
+    /// The blocks before one that are not over, the nearest first.
+    fn before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
+        let chain = self.chain.borrow();
+        let at = chain.lwbs.iter().position(|l| Rc::ptr_eq(l, lwb)).unwrap_or(0);
+        chain.lwbs.iter().take(at).rev().filter(|l| !l.is_over()).cloned().collect()
+    }
+
+    /// A block's own task: its write, its flush, the block before. `before`: blocks before it that were under way when it was issued, the nearest first.
+    async fn run(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
+        let rt = self.os.ctx().rt();
+        if planted!(WakeBeforePredecessor) {
+            self.wake_early(&lwb, &done).await;
+        }
+        let mut good = self.written(&lwb, done).await;
+        lwb.failed.set(!good);
+        lwb.written.set(rt.now());
+        lwb.enter(LwbState::Written);
+        if planted!(WakeBeforeFlush) {
+            lwb.waiters.take().iter().for_each(|w| w.finish(good));
+        }
+        if lwb.deferred.get() {
+            return;
+        }
+        // Those that leave their flush to this one must be written before it.
+        let mine: Vec<Rc<Lwb>> = before.iter().take_while(|b| b.deferred.get()).cloned().collect();
+        for b in &mine {
+            b.wait_written().await;
+            good &= !b.failed.get();
+        }
+        let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
+        good &= self.flush(&vdevs).await;
+        if let Some(b) = before.get(mine.len()) {
+            b.wait_over().await;
+            good &= !b.failed.get();
+        }
+        if !good {
+            self.failure(&lwb);
+        }
+        let (queue, took) = (lwb.issued.get().since(lwb.opened.get()), rt.now().since(lwb.issued.get()));
+        let latency = self.latency.get();
+        self.latency.set(if latency.0 == 0 { took } else { Nanos((latency.0 * 7 + took.0) / 8) });
+        if self.tun.get().policy == CommitPolicy::Batchless2017 {
+            self.latency.set(took);
+        }
+        self.count(|s| {
+            s.queue_time = s.queue_time + queue;
+            s.write_time = s.write_time + lwb.written.get().since(lwb.issued.get());
+            s.total_time = s.total_time + took;
+            s.waiters += lwb.waiters.borrow().len() as u64;
+        });
+        for b in mine.iter().rev() {
+            b.finish(good);
+        }
+        lwb.finish(good);
+    }
+
+    async fn written(&self, lwb: &Lwb, done: WriteDone) -> bool {
+        let writes = lwb.writes.take();
+        let mut good = done.await.is_ok();
+        for w in writes {
+            good &= w.await.is_ok();
+        }
+        good
+    }
+
+    /// A mistake on purpose: only the own write and flush count.
+    async fn wake_early(&self, lwb: &Lwb, done: &WriteDone) {
+        let good = done.clone().await.is_ok();
+        let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
+        let good = good && self.flush(&vdevs).await;
+        lwb.waiters.take().iter().for_each(|w| w.finish(good));
+    }
+
+    /// Makes what was written to these vdevs durable.
+    async fn flush(&self, vdevs: &[VdevId]) -> bool {
+        if planted!(NoFlush) {
+            return true;
+        }
+        self.count(|s| s.flushes += vdevs.len() as u64);
+        let tree = self.os.ctx().zio().tree();
+        let flushes = vdevs.iter().map(|&v| async move { tree.top(v)?.flush().await });
+        let all: Result<()> = join_all(flushes.collect()).await.into_iter().collect();
+        all.is_ok() || planted!(FlushErrorIgnored)
+    }
+
+    fn failure(&self, lwb: &Lwb) {
+        self.broken.set(true);
+        self.count(|s| s.failures += 1);
+        let on_log = self.os.ctx().zio().tree().top(lwb.bp.dva(0).vdev()).is_ok_and(|t| t.is_log);
+        if on_log {
+            self.avoid_slog.set(Txg(self.synced().0 + 16));
+        }
+    }
+
+    /// The end of a batch: waits for its writes, flushes once, wakes everybody.
+    async fn end_batch(&self, first: Option<Rc<Lwb>>) {
+        let batch: Vec<Rc<Lwb>> = {
+            let chain = self.chain.borrow();
+            let from = first.and_then(|f| chain.lwbs.iter().position(|l| Rc::ptr_eq(l, &f))).unwrap_or(0);
+            chain.lwbs.iter().skip(from).filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get()).cloned().collect()
+        };
+        if batch.is_empty() {
+            return;
+        }
+        let mut good = true;
+        let mut vdevs = Vec::new();
+        for lwb in &batch {
+            lwb.wait_written().await;
+            good &= !lwb.failed.get();
+            vdevs.extend(lwb.vdevs.borrow().iter().copied());
+        }
+        vdevs.sort_unstable();
+        vdevs.dedup();
+        good &= self.flush(&vdevs).await;
+        for lwb in &batch {
+            if !good {
+                self.failure(lwb);
+            }
+            self.count(|s| s.waiters += lwb.waiters.borrow().len() as u64);
+            lwb.finish(good);
+        }
+    }
+
+    /// After a failure, or where something cannot be logged: everything so far becomes durable with its txg, and the chain ends. The issuer's lock is held.
+    async fn recover(&self) -> Result<()> {
+        let synced = self.os.ctx().txg().wait_synced(Txg(0)).await;
+        let all: Vec<Rc<Lwb>> = self.chain.borrow().lwbs.iter().cloned().collect();
+        for lwb in all {
+            if lwb.is_open() {
+                // It is durable by its txg, or the pool has ended.
+                let waiters = lwb.waiters.take();
+                lwb.finish(synced.is_ok());
+                waiters.iter().for_each(|w| w.finish(synced.is_ok()));
+            } else if lwb.in_batch.get() {
+                // The batch ends here, unflushed: who waits for it waits for the txg.
+                lwb.wait_written().await;
+                lwb.finish(false);
+            } else {
+                lwb.wait_over().await;
+            }
+        }
+        self.broken.set(false);
+        synced
+    }
+
+    /// Waits until `waiter` is served; closes its block when that has been open for long enough.
+    async fn wait(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
+        while !waiter.is_over() {
+            let lwb = waiter.lwb.borrow().clone();
+            let Some(lwb) = lwb.filter(|l| l.is_open()) else {
+                waiter.changed.notified().await;
+                continue;
+            };
+            let rt = self.os.ctx().rt();
+            let share = Nanos(self.latency.get().0 * self.tun.get().commit_timeout_pct / 100);
+            select2(waiter.changed.notified(), rt.sleep_until(rt.now() + share)).await;
+            if waiter.is_over() || !lwb.is_open() {
+                continue;
+            }
+            let _issuer = self.issuer.lock().await;
+            if lwb.is_open() && self.open_block().is_some_and(|l| Rc::ptr_eq(&l, &lwb)) {
+                self.burst_done();
+                self.count(|s| s.timeouts += 1);
+                if self.close_block(&lwb, 0).await.is_err() {
+                    self.recover().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IntentLog for Inner {
+    fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>> {
+        let mut chain = self.chain.borrow_mut();
+        let chain = &mut *chain;
+        let zio = self.os.ctx().zio();
+        self.lists.borrow_mut().drop_synced(self.synced());
+        if self.closing.get().is_some_and(|c| c <= txg) {
+            for lwb in chain.lwbs.drain(..) {
+                zio.free(&lwb.bp, txg)?;
+            }
+            chain.header = Blkptr::hole();
+            return Ok(Some(ZilHeader::default()));
+        }
+        let needed = |l: &Lwb| !l.is_over() || l.max_txg.get() > txg || l.alloc_txg > txg;
+        while chain.lwbs.front().is_some_and(|l| !needed(l) || (planted!(FreedEarly) && l.is_over())) {
+            let Some(lwb) = chain.lwbs.pop_front() else { break };
+            zio.free(&lwb.bp, txg)?;
+        }
+        let first = chain.lwbs.front().map_or(Blkptr::hole(), |l| l.bp);
+        if first == chain.header {
+            return Ok(None);
+        }
+        chain.header = first;
+        Ok(Some(ZilHeader { log: first, ..ZilHeader::default() }))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.lists.get_mut().sync.clear();
+    }
+}

@@ -1,0 +1,141 @@
+//! A log block on its way: open, issued, written, over.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{Nanos, Txg, VdevId};
+use ondisk::blkptr::Blkptr;
+use ondisk::bytes::put_le64;
+use ondisk::zil::ZIL_CHAIN_SIZE;
+use rt::sync::Notify;
+use txg::TxgHold;
+use zio::WriteDone;
+
+use crate::itx::{Waiter, Waiting};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum LwbState {
+    /// It may take records.
+    Open,
+    /// Its write is under way.
+    Issued,
+    /// Its write has ended.
+    Written,
+    /// It is durable, as is everything before it; or it failed.
+    Over,
+}
+
+/// A log block.
+pub(crate) struct Lwb {
+    pub bp: Blkptr,
+    pub alloc_txg: Txg,
+    pub state: Cell<LwbState>,
+    pub failed: Cell<bool>,
+    /// The chain part and the records so far.
+    pub buf: RefCell<Vec<u8>>,
+    /// Newest txg of its records.
+    pub max_txg: Cell<Txg>,
+    pub waiters: RefCell<Vec<Rc<Waiter>>>,
+    /// Vdevs to be flushed once it is written.
+    pub vdevs: RefCell<BTreeSet<VdevId>>,
+    /// Blocks that its records name, under way.
+    pub writes: RefCell<Vec<WriteDone>>,
+    /// Txgs that must not sync before it is over.
+    pub holds: RefCell<Vec<TxgHold>>,
+    /// The next block flushes for this one, or the batch does.
+    pub deferred: Cell<bool>,
+    /// It is the batch that does.
+    pub in_batch: Cell<bool>,
+    pub opened: Cell<Nanos>,
+    pub issued: Cell<Nanos>,
+    pub written: Cell<Nanos>,
+    pub changed: Notify,
+}
+
+impl Lwb {
+    pub fn new(bp: Blkptr, alloc_txg: Txg) -> Rc<Lwb> {
+        Rc::new(Lwb {
+            vdevs: RefCell::new(BTreeSet::from([bp.dva(0).vdev()])),
+            bp,
+            alloc_txg,
+            state: Cell::new(LwbState::Open),
+            failed: Cell::new(false),
+            buf: RefCell::new(vec![0; ZIL_CHAIN_SIZE]),
+            max_txg: Cell::new(alloc_txg),
+            waiters: RefCell::default(),
+            writes: RefCell::default(),
+            holds: RefCell::default(),
+            deferred: Cell::new(false),
+            in_batch: Cell::new(false),
+            opened: Cell::new(Nanos(0)),
+            issued: Cell::new(Nanos(0)),
+            written: Cell::new(Nanos(0)),
+            changed: Notify::new(),
+        })
+    }
+    pub fn is_open(&self) -> bool {
+        self.state.get() == LwbState::Open
+    }
+    pub fn is_over(&self) -> bool {
+        self.state.get() == LwbState::Over
+    }
+    pub fn has_records(&self) -> bool {
+        self.buf.borrow().len() > ZIL_CHAIN_SIZE
+    }
+    /// Whether a record of `len` bytes fits.
+    pub fn fits(&self, len: usize) -> bool {
+        self.buf.borrow().len() + len <= self.bp.lsize() as usize
+    }
+    /// Appends a record of `txg`: its fixed part and its data, padded.
+    pub fn push(&self, fixed: &[u8], data: &[bdev::Bytes], txg: Txg, seq: u64) {
+        let mut buf = self.buf.borrow_mut();
+        let at = buf.len();
+        buf.extend_from_slice(fixed);
+        data.iter().for_each(|d| buf.extend_from_slice(d));
+        let end = buf.len().next_multiple_of(8);
+        buf.resize(end, 0);
+        put_le64(&mut buf[at..], 8, (end - at) as u64);
+        put_le64(&mut buf[at..], 16, txg.0);
+        put_le64(&mut buf[at..], 24, seq);
+        self.max_txg.set(self.max_txg.get().max(txg));
+    }
+    /// Somebody waits for it.
+    pub fn attach(self: &Rc<Self>, w: &Rc<Waiter>) {
+        if self.is_over() {
+            w.finish(!self.failed.get());
+            return;
+        }
+        w.state.set(Waiting::Block);
+        *w.lwb.borrow_mut() = Some(self.clone());
+        self.waiters.borrow_mut().push(w.clone());
+        w.changed.notify_all();
+    }
+    pub async fn wait_written(&self) {
+        while self.state.get() < LwbState::Written {
+            self.changed.notified().await;
+        }
+    }
+    pub async fn wait_over(&self) {
+        while !self.is_over() {
+            self.changed.notified().await;
+        }
+    }
+    pub fn enter(&self, state: LwbState) {
+        self.state.set(state);
+        self.changed.notify_all();
+    }
+    /// It is durable, or not: wakes who waits and lets the txgs go on.
+    pub fn finish(&self, good: bool) {
+        if !good {
+            self.failed.set(true);
+        }
+        let good = !self.failed.get();
+        self.enter(LwbState::Over);
+        self.buf.take();
+        self.holds.take();
+        for w in self.waiters.take() {
+            w.finish(good);
+        }
+    }
+}

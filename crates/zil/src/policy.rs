@@ -1,0 +1,209 @@
+//! What the log decides: pure functions with the rules and defaults of OpenZFS (behaviour 3.4).
+
+use base::Nanos;
+
+use crate::block::BLOCK_MAX;
+
+/// How commits share log blocks and flushes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitPolicy {
+    /// Before illumos 8585: one batch at a time; all its blocks are written, then the devices are flushed once, then everybody who waited is woken.
+    Batched,
+    /// As of 2017: a block is issued when it is full or when its timer ends, a share of what the last block took; own write, flush, predecessor; waiters are woken by block.
+    Batchless2017,
+    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and a block that nobody waits for leaves its flush to the next.
+    #[default]
+    Modern,
+}
+
+impl CommitPolicy {
+    /// The names that commands use.
+    pub const NAMES: [(&'static str, CommitPolicy); 3] = [
+        ("batched", CommitPolicy::Batched),
+        ("batchless-2017", CommitPolicy::Batchless2017),
+        ("modern", CommitPolicy::Modern),
+    ];
+    /// By its name.
+    pub fn by_name(name: &str) -> Option<CommitPolicy> {
+        CommitPolicy::NAMES.iter().find(|(n, _)| *n == name).map(|(_, p)| *p)
+    }
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        CommitPolicy::NAMES.iter().find(|(_, p)| *p == self).map_or("", |(n, _)| n)
+    }
+}
+
+/// The settings of intent logs, by the names of OpenZFS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZilTunables {
+    /// How commits share blocks and flushes.
+    pub policy: CommitPolicy,
+    /// `zfs_commit_timeout_pct`: how long a block stays open for more, in percent of what the last one took. 10 since 2.2.1, 5 before.
+    pub commit_timeout_pct: u64,
+    /// `zil_slog_bulk`: a burst of more bytes than this goes to a log device with low priority.
+    pub slog_bulk: u64,
+    /// `zil_maxblocksize`: largest log block, 4 KiB to 128 KiB.
+    pub maxblocksize: u64,
+    /// `zil_maxcopied`: data up to this many bytes are kept with the record when they are to be committed at once.
+    pub maxcopied: u64,
+    /// `zfs_immediate_write_sz`: writes of at least this many bytes are stored in blocks of their own, unless there is a log device.
+    pub immediate_write_sz: u64,
+}
+
+impl Default for ZilTunables {
+    fn default() -> ZilTunables {
+        ZilTunables {
+            policy: CommitPolicy::Modern,
+            commit_timeout_pct: 10,
+            slog_bulk: 64 << 20,
+            maxblocksize: BLOCK_MAX,
+            maxcopied: 7680,
+            immediate_write_sz: 32 << 10,
+        }
+    }
+}
+
+/// Where the data of a write are until they are in the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteState {
+    /// With the record (`WR_COPIED`).
+    Copied,
+    /// In the file; copied when the record is packed (`WR_NEED_COPY`).
+    NeedCopy,
+    /// In the file; stored in a block of their own when the record is packed (`WR_INDIRECT`).
+    Indirect,
+}
+
+/// What is known of a write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteFacts {
+    /// Bytes.
+    pub size: u64,
+    /// Block size of the file.
+    pub blocksize: u64,
+    /// It is to be committed at once.
+    pub commit: bool,
+    /// `logbias=throughput`.
+    pub throughput: bool,
+    /// There is a log device.
+    pub has_slog: bool,
+}
+
+/// The class of a write.
+pub fn write_state(w: &WriteFacts, t: &ZilTunables) -> WriteState {
+    let large = w.size >= t.immediate_write_sz && (w.size >= w.blocksize / 2 || !w.commit);
+    if w.throughput || (large && !w.has_slog) {
+        WriteState::Indirect
+    } else if w.commit && w.size <= t.maxcopied {
+        WriteState::Copied
+    } else {
+        WriteState::NeedCopy
+    }
+}
+
+/// Bursts remembered (`ZIL_BURSTS`).
+pub const BURSTS: usize = 8;
+/// Sizes that blocks had before bursts were remembered (format page 07 section 2).
+const BUCKETS: [u64; 5] = [4096, 8192 + 4096, 32768 + 4096, 65536 + 4096, 128 << 10];
+/// Bytes of a block that hold no records.
+const OVERHEAD: u64 = ondisk::zil::ZIL_CHAIN_SIZE as u64;
+
+/// The size of the next block: `bursts` are the bytes of records of the last ones, `want` bytes are known to come.
+pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
+    let max = (t.maxblocksize & !4095).clamp(4096, BLOCK_MAX);
+    let most = bursts.iter().copied().max().unwrap_or(0);
+    let room = max - OVERHEAD;
+    let size = if t.policy == CommitPolicy::Modern {
+        let blocks = most.div_ceil(room).max(1);
+        if blocks <= 8 { most.div_ceil(blocks) + OVERHEAD } else { max }
+    } else {
+        let need = most + OVERHEAD;
+        BUCKETS.into_iter().find(|&b| b >= need).unwrap_or(max)
+    };
+    size.max((want + OVERHEAD).min(max)).next_multiple_of(4096).min(max)
+}
+
+/// What becomes of a block that a commit has put records into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closing {
+    /// It is issued now.
+    Now,
+    /// It waits for more, but no longer than this.
+    After(Nanos),
+}
+
+/// Whether an open block is issued at once, when the last block took `latency` and `parallel` says how much company commits had lately ([`parallel_after`]).
+pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
+    match t.policy {
+        CommitPolicy::Batched => Closing::Now,
+        CommitPolicy::Modern if parallel == 0 => Closing::Now,
+        _ => Closing::After(Nanos(latency.0 * t.commit_timeout_pct / 100)),
+    }
+}
+
+/// The measure of company when a commit begins: `open` says that it found an open block with records in it, `busy` that the block before is not over.
+pub fn parallel_after(parallel: u32, open: bool, busy: bool) -> u32 {
+    let bursts = BURSTS as u32;
+    match (open, busy) {
+        (true, _) => bursts,
+        (false, true) => parallel.max(bursts / 2),
+        _ => parallel,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_classed_as_in_openzfs() {
+        let t = ZilTunables::default();
+        let w = WriteFacts { size: 8192, blocksize: 128 << 10, commit: false, throughput: false, has_slog: false };
+        for (facts, want) in [
+            (w, WriteState::NeedCopy),
+            (WriteFacts { commit: true, ..w }, WriteState::NeedCopy),
+            (WriteFacts { commit: true, size: 4096, ..w }, WriteState::Copied),
+            (WriteFacts { throughput: true, size: 512, ..w }, WriteState::Indirect),
+            (WriteFacts { size: 32 << 10, ..w }, WriteState::Indirect),
+            (WriteFacts { size: 32 << 10, commit: true, ..w }, WriteState::NeedCopy),
+            (WriteFacts { size: 64 << 10, commit: true, ..w }, WriteState::Indirect),
+            (WriteFacts { size: 64 << 10, commit: true, has_slog: true, ..w }, WriteState::NeedCopy),
+        ] {
+            assert_eq!(write_state(&facts, &t), want, "{facts:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_as_large_as_bursts() {
+        let t = ZilTunables::default();
+        for (bursts, want, size) in [
+            (&[][..], 0, 4096),
+            (&[300], 0, 4096),
+            (&[8400, 100], 0, 12288),
+            (&[0], 9000, 12288),
+            (&[140_000], 0, 73728),
+            (&[9 << 20], 0, 128 << 10),
+            (&[0], 1 << 20, 128 << 10),
+        ] {
+            assert_eq!(block_size(bursts, want, &t), size, "{bursts:?} {want}");
+        }
+        let old = ZilTunables { policy: CommitPolicy::Batchless2017, ..t };
+        for (burst, size) in [(100, 4096), (8400, 12288), (13000, 36864), (50_000, 69632), (90_000, 131_072)] {
+            assert_eq!(block_size(&[burst], 0, &old), size);
+        }
+    }
+
+    #[test]
+    fn a_lone_writer_does_not_wait() {
+        let t = ZilTunables::default();
+        let us = Nanos::from_us;
+        assert_eq!(closing(0, us(1000), &t), Closing::Now);
+        assert_eq!(closing(4, us(1000), &t), Closing::After(us(100)));
+        let old = ZilTunables { policy: CommitPolicy::Batchless2017, commit_timeout_pct: 5, ..t };
+        assert_eq!(closing(0, us(1000), &old), Closing::After(us(50)));
+        assert_eq!(
+            (parallel_after(0, false, false), parallel_after(0, false, true), parallel_after(1, true, true)),
+            (0, 4, 8)
+        );
+    }
+}

@@ -1,0 +1,46 @@
+//! Counters of a log.
+
+use base::Nanos;
+
+/// What a log has done since it came into use.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ZilStats {
+    /// Commits that had to wait for something.
+    pub commits: u64,
+    /// Records packed.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, writes with their data.
+    pub copied: u64,
+    /// Writes whose data are in blocks of their own.
+    pub indirect: u64,
+    /// Blocks issued.
+    pub blocks: u64,
+    /// Bytes of them that were written.
+    pub block_bytes: u64,
+    /// Blocks issued because the next record did not fit.
+    pub full: u64,
+    /// Blocks issued by a timer.
+    pub timeouts: u64,
+    /// Blocks that left their flush to the next.
+    pub deferred: u64,
+    /// Flushes of top-level vdevs.
+    pub flushes: u64,
+    /// Commits that blocks served.
+    pub waiters: u64,
+    /// Times that commits waited for a txg because something could not be logged.
+    pub barriers: u64,
+    /// Times that there was no room for a block.
+    pub stalls: u64,
+    /// Blocks that failed.
+    pub failures: u64,
+    /// Commits that waited for a txg because of that.
+    pub fallbacks: u64,
+    /// Time that blocks were open with records in them.
+    pub queue_time: Nanos,
+    /// Time that their writes took.
+    pub write_time: Nanos,
+    /// Time from issue to the end: write, flush, the block before.
+    pub total_time: Nanos,
+}

@@ -1,0 +1,189 @@
+//! What goes into the intent log: a record for each operation, noted within its transaction and under its locks, so that records stand in the order in which things happened.
+//!
+//! Names that come and go are carried by every commit; what only concerns one object (its data, size, attributes) by commits of that object. What no record can say is a
+//! barrier: a commit then waits for the txg.
+
+use std::rc::Rc;
+
+use base::{ErrorKind, ObjectId, Result};
+use bdev::Bytes;
+use dmu::sa::ZnodeAttrs;
+use dmu::{Dnode, Tx};
+use ondisk::zil_record::{Create, LrAttr, LrSetattr, Make, Op, setattr};
+use ondisk::zpl::pflags;
+use zil::log::LBF;
+use zil::{GetData, StoredBlock, Zilog};
+
+use crate::fs::Zfs;
+use crate::node::{Node, times};
+use crate::types::{FileKind, SetAttr, SetTime, SyncMode};
+
+impl Zfs {
+    /// The log, if something is to be noted in it now.
+    fn notes(&self) -> Option<Zilog> {
+        let on = self.replaying.get().is_none() && self.opts().sync != SyncMode::Disabled;
+        if on { self.log() } else { None }
+    }
+
+    fn tell(&self, log: &Zilog, op: &Op<'_>, object: Option<ObjectId>, tx: &Tx) {
+        match op.encode() {
+            Ok(record) => log.record(record, object, tx.txg()),
+            Err(_) => log.barrier(object, tx.txg()),
+        }
+    }
+
+    /// An object was made in a directory.
+    pub(crate) fn log_create(&self, kind: FileKind, dn: &Dnode, a: &ZnodeAttrs, name: &[u8], target: &[u8], tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        let make = match kind {
+            FileKind::Dir => Make::Dir,
+            FileKind::Symlink => Make::Symlink,
+            _ => Make::File,
+        };
+        let body = Create {
+            dir: a.parent,
+            object: dn.object().0,
+            slots: (dn.dnode_size() / 512) as u8,
+            mode: a.mode,
+            uid: a.uid,
+            gid: a.gid,
+            generation: a.generation,
+            crtime: a.crtime,
+            rdev: a.rdev,
+        };
+        self.tell(&log, &Op::Create { make, body, attr: None, acl: None, name, target }, None, tx);
+    }
+
+    /// A name was taken away; `gone` is the object if nothing names it any more.
+    pub(crate) fn log_remove(&self, dir: ObjectId, name: &[u8], is_dir: bool, gone: Option<ObjectId>, tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        self.tell(&log, &Op::Remove { dir: dir.0, name, is_dir }, None, tx);
+        if let Some(obj) = gone {
+            log.forget(obj);
+        }
+    }
+
+    pub(crate) fn log_link(&self, dir: ObjectId, object: ObjectId, name: &[u8], tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        self.tell(&log, &Op::Link { dir: dir.0, object: object.0, name }, None, tx);
+    }
+
+    /// An object got another name. What it holds must not come after its name: who replaces a file by a new one relies on that.
+    pub(crate) fn log_rename(
+        &self,
+        (from, name): (ObjectId, &[u8]),
+        (to, new_name): (ObjectId, &[u8]),
+        object: ObjectId,
+        tx: &Tx,
+    ) {
+        let Some(log) = self.notes() else { return };
+        log.settle_object(object);
+        self.tell(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
+    }
+
+    /// Data were written; `commit` says that they are to be durable at once.
+    pub(crate) fn log_write(&self, n: &Node, off: u64, data: &[Bytes], commit: bool, unlinked: bool, tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        // Nobody finds a file without a name after a crash.
+        if !unlinked {
+            log.write(n.obj(), off, data, u64::from(n.dn.block_size()), commit, false, tx.txg());
+        }
+    }
+
+    /// A file was cut, extended, or part of it freed; `len` 0 means to the end.
+    pub(crate) fn log_truncate(&self, obj: ObjectId, off: u64, len: u64, tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        self.tell(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
+    }
+
+    /// Attributes were changed.
+    pub(crate) fn log_setattr(&self, obj: ObjectId, set: &SetAttr, a: &ZnodeAttrs, tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        let mut out = LrSetattr::default();
+        let time = |t: Option<SetTime>, stored: [u64; 2]| match t {
+            Some(SetTime::At(t)) => times(t),
+            _ => stored,
+        };
+        for (named, bit) in [
+            (set.mode.is_some(), setattr::MODE),
+            (set.uid.is_some(), setattr::UID),
+            (set.gid.is_some(), setattr::GID),
+            (set.atime.is_some(), setattr::ATIME),
+            (set.mtime.is_some(), setattr::MTIME),
+        ] {
+            out.mask |= if named { bit } else { 0 };
+        }
+        (out.mode, out.uid, out.gid, out.size) = (a.mode, a.uid, a.gid, a.size);
+        (out.atime, out.mtime) = (time(set.atime, a.atime), time(set.mtime, a.mtime));
+        self.tell(&log, &Op::Setattr { object: obj.0, set: out, attr: None }, Some(obj), tx);
+    }
+
+    /// Flags or the project were changed.
+    pub(crate) fn log_flags(&self, obj: ObjectId, attr: LrAttr, tx: &Tx) {
+        let Some(log) = self.notes() else { return };
+        let set = LrSetattr { mask: setattr::XVATTR, ..LrSetattr::default() };
+        self.tell(&log, &Op::Setattr { object: obj.0, set, attr: Some(attr) }, Some(obj), tx);
+    }
+
+    /// Something was changed that no record can say.
+    pub(crate) fn log_barrier(&self, obj: Option<ObjectId>, tx: &Tx) {
+        if let Some(log) = self.notes() {
+            log.barrier(obj, tx.txg());
+        }
+    }
+
+    /// The object with its attributes, if it is still there and can be found after a crash.
+    async fn logged(&self, object: u64) -> Result<Option<(Node, ZnodeAttrs)>> {
+        let found = async {
+            let n = self.node(ObjectId(object)).await?;
+            let a = self.attrs(&n).await?;
+            Ok((n, a))
+        };
+        match found.await {
+            Ok((_, a)) if a.links == 0 && a.flags & pflags::XATTR == 0 => Ok(None),
+            Ok(found) => Ok(Some(found)),
+            Err(e) => {
+                let e: base::Error = e;
+                if e.kind() == ErrorKind::NotFound { Ok(None) } else { Err(e) }
+            }
+        }
+    }
+}
+
+impl GetData for Zfs {
+    fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>> {
+        Box::pin(async move {
+            let Some((n, _)) = self.logged(object).await? else { return Ok(None) };
+            let _data = n.st.data.read(offset, length).await;
+            let Some((n, a)) = self.logged(object).await? else { return Ok(None) };
+            if offset >= a.size {
+                return Ok(None);
+            }
+            n.dn.read_range(offset, length.min(a.size - offset)).await.map(Some)
+        })
+    }
+
+    fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>> {
+        Box::pin(async move {
+            let Some((n, _)) = self.logged(object).await? else { return Ok(None) };
+            let (blkid, block) = {
+                let _data = n.st.data.read(0, u64::MAX).await;
+                let Some((n, a)) = self.logged(object).await? else { return Ok(None) };
+                let size = u64::from(n.dn.block_size());
+                if offset >= a.size {
+                    return Ok(None);
+                }
+                if offset % size + length > size {
+                    return Err(base::Error::invalid(format!("file {object} has smaller blocks than before")));
+                }
+                (offset / size, n.dn.read_block(offset / size).await?)
+            };
+            let hold = self.os.ctx().txg().hold_open().await;
+            let (bp, done) = n.dn.store_early(blkid, block, &hold).await?;
+            Ok(Some(StoredBlock { bp, done, hold }))
+        })
+    }
+}
+
+/// Only so that the log can name who has the data.
+const _: fn(Rc<Zfs>) -> Rc<dyn GetData> = |fs| fs;

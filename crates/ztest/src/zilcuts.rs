@@ -1,0 +1,771 @@
+//! Power cuts under synchronous load: what was acknowledged is there, nothing is torn, nothing comes from the future (docs/campaigns.md).
+//!
+//! One recorded run of several tasks, each with a folder of its own, gives as many crashes as one likes: the disks as a cut right after any completion may leave them. Each crash is imported, claimed,
+//! replayed and compared. A task knows of each of its changes when it was begun and from when on it was durable, both as the number of the last device operation that the world had seen; at a
+//! cut each file, and each folder, must be in one of the states from the last durable one to the last that was begun.
+//!
+//! A write that was not acknowledged may be there in part, in whole units.
+//!
+//! * *lost*: something durable is not there;
+//! * *future*: something is there that had not been begun;
+//! * *torn*: a unit of data is of no version, or the pool does not import, replay or unmount.
+//!
+//! Data are written in units of 4 KiB that name file, place and version. Some crashes are cut again while they are replayed: that must give the same.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+use base::{Nanos, ObjectId};
+use bdev::Bytes;
+use sim::{CutStyle, DiskImage, DiskLog, Rng, SimHandle};
+use spa::{Bias, GroupKind, Pool};
+use zil::{CommitPolicy, ZilStats, ZilTunables};
+use zpl::{Cred, Fallocate, MountOpts, RenameFlags, SyncMode, Zfs};
+
+use crate::campaign::panic_text;
+use crate::judge::{self, Verdict};
+use crate::lab::{Lab, Layout, POOL, Shape};
+use crate::{Check, Fault};
+
+/// Bytes of a unit of data.
+const UNIT: u64 = 4096;
+/// Units of a file at most.
+const UNITS_MAX: u64 = 48;
+/// Files of a task at most.
+const FILES_MAX: usize = 5;
+
+const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
+    Shape { name, groups, spares: 0, caches: 0 }
+}
+
+/// Layouts of the campaign: each kind of pool, with and without log devices.
+pub const SHAPES: &[Shape] = &[
+    shape("single", &[(GroupKind::Single, Bias::Normal, 1)]),
+    shape("stripe", &[(GroupKind::Single, Bias::Normal, 1), (GroupKind::Single, Bias::Normal, 1)]),
+    shape("mirror", &[(GroupKind::Mirror, Bias::Normal, 2)]),
+    shape("raidz1", &[(GroupKind::Raidz(1), Bias::Normal, 3)]),
+    shape("raidz2", &[(GroupKind::Raidz(2), Bias::Normal, 4)]),
+    shape("raidz3", &[(GroupKind::Raidz(3), Bias::Normal, 5)]),
+    shape("single-log", &[(GroupKind::Single, Bias::Normal, 1), (GroupKind::Single, Bias::Log, 1)]),
+    shape(
+        "stripe-logs",
+        &[
+            (GroupKind::Single, Bias::Normal, 1),
+            (GroupKind::Single, Bias::Normal, 1),
+            (GroupKind::Single, Bias::Log, 1),
+            (GroupKind::Single, Bias::Log, 1),
+        ],
+    ),
+    shape("mirror-log", &[(GroupKind::Mirror, Bias::Normal, 2), (GroupKind::Mirror, Bias::Log, 2)]),
+    shape("raidz1-log", &[(GroupKind::Raidz(1), Bias::Normal, 3), (GroupKind::Single, Bias::Log, 1)]),
+];
+
+/// Something that went through states: each was begun at a moment and durable from another on.
+struct History<T> {
+    steps: Vec<(u64, Cell<u64>, T)>,
+}
+
+impl<T: Clone> History<T> {
+    fn new(first: T) -> History<T> {
+        History { steps: vec![(0, Cell::new(u64::MAX), first)] }
+    }
+    fn last(&self) -> &T {
+        &self.steps[self.steps.len() - 1].2
+    }
+    fn begin(&mut self, at: u64, state: T) {
+        self.steps.push((at, Cell::new(u64::MAX), state));
+    }
+    /// Everything begun so far is durable at `at`.
+    fn durable(&self, at: u64) {
+        for (_, d, _) in self.steps.iter().rev() {
+            if d.get() != u64::MAX {
+                break;
+            }
+            d.set(at);
+        }
+    }
+    /// The states that a cut after moment `at` may show: first and last.
+    fn window(&self, at: u64) -> (usize, usize) {
+        let low = self.steps.iter().rposition(|(_, d, _)| d.get() <= at).unwrap_or(0);
+        let high = self.steps.iter().rposition(|(b, _, _)| *b <= at).unwrap_or(0);
+        (low, high.max(low))
+    }
+}
+
+/// The units of a file, each with its version, 0 for a hole.
+type Units = Vec<u32>;
+/// Names of a folder, and the file that each one names.
+type Names = BTreeMap<Vec<u8>, u64>;
+
+/// What one task did in its folder.
+struct Story {
+    folder: Vec<u8>,
+    names: RefCell<History<Names>>,
+    files: RefCell<BTreeMap<u64, History<Units>>>,
+    versions: Cell<u32>,
+}
+
+/// A recorded run.
+pub struct Recording {
+    logs: Vec<DiskLog>,
+    layout: Layout,
+    stories: Vec<Rc<Story>>,
+    /// Commits acknowledged.
+    pub acks: u64,
+    /// What the log did.
+    pub stats: ZilStats,
+    policy: CommitPolicy,
+}
+
+/// The bytes of a unit.
+fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
+    if version == 0 {
+        out.fill(0);
+        return;
+    }
+    let mut x = file ^ (unit << 20) ^ (u64::from(version) << 40) ^ 0x9e37_79b9_7f4a_7c15;
+    for (n, word) in out.chunks_exact_mut(8).enumerate() {
+        let w = match n {
+            0 => file | 1 << 63,
+            1 => unit,
+            2 => u64::from(version),
+            _ => {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                x
+            }
+        };
+        word.copy_from_slice(&w.to_le_bytes());
+    }
+}
+
+/// The version of a unit, or why it is none.
+fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
+    if bytes.iter().all(|&b| b == 0) {
+        return Ok(0);
+    }
+    let version = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
+    let mut want = vec![0; bytes.len()];
+    unit_bytes(file, unit, version, &mut want);
+    if want[..] == *bytes { Ok(version) } else { Err(format!("unit {unit} is no version of it")) }
+}
+
+/// A task at work.
+struct Actor {
+    fs: Rc<Zfs>,
+    sim: SimHandle,
+    story: Rc<Story>,
+    dir: ObjectId,
+    open: BTreeMap<Vec<u8>, (u64, ObjectId)>,
+    next_file: u64,
+    always: bool,
+    rng: Rng,
+    acks: u64,
+}
+
+fn text(e: base::Error) -> Fault {
+    format!("{e:?}")
+}
+
+impl Actor {
+    fn now(&self) -> u64 {
+        self.sim.io_seq()
+    }
+    fn pick(&mut self) -> Option<(Vec<u8>, u64, ObjectId)> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let n = self.rng.below(self.open.len() as u64) as usize;
+        self.open.iter().nth(n).map(|(name, &(file, obj))| (name.clone(), file, obj))
+    }
+    fn fresh_name(&mut self) -> Vec<u8> {
+        format!("n{}", self.rng.below(8)).into_bytes()
+    }
+    /// A change of names begins.
+    fn names(&mut self, change: impl FnOnce(&mut Names)) {
+        let at = self.now();
+        let mut h = self.story.names.borrow_mut();
+        let mut names = h.last().clone();
+        change(&mut names);
+        h.begin(at, names);
+    }
+    fn units(&mut self, file: u64, change: impl FnOnce(&mut Units)) {
+        let at = self.now();
+        let mut files = self.story.files.borrow_mut();
+        let Some(h) = files.get_mut(&file) else { return };
+        let mut units = h.last().clone();
+        change(&mut units);
+        h.begin(at, units);
+    }
+    /// What the task did to names, and to this file, is durable.
+    fn durable(&mut self, file: Option<u64>) {
+        let at = self.now();
+        self.acks += 1;
+        self.story.names.borrow().durable(at);
+        let files = self.story.files.borrow();
+        if let Some(h) = file.and_then(|f| files.get(&f)) {
+            h.durable(at);
+        }
+    }
+    fn done(&mut self, file: Option<u64>) {
+        if self.always {
+            self.durable(file);
+        }
+    }
+
+    async fn step(&mut self) -> Check {
+        let dir = self.dir;
+        let roll = self.rng.below(100);
+        match (roll, self.pick()) {
+            (0..=11, _) | (_, None) if self.open.len() < FILES_MAX => {
+                let name = self.fresh_name();
+                if self.open.contains_key(&name) {
+                    return Ok(());
+                }
+                let file = self.next_file;
+                self.next_file += 1;
+                self.story.files.borrow_mut().insert(file, History::new(Vec::new()));
+                self.names(|n| {
+                    n.insert(name.clone(), file);
+                });
+                let made = self.fs.create(dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+                self.open.insert(name, (file, made.obj));
+                self.done(None);
+            }
+            (12..=45, Some((_, file, obj))) => self.write(file, obj, false).await?,
+            (46..=62, Some((_, file, obj))) => self.write(file, obj, true).await?,
+            (63..=80, Some((_, file, obj))) => {
+                self.fs.fsync(obj).await.map_err(text)?;
+                self.durable(Some(file));
+            }
+            (81..=85, Some((name, file, _))) => {
+                let new = self.fresh_name();
+                if new == name {
+                    return Ok(());
+                }
+                // The target of a rename may be another name of the same file: then nothing happens.
+                if self.open.get(&new).is_some_and(|(f, _)| *f == file) {
+                    return Ok(());
+                }
+                self.names(|n| {
+                    n.remove(&name);
+                    n.insert(new.clone(), file);
+                });
+                self.fs.rename(dir, &name, dir, &new, RenameFlags::default()).await.map_err(text)?;
+                if let Some(entry) = self.open.remove(&name) {
+                    self.open.insert(new, entry);
+                }
+                // What a file holds does not come after its new name.
+                self.done(None);
+            }
+            (86..=88, Some((_, file, obj))) => {
+                let new = self.fresh_name();
+                if self.open.contains_key(&new) {
+                    return Ok(());
+                }
+                self.names(|n| {
+                    n.insert(new.clone(), file);
+                });
+                self.fs.link(obj, dir, &new).await.map_err(text)?;
+                self.open.insert(new, (file, obj));
+                self.done(None);
+            }
+            (89..=92, Some((name, _, _))) => {
+                self.names(|n| {
+                    n.remove(&name);
+                });
+                self.fs.unlink(dir, &name).await.map_err(text)?;
+                self.open.remove(&name);
+                self.done(None);
+            }
+            (93..=96, Some((_, file, obj))) => {
+                let size = self.rng.below(UNITS_MAX);
+                self.units(file, |u| u.resize(size as usize, 0));
+                self.fs.truncate(obj, size * UNIT).await.map_err(text)?;
+                self.done(Some(file));
+            }
+            (_, Some((_, file, obj))) => {
+                let from = self.rng.below(UNITS_MAX);
+                let len = 1 + self.rng.below(8);
+                self.units(file, |u| {
+                    u.iter_mut().skip(from as usize).take(len as usize).for_each(|v| *v = 0);
+                });
+                let done = self.fs.fallocate(obj, Fallocate::PunchHole, from * UNIT, len * UNIT).await;
+                done.map_err(text)?;
+                self.done(Some(file));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, file: u64, obj: ObjectId, sync: bool) -> Check {
+        let from = self.rng.below(UNITS_MAX - 1);
+        let most = if self.rng.percent(15) { UNITS_MAX - from } else { 3 };
+        let len = 1 + self.rng.below(most.min(UNITS_MAX - from));
+        let version = self.story.versions.get() + 1;
+        self.story.versions.set(version);
+        let mut data = vec![0; (len * UNIT) as usize];
+        for n in 0..len {
+            let at = (n * UNIT) as usize;
+            unit_bytes(file, from + n, version, &mut data[at..at + UNIT as usize]);
+        }
+        self.units(file, |u| {
+            let end = (from + len) as usize;
+            if u.len() < end {
+                u.resize(end, 0);
+            }
+            u[from as usize..end].fill(version);
+        });
+        let data = vec![Bytes::copy_from(&data)];
+        if sync {
+            self.fs.write_sync(obj, from * UNIT, data, false).await.map_err(text)?;
+            self.durable(Some(file));
+        } else {
+            self.fs.write(obj, from * UNIT, data, false).await.map_err(text)?;
+            self.done(Some(file));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the load of a seed and records what reaches the disks.
+pub fn record(seed: u64, steps: u64) -> Check<Recording> {
+    let mut rng = Rng::stream(seed, 0x21c);
+    let mut layout = Layout::draw(&mut rng, 64 << 20);
+    layout.features = ondisk::feature::default_features();
+    let shape = &SHAPES[rng.below(SHAPES.len() as u64) as usize];
+    layout = layout.shaped(shape, &mut rng);
+    let (_, policy) = CommitPolicy::NAMES[rng.below(3) as usize];
+    let lab = Lab::new(seed, &layout);
+    let handle = lab.sim.handle();
+    let work = async {
+        let pool = lab.create(&layout, Vec::new()).await.map_err(text)?;
+        let ds = pool.dsl().find(POOL).map_err(text)?;
+        let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
+        let throughput = rng.percent(20);
+        let fs = Zfs::open(&ds, MountOpts { sync, throughput, ..MountOpts::default() }).await.map_err(text)?;
+        let mut props = fs.objset().props();
+        props.recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
+        fs.objset().set_props(props);
+        let log = fs.log().ok_or("no log")?;
+        let mut tun = ZilTunables { policy, ..ZilTunables::default() };
+        if rng.percent(30) {
+            tun.maxblocksize = 8192 << rng.below(4);
+        }
+        log.set_tunables(tun);
+        let tasks = 1 + rng.below(6);
+        let mut actors = Vec::new();
+        for t in 0..tasks {
+            let folder = format!("t{t}").into_bytes();
+            let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
+            let story = Rc::new(Story {
+                folder,
+                names: RefCell::new(History::new(Names::new())),
+                files: RefCell::default(),
+                versions: Cell::new(0),
+            });
+            actors.push(Actor {
+                fs: fs.clone(),
+                sim: handle.clone(),
+                story,
+                dir: dir.obj,
+                open: BTreeMap::new(),
+                next_file: (t << 32) + 1,
+                always: sync == SyncMode::Always,
+                rng: Rng::stream(seed, 1000 + t),
+                acks: 0,
+            });
+        }
+        pool.sync().await.map_err(text)?;
+        // The first commit makes the log, which takes a txg.
+        if rng.percent(80) {
+            let file = fs.create(fs.root(), b"first", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+            fs.fsync(file.obj).await.map_err(text)?;
+        }
+        pool.sync().await.map_err(text)?;
+        for disk in &lab.disks {
+            bdev::flush(disk).await.map_err(text)?;
+            disk.start_log();
+        }
+        let mut joins = Vec::new();
+        let stories = actors.iter().map(|a| a.story.clone()).collect();
+        for mut actor in actors {
+            let (rt, txg) = (lab.sim.rt(), pool.txg().clone());
+            joins.push(lab.sim.rt().spawn("actor", async move {
+                for _ in 0..steps {
+                    actor.step().await?;
+                    if actor.rng.percent(10) {
+                        rt.sleep(Nanos::from_us(20 * actor.rng.below(100))).await;
+                    }
+                    if actor.rng.percent(4) {
+                        txg.kick();
+                    }
+                }
+                Ok::<u64, Fault>(actor.acks)
+            }));
+        }
+        let mut acks = 0;
+        for join in joins {
+            acks += join.await?;
+        }
+        let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
+        Ok::<_, Fault>((logs, stories, acks, log.stats()))
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        lab.sim.try_block_on_for(Nanos::from_secs(3600), work).map_err(|report| format!("stalled: {report}"))?
+    }));
+    match result {
+        Ok(Ok((logs, stories, acks, stats))) => {
+            lab.sim.crash();
+            Ok(Recording { logs, layout, stories, acks, stats, policy })
+        }
+        Ok(Err(e)) => {
+            std::mem::forget(lab);
+            Err(e)
+        }
+        Err(panic) => {
+            std::mem::forget(lab);
+            Err(format!("panic: {}", panic_text(&*panic)))
+        }
+    }
+}
+
+/// What is wrong with a crash.
+enum Wrong {
+    Lost(Fault),
+    Torn(Fault),
+    Future(Fault),
+}
+
+impl Recording {
+    fn completions(&self) -> Vec<u64> {
+        let mut all: Vec<u64> = self.logs.iter().flat_map(|l| l.completions()).collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Compares what is in the file system with what may be there after a cut at `at`.
+    async fn compare(&self, fs: &Zfs, at: u64) -> Result<(), Wrong> {
+        let torn = |what: &str, e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
+        for story in &self.stories {
+            let folder = String::from_utf8_lossy(&story.folder).into_owned();
+            let dir = fs.lookup(fs.root(), &story.folder).await.map_err(|e| torn(&folder, e))?;
+            let mut there: BTreeMap<Vec<u8>, ObjectId> = BTreeMap::new();
+            let list = fs.readdir(dir.obj, 0, 1000).await.map_err(|e| torn(&folder, e))?;
+            for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+                there.insert(e.name, e.obj);
+            }
+            let names = story.names.borrow();
+            let (low, high) = names.window(at);
+            let same = |n: &Names| n.len() == there.len() && n.keys().all(|k| there.contains_key(k));
+            let mut why = None;
+            let mut good = false;
+            for k in low..=high {
+                if !same(&names.steps[k].2) {
+                    continue;
+                }
+                match self.compare_files(fs, story, &names.steps[k].2, &there, at).await {
+                    Ok(()) => {
+                        good = true;
+                        break;
+                    }
+                    Err(e) => why = Some(e),
+                }
+            }
+            if good {
+                continue;
+            }
+            if let Some(why) = why {
+                return Err(why);
+            }
+            let list: Vec<String> = there.keys().map(|n| String::from_utf8_lossy(n).into_owned()).collect();
+            let what = format!("{folder} holds {list:?}, none of its states {low} to {high}");
+            let later = names.steps.iter().skip(high + 1).any(|(_, _, n)| same(n));
+            let earlier = names.steps.iter().take(low).any(|(_, _, n)| same(n));
+            return Err(match (earlier, later) {
+                (true, _) => Wrong::Lost(what),
+                (false, true) => Wrong::Future(what),
+                _ => Wrong::Torn(what),
+            });
+        }
+        Ok(())
+    }
+
+    async fn compare_files(
+        &self,
+        fs: &Zfs,
+        story: &Story,
+        names: &Names,
+        there: &BTreeMap<Vec<u8>, ObjectId>,
+        at: u64,
+    ) -> Result<(), Wrong> {
+        let files = story.files.borrow();
+        for (name, file) in names {
+            let what = format!("{}/{}", String::from_utf8_lossy(&story.folder), String::from_utf8_lossy(name));
+            let torn = |e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
+            let (Some(h), Some(&obj)) = (files.get(file), there.get(name)) else { continue };
+            let size = fs.getattr(obj).await.map_err(torn)?.size;
+            let (low, high) = h.window(at);
+            let window = &h.steps[low..=high];
+            // A large write is cut at block boundaries: of one that nobody has acknowledged a part may be there.
+            let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
+            let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));
+            if !sizes.contains(&size) && !partly {
+                let why = format!("{what}: {size} bytes, in none of its states {low} to {high}");
+                let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| u.len() as u64 * UNIT == size);
+                return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
+            }
+            let mut all = Vec::with_capacity(size as usize);
+            for part in fs.read(obj, 0, size).await.map_err(torn)? {
+                all.extend_from_slice(&part);
+            }
+            for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
+                let version = version_of(*file, n as u64, bytes).map_err(|e| Wrong::Torn(format!("{what}: {e}")))?;
+                let of = |u: &Units| u.get(n).copied().unwrap_or(0) == version;
+                if window.iter().any(|(_, _, u)| of(u)) {
+                    continue;
+                }
+                let why = format!("{what}: unit {n} is of version {version}, in none of its states {low} to {high}");
+                let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| of(u));
+                return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a campaign came to.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct ZilTally {
+    /// Seeds done.
+    pub seeds: u64,
+    /// Cuts.
+    pub cuts: u64,
+    /// Acknowledged data that was not there.
+    pub lost: u64,
+    /// Data of no version, pools that do not import.
+    pub torn: u64,
+    /// Data that had not been written.
+    pub future: u64,
+    /// Records replayed.
+    pub replayed: u64,
+    /// Cuts while a crash was replayed.
+    pub second: u64,
+    /// Images given to zdb after replay.
+    pub zdb: u64,
+    /// Images in which it found something.
+    pub zdb_bad: u64,
+    /// Images that zdb could not judge.
+    pub missing: u64,
+    /// Commits acknowledged in the recordings.
+    pub acks: u64,
+}
+
+impl ZilTally {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 11] {
+        [
+            ("seeds", &mut self.seeds),
+            ("cuts", &mut self.cuts),
+            ("lost", &mut self.lost),
+            ("torn", &mut self.torn),
+            ("future", &mut self.future),
+            ("replayed", &mut self.replayed),
+            ("second", &mut self.second),
+            ("zdb", &mut self.zdb),
+            ("zdb_bad", &mut self.zdb_bad),
+            ("missing", &mut self.missing),
+            ("acks", &mut self.acks),
+        ]
+    }
+    /// Adds up.
+    pub fn add(&mut self, mut o: ZilTally) {
+        for ((_, a), (_, b)) in self.fields().into_iter().zip(o.fields()) {
+            *a += *b;
+        }
+    }
+    /// Whether nothing was found.
+    pub fn is_good(&self) -> bool {
+        self.lost + self.torn + self.future + self.zdb_bad + self.missing == 0
+    }
+    /// As a line without the number of seeds.
+    pub fn line(mut self) -> String {
+        let words: Vec<String> = self.fields().into_iter().skip(1).map(|(n, v)| format!("{n}={v}")).collect();
+        words.join(" ")
+    }
+    /// From such a line.
+    pub fn parse(line: &str) -> ZilTally {
+        let mut out = ZilTally { seeds: 1, ..ZilTally::default() };
+        for word in line.split_whitespace() {
+            if let Some((name, value)) = word.split_once('=')
+                && let Some((_, field)) = out.fields().into_iter().find(|(n, _)| *n == name)
+            {
+                *field = value.parse().unwrap_or(0);
+            }
+        }
+        out
+    }
+}
+
+/// One crash: import, claim, replay, compare. With `again` the recovery itself is recorded. Gives the records replayed, the recovery's log, and the pool's images after export if asked for.
+#[allow(clippy::type_complexity)]
+fn recover(
+    rec: &Recording,
+    images: Vec<DiskImage>,
+    seed: u64,
+    at: u64,
+    again: bool,
+    export: bool,
+) -> Result<(u64, Vec<DiskLog>, Vec<DiskImage>), Wrong> {
+    let lab = Lab::with_images(seed, images, true);
+    let work = async {
+        if again {
+            lab.disks.iter().for_each(|d| d.start_log());
+        }
+        let pool: Rc<Pool> =
+            lab.import(false, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
+        let ds = pool.dsl().find(POOL).map_err(|e| Wrong::Torn(format!("{e:?}")))?;
+        let fs = Zfs::open(&ds, MountOpts::default()).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
+        let replayed = fs.replayed();
+        if let Some(e) = replayed.failed {
+            return Err(Wrong::Torn(format!("replay: {e:?}")));
+        }
+        rec.compare(&fs, at).await?;
+        let logs = if again { lab.disks.iter().filter_map(|d| d.take_log()).collect() } else { Vec::new() };
+        let mut images = Vec::new();
+        if export {
+            fs.unmount().await.map_err(|e| Wrong::Torn(format!("unmount: {e:?}")))?;
+            pool.export().await.map_err(|e| Wrong::Torn(format!("export: {e:?}")))?;
+            images = lab.images();
+        }
+        Ok((replayed.applied, logs, images))
+    };
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        lab.sim
+            .try_block_on_for(Nanos::from_secs(3600), work)
+            .unwrap_or_else(|report| Err(Wrong::Torn(format!("stalled: {report}"))))
+    }));
+    match result {
+        Ok(out) => {
+            lab.sim.crash();
+            out
+        }
+        Err(panic) => {
+            std::mem::forget(lab);
+            Err(Wrong::Torn(format!("panic: {}", panic_text(&*panic))))
+        }
+    }
+}
+
+/// How a seed is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cutting {
+    /// Operations of each task.
+    pub steps: u64,
+    /// Cuts at each completion.
+    pub repeats: u64,
+    /// Only each nth completion.
+    pub every: usize,
+    /// Every nth cut is cut again while it is replayed; 0: none.
+    pub second: u64,
+    /// Every nth crash goes to zdb after replay; 0: none.
+    pub zdb: u64,
+}
+
+/// Records a seed and cuts it.
+pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
+    let mut tally = ZilTally { seeds: 1, ..ZilTally::default() };
+    let mut faults = Vec::new();
+    let rec = match record(seed, how.steps) {
+        Ok(rec) => rec,
+        Err(e) => {
+            tally.torn += 1;
+            return (tally, vec![format!("seed {seed}: recording: {e}")]);
+        }
+    };
+    tally.acks = rec.acks;
+    let name = format!("seed {seed} ({}, {})", rec.layout.shape.name, rec.policy.name());
+    let note = |tally: &mut ZilTally, faults: &mut Vec<Fault>, what: String, wrong: Wrong| {
+        let (count, word, why) = match wrong {
+            Wrong::Lost(why) => (&mut tally.lost, "lost", why),
+            Wrong::Torn(why) => (&mut tally.torn, "torn", why),
+            Wrong::Future(why) => (&mut tally.future, "future", why),
+        };
+        *count += 1;
+        faults.push(format!("{name} {what}: {word}: {why}"));
+    };
+    let mut replays: Vec<_> = rec.logs.iter().map(DiskLog::replay).collect();
+    for moment in rec.completions().into_iter().step_by(how.every.max(1)) {
+        replays.iter_mut().for_each(|r| r.to_seq(moment));
+        for repeat in 0..how.repeats {
+            let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(moment).wrapping_add(repeat << 48);
+            let images: Vec<DiskImage> =
+                (0..).zip(&replays).map(|(d, r)| r.cut(CutStyle::Seeded, cut_seed.wrapping_add(d << 40))).collect();
+            tally.cuts += 1;
+            let again = how.second > 0 && tally.cuts % how.second == 0;
+            let judged = how.zdb > 0 && tally.cuts % how.zdb == 0;
+            let what = format!("cut at {moment}.{repeat}");
+            match recover(&rec, images, cut_seed, moment, again, judged) {
+                Ok((applied, logs, after)) => {
+                    tally.replayed += applied;
+                    if again {
+                        second_cut(&rec, &logs, cut_seed, moment, &mut tally, &mut |t, wrong| {
+                            note(t, &mut faults, format!("{what}, cut again"), wrong);
+                        });
+                    }
+                    if judged {
+                        ask(&after, seed, moment, &mut tally, &mut faults);
+                    }
+                }
+                Err(wrong) => note(&mut tally, &mut faults, what, wrong),
+            }
+        }
+    }
+    (tally, faults)
+}
+
+/// Cuts the recovery from a crash, and recovers from that.
+fn second_cut(
+    rec: &Recording,
+    logs: &[DiskLog],
+    seed: u64,
+    at: u64,
+    tally: &mut ZilTally,
+    found: &mut dyn FnMut(&mut ZilTally, Wrong),
+) {
+    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
+    moments.sort_unstable();
+    if moments.is_empty() {
+        return;
+    }
+    let mut rng = Rng::stream(seed, 0x2ec);
+    let moment = moments[rng.below(moments.len() as u64) as usize];
+    let images = (0..).zip(logs).map(|(d, l)| l.cut_at(moment, seed ^ (d << 33))).collect();
+    tally.second += 1;
+    if let Err(wrong) = recover(rec, images, seed ^ 7, at, false, false) {
+        found(tally, wrong);
+    }
+}
+
+fn ask(images: &[DiskImage], seed: u64, n: u64, tally: &mut ZilTally, faults: &mut Vec<Fault>) {
+    tally.zdb += 1;
+    let verdict = match judge::Scratch::new(&format!("zilcut-{seed}-{n}")) {
+        Ok(scratch) => match judge::save(images, scratch.path()) {
+            Ok(()) => judge::ask_zdb(scratch.path(), &["-bcc"]),
+            Err(e) => Verdict::Missing(e),
+        },
+        Err(e) => Verdict::Missing(e.to_string()),
+    };
+    match verdict {
+        Verdict::Good => {}
+        Verdict::Missing(what) => {
+            tally.missing += 1;
+            faults.push(format!("seed {seed} cut at {n}: missing: {what}"));
+        }
+        Verdict::Bad(why) => {
+            tally.zdb_bad += 1;
+            faults.push(format!("seed {seed} cut at {n}: {why}"));
+        }
+    }
+}
