@@ -365,11 +365,16 @@ impl Runner {
     }
     /// Imports the pool again.
     pub async fn import(&mut self) -> Check {
+        self.import_cut().await?;
+        match self.pool().notices() {
+            notices if notices.is_empty() => Ok(()),
+            notices => Err(format!("import: {notices:?}")),
+        }
+    }
+    /// The same after a power cut: labels may be newer than the last uberblock.
+    pub async fn import_cut(&mut self) -> Check {
         self.note("import".into());
         let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| format!("import: {e:?}"))?;
-        if !pool.notices().is_empty() {
-            return Err(format!("import: {:?}", pool.notices()));
-        }
         self.pool = Some(pool);
         Ok(())
     }

@@ -562,7 +562,7 @@ impl Pool {
     /// [`Pool::damaged_blocks`] tells from then on.
     pub async fn verify(&self) -> Result<ScanStatus> {
         let scan = &self.scan;
-        if !self.readonly || scan.phase.get() != Phase::Idle {
+        if !self.readonly || scan.phase.get() == Phase::Look {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "only a pool that is imported read-only is verified, once at a time",
