@@ -1,5 +1,7 @@
 //! `ztest`: the long profiles, each resumable or repeatable by its seeds. `ztest --help` tells.
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +17,10 @@ const HELP: &str = "\
 ztest --seed N [--judge full|zdb|none]              one random workload
 ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
                                                     many; FILE remembers the seeds that are done
-ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N]
+ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     power cuts at every device completion; N images go to zdb;
                                                     with --layout while devices come and go
-ztest --mutate N|FROM..TO                           damaged images
+ztest --mutate N|FROM..TO [--state FILE]            damaged images
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
@@ -69,14 +71,11 @@ fn spread(jobs: u64, from: u64, to: u64, f: impl Fn(u64) + Sync) {
 
 fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
-    let done: Vec<u64> = state
-        .and_then(|path| std::fs::read_to_string(path).ok())
-        .map(|text| text.lines().filter_map(|l| l.strip_prefix("good ")?.parse().ok()).collect())
-        .unwrap_or_default();
+    let done = done_before(state);
     let total = Mutex::new(Tally::default());
     spread(args.number("--jobs", 2), from, to, |seed| {
         let mut tally = Tally::default();
-        if done.contains(&seed) {
+        if done.contains_key(&seed) {
             tally.seeds = 1;
         } else {
             let shape = match args.value("--layout") {
@@ -85,14 +84,8 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
                 None => &SHAPES[0],
             };
             judge_seed(seed, Profile::of(seed), shape, level, &mut tally);
-            if tally.bad + tally.missing == 0
-                && let Some(path) = state
-            {
-                use std::io::Write;
-                let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-                if let Err(e) = file.and_then(|mut f| writeln!(f, "good {seed}")) {
-                    eprintln!("{path}: {e}");
-                }
+            if tally.bad + tally.missing == 0 {
+                remember(state, &seed.to_string());
             }
         }
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -105,7 +98,26 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
+/// What earlier runs wrote to the state file: one line `good SEED FIGURE...` for each seed without a finding.
+fn done_before(path: Option<&str>) -> BTreeMap<u64, Vec<u64>> {
+    let text = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let numbers = |l: &str| l.split_whitespace().map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>();
+    let lines = text.lines().filter_map(|l| numbers(l.strip_prefix("good ")?));
+    lines.filter_map(|mut l| (!l.is_empty()).then(|| (l.remove(0), l))).collect()
+}
+
+/// Remembers a seed that is done.
+fn remember(path: Option<&str>, line: &str) {
+    let Some(path) = path else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    if let Err(e) = file.and_then(|mut f| writeln!(f, "good {line}")) {
+        eprintln!("{path}: {e}");
+    }
+}
+
 fn cuts(args: &Args, from: u64, to: u64) -> bool {
+    let state = args.value("--state");
+    let done = done_before(state);
     let total = Mutex::new(CutTally::default());
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
@@ -115,12 +127,23 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
             Some(name) => SHAPES.iter().find(|s| s.name == name && !s.groups.is_empty()),
             None => None,
         };
-        let (tally, faults) = cut_on(seed, txgs, images, every, false, shape);
+        let before = done.get(&seed).and_then(|d| CutTally::of_good(d));
+        let (tally, faults) = match before {
+            Some(tally) => (tally, Vec::new()),
+            None => cut_on(seed, txgs, images, every, false, shape),
+        };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         for fault in faults.iter().take(10) {
             println!("BAD {fault}");
         }
         total.add(tally);
+        if before.is_none() {
+            if tally.is_good() {
+                remember(state, &format!("{seed} {} {}", tally.cuts, tally.zdb));
+            }
+            let t = *total;
+            println!("seed {seed}: cuts={} zdb={}; so far cuts={} zdb={}", tally.cuts, tally.zdb, t.cuts, t.zdb);
+        }
     });
     let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
     println!("zdb={} zdb_bad={} missing={}", t.zdb, t.zdb_bad, t.missing);
@@ -132,8 +155,10 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
 const PER_VICTIM: u64 = 200;
 
 fn mutations(args: &Args, from: u64, to: u64) -> bool {
+    let state = args.value("--state");
+    let done = done_before(state);
     let total = Mutex::new(MutateTally::default());
-    let beats: Mutex<std::collections::BTreeMap<u64, (u64, std::time::Instant)>> = Mutex::default();
+    let beats: Mutex<BTreeMap<u64, (u64, std::time::Instant)>> = Mutex::default();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (stop, beats, total) = (&stop, &beats, &total);
@@ -150,6 +175,10 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
             }
         });
         spread(args.number("--jobs", 2), from / PER_VICTIM, to.div_ceil(PER_VICTIM), |victim| {
+            if let Some(tally) = done.get(&victim).and_then(|d| MutateTally::of_good(d)) {
+                total.lock().unwrap_or_else(|e| e.into_inner()).add(tally);
+                return;
+            }
             let v = match Victim::new(victim) {
                 Ok(v) => v,
                 Err(e) => {
@@ -172,7 +201,13 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
                 }
             }
             beats.lock().unwrap_or_else(|e| e.into_inner()).remove(&victim);
-            total.lock().unwrap_or_else(|e| e.into_inner()).add(tally);
+            if tally.bad == 0 {
+                let t = &tally;
+                remember(state, &format!("{victim} {} {} {} {} {}", t.mutations, t.refused, t.errors, t.intact, t.other));
+            }
+            let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+            total.add(tally);
+            println!("victim {victim}: so far mutations={} bad={}", total.mutations, total.bad);
         });
         stop.store(true, Ordering::Relaxed);
         let _ = guard.join();

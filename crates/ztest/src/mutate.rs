@@ -77,6 +77,11 @@ impl MutateTally {
         self.other += o.other;
         self.bad += o.bad;
     }
+    /// That of a victim without a finding, from its other figures in the order of the fields.
+    pub fn of_good(figures: &[u64]) -> Option<MutateTally> {
+        let &[mutations, refused, errors, intact, other] = figures else { return None };
+        Some(MutateTally { mutations, refused, errors, intact, other, bad: 0 })
+    }
 }
 
 fn noise(rng: &mut Rng, data: &mut [u8]) {
