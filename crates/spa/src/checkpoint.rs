@@ -15,20 +15,18 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, Txg, VdevId};
-use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
+use dmu::{Dnode, Objset, Tx, zap};
 use dsl::features::Features;
 use metaslab::{Allocator, Run};
 use ondisk::blkptr::Dva;
 use ondisk::feature::FeatureId;
-use ondisk::object_type::ObjectType;
-use ondisk::space_map::{
-    Encoder, Entry, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys, entries,
-};
+use ondisk::space_map::{Encoder, Entry, MapType, SpaceMapPhys, entries};
 use ondisk::uberblock::Uberblock;
 use ondisk::zap::ZapValue;
 use vdev::VdevTree;
 
 use crate::logs::part_of;
+use crate::space_map::{alloc_space_map, free_space_map, set_header};
 
 /// Entry of the MOS directory: the uberblock.
 const ENTRY: &[u8] = b"com.delphix:zpool_checkpoint";
@@ -194,10 +192,7 @@ impl Checkpoint {
             }
             let zap_object = top.config().zap_top.unwrap_or_default();
             zap::remove(&cx.mos.hold(zap_object).await?, MAP_KEY, tx).await?;
-            if dn.bonus().len() >= SPACE_MAP_SIZE {
-                cx.features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
-            }
-            cx.mos.free(map.object, tx).await?;
+            free_space_map(cx.mos, cx.features, map.object, tx).await?;
         }
         cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await
     }
@@ -236,29 +231,15 @@ impl Checkpoint {
             }
             let new = Map { object: map.object, length: encoder.length(), held };
             dn.write(map.length, &encoder.finish(), tx).await?;
-            let old = dn.with_bonus(SpaceMapPhys::parse)?;
-            let phys = SpaceMapPhys { length: new.length, alloc: -(held as i64), ..old };
-            let mut bonus = vec![0; phys.size()];
-            phys.write_to(&mut bonus);
-            dn.set_bonus(&bonus, tx)?;
+            let histogram = dn.with_bonus(SpaceMapPhys::parse)?.histogram.unwrap_or_default();
+            set_header(&dn, new.length, -(held as i64), histogram, tx)?;
             self.maps.borrow_mut().insert(vdev, new);
         }
         Ok(())
     }
 
     async fn create_map(&self, cx: &Cx<'_>, vdev: VdevId, tx: &Tx) -> Result<Map> {
-        let with_histogram = cx.features.is_enabled(FeatureId::SpacemapHistogram);
-        let bonus = if with_histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
-        let spec = ObjSpec::new(ObjectType::SPACE_MAP, MAP_BLKSZ).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
-        let dn = cx.mos.alloc(spec.indblkshift(SPACE_MAP_INDBLKSHIFT), tx).await?;
-        let phys =
-            SpaceMapPhys { object: dn.object().0, length: 0, alloc: 0, histogram: with_histogram.then_some([0; 32]) };
-        let mut bytes = vec![0; phys.size()];
-        phys.write_to(&mut bytes);
-        dn.set_bonus(&bytes, tx)?;
-        if with_histogram {
-            cx.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
-        }
+        let dn = alloc_space_map(cx.mos, cx.features, MAP_BLKSZ, tx).await?;
         let zap_object = cx.tree.top(vdev)?.config().zap_top.filter(|o| o.0 != 0);
         let zap_object = zap_object
             .ok_or_else(|| Error::unsupported(format!("vdev {vdev} has no ZAP to keep a checkpoint space map in")))?;

@@ -3,16 +3,14 @@
 use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, ResultExt, Txg};
-use dmu::{ObjSpec, Objset, Tx};
+use dmu::{Objset, Tx};
 use ondisk::feature::FeatureId;
-use ondisk::object_type::ObjectType;
-use ondisk::space_map::{
-    Encoder, Entry, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys, entries,
-};
+use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, SpaceMapPhys, entries};
 use vdev::{Condition, Top, TxgSet, VdevTree};
 
 use crate::import::FoundDevice;
 use crate::pool::Pool;
+use crate::space_map::{alloc_space_map, free_space_map, set_header};
 
 /// Block size of such a space map (format page 09 section 6).
 const DTL_BLKSZ: u32 = 4096;
@@ -129,14 +127,9 @@ impl Pool {
             });
             self.dirty_config();
         };
-        let histogram = self.features.is_enabled(FeatureId::SpacemapHistogram);
         if set.is_empty() {
             if let Some(object) = old {
-                let long = self.mos.hold(object).await?.bonus().len() >= SPACE_MAP_SIZE;
-                self.mos.free(object, tx).await?;
-                if long {
-                    self.features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
-                }
+                free_space_map(&self.mos, &self.features, object, tx).await?;
                 set_object(None);
             }
             return Ok(());
@@ -144,14 +137,7 @@ impl Pool {
         let dn = match old {
             Some(object) => self.mos.hold(object).await?,
             None => {
-                let bonus = if histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
-                let mut spec =
-                    ObjSpec::new(ObjectType::SPACE_MAP, DTL_BLKSZ).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
-                spec.indblkshift = SPACE_MAP_INDBLKSHIFT;
-                let dn = self.mos.alloc(spec, tx).await?;
-                if histogram {
-                    self.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
-                }
+                let dn = alloc_space_map(&self.mos, &self.features, DTL_BLKSZ, tx).await?;
                 set_object(Some(dn.object()));
                 dn
             }
@@ -171,10 +157,6 @@ impl Pool {
         let bytes = encoder.finish();
         dn.free_range(0, u64::MAX, tx).await?;
         dn.write(0, &bytes, tx).await?;
-        let histogram = (dn.bonus().len() >= SPACE_MAP_SIZE).then_some([0; 32]);
-        let phys = SpaceMapPhys { object: dn.object().0, length, alloc: total, histogram };
-        let mut bonus = vec![0; phys.size()];
-        phys.write_to(&mut bonus);
-        dn.set_bonus(&bonus, tx)
+        set_header(&dn, length, total, [0; HISTOGRAM_BUCKETS], tx).map(drop)
     }
 }

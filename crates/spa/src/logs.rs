@@ -16,11 +16,13 @@ use std::collections::BTreeMap;
 
 use base::{Error, ObjectId, Result, ResultExt, VdevId};
 use dmu::{Dnode, Objset, Tx, zap};
+use dsl::features::Features;
 use metaslab::{RangeTree, Run};
 use ondisk::bytes::le64;
-use ondisk::space_map::{Entry, MapType, SPACE_MAP_SIZE, SpaceMapPhys, entries};
+use ondisk::space_map::{Entry, MapType, SpaceMapPhys, entries};
 use vdev::Top;
 
+use crate::space_map::free_space_map;
 use crate::store::{Geometry, MapStore};
 
 /// Entry of the MOS directory: the ZAP of logs by txg.
@@ -164,21 +166,17 @@ impl Logs {
     }
 
     /// The logs go: everything that they say is in the metaslabs' own maps with this txg. The number of maps with a histogram that are gone.
-    pub(crate) async fn retire(self, mos: &Objset, tx: &Tx) -> Result<u64> {
+    pub(crate) async fn retire(self, mos: &Objset, features: &Features, tx: &Tx) -> Result<()> {
         for array in &self.arrays {
             mos.hold(*array).await?.free_range(0, u64::MAX, tx).await?;
         }
-        let Some(list) = self.zap else { return Ok(0) };
+        let Some(list) = self.zap else { return Ok(()) };
         let list = mos.hold(list).await?;
-        let mut histograms = 0;
         for (txg, object) in &self.logs {
-            if mos.hold(*object).await?.bonus().len() >= SPACE_MAP_SIZE {
-                histograms += 1;
-            }
-            mos.free(*object, tx).await?;
+            free_space_map(mos, features, *object, tx).await?;
             zap::remove(&list, format!("{txg:x}").as_bytes(), tx).await?;
         }
-        Ok(histograms)
+        Ok(())
     }
 }
 

@@ -10,13 +10,12 @@
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
 use dmu::bpobj::Bpobj;
-use dmu::{ObjSpec, Tx};
+use dmu::Tx;
 use metaslab::Run;
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;
 use ondisk::label::MosConfig;
-use ondisk::object_type::ObjectType;
-use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
+use ondisk::space_map::{Encoder, MapType};
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
 use vdev::Top;
@@ -26,6 +25,7 @@ use zio::WriteDone;
 use crate::checkpoint;
 use crate::config::write_packed;
 use crate::pool::Pool;
+use crate::space_map::{alloc_space_map, set_header};
 use crate::store::Committed;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
@@ -233,11 +233,7 @@ impl Pool {
                 .await
                 .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
         }
-        let histograms = logs.retire(&self.mos, tx).await?;
-        if histograms > 0 {
-            self.features.add(FeatureId::SpacemapHistogram, -(histograms as i64), tx).await?;
-        }
-        Ok(())
+        logs.retire(&self.mos, &self.features, tx).await
     }
 
     async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
@@ -290,26 +286,14 @@ impl Pool {
             dn.free_range(0, u64::MAX, tx).await?;
         }
         dn.write(start, &bytes, tx).await?;
-        let histogram = (dn.bonus().len() >= SPACE_MAP_SIZE).then_some(changes.histogram);
-        let phys = SpaceMapPhys { object: object.0, length, alloc: changes.alloc_after, histogram };
-        let mut bonus = vec![0; phys.size()];
-        phys.write_to(&mut bonus);
-        dn.set_bonus(&bonus, tx)?;
+        let histogram = set_header(&dn, length, changes.alloc_after, changes.histogram, tx)?;
         self.alloc.set_length(vdev, ms, length);
         self.store.note(vdev, ms, Committed { object, length, alloc: changes.alloc_after, histogram });
         Ok(())
     }
 
     async fn create_space_map(&self, vdev: VdevId, ms: u64, tx: &Tx) -> Result<ObjectId> {
-        let with_histogram = self.features.is_enabled(FeatureId::SpacemapHistogram);
-        let bonus = if with_histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
-        let mut spec =
-            ObjSpec::new(ObjectType::SPACE_MAP, SPACE_MAP_BLKSZ).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
-        spec.indblkshift = SPACE_MAP_INDBLKSHIFT;
-        let dn = self.mos.alloc(spec, tx).await?;
-        if with_histogram {
-            self.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
-        }
+        let dn = alloc_space_map(&self.mos, &self.features, SPACE_MAP_BLKSZ, tx).await?;
         let top = self.tree.top(vdev)?;
         let array = self.mos.hold(top.ms_array.get()).await?;
         array.write(ms * 8, &dn.object().0.to_le_bytes(), tx).await?;

@@ -1,0 +1,55 @@
+//! Space maps as objects of the MOS (format page 06 section 2): made, given their header, freed.
+//!
+//! Metaslabs, the checkpoint, dirty time logs and the logs of log space maps all keep their entries in such objects. The header is the bonus; it is long, with a
+//! histogram, if the feature `spacemap_histogram` was enabled when the object was made, and the feature counts the objects with a long one.
+
+use base::{ObjectId, Result};
+use dmu::{Dnode, ObjSpec, Objset, Tx};
+use dsl::features::Features;
+use ondisk::feature::FeatureId;
+use ondisk::object_type::ObjectType;
+use ondisk::space_map::{HISTOGRAM_BUCKETS, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
+
+/// Whether the header of a space map has a histogram.
+fn has_histogram(map: &Dnode) -> bool {
+    map.bonus().len() >= SPACE_MAP_SIZE
+}
+
+/// A new, empty space map with blocks of that many bytes.
+pub(crate) async fn alloc_space_map(mos: &Objset, features: &Features, block_size: u32, tx: &Tx) -> Result<Dnode> {
+    let long = features.is_enabled(FeatureId::SpacemapHistogram);
+    let bonus = if long { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
+    let spec = ObjSpec::new(ObjectType::SPACE_MAP, block_size).bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16);
+    let map = mos.alloc(spec.indblkshift(SPACE_MAP_INDBLKSHIFT), tx).await?;
+    if long {
+        features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
+    }
+    set_header(&map, 0, 0, [0; HISTOGRAM_BUCKETS], tx)?;
+    Ok(map)
+}
+
+/// Writes the header: bytes of entries, bytes that are allocated, the histogram. The last is what the header holds now: nothing if it is a short one.
+pub(crate) fn set_header(
+    map: &Dnode,
+    length: u64,
+    alloc: i64,
+    histogram: [u64; HISTOGRAM_BUCKETS],
+    tx: &Tx,
+) -> Result<Option<[u64; HISTOGRAM_BUCKETS]>> {
+    let histogram = has_histogram(map).then_some(histogram);
+    let phys = SpaceMapPhys { object: map.object().0, length, alloc, histogram };
+    let mut bonus = vec![0; phys.size()];
+    phys.write_to(&mut bonus);
+    map.set_bonus(&bonus, tx)?;
+    Ok(histogram)
+}
+
+/// Frees a space map.
+pub(crate) async fn free_space_map(mos: &Objset, features: &Features, object: ObjectId, tx: &Tx) -> Result<()> {
+    let long = has_histogram(&mos.hold(object).await?);
+    mos.free(object, tx).await?;
+    if long {
+        features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
+    }
+    Ok(())
+}
