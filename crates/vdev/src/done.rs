@@ -75,17 +75,7 @@ impl WriteDone {
             (1, None) => return waiting.swap_remove(0),
             _ => {}
         }
-        let (all, completer) = WriteDone::pending();
-        let left = Rc::new(Joined {
-            left: Cell::new(waiting.len()),
-            error: RefCell::new(error),
-            completer: RefCell::new(Some(completer)),
-        });
-        for part in waiting {
-            let left = left.clone();
-            part.on_done(move |r| left.one(r));
-        }
-        all
+        WriteDone::gather(waiting, 0, error)
     }
 
     /// All of `parts`, of which up to `tolerates` may fail: over when all are, the first error if more failed.
@@ -96,16 +86,22 @@ impl WriteDone {
         if parts.is_empty() {
             return WriteDone::ready(Ok(()));
         }
+        WriteDone::gather(parts, tolerates, None)
+    }
+
+    /// Over when all of `parts`, at least one, are; `error` is one that came before them.
+    fn gather(parts: Vec<WriteDone>, tolerates: usize, error: Option<Error>) -> WriteDone {
         let (all, completer) = WriteDone::pending();
-        let state = Rc::new(Quorum {
+        let gathered = Rc::new(Gathered {
             left: Cell::new(parts.len()),
-            tolerates: Cell::new(tolerates),
-            error: RefCell::new(None),
+            tolerates,
+            failed: Cell::new(0),
+            error: RefCell::new(error),
             completer: RefCell::new(Some(completer)),
         });
         for part in parts {
-            let state = state.clone();
-            part.on_done(move |r| state.one(r));
+            let gathered = gathered.clone();
+            part.on_done(move |r| gathered.one(r));
         }
         all
     }
@@ -183,16 +179,21 @@ impl Drop for Completer {
     }
 }
 
-struct Joined {
+struct Gathered {
+    /// Parts that are not over.
     left: Cell<usize>,
+    /// Parts that may fail.
+    tolerates: usize,
+    /// Parts that did.
+    failed: Cell<usize>,
     error: RefCell<Option<Error>>,
     completer: RefCell<Option<Completer>>,
 }
 
-impl Joined {
+impl Gathered {
     fn one(&self, result: &Result<()>) {
         if let Err(e) = result {
-            self.error.borrow_mut().get_or_insert_with(|| e.clone());
+            self.note(e);
         }
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0 {
@@ -203,32 +204,16 @@ impl Joined {
             }
         }
     }
-}
 
-struct Quorum {
-    left: Cell<usize>,
-    tolerates: Cell<usize>,
-    error: RefCell<Option<Error>>,
-    completer: RefCell<Option<Completer>>,
-}
-
-impl Quorum {
-    fn one(&self, result: &Result<()>) {
-        if let Err(e) = result {
-            match self.tolerates.get() {
-                // A world that ends is no failure of a device.
-                _ if e.kind() == ErrorKind::Interrupted => *self.error.borrow_mut() = Some(e.clone()),
-                0 => drop(self.error.borrow_mut().get_or_insert_with(|| e.clone())),
-                n => self.tolerates.set(n - 1),
-            }
+    fn note(&self, e: &Error) {
+        if self.tolerates > 0 && e.kind() == ErrorKind::Interrupted {
+            // A world that ends is no failure of a device.
+            *self.error.borrow_mut() = Some(e.clone());
+            return;
         }
-        self.left.set(self.left.get() - 1);
-        if self.left.get() == 0 {
-            let completer = self.completer.take();
-            let error = self.error.take();
-            if let Some(c) = completer {
-                c.complete(error.map_or(Ok(()), Err));
-            }
+        self.failed.set(self.failed.get() + 1);
+        if self.failed.get() > self.tolerates {
+            self.error.borrow_mut().get_or_insert_with(|| e.clone());
         }
     }
 }
