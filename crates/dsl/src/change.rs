@@ -175,7 +175,7 @@ impl DslPool {
                     return Err(Error::invalid(format!("'{from}' cannot be moved below itself to '{to}'")));
                 }
                 let (parent, last) = pool.parent_for_new(&to)?;
-                for below in descendants(&dir) {
+                for below in dir.subtree() {
                     let tail = below.full_name()[from.len()..].to_string();
                     check_name(&format!("{to}{tail}"))?;
                 }
@@ -222,20 +222,9 @@ fn is_below(dir: &Rc<Dir>, above: &Rc<Dir>) -> bool {
     false
 }
 
-fn descendants(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
-    let mut out = vec![dir.clone()];
-    let mut i = 0;
-    while i < out.len() {
-        let children = out[i].children();
-        out.extend(children);
-        i += 1;
-    }
-    out
-}
-
 /// Pushes effective properties to the open object sets of a directory and all below it.
 fn push_props(dir: &Rc<Dir>) {
-    for d in descendants(dir) {
+    for d in dir.subtree() {
         if let Some(head) = d.head() {
             head.push_props();
         }

@@ -316,21 +316,10 @@ impl DslPool {
         })
     }
 
-    fn dirs(&self) -> Vec<Rc<Dir>> {
-        let mut out = vec![self.root()];
-        let mut i = 0;
-        while i < out.len() {
-            let children = out[i].children();
-            out.extend(children);
-            i += 1;
-        }
-        out
-    }
-
     /// What is known of a directory's encryption; `None` if it is not encrypted.
     pub fn crypt_info(&self, dir: &Dir) -> Option<CryptInfo> {
         let crypt = dir.crypt()?;
-        let root = self.dirs().into_iter().find(|d| d.object == crypt.root.get());
+        let root = self.dir_of(crypt.root.get().0).ok();
         let of_root = root.as_ref().and_then(|r| r.crypt()).unwrap_or_else(|| crypt.clone());
         let wrapped = crypt.wrapped.borrow();
         Some(CryptInfo {
@@ -412,7 +401,8 @@ impl DslPool {
             return Err(Error::invalid(format!("the key of '{name}' is not loaded")));
         }
         let heads = || {
-            self.dirs()
+            self.root()
+                .subtree()
                 .into_iter()
                 .filter(|d| d.crypt().is_some_and(|c| c.root.get() == dir.object))
                 .filter_map(|d| d.head())
@@ -480,7 +470,7 @@ impl DslPool {
     /// The root of a key object with its wrapping key, which must be loaded.
     fn wrapping_of(&self, crypt: &KeyObject) -> Result<(ObjectId, Wrapping)> {
         let root = crypt.root.get();
-        let dir = self.dirs().into_iter().find(|d| d.object == root);
+        let dir = self.dir_of(root.0).ok();
         let of_root = dir.as_ref().and_then(|d| d.crypt());
         let (Some(dir), Some(of_root)) = (dir, of_root) else {
             return Err(Error::corrupt(format!("key object {} has no encryption root", crypt.object)));

@@ -131,6 +131,18 @@ impl Dir {
         self.children.borrow().values().cloned().collect()
     }
 
+    /// This directory and all below it, parents before children, the hidden ones included.
+    pub(crate) fn subtree(self: &Rc<Self>) -> Vec<Rc<Dir>> {
+        let mut out = vec![self.clone()];
+        let mut i = 0;
+        while i < out.len() {
+            let children = out[i].children();
+            out.extend(children);
+            i += 1;
+        }
+        out
+    }
+
     /// The child of that name.
     pub fn child(&self, name: &str) -> Option<Rc<Dir>> {
         self.children.borrow().get(name).cloned()
@@ -259,6 +271,18 @@ impl Dir {
         mine.saturating_sub(p.used_bytes).min(from_parent)
     }
 
+    /// Bytes charged by transactions of txgs that have not synced.
+    fn in_flight(&self) -> u64 {
+        self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add)
+    }
+
+    /// What `bytes` more here, on top of those in flight, are for the directory above: less while they come out of a reservation.
+    fn share_of_parent(&self, bytes: u64) -> u64 {
+        let p = self.phys.borrow();
+        let used = p.used_bytes.saturating_add(self.in_flight());
+        space::parent_delta(used, p.reserved, bytes.min(i64::MAX as u64) as i64).max(0) as u64
+    }
+
     /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until [`Dir::unreserve`] is told of each of `charges`.
     pub(crate) fn reserve(
         self: &Rc<Self>,
@@ -267,12 +291,12 @@ impl Dir {
         txg: Txg,
         charges: &mut Vec<(Rc<Dir>, u64)>,
     ) -> Result<()> {
-        let (used, quota, reserved) = {
+        let (used, quota) = {
             let p = self.phys.borrow();
-            (p.used_bytes, p.quota, p.reserved)
+            (p.used_bytes, p.quota)
         };
         let parent = self.parent();
-        let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
+        let in_flight = self.in_flight();
         let pool = self.pool_space.get();
         let check = if kind == TxSpace::Normal { SpaceCheck::Normal } else { SpaceCheck::Reserved };
         let asking = Asking {
@@ -296,10 +320,9 @@ impl Dir {
             }
         }
         if let Some(parent) = parent {
-            let above =
-                space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
+            let above = self.share_of_parent(bytes);
             if above > 0 {
-                parent.reserve(above as u64, kind, txg, charges)?;
+                parent.reserve(above, kind, txg, charges)?;
             }
         }
         self.charge(bytes, txg);
@@ -323,16 +346,10 @@ impl Dir {
 
     /// Charges what became dirty in `txg`, here and up the tree, until the txg has synced.
     pub(crate) fn will_use(&self, bytes: u64, txg: Txg) {
-        let (used, reserved) = {
-            let p = self.phys.borrow();
-            (p.used_bytes, p.reserved)
-        };
-        let in_flight: u64 = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
         if let Some(parent) = self.parent() {
-            let above =
-                space::parent_delta(used.saturating_add(in_flight), reserved, bytes.min(i64::MAX as u64) as i64);
+            let above = self.share_of_parent(bytes);
             if above > 0 {
-                parent.will_use(above as u64, txg);
+                parent.will_use(above, txg);
             }
         }
         self.charge(bytes, txg);

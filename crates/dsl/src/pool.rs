@@ -136,7 +136,7 @@ impl DslPool {
 
     /// What a clone's accounts need to know of its origin.
     async fn load_origins(&self) -> Result<()> {
-        for dir in self.all_dirs() {
+        for dir in self.root().subtree() {
             let origin = ObjectId(dir.phys().origin_obj);
             if origin.0 != 0 && origin != self.origin_snap() {
                 let phys = self.mos.hold(origin).await.and_then(|dn| dn.with_bonus(DslDatasetPhys::parse));
@@ -202,18 +202,6 @@ impl DslPool {
     pub(crate) fn forget_dir(&self, dir: &Dir) {
         self.dirs.borrow_mut().remove(&dir.object);
         self.registry().forget(dir.object);
-    }
-
-    /// Every directory, parents before children, the hidden ones included.
-    pub(crate) fn all_dirs(&self) -> Vec<Rc<Dir>> {
-        let mut out = vec![self.root()];
-        let mut i = 0;
-        while i < out.len() {
-            let children = out[i].children();
-            out.extend(children);
-            i += 1;
-        }
-        out
     }
 
     /// The dataset in an object.
