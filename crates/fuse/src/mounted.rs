@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{Error, Nanos, Result};
-use host::{FuseMount, MountedBy, fuse_abort, fuse_connection, fuse_mount, fuse_set_readahead, fuse_unmount};
+use host::{FuseMount, MountedBy, fuse_mount, fuse_set_readahead, fuse_unmount};
 use rt::Rt;
 
 use crate::handler::Handler;
@@ -112,7 +112,6 @@ impl Mounted {
             self.core.ended().await;
             return Ok(());
         }
-        let connection = fuse_connection(&self.mountpoint).await;
         fuse_unmount(&self.mountpoint, self.by, lazy, force).await?;
         if force {
             // Everything fails from now on. Where that could not be brought about it ends as a lazy one does.
@@ -120,9 +119,6 @@ impl Mounted {
         } else if !lazy && self.rt.timeout(COPIES_WAIT, self.core.ended()).await.is_none() {
             // Nobody here uses it any more, but a process with mounts of its own was started while it was mounted and has a copy.
             // Such copies are seldom wanted: they are cut off, so that the dataset can be closed.
-            if let Some(connection) = connection {
-                fuse_abort(connection).await;
-            }
             self.core.cut();
             if self.rt.timeout(FORCED_WAIT, self.core.ended()).await.is_none() {
                 let why =

@@ -149,24 +149,14 @@ fn unescape(s: &str) -> String {
     s.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The number of the connection behind the mount at `mountpoint`, for [`fuse_abort`].
-pub async fn fuse_connection(mountpoint: &Path) -> Option<u32> {
-    let path = mountpoint.to_owned();
-    blocking(move || connection(&path)).await.ok().flatten()
-}
-
+/// The number of the connection behind the mount at `mountpoint`.
 fn connection(mountpoint: &Path) -> Option<u32> {
     device_number(mountpoint)?.split_once(':')?.1.parse().ok()
 }
 
+/// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where we may not, or where the kernel's list of connections is not mounted.
 fn abort(connection: u32) {
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
-}
-
-/// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where we may not, or where the
-/// kernel's list of connections is not mounted.
-pub async fn fuse_abort(connection: u32) {
-    let _ = blocking(move || abort(connection)).await;
 }
 
 /// Lets the kernel read ahead up to `kib` in files below `mountpoint`, where we may say so. Without effect otherwise:

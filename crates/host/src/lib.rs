@@ -36,9 +36,7 @@ pub use awake::KeepAwake;
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
-pub use fusefd::{
-    FuseMount, MountedBy, blocking, fuse_abort, fuse_connection, fuse_mount, fuse_set_readahead, fuse_unmount,
-};
+pub use fusefd::{FuseMount, MountedBy, blocking, fuse_mount, fuse_set_readahead, fuse_unmount};
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use open::{Direct, Lock, OpenOpts, create_sparse};
 pub use process::{
