@@ -30,7 +30,7 @@ impl Drop for Silent {
 }
 
 fn failed(what: &str, e: std::io::Error) -> Fail {
-    Error::from(base::ErrorKind::Io).at(format!("{what}: {e}")).into()
+    Error::new(base::ErrorKind::Io, format!("{what}: {e}")).into()
 }
 
 /// One line from the terminal, not shown, or all of standard input.
