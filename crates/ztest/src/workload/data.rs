@@ -1,0 +1,131 @@
+//! Operations on what files hold.
+
+use super::*;
+
+impl Runner {
+    pub(super) async fn write(&mut self, append: bool) -> Check {
+        let t = self.turn().await?;
+        let Some(ino) = self.pick_file(&t) else { return self.make(Kind::Create).await };
+        let size = self.fs(&t).get(ino).size();
+        let off = if append { size } else { self.draw_offset(size) };
+        let len = self.draw_len() as usize;
+        let data = self.draw_data(len);
+        self.note(format!("write {ino} {off}+{len} append {append} size {size}"));
+        let got = t.fs.write(ObjectId(ino), off, self.pieces(&data), append).await;
+        let Some((done, new_size)) = self.agree("write", Ok(()), got)? else { return Ok(()) };
+        self.wrote(&t, ino, off, &data, done, new_size)?;
+        self.adopt(&t, ino, if done == 0 { 0 } else { M | C }).await
+    }
+
+    pub(super) fn wrote(&mut self, t: &Turn, ino: u64, off: u64, data: &[u8], done: u64, new_size: u64) -> Check {
+        if done > data.len() as u64 || (done == 0 && !data.is_empty()) {
+            return Err(format!("object {ino}: {done} of {} bytes were written", data.len()));
+        }
+        if done < data.len() as u64 {
+            self.full += 1;
+        }
+        let Body::File(c) = &mut self.fs_mut(t).get_mut(ino).body else { unreachable!("picked as a file") };
+        if done > 0 {
+            c.write(off, &data[..done as usize]);
+        }
+        if c.size != new_size {
+            return Err(format!("object {ino}: the size is said to be {new_size}, not {}", c.size));
+        }
+        Ok(())
+    }
+
+    /// The data in one or several slices.
+    pub(super) fn pieces(&mut self, data: &[u8]) -> Vec<Bytes> {
+        let whole = Bytes::copy_from(data);
+        if data.len() < 2 || self.rng.percent(60) {
+            return vec![whole];
+        }
+        let at = self.rng.between(1, data.len() as u64 - 1) as usize;
+        vec![whole.slice(..at), whole.slice(at..)]
+    }
+
+    pub(super) async fn truncate(&mut self) -> Check {
+        let t = self.turn().await?;
+        let Some(ino) = self.pick_file(&t) else { return Ok(()) };
+        let size = self.fs(&t).get(ino).size();
+        let new = match self.rng.below(6) {
+            0 => 0,
+            1 => self.draw_offset(size),
+            2 => size,
+            _ => self.rng.below(size + 1),
+        };
+        self.note(format!("truncate {ino} from {size} to {new}"));
+        let got = if self.rng.percent(50) {
+            t.fs.truncate(ObjectId(ino), new).await
+        } else {
+            t.fs.setattr(ObjectId(ino), SetAttr { size: Some(new), ..SetAttr::default() }).await.map(drop)
+        };
+        if self.agree("truncate", Ok(()), got)?.is_some() {
+            if let Body::File(c) = &mut self.fs_mut(&t).get_mut(ino).body {
+                c.truncate(new);
+            }
+            self.adopt(&t, ino, M | C).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn fallocate(&mut self) -> Check {
+        let t = self.turn().await?;
+        let Some(ino) = self.pick_file(&t) else { return Ok(()) };
+        let size = self.fs(&t).get(ino).size();
+        let off = self.draw_offset(size);
+        let len = if self.rng.percent(30) { self.rng.between(1, size + 1) } else { self.draw_len().max(1) };
+        let keep_size = self.rng.percent(50);
+        let what = match self.rng.below(3) {
+            0 => Fallocate::PunchHole,
+            1 => Fallocate::ZeroRange { keep_size },
+            _ => Fallocate::Allocate { keep_size },
+        };
+        self.note(format!("fallocate {ino} {what:?} {off}+{len} size {size}"));
+        let got = t.fs.fallocate(ObjectId(ino), what, off, len).await;
+        if self.agree("fallocate", Ok(()), got)?.is_none() {
+            // Nothing, or the zeros without the new size.
+            let a = t.fs.getattr(ObjectId(ino)).await.map_err(|e| format!("{e:?}"))?;
+            if a.mtime != self.fs(&t).get(ino).mtime {
+                return Err(format!("object {ino}: changed although fallocate failed"));
+            }
+            return Ok(());
+        }
+        let end = off + len;
+        let mut changed = false;
+        if let Body::File(c) = &mut self.fs_mut(&t).get_mut(ino).body {
+            if !matches!(what, Fallocate::Allocate { .. }) && off < c.size {
+                c.zero(off, end);
+                changed = true;
+            }
+            let grow =
+                matches!(what, Fallocate::ZeroRange { keep_size: false } | Fallocate::Allocate { keep_size: false });
+            if grow && end > c.size {
+                c.truncate(end);
+                changed = true;
+            }
+        }
+        self.adopt(&t, ino, if changed { M | C } else { 0 }).await
+    }
+
+    pub(super) async fn read(&mut self) -> Check {
+        let t = self.turn().await?;
+        let Some(ino) = self.pick_file(&t) else { return Ok(()) };
+        let size = self.fs(&t).get(ino).size();
+        let (off, len) = (self.draw_offset(size), self.draw_len());
+        self.note(format!("read {ino} {off}+{len}"));
+        let got = t.fs.read(ObjectId(ino), off, len).await.map_err(|e| format!("read {ino}: {e:?}"))?;
+        let total: u64 = got.iter().map(|b| b.len() as u64).sum();
+        if total != len.min(size.saturating_sub(off)) {
+            return Err(format!("object {ino}: {total} bytes of {len} at {off}, size {size}"));
+        }
+        let mut at = off;
+        for part in got {
+            if let Some(d) = self.fs(&t).get(ino).content().and_then(|c| c.difference(at, &part)) {
+                return Err(format!("object {ino}: byte {d} is wrong"));
+            }
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+}
