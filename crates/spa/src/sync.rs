@@ -9,8 +9,8 @@
 //! An error anywhere suspends the pool: the state on disk stays that of the last committed txg.
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
-use dmu::bpobj::Bpobj;
 use dmu::Tx;
+use dmu::bpobj::Bpobj;
 use metaslab::Run;
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;

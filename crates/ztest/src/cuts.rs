@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::{Nanos, Txg};
+use ondisk::blkptr::CHECKSUM_OFF;
 use sim::{DiskImage, DiskLog};
 
 use crate::campaign::{drive, panic_text};
@@ -67,6 +68,11 @@ impl Recording {
             .map(|(t, _)| *t)
             .max()
             .unwrap_or_default()
+    }
+    /// Whether data without checksums was written at any time.
+    pub fn lacks_checksums(&self) -> bool {
+        let off = |m: &PoolModel| m.datasets.keys().any(|name| m.prop(name, "checksum") == u64::from(CHECKSUM_OFF));
+        self.ops.iter().any(|(_, _, state, _)| off(state))
     }
     /// The last txg.
     pub fn last(&self) -> Txg {

@@ -203,7 +203,10 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
             beats.lock().unwrap_or_else(|e| e.into_inner()).remove(&victim);
             if tally.bad == 0 {
                 let t = &tally;
-                remember(state, &format!("{victim} {} {} {} {} {}", t.mutations, t.refused, t.errors, t.intact, t.other));
+                remember(
+                    state,
+                    &format!("{victim} {} {} {} {} {}", t.mutations, t.refused, t.errors, t.intact, t.other),
+                );
             }
             let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
             total.add(tally);

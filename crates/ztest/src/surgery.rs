@@ -5,7 +5,7 @@
 //! left as they are.
 
 use codec::ChecksumAlgo;
-use ondisk::blkptr::{BLKPTR_SIZE, Blkptr, Dva};
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr, CHECKSUM_OFF, Dva};
 use ondisk::dnode::{DNODE_CORE, DNODE_SIZE, DnodePhys};
 use ondisk::label::{DATA_START, LABELS, label_offsets};
 use ondisk::object_type::ObjectType;
@@ -33,6 +33,8 @@ pub struct Patient {
     pub blocks: Vec<Block>,
     /// The newest uberblock.
     pub ub: Uberblock,
+    /// Whether there is data that no checksum covers.
+    pub unchecked: bool,
     ashift: u64,
     /// The next unused place, in bytes of the first device, going down.
     spare: u64,
@@ -112,7 +114,7 @@ impl Patient {
         let ring = images[0].read_vec(label + ondisk::label::RING_OFFSET, ondisk::label::RING_SIZE);
         let found = uberblock::scan_ring(&ring, ashift, label).filter_map(|(_, u)| u.ok());
         let ub = uberblock::best(found).ok_or("no uberblock")?;
-        let mut patient = Patient { spare: 0, images, blocks: Vec::new(), ub, ashift };
+        let mut patient = Patient { spare: 0, unchecked: false, images, blocks: Vec::new(), ub, ashift };
         let root = patient.ub.rootbp;
         let data = read(&patient.images, &root).ok_or("the root cannot be read")?;
         patient.blocks.push(Block { parent: None, bp: root, data });
@@ -136,6 +138,7 @@ impl Patient {
                 }
                 let plain = bp.level() == 0 && bp.otype() == ObjectType::PLAIN_FILE;
                 data_blocks += usize::from(plain);
+                patient.unchecked |= bp.checksum_raw() == CHECKSUM_OFF;
                 if plain && data_blocks > DATA_MAX {
                     continue;
                 }
