@@ -106,9 +106,9 @@ fn trouble(text: &str) -> Option<String> {
     if bad.is_empty() { None } else { Some(bad.join(" | ")) }
 }
 
-fn zdb(dir: &Path, flag: &str) -> Check {
+fn zdb(dir: &Path, flag: &str, pool: &str) -> Check {
     let mut c = Command::new("zdb");
-    c.args(["-e", "-p"]).arg(dir).arg(flag).arg(POOL);
+    c.args(["-e", "-p"]).arg(dir).arg(flag).arg(pool);
     let (status, text) = run(c).ok_or("zdb is not there")?;
     let blocks = flag == "-bcc";
     if blocks && !text.contains("No leaks (block sum matches space maps exactly)") {
@@ -129,10 +129,14 @@ fn zdb(dir: &Path, flag: &str) -> Check {
 
 /// Asks zdb with these flags about the images in a folder.
 pub fn ask_zdb(dir: &Path, flags: &[&str]) -> Verdict {
+    ask_zdb_about(dir, flags, POOL)
+}
+
+fn ask_zdb_about(dir: &Path, flags: &[&str], pool: &str) -> Verdict {
     if !has_zdb() {
         return Verdict::Missing("zdb (zfsutils-linux)".into());
     }
-    match flags.iter().try_for_each(|f| zdb(dir, f)) {
+    match flags.iter().try_for_each(|f| zdb(dir, f, pool)) {
         Ok(()) => Verdict::Good,
         Err(why) => Verdict::Bad(why),
     }
@@ -140,6 +144,11 @@ pub fn ask_zdb(dir: &Path, flags: &[&str]) -> Verdict {
 
 /// Judges the images.
 pub fn judge(images: &[DiskImage], level: Level, name: &str) -> Verdict {
+    judge_pool(images, level, name, POOL)
+}
+
+/// Judges the images of a pool of that name.
+pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) -> Verdict {
     if level == Level::None {
         return Verdict::Good;
     }
@@ -152,11 +161,11 @@ pub fn judge(images: &[DiskImage], level: Level, name: &str) -> Verdict {
     }
     // `judge` runs zdb itself.
     if level == Level::Zdb {
-        return ask_zdb(scratch.path(), &["-bcc", "-dd", "-dddd"]);
+        return ask_zdb_about(scratch.path(), &["-bcc", "-dd", "-dddd"], pool);
     }
     let Some(judges) = judges() else { return Verdict::Missing("the folder shared/judges".into()) };
     let mut c = Command::new(judges.join("judge"));
-    c.arg(scratch.path()).arg(POOL);
+    c.arg(scratch.path()).arg(pool);
     match run(c) {
         Some((0, _)) => Verdict::Good,
         Some((3, text)) => Verdict::Missing(text.lines().filter(|l| l.starts_with("--")).collect::<Vec<_>>().join(" ")),

@@ -11,6 +11,7 @@ use ztest::cuts::{CutTally, cut_on};
 use ztest::judge::{Level, Verdict};
 use ztest::lab::SHAPES;
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
+use ztest::reference::{Outcome, REFERENCES, try_pool};
 use ztest::workload::Profile;
 
 const HELP: &str = "\
@@ -28,6 +29,7 @@ ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, 
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
+ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
 options: --jobs N                                   threads (default 2)
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
@@ -452,6 +454,27 @@ fn campaign(args: &Args) -> bool {
     t.is_good()
 }
 
+fn references(args: &Args, level: Level) -> bool {
+    let wanted = args.value("--reference").filter(|n| !n.starts_with("--"));
+    let chosen: Vec<_> = REFERENCES.iter().filter(|r| wanted.is_none_or(|n| n == r.name)).collect();
+    let tally = Mutex::new((0, 0, 0, 0));
+    spread(args.number("--jobs", 2), 0, chosen.len() as u64, |n| {
+        let reference = chosen[n as usize];
+        let outcome = try_pool(reference, args.number("--start", 1), args.number("--ops", 60), level);
+        println!("{}: {outcome}", reference.name);
+        let mut t = tally.lock().unwrap_or_else(|e| e.into_inner());
+        match outcome {
+            Outcome::Good(_) => t.0 += 1,
+            Outcome::ReadOnly(_) => t.1 += 1,
+            Outcome::Missing(_) => t.2 += 1,
+            Outcome::Bad(_) => t.3 += 1,
+        }
+    });
+    let (good, readonly, missing, bad) = tally.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("good={good} readonly={readonly} bad={bad} missing={missing}");
+    bad + missing == 0 && good > 0
+}
+
 fn main() -> ExitCode {
     let args = Args(std::env::args().skip(1).collect());
     let level = match args.value("--judge") {
@@ -482,6 +505,8 @@ fn main() -> ExitCode {
         devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
         adopt(&args, dir)
+    } else if args.0.iter().any(|a| a == "--reference") {
+        references(&args, level)
     } else if let Some((from, to)) = of("--mutate") {
         mutations(&args, from, to)
     } else {

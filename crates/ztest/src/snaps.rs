@@ -21,6 +21,7 @@ use zpl::{Cred, MountOpts, Zfs};
 use crate::Check;
 use crate::judge::{self, Scratch, Verdict};
 use crate::lab::{Lab, Layout, POOL, new_fs};
+use crate::reference::without_table;
 
 /// Names and bytes of the files of a file system.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -90,8 +91,8 @@ pub fn check_images(images: &[DiskImage]) -> Check {
 /// The same; true if a destroyed file system is freed in part. The checker does not walk what is left of it, which then looks leaked: only zdb can tell.
 fn check_partly(images: &[DiskImage]) -> Check<bool> {
     let labeled = images.iter().enumerate().map(|(n, image)| {
-        let path = format!("disk{n}.img");
-        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image.clone())))))
+        let (path, image) = (format!("disk{n}.img"), without_table(image));
+        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))
     });
     let pool = PoolReader::from_devices(labeled.collect(), &OpenOpts::default()).map_err(|e| format!("zdb: {e}"))?;
     let report = zdb::check(&pool, &CheckOpts::default(), &mut |_| {});
@@ -543,7 +544,7 @@ impl Snaps {
         }
         let (from, parent) = (self.pick_fs(), self.pick_fs());
         let to = format!("{parent}/r{}", self.rng.below(6));
-        if from == POOL
+        if from == self.root
             || self.model.fs.contains_key(&to)
             || format!("{parent}/").starts_with(&format!("{from}/"))
             || to.split('/').count() > 4
@@ -712,7 +713,10 @@ pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
 impl Snaps {
     /// Takes what is in an imported pool for the model: names of file systems and snapshots, and where clones come from. Files that were there are not looked at.
     async fn adopt(&mut self) -> Check {
-        let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| format!("import: {e:?}"))?;
+        let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| match e.to_string() {
+            why if why.contains("readonly=on") => format!("read-only: {why}"),
+            _ => format!("import: {e:?}"),
+        })?;
         let dsl = pool.dsl().clone();
         self.root = pool.name();
         self.pool = Some(pool);
@@ -763,8 +767,21 @@ pub fn load_images(dir: &Path) -> Result<Vec<DiskImage>, String> {
     Ok(out)
 }
 
+/// A pool that somebody else made, after operations.
+pub struct Changed {
+    /// Its disks, exported.
+    pub images: Vec<DiskImage>,
+    /// Its name.
+    pub pool: String,
+}
+
 /// Random operations on a pool that somebody else made; its disks at the end, exported.
 pub fn run_on(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
+    run_named(images, seed, ops).map(|changed| changed.images)
+}
+
+/// The same, with the pool's name. If it cannot be written an error that begins with `read-only: `.
+pub fn run_named(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Changed, String> {
     let known = check_images(&images).err();
     let mut snaps = Snaps::new(seed);
     snaps.lab = Rc::new(Lab::with_images(seed, images, true));
@@ -792,12 +809,14 @@ pub fn run_on(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Vec<DiskIma
     });
     let why = match std::panic::catch_unwind(done) {
         Ok(Ok(())) => {
-            return match (check_images(&lab.images()), known) {
-                (Ok(()), _) => Ok(lab.images()),
-                (Err(now), Some(before)) if now == before => Ok(lab.images()),
+            let changed = Changed { images: lab.images(), pool: snaps.root.clone() };
+            return match (check_images(&changed.images), known) {
+                (Ok(()), _) => Ok(changed),
+                (Err(now), Some(before)) if now == before => Ok(changed),
                 (Err(now), before) => Err(format!("seed {seed}: {now} (before: {before:?})")),
             };
         }
+        Ok(Err(e)) if e.starts_with("read-only: ") => return Err(e),
         Ok(Err(e)) => e,
         Err(panic) => format!("panic: {}", crate::campaign::panic_text(&*panic)),
     };
