@@ -169,8 +169,8 @@ used for something else the pool can be brought back with 'zpool import -D'.
         name: "zpool import",
         usage: &[
             "import [-d dir|file] ... [-D]",
-            "import [-d dir|file] ... [-D] [-f] [-N] [-R root] [-o property=value] ... -a",
-            "import [-d dir|file] ... [-D] [-f] [-N] [-R root] [-o property=value] ... <pool | id> [newpool]",
+            "import [-d dir|file] ... [-D] [-f] [-m] [-N] [-F [-n]] [-R root] [-o property=value] ... -a",
+            "import [-d dir|file] ... [-D] [-f] [-m] [-N] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
         ],
         text: "\
 Without a pool: lists the pools that could be imported. With a pool's name or
@@ -180,9 +180,36 @@ id: takes it into use, under a new name if one is given. -a: all of them.
       weir remembers, then /dev
   -D  destroyed pools
   -f  also a pool that was last used by another host and not exported
+  -F  if the newest state is damaged, one of the last few before it
+  -n  with -F: only say what it would do
+  -m  also without a log device; what only it holds is lost
+  -t  the new name is for this import only
+      --rewind-to-checkpoint: the state of the checkpoint; what was done since is lost
   -N  mount nothing
   -R  an alternate root
   -o  a property of the pool; readonly=on writes nothing at all
+",
+    },
+    Page {
+        name: "zpool checkpoint",
+        usage: &["checkpoint [-d [-w]] <pool>"],
+        text: "\
+Keeps the pool's state as it is now, to be gone back to with 'zpool import
+--rewind-to-checkpoint'. There is one at most. Space that it refers to is not
+used again while it exists.
+
+  -d  give it up
+  -w  with -d: wait until its space is free
+",
+    },
+    Page {
+        name: "zpool history",
+        usage: &["history [-il] [pool] ..."],
+        text: "\
+Shows the commands that changed a pool, oldest first; times are UTC.
+
+  -i  internal events too
+  -l  who gave a command, and where
 ",
     },
     Page {
@@ -552,7 +579,7 @@ weir: OpenZFS in user space
 usage: weir <command> ...
 
   zpool       pools: create, destroy, import, export, list, status, get, set,
-              sync, labelclear
+              sync, labelclear, checkpoint, history
   zfs         file systems: create, destroy, list, get, set, inherit, rename,
               mount, unmount; snapshots: snapshot, rollback, clone, promote,
               hold, release, holds, bookmark

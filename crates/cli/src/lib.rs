@@ -129,9 +129,38 @@ pub(crate) fn print(text: &str) {
 pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
+    let logged = logged(request);
+    let request = logged.as_ref().unwrap_or(request);
     let answer = client.ask(request, &mut |what, done, total| bar.show(what, done, total));
     bar.clear();
     Ok(answer?)
+}
+
+/// The request with this program's command line, if it may change a pool.
+fn logged(request: &Request) -> Option<Request> {
+    if matches!(
+        request,
+        Request::Info
+            | Request::Stop { .. }
+            | Request::PoolScan(_)
+            | Request::Pools { .. }
+            | Request::PoolHistory { .. }
+            | Request::PoolLatency { .. }
+            | Request::Datasets(_)
+            | Request::Mounted
+            | Request::Holds { .. }
+            | Request::Keys { .. }
+    ) {
+        return None;
+    }
+    let mut words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    if let Some(program) = words.first_mut() {
+        *program = program.rsplit('/').next().unwrap_or_default().to_string();
+    }
+    if words.first().is_some_and(|p| p != "zpool" && p != "zfs") {
+        words.remove(0);
+    }
+    Some(Request::Logged { command: words.join(" "), request: Box::new(request.clone()) })
 }
 
 /// `name=value`

@@ -2,7 +2,8 @@
 
 use base::Error;
 use daemon::proto::{
-    Candidate, Created, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request, ScrubAction, Search,
+    Candidate, Created, HistoryLine, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request,
+    ScrubAction, Search,
 };
 
 use crate::opts::{Parsed, Spec};
@@ -10,7 +11,7 @@ use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["checkpoint", "events", "history", "iostat", "reguid", "reopen", "split", "upgrade", "wait"];
+const NOT_YET: &[&str] = &["events", "iostat", "reguid", "reopen", "split", "upgrade", "wait"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -19,7 +20,9 @@ pub fn run(args: &[String]) -> Done {
     match command.as_str() {
         "create" => create(&parse(rest, "fndo:O:m:R:t:", &[("size", true, 'z')], "create")?),
         "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
-        "import" => import(&parse(rest, "aDd:fmNno:R:lsFX", &[], "import")?),
+        "import" => import(&parse(rest, "aDd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
+        "checkpoint" => checkpoint(&parse(rest, "dw", &[("discard", false, 'd'), ("wait", false, 'w')], "checkpoint")?),
+        "history" => history(&parse(rest, "il", &[], "history")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
         "status" => status(&parse(rest, "giLpPtvxj", &[("json", false, 'j')], "status")?),
@@ -150,11 +153,12 @@ fn destroy(p: &Parsed) -> Done {
 }
 
 fn import(p: &Parsed) -> Done {
-    for letter in ['F', 'X'] {
-        if p.has(letter) {
-            let why = format!("cannot import: weir cannot rewind a pool (-{letter}) yet");
-            return Err(Error::unsupported(why).into());
-        }
+    if p.has('X') {
+        let why = "cannot import: weir goes back to one of the last few states only (-F), not further (-X)";
+        return Err(Error::unsupported(why).into());
+    }
+    if p.has('n') && !p.has('F') {
+        return Err(Fail::Usage("-n can be used with -F only".into(), "import"));
     }
     let paths = p.values('d').map(absolute).collect::<Result<Vec<_>, _>>()?;
     let search = Search { paths, destroyed: p.has('D') };
@@ -190,15 +194,44 @@ fn import(p: &Parsed) -> Done {
         no_mount: p.has('N'),
         altroot: p.value('R').map(str::to_string),
         props,
+        rewind: p.has('F'),
+        dry_run: p.has('n'),
+        missing_log: p.has('m'),
+        temporary_name: p.has('t'),
+        to_checkpoint: p.has('k'),
     };
+    if request.temporary_name && request.new_name.is_none() {
+        return Err(Fail::Usage("-t needs the name that the pool is to have".into(), "import"));
+    }
+    let dry_run = request.dry_run;
     let done: Imported = ask(&Request::PoolImport(request))?;
     for sentence in done.notices.iter().chain(&done.failures) {
         eprintln!("{sentence}");
     }
-    if done.pools.is_empty() && done.failures.is_empty() {
+    if done.pools.is_empty() && done.failures.is_empty() && !dry_run {
         print("no pools available to import\n");
     }
     if done.failures.is_empty() { Ok(()) } else { Err(Fail::Said) }
+}
+
+fn checkpoint(p: &Parsed) -> Done {
+    let pool = one(p, "pool", "checkpoint")?.to_string();
+    if p.has('w') && !p.has('d') {
+        return Err(Fail::Usage("-w can be used with -d only".into(), "checkpoint"));
+    }
+    ask(&Request::PoolCheckpoint { pool, discard: p.has('d'), wait: p.has('w') })
+}
+
+fn history(p: &Parsed) -> Done {
+    let pools = match p.operands.is_empty() {
+        true => ask::<Vec<PoolView>>(&Request::Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
+        false => p.operands.clone(),
+    };
+    for pool in pools {
+        let lines: Vec<HistoryLine> = ask(&Request::PoolHistory { pool: pool.clone() })?;
+        print(&zpool_out::history(&pool, &lines, p.has('i'), p.has('l')));
+    }
+    Ok(())
 }
 
 fn export(p: &Parsed) -> Done {

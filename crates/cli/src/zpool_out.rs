@@ -1,7 +1,7 @@
 //! What `zpool` prints: pure functions from views to text.
 
 use daemon::nice;
-use daemon::proto::{Candidate, PoolView, PropView, ScanView, VdevView};
+use daemon::proto::{Candidate, HistoryLine, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -424,6 +424,28 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
         out.push((pool.name.clone(), found.unwrap_or_else(none)));
     }
     Ok(out)
+}
+
+/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where. Times are UTC.
+pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
+    let mut out = format!("History for '{pool}':\n");
+    for line in lines.iter().filter(|l| internal || !l.internal) {
+        let time = zdb::text::history_time(line.time.min(1 << 40) as i64);
+        out += &format!("{time} {}", line.text);
+        if long {
+            let who = match line.who {
+                Some(0) => "user 0 (root) ".to_string(),
+                Some(who) => format!("user {who} "),
+                None => String::new(),
+            };
+            let host = line.host.as_deref().unwrap_or("unknown");
+            let zone = line.zone.as_ref().map_or_else(String::new, |z| format!(":{z}"));
+            out += &format!(" [{who}on {host}{zone}]");
+        }
+        out.push('\n');
+    }
+    out.push('\n');
+    out
 }
 
 #[cfg(test)]

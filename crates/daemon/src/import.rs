@@ -311,7 +311,7 @@ impl Daemon {
             let name = f.candidate.name.clone();
             match self.import_found(&f, &request, &wanted, progress) {
                 Ok(done) => {
-                    out.pools.push(done.name);
+                    out.pools.extend(Some(done.name).filter(|n| !n.is_empty()));
                     out.notices.extend(done.notices);
                     out.failures.extend(done.failures);
                 }
@@ -339,8 +339,14 @@ impl Daemon {
             readonly: wanted.readonly,
             force: request.force,
             destroyed: request.search.destroyed,
-            ..ImportOpts::default()
+            rewind: request.rewind,
+            missing_log: request.missing_log,
+            temporary_name: request.temporary_name,
+            to_checkpoint: request.to_checkpoint,
         };
+        if request.dry_run {
+            return self.rewind_of(&f.candidate.name, f.candidate.guid, f.devices.clone());
+        }
         self.import_devices(
             f.candidate.guid,
             f.devices.clone(),
@@ -350,6 +356,32 @@ impl Daemon {
             !request.no_mount,
             progress,
         )
+    }
+
+    /// What `-F` would do to a pool, in a sentence.
+    fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>) -> Result<Outcome> {
+        let engine = self.engine_opts(1);
+        let thread = EngineThread::start()?;
+        let rewind = thread
+            .call(move |rt| {
+                let rt = rt.clone();
+                async move {
+                    let open = |path: &String| open_device(&rt, path, false).map(|(dev, _)| dev);
+                    let devices = devices.iter().map(open).collect::<Result<Vec<_>>>()?;
+                    let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == guid);
+                    let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
+                    Pool::rewind_of(rt.clone(), &candidate, engine).await
+                }
+            })
+            .wait()??;
+        let sentence = match rewind {
+            None => format!("The newest state of pool '{name}' can be opened: nothing would be given up."),
+            Some(r) => format!(
+                "Would be able to return {name} to its state as of txg {}: approximately {} seconds of changes would be given up.",
+                r.txg, r.lost_secs
+            ),
+        };
+        Ok(Outcome { name: String::new(), notices: vec![sentence], failures: Vec::new() })
     }
 
     #[allow(clippy::too_many_arguments, reason = "one caller for commands, one for the start")]

@@ -18,6 +18,7 @@ pub use vdev_spec::vdev_word;
 pub mod engine;
 pub mod files;
 mod fs_ops;
+mod history;
 mod import;
 pub mod mounts;
 pub mod nice;

@@ -65,6 +65,27 @@ pub enum Request {
     PoolScan(Search),
     /// Import pools. The answer is [`Imported`].
     PoolImport(PoolImport),
+    /// A request with the command line that it comes from, for the history of the pools that it changes.
+    Logged {
+        /// The command line.
+        command: String,
+        /// What it asks for.
+        request: Box<Request>,
+    },
+    /// Take or give up a checkpoint.
+    PoolCheckpoint {
+        /// The pool.
+        pool: String,
+        /// Give it up.
+        discard: bool,
+        /// Wait until its space is free.
+        wait: bool,
+    },
+    /// The history of a pool. The answer is a list of [`HistoryLine`].
+    PoolHistory {
+        /// The pool.
+        pool: String,
+    },
     /// Export pools.
     PoolExport {
         /// Their names.
@@ -500,6 +521,38 @@ pub struct PoolImport {
     pub altroot: Option<String>,
     /// `-o`: pool properties; `readonly=on`.
     pub props: Vec<(String, String)>,
+    /// `-F`: if the newest state is damaged, one of the last few before it.
+    #[serde(default)]
+    pub rewind: bool,
+    /// `-n`: only say what `-F` would do.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// `-m`: also without a log device.
+    #[serde(default)]
+    pub missing_log: bool,
+    /// `-t`: the new name is for this import only.
+    #[serde(default)]
+    pub temporary_name: bool,
+    /// `--rewind-to-checkpoint`.
+    #[serde(default)]
+    pub to_checkpoint: bool,
+}
+
+/// A line of a pool's history.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HistoryLine {
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// The command, or what happened; several lines for arguments of an ioctl.
+    pub text: String,
+    /// Whether it is an internal event, which only `-i` shows.
+    pub internal: bool,
+    /// The user that gave the command.
+    pub who: Option<u64>,
+    /// The host.
+    pub host: Option<String>,
+    /// The zone, `linux` on Linux.
+    pub zone: Option<String>,
 }
 
 /// What became of a [`PoolImport`].

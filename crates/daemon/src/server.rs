@@ -207,6 +207,15 @@ impl Daemon {
             Request::Info | Request::Stop { .. } => json(&()),
             Request::PoolCreate(r) => json(&self.pool_create(r)?),
             Request::PoolDestroy { pool, force } => json(&self.pool_destroy(&pool, force)?),
+            Request::Logged { command, request } => json(&self.handle_logged(&command, *request, progress)?),
+            Request::PoolCheckpoint { pool, discard, wait } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move { e.checkpoint(discard, wait).await })?)
+            }
+            Request::PoolHistory { pool } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(|e| async move { e.history().await })?)
+            }
             Request::PoolScan(search) => json(&self.pool_scan(&search, progress)?),
             Request::PoolImport(r) => json(&self.pool_import(r, progress)?),
             Request::PoolExport { pools, all, force } => json(&self.pool_export(&pools, all, force, progress)?),
@@ -295,6 +304,41 @@ impl Daemon {
             }
             other => self.handle_fs(other, progress),
         }
+    }
+
+    /// Does it, and has the pools that it changed remember the command.
+    fn handle_logged(self: &Arc<Self>, command: &str, request: Request, progress: &Arc<Progress>) -> Result<Value> {
+        if matches!(request, Request::Logged { .. } | Request::Stop { .. } | Request::Info) {
+            return Err(Error::invalid("the request is not known"));
+        }
+        let who = u64::from(self.paths.uid());
+        let log = |pools: &BTreeSet<String>| {
+            for running in pools.iter().filter_map(|name| self.running(name)) {
+                let command = command.to_string();
+                let note = move |e: Rc<PoolEngine>| async move {
+                    e.pool.log_command(&command, who);
+                    Ok(())
+                };
+                // That a command cannot be remembered does not undo it.
+                let _ = running.thread.with_pool(note);
+            }
+        };
+        // A pool that goes has to be told before.
+        let leaving = matches!(request, Request::PoolExport { .. });
+        let mut pools = changed_pools(&request);
+        if leaving {
+            log(&pools);
+        }
+        let imports = matches!(request, Request::PoolImport(_));
+        let before: BTreeSet<String> = self.all_running().iter().map(|r| r.name.clone()).collect();
+        let answer = self.handle(request, progress)?;
+        if imports {
+            pools = self.all_running().iter().map(|r| r.name.clone()).filter(|n| !before.contains(n)).collect();
+        }
+        if !leaving {
+            log(&pools);
+        }
+        Ok(answer)
     }
 
     fn handle_fs(&self, request: Request, progress: &Arc<Progress>) -> Result<Value> {
@@ -736,6 +780,33 @@ impl Daemon {
         }
         let _ = std::fs::remove_file(self.paths.socket());
         drop(locks);
+    }
+}
+
+/// The pools that a request changes when it is done.
+fn changed_pools(request: &Request) -> BTreeSet<String> {
+    let of = |names: &[String]| names.iter().map(|n| pool_part(n).to_string()).collect();
+    let one = |name: &String| BTreeSet::from([pool_part(name).to_string()]);
+    match request {
+        Request::PoolCreate(r) => one(&r.name),
+        Request::PoolExport { pools, .. } => of(pools),
+        Request::PoolSet { pool, .. }
+        | Request::PoolCheckpoint { pool, .. }
+        | Request::PoolOffline { pool, .. }
+        | Request::PoolOnline { pool, .. }
+        | Request::PoolClear { pool, .. } => one(pool),
+        Request::FsCreate { name, .. }
+        | Request::FsDestroy { name, dry_run: false, .. }
+        | Request::Rollback { name, .. }
+        | Request::Clone { name, .. }
+        | Request::Promote { name }
+        | Request::ChangeKey { name, .. } => one(name),
+        Request::Bookmark { from, .. } | Request::SnapRename { from, .. } | Request::FsRename { from, .. } => one(from),
+        Request::Snapshot { names, .. }
+        | Request::Hold { names, .. }
+        | Request::FsSet { names, .. }
+        | Request::FsInherit { names, .. } => of(names),
+        _ => BTreeSet::new(),
     }
 }
 

@@ -163,10 +163,10 @@ pub(crate) fn lost(kind: &VdevKind) -> Vec<String> {
 }
 
 /// Refuses a tree of which a top-level vdev cannot be read. Logs are only needed to write.
-pub(crate) fn check_complete(tree: &VdevTree, readonly: bool) -> Result<()> {
+pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
     for top in tree.tops.borrow().iter() {
         let kind = top.kind();
-        if kind.health().is_open() || top.is_log && readonly {
+        if kind.health().is_open() || top.is_log && without_log {
             continue;
         }
         let paths = lost(&kind);

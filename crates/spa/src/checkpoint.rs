@@ -8,7 +8,7 @@
 //! the allocator held back and appends them. Creating and discarding are wishes that the next txg carries out before anything of it is freed.
 //!
 //! Invariants: nothing born until C is free in a metaslab's map while the entry in the directory exists; each range held back is in one map, once; without entry, what
-//! the maps still list is freed by the next txg that is written.
+//! the maps still list is freed by the next txgs that are written, from the ends of the maps to their beginnings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,6 +34,9 @@ const ENTRY: &[u8] = b"com.delphix:zpool_checkpoint";
 const MAP_KEY: &[u8] = b"com.delphix:pool_checkpoint_sm";
 /// Block size of checkpoint space maps.
 const MAP_BLKSZ: u32 = 128 << 10;
+
+/// Bytes of such maps that are given back in one txg, about: a million entries at most, so that no txg takes long.
+const DISCARD_PER_TXG: u64 = 4 << 20;
 
 /// A checkpoint space map.
 #[derive(Clone, Copy, Debug)]
@@ -136,9 +139,14 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Whether one that was given up still holds space.
+    pub(crate) fn is_discarding(&self) -> bool {
+        self.txg.get().is_none() && !self.maps.borrow().is_empty()
+    }
+
     /// Whether the txg has something to do here.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.wish.get().is_some() || self.txg.get().is_none() && !self.maps.borrow().is_empty()
+        self.wish.get().is_some() || self.is_discarding()
     }
 
     /// Carries out what was asked for, before anything of the txg is freed. `committed` is the uberblock on disk.
@@ -166,35 +174,49 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Frees everything that the maps list, and the maps.
+    /// Frees what the ends of the maps list, as much as is due in one txg, and maps that have come to their beginning.
     async fn give_back(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
-        for (vdev, map) in self.maps.take() {
+        let mut left = DISCARD_PER_TXG;
+        while left > 0 {
+            let first = self.maps.borrow().first_key_value().map(|(vdev, map)| (*vdev, *map));
+            let Some((vdev, map)) = first else { break };
             let place = || format!("checkpoint space map of vdev {vdev}");
+            let wrong = |held| Error::corrupt(format!("{} lists other than the {held} bytes that it says", place()));
             let top = cx.tree.top(vdev)?;
-            let dn = cx.mos.hold(map.object).await.at(place)?;
-            let (mut at, step, mut freed) = (0, part_of(&dn), 0u64);
-            while at < map.length {
-                let n = step.min(map.length - at);
-                for part in dn.read_range(at, n).await.at(place)? {
-                    for entry in entries(&part, u32::from(top.ashift)) {
-                        let Entry::Run { kind, offset, size, .. } = entry.at(place)? else { continue };
-                        if kind != MapType::Free {
-                            return Err(Error::corrupt(format!("{} has an allocation", place())));
-                        }
-                        self.free_run(cx, vdev, Run { start: offset, size }, tx.txg()).at(place)?;
-                        freed = freed.saturating_add(size);
-                    }
+            if map.length == 0 {
+                if map.held != 0 {
+                    return Err(wrong(map.held));
                 }
-                at += n;
+                let zap_object = top.config().zap_top.unwrap_or_default();
+                zap::remove(&cx.mos.hold(zap_object).await?, MAP_KEY, tx).await?;
+                free_space_map(cx.mos, cx.features, map.object, tx).await?;
+                self.maps.borrow_mut().remove(&vdev);
+                continue;
             }
-            if freed != map.held {
-                return Err(Error::corrupt(format!("{} lists {freed} bytes and says {}", place(), map.held)));
+            let dn = cx.mos.hold(map.object).await.at(place)?;
+            // Whole blocks, which hold whole entries.
+            let step = part_of(&dn);
+            let start = (map.length - 1) / step * step;
+            let mut held = map.held;
+            for part in dn.read_range(start, map.length - start).await.at(place)? {
+                for entry in entries(&part, u32::from(top.ashift)) {
+                    let Entry::Run { kind, offset, size, .. } = entry.at(place)? else { continue };
+                    if kind != MapType::Free {
+                        return Err(Error::corrupt(format!("{} has an allocation", place())));
+                    }
+                    held = held.checked_sub(size).ok_or_else(|| wrong(map.held))?;
+                    self.free_run(cx, vdev, Run { start: offset, size }, tx.txg()).at(place)?;
+                }
             }
-            let zap_object = top.config().zap_top.unwrap_or_default();
-            zap::remove(&cx.mos.hold(zap_object).await?, MAP_KEY, tx).await?;
-            free_space_map(cx.mos, cx.features, map.object, tx).await?;
+            let histogram = dn.with_bonus(SpaceMapPhys::parse)?.histogram.unwrap_or_default();
+            set_header(&dn, start, -(held as i64), histogram, tx)?;
+            self.maps.borrow_mut().insert(vdev, Map { length: start, held, ..map });
+            left = left.saturating_sub(map.length - start);
         }
-        cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await
+        match self.maps.borrow().is_empty() {
+            true => cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await,
+            false => Ok(()),
+        }
     }
 
     /// Frees a range that may span metaslabs.

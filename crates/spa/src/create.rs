@@ -191,6 +191,8 @@ impl Pool {
             works: RefCell::default(),
             aux: RefCell::new(aux),
             scan,
+            history: RefCell::default(),
+            lasting_name: None,
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
         pool.store.set_mos(pool.mos.clone());

@@ -85,6 +85,10 @@ impl PoolCandidate {
 pub struct ImportOpts {
     /// New name (`zpool import POOL NEWNAME`).
     pub new_name: Option<String>,
+    /// `-t`: the new name is for this import only, the devices keep the old one.
+    pub temporary_name: bool,
+    /// `-m`: also without a log device, whose records are lost then.
+    pub missing_log: bool,
     /// `-o readonly=on`.
     pub readonly: bool,
     /// `-f`: also a pool that another host seems to use.
@@ -147,6 +151,21 @@ impl Pool {
         }
         let name = candidate.name.clone();
         Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
+    }
+
+    /// What `-F` would do to the pool, without doing it: none if its newest state can be opened. An error if none of the states that it may go back to can.
+    pub async fn rewind_of(rt: Rt, candidate: &PoolCandidate, opts: EngineOpts) -> Result<Option<Rewind>> {
+        let import = ImportOpts { readonly: true, rewind: true, ..ImportOpts::default() };
+        let choices = rewind::choices(candidate, true);
+        let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let mut failed = Error::corrupt("no state was tried");
+        for ub in choices {
+            match open_state(&rt, candidate, ub, &import, &DirtyGauge::default(), &opts).await {
+                Ok((best, ..)) => return Ok((best.txg < newest.txg).then(|| Rewind::new(&newest, &best))),
+                Err(e) => failed = e,
+            }
+        }
+        Err(failed)
     }
 
     async fn import_inner(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
@@ -239,8 +258,10 @@ impl Pool {
                 ub.txg
             ));
         }
+        let mut lasting_name = None;
         if let Some(name) = &import.new_name {
-            config.name = name.clone();
+            let old = std::mem::replace(&mut config.name, name.clone());
+            lasting_name = import.temporary_name.then_some(old);
         }
         let name = config.name.clone();
         let checkpoint = Checkpoint::open(&checkpoint::Cx {
@@ -287,6 +308,8 @@ impl Pool {
             works: RefCell::default(),
             aux: RefCell::new(aux),
             scan,
+            history: RefCell::default(),
+            lasting_name,
         });
         pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
@@ -333,7 +356,7 @@ async fn open_state(
         return Err(Error::corrupt("the configuration in the pool has another guid than its labels"));
     }
     let tree = assembly.tree(candidate.guid, &config.vdev_tree.children)?;
-    check_complete(&tree, import.readonly)?;
+    check_complete(&tree, import.readonly || import.missing_log)?;
     if tree.guid_sum() != ub.guid_sum {
         return Err(Error::corrupt(
             "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",

@@ -12,6 +12,7 @@ use dsl::space::PoolSpace;
 use dsl::{DslPool, DslSetup};
 use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary, RangeTree};
 use ondisk::label::{MosConfig, PoolState};
+use ondisk::nvlist::NvList;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
@@ -91,6 +92,10 @@ pub struct Pool {
     pub(crate) scan: Rc<Scan>,
     pub(crate) devices: DeviceWork,
     pub(crate) works: RefCell<Vec<Rc<LeafWork>>>,
+    /// Records of commands that the next txg writes.
+    pub(crate) history: RefCell<Vec<NvList>>,
+    /// The name on the devices, if that is another than the pool has now (`zpool import -t`).
+    pub(crate) lasting_name: Option<String>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
@@ -269,6 +274,9 @@ impl Pool {
     /// The configuration as the MOS gets it.
     pub fn mos_config(&self) -> MosConfig {
         let mut config = self.config.borrow().clone();
+        if let Some(name) = &self.lasting_name {
+            config.name.clone_from(name);
+        }
         config.vdev_tree.children = self.tree.tops.borrow().iter().map(|t| t.config()).collect();
         config.vdev_children = Some(config.vdev_tree.children.len() as u64);
         config.features_for_read = self.features.for_labels();
@@ -302,6 +310,14 @@ impl Pool {
     /// Gives up the checkpoint and the space that only it uses (`zpool checkpoint -d`).
     pub async fn discard_checkpoint(&self) -> Result<()> {
         self.change_checkpoint(Wish::Discard).await
+    }
+
+    /// Waits until the space of a checkpoint that was given up is free again (`zpool checkpoint -d -w`).
+    pub async fn wait_discarded(&self) -> Result<()> {
+        while !self.readonly && self.checkpoint.is_discarding() {
+            self.sync().await?;
+        }
+        Ok(())
     }
 
     async fn change_checkpoint(&self, wish: Wish) -> Result<()> {

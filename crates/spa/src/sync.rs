@@ -72,6 +72,7 @@ impl Pool {
         if let Some(config) = &config {
             write_packed(&self.mos, self.config_object.get(), &config.to_nvlist(), &tx).await?;
         }
+        self.sync_history(&tx).await?;
         let committed = self.uberblock();
         self.checkpoint.begin(&self.checkpoint_cx(), &committed, &tx).await?;
         let mut pass = 0;
@@ -155,6 +156,7 @@ impl Pool {
             || self.alloc.has_held_back()
             || self.checkpoint.is_dirty()
             || self.zio().has_obsolete()
+            || !self.history.borrow().is_empty()
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {

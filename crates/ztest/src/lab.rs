@@ -7,7 +7,7 @@ use base::{Nanos, Result};
 use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
 use sim::{DiskConfig, DiskImage, Model, Rng, Sim, SimConfig, SimDisk};
-use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, ImportOpts, Pool, PoolSpec};
+use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, ImportOpts, Pool, PoolCandidate, PoolSpec};
 use zpl::{FsCreateProps, InitOwner, init_fs};
 
 /// The name of every pool here.
@@ -192,6 +192,11 @@ impl Lab {
     }
     /// Imports the pool that is on the disks.
     pub async fn import(&self, readonly: bool, opts: EngineOpts) -> Result<Rc<Pool>> {
+        let import = ImportOpts { readonly, ..ImportOpts::default() };
+        Pool::import(self.sim.rt(), self.find().await?, import, opts).await
+    }
+    /// The pool that is on the disks.
+    pub async fn find(&self) -> Result<PoolCandidate> {
         let away = self.away.borrow().clone();
         let there = (0..).zip(&self.disks).filter(|(i, _)| !away.contains(i));
         let devices = there.map(|(_, d)| d.dev()).collect();
@@ -199,8 +204,7 @@ impl Lab {
         if found.is_empty() {
             return Err(base::Error::not_found("no pool is on the disks"));
         }
-        let import = ImportOpts { readonly, ..ImportOpts::default() };
-        Pool::import(self.sim.rt(), found.remove(0), import, opts).await
+        Ok(found.remove(0))
     }
 }
 

@@ -3,10 +3,12 @@
 mod cuts;
 mod devices;
 mod encrypted;
+mod imports;
 mod layouts;
 mod logs;
 mod mutations;
 mod presence;
+mod reference;
 mod scan;
 mod snapshots;
 mod states;

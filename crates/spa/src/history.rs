@@ -1,0 +1,134 @@
+//! The pool's history: what commands did to it (format page 03 section 8, page 15 section 9).
+//!
+//! A record waits in memory until the next txg that is written, which appends it to the ring in the history object; a pool without one gets it with its first
+//! record. The command that made the pool, or the first that was ever recorded, stays at the front for good; older ones behind it give way when the ring is full.
+
+use base::{Error, ObjectId, Result, ResultExt};
+use dmu::{Dnode, ObjSpec, Tx, zap};
+use ondisk::bytes::le64;
+use ondisk::history::{HistoryPhys, MAX_RECORD, Origin, PHYS_SIZE, Records, command_record, encode_record};
+use ondisk::nvlist::NvList;
+use ondisk::object_type::ObjectType;
+
+use crate::pool::Pool;
+
+/// Entry of the MOS directory.
+const ENTRY: &[u8] = b"history";
+/// Block size of the history object (format page 03 section 6).
+const BLKSZ: u32 = 128 << 10;
+/// Longest command line that is recorded, in bytes; what is longer is cut.
+const COMMAND_MAX: usize = 16 << 10;
+/// Records that wait at most: more than any script gives in the time between two txgs.
+const WAITING_MAX: usize = 4096;
+
+impl Pool {
+    /// Records a command line with the next txg that is written. `who` is the user that gave it.
+    pub fn log_command(&self, command: &str, who: u64) {
+        if self.readonly || self.history.borrow().len() >= WAITING_MAX {
+            return;
+        }
+        let end = (0..=COMMAND_MAX.min(command.len())).rev().find(|&n| command.is_char_boundary(n)).unwrap_or(0);
+        let host = self.rt.host_identity();
+        let time = self.rt.wall_clock().secs.max(0) as u64;
+        let origin = Origin { time, who, zone: "linux", hostname: &host.hostname };
+        self.history.borrow_mut().push(command_record(&command[..end], origin));
+    }
+
+    /// Everything that was recorded, oldest first; with what could not be read, if anything.
+    pub async fn history(&self) -> Result<(Vec<NvList>, Option<Error>)> {
+        let waiting = self.history.borrow().clone();
+        let Some(dn) = self.history_object().await? else { return Ok((waiting, None)) };
+        let phys = HistoryPhys::parse(&dn.bonus()).at(|| "history")?;
+        let mut out = Vec::new();
+        let mut fault = None;
+        for (from, to) in [(0, phys.pool_create_len), (phys.bof, phys.eof)] {
+            let mut bytes = Vec::new();
+            for (at, len) in phys.extents(from, to - from) {
+                let start = bytes.len();
+                bytes.resize(start + len as usize, 0);
+                if len > 0 {
+                    dn.read(at, &mut bytes[start..]).await.at(|| "history")?;
+                }
+            }
+            for record in Records::new(&bytes) {
+                match record {
+                    Ok(record) => out.push(record),
+                    Err(e) => fault = Some(e),
+                }
+            }
+        }
+        out.extend(waiting);
+        Ok((out, fault))
+    }
+
+    async fn history_object(&self) -> Result<Option<Dnode>> {
+        match zap::lookup_u64(&self.directory, ENTRY).await? {
+            Some(object) if object != 0 => Ok(Some(self.mos.hold(ObjectId(object)).await.at(|| "history")?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Appends what waits. A history that makes no sense is left alone: it is for people to read, and nothing depends on it.
+    pub(crate) async fn sync_history(&self, tx: &Tx) -> Result<()> {
+        let waiting = self.history.take();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let dn = match self.history_object().await? {
+            Some(dn) => dn,
+            None => self.create_history(tx).await?,
+        };
+        let Ok(mut phys) = HistoryPhys::parse(&dn.bonus()) else { return Ok(()) };
+        for record in waiting {
+            let bytes = encode_record(&record);
+            if bytes.len() as u64 > phys.ring_len() / 2 || append(&dn, &mut phys, &bytes, tx).await.is_err() {
+                break;
+            }
+            if phys.pool_create_len == 0 {
+                (phys.pool_create_len, phys.bof) = (phys.eof, phys.eof);
+            }
+        }
+        dn.set_bonus(&phys.to_bytes(), tx)
+    }
+
+    async fn create_history(&self, tx: &Tx) -> Result<Dnode> {
+        let spec =
+            ObjSpec::new(ObjectType::SPA_HISTORY, BLKSZ).bonus(ObjectType::SPA_HISTORY_OFFSETS, PHYS_SIZE as u16);
+        let dn = self.mos.alloc(spec, tx).await?;
+        let size = self.alloc.space(metaslab::ClassKind::Normal).total;
+        dn.set_bonus(&HistoryPhys::new(size).to_bytes(), tx)?;
+        zap::add_u64(&self.directory, ENTRY, dn.object().0, tx).await?;
+        Ok(dn)
+    }
+}
+
+/// Writes a record at the end, after making room: first for its length, then for its body.
+async fn append(dn: &Dnode, phys: &mut HistoryPhys, bytes: &[u8], tx: &Tx) -> Result<()> {
+    let (length, body) = bytes.split_at(8);
+    for part in [length, body] {
+        while phys.must_evict(part.len() as u64) {
+            let mut oldest = [0; 8];
+            let mut done = 0;
+            for (at, len) in phys.extents(phys.bof, 8) {
+                if len > 0 {
+                    dn.read(at, &mut oldest[done..done + len as usize]).await?;
+                    done += len as usize;
+                }
+            }
+            let len = le64(&oldest, 0);
+            if len > MAX_RECORD {
+                return Err(Error::corrupt(format!("history record of {len} bytes")));
+            }
+            phys.evict(len)?;
+        }
+        let mut done = 0;
+        for (at, len) in phys.extents(phys.eof, part.len() as u64) {
+            if len > 0 {
+                dn.write(at, &part[done..done + len as usize], tx).await?;
+                done += len as usize;
+            }
+        }
+        phys.eof += part.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Ways to import a pool: under a name for a while, without its log device; and what a pool remembers of the commands given to it.
+
+use std::rc::Rc;
+
+use sim::Rng;
+use spa::{ImportOpts, Pool};
+use ztest::judge::{Level, Verdict, judge};
+use ztest::lab::{Lab, Layout, POOL, SHAPES};
+use ztest::snaps::check_images;
+
+fn lab(seed: u64, shape: &str) -> (Lab, Layout) {
+    let mut rng = Rng::new(seed);
+    let mut layout = Layout::draw(&mut rng, 100 << 20);
+    layout.features = ondisk::feature::default_features();
+    let shape = SHAPES.iter().find(|s| s.name == shape).expect("a known shape");
+    let layout = layout.shaped(shape, &mut rng);
+    (Lab::new(seed, &layout), layout)
+}
+
+async fn import(lab: &Lab, layout: &Layout, how: ImportOpts) -> base::Result<Rc<Pool>> {
+    Pool::import(lab.sim.rt(), lab.find().await?, how, layout.opts()).await
+}
+
+fn good(lab: &Lab, name: &str) {
+    let images = lab.images();
+    check_images(&images).unwrap();
+    match judge(&images, Level::Zdb, name) {
+        Verdict::Good => {}
+        Verdict::Missing(what) => eprintln!("NOT JUDGED: {what}"),
+        Verdict::Bad(why) => panic!("{why}"),
+    }
+}
+
+async fn commands(pool: &Pool) -> Vec<String> {
+    let (records, fault) = pool.history().await.unwrap();
+    assert!(fault.is_none(), "{fault:?}");
+    records.iter().map(|r| r.str("history command").unwrap().to_string()).collect()
+}
+
+#[test]
+fn a_pool_remembers_commands() {
+    let (lab, layout) = lab(1, "stripe");
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.unwrap();
+        pool.log_command("zpool create lab", 0);
+        pool.sync().await.unwrap();
+        // Far more than the ring of 128 KiB holds.
+        for n in 0..900 {
+            pool.log_command(&format!("zfs set a:b={n} lab {}", "x".repeat(n % 200)), 1000);
+            if n % 60 == 0 {
+                pool.sync().await.unwrap();
+            }
+        }
+        // What waits is shown too.
+        assert_eq!(commands(&pool).await.last().unwrap().split(' ').nth(2), Some("a:b=899"));
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        let all = commands(&pool).await;
+        assert_eq!(all[0], "zpool create lab");
+        assert!(all.len() > 200 && all.len() < 900, "{}", all.len());
+        let numbers: Vec<u64> = all[1..].iter().map(|c| c[12..].split(' ').next().unwrap().parse().unwrap()).collect();
+        assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1) && numbers.last() == Some(&899));
+        assert_eq!(Pool::rewind_of(lab.sim.rt(), &lab.find().await.unwrap(), layout.opts()).await.unwrap(), None);
+        pool.export().await.unwrap();
+    });
+    good(&lab, "history");
+}
+
+#[test]
+fn a_name_for_a_while() {
+    let (lab, layout) = lab(2, "mirror");
+    lab.sim.block_on(async {
+        lab.create(&layout, Vec::new()).await.unwrap().export().await.unwrap();
+        let how = ImportOpts { new_name: Some("other".into()), temporary_name: true, ..ImportOpts::default() };
+        let pool = import(&lab, &layout, how).await.unwrap();
+        assert_eq!((pool.name().as_str(), pool.dsl().root().name().as_str()), ("other", "other"));
+        pool.log_command("zpool import -t lab other", 0);
+        pool.export().await.unwrap();
+        drop(pool);
+        assert_eq!(lab.find().await.unwrap().name, POOL);
+        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        assert_eq!(pool.name(), POOL);
+        pool.export().await.unwrap();
+    });
+    good(&lab, "temporary");
+}
+
+#[test]
+fn without_the_log_device() {
+    let (lab, layout) = lab(3, "log");
+    lab.sim.block_on(async {
+        lab.create(&layout, Vec::new()).await.unwrap().export().await.unwrap();
+        let disks = lab.disks.len();
+        *lab.away.borrow_mut() = (disks - 2..disks).collect();
+        let opts = layout.opts();
+        assert!(lab.import(false, opts.clone()).await.is_err());
+        let there = lab.disks[..disks - 2].iter().map(|d| d.dev()).collect();
+        let found = spa::scan(there).await.remove(0);
+        let how = ImportOpts { missing_log: true, ..ImportOpts::default() };
+        let pool = Pool::import(lab.sim.rt(), found, how, opts.clone()).await.unwrap();
+        pool.dsl().create_fs(&format!("{POOL}/made"), Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        lab.away.borrow_mut().clear();
+        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        pool.dsl().find(&format!("{POOL}/made")).unwrap();
+        pool.export().await.unwrap();
+    });
+}
