@@ -9,10 +9,11 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, Nanos, Result, align_up};
 use bdev::{BlockDev, Buf, Bytes, Done, Op};
 use rt::Rt;
+use rt::trace::Event;
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
-use crate::policy::{DirtyGauge, Prio, QueueTunables};
+use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables};
 use crate::queue::{Batch, Item, Queue};
 use crate::stats::{IoErrors, LeafStats, QueueDepth};
 
@@ -79,8 +80,12 @@ impl Leaf {
             condition,
             rt: rt.clone(),
             gauge,
+            queue: RefCell::new({
+                let mut queue = Queue::new();
+                queue.order_by(&tunables);
+                queue
+            }),
             tunables: RefCell::new(tunables),
-            queue: RefCell::new(Queue::new()),
             stats: RefCell::new(LeafStats::default()),
             written: Cell::new(1),
             flushed: Cell::new(0),
@@ -120,7 +125,12 @@ impl Leaf {
             return Ok(());
         }
         self.stats.borrow_mut().flushes += 1;
-        match bdev::flush(&*self.dev).await {
+        let start = self.rt.now();
+        let result = bdev::flush(&*self.dev).await;
+        let total = self.rt.now().since(start);
+        self.stats.borrow_mut().flushed(total);
+        self.rt.trace(|| Event::Flushed { leaf: self.guid.get().0, total, ok: result.is_ok() });
+        match result {
             Ok(()) => {
                 self.flushed.set(self.flushed.get().max(upto));
                 Ok(())
@@ -184,8 +194,11 @@ impl Leaf {
     }
     /// Changes the queue's tunables; what is in flight stays.
     pub fn set_tunables(self: &Rc<Self>, t: QueueTunables) {
+        self.queue.borrow_mut().order_by(&t);
         *self.tunables.borrow_mut() = t;
-        self.pump();
+        // Both, for limits that rose.
+        self.pump(Cause::Arrival);
+        self.pump(Cause::Completion);
     }
 
     fn refuse(&self, verb: &str, offset: u64, len: u64) -> Error {
@@ -199,11 +212,12 @@ impl Leaf {
     fn enqueue(self: &Rc<Self>, offset: u64, len: u64, write: bool, prio: Prio, segments: usize, payload: Job) {
         let since = self.rt.now();
         self.queue.borrow_mut().push(Item { offset, len, write, prio, since, gather: true, segments, payload });
-        self.pump();
+        self.pump(Cause::Arrival);
     }
 
-    fn pump(self: &Rc<Self>) {
-        loop {
+    fn pump(self: &Rc<Self>, cause: Cause) {
+        let room = self.queue.borrow().room(&self.tunables.borrow(), cause);
+        for _ in 0..room {
             let batch = {
                 let t = self.tunables.borrow();
                 let limit =
@@ -241,7 +255,21 @@ impl Leaf {
             }
             Op::Read { offset: batch.offset, bufs }
         };
-        self.stats.borrow_mut().device_ops += 1;
+        self.stats.borrow_mut().issued(batch.prio, batch.len, batch.items.len());
+        self.rt.trace(|| {
+            let class = batch.prio.index();
+            let state = &self.queue.borrow().state;
+            Event::Issued {
+                leaf: self.guid.get().0,
+                class: class as u8,
+                write: batch.write,
+                offset: batch.offset,
+                len: batch.len,
+                items: batch.items.len() as u32,
+                queued: state.queued[class],
+                active: state.active[class],
+            }
+        });
         let (leaf, started) = (self.clone(), self.rt.now());
         // If the world ends first, the closure is dropped uncalled, and with it every completer, which tells its waiter.
         self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
@@ -251,6 +279,14 @@ impl Leaf {
         let now = self.rt.now();
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
+        // The members of a gathered one that failed go alone and report then.
+        if self.rt.tracer().is_on() && (result.is_ok() || items.len() == 1) {
+            let (leaf, disk, ok) = (self.guid.get().0, now.since(started), result.is_ok());
+            for i in &items {
+                let (class, total) = (i.prio.index() as u8, now.since(i.since));
+                self.rt.trace(|| Event::Done { leaf, class, write, len: i.len, total, disk, ok });
+            }
+        }
         match result {
             Ok(done) => {
                 if write {
@@ -291,7 +327,7 @@ impl Leaf {
                 }
             }
         }
-        self.pump();
+        self.pump(Cause::Completion);
     }
 }
 

@@ -41,6 +41,6 @@ pub use done::{Completer, ReadDone, WriteDone};
 pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, Health, Sick, TxgSet};
 pub use leaf::Leaf;
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
-pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables};
-pub use stats::{IoErrors, LATENCY_BUCKETS, LeafStats, QueueDepth};
+pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables, Scheduler};
+pub use stats::{ClassSums, IoErrors, LATENCY_BUCKETS, LeafStats, QueueDepth, SIZE_BUCKETS};
 pub use tree::{BlockPlace, FirstRead, Place, Top, TopSpec, VdevTree, leaf_asize};

@@ -78,6 +78,65 @@ impl Prio {
     }
 }
 
+/// How a leaf decides what goes to the device (property `scheduler` of OpenZFS 2.4; `deadline` is for comparison).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Scheduler {
+    /// As is best for the device. Files and rotating disks are queued by OpenZFS's own rule; so far everything is.
+    #[default]
+    Auto,
+    /// Classes with minimums and maximums.
+    On,
+    /// First come, first served, everything at once: neither classes nor limits nor gathering.
+    Off,
+    /// That of before 2013: one order by deadline and offset, the same depth for everything.
+    Deadline,
+}
+
+impl Scheduler {
+    /// All of them, in the order of their numbers (tunable `weir_vdev_scheduler`).
+    pub const ALL: [Scheduler; 4] = [Scheduler::Auto, Scheduler::On, Scheduler::Off, Scheduler::Deadline];
+
+    /// The name that commands use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheduler::Auto => "auto",
+            Scheduler::On => "on",
+            Scheduler::Off => "off",
+            Scheduler::Deadline => "deadline",
+        }
+    }
+}
+
+/// Why a leaf looks for something to issue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// An operation was asked for.
+    Arrival,
+    /// One is over.
+    Completion,
+}
+
+/// The scheduler of before 2013: up to how many operations may be at the device, and how many may be issued now (`zfs_vdev_min_pending` 4,
+/// `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2; behaviour 3.2).
+pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
+    match cause {
+        Cause::Arrival => t.min_pending.max(1).saturating_sub(active),
+        Cause::Completion => t.max_pending.max(1).saturating_sub(active).min(t.ramp_rate.max(1)),
+    }
+}
+
+/// The scheduler of before 2013: the deadline of an operation that arrived at `since` in ns, the smaller the sooner.
+pub fn deadline(since: u64, prio: Prio, time_shift: u32) -> u64 {
+    let priority = match prio {
+        Prio::SyncRead | Prio::SyncWrite => 0,
+        Prio::AsyncWrite => 4,
+        Prio::AsyncRead => 6,
+        Prio::Rebuild | Prio::Removal => 10,
+        Prio::Scrub | Prio::Initializing | Prio::Trim => 20,
+    };
+    (since >> time_shift.min(63)).saturating_add(priority)
+}
+
 /// Bounds of the operations that one class may have in flight at one leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassLimits {
@@ -90,6 +149,16 @@ pub struct ClassLimits {
 /// The tunables of the leaf queue, with OpenZFS's defaults except where a field says otherwise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueTunables {
+    /// Which scheduler (`weir_vdev_scheduler`).
+    pub scheduler: Scheduler,
+    /// Of `deadline`: operations at the device up to which one that arrives is issued at once (`zfs_vdev_min_pending`).
+    pub min_pending: u32,
+    /// Of `deadline`: the most at the device (`zfs_vdev_max_pending`).
+    pub max_pending: u32,
+    /// Of `deadline`: issued at most when one is over (`zfs_vdev_ramp_rate`).
+    pub ramp_rate: u32,
+    /// Of `deadline`: how coarse time is, as a shift of nanoseconds (`zfs_vdev_time_shift`; 6 at first, later 29).
+    pub time_shift: u32,
     /// `zfs_vdev_<class>_{min,max}_active`, by [`Prio::index`].
     pub classes: [ClassLimits; CLASSES],
     /// `zfs_vdev_max_active`: operations in flight at one leaf, all classes together.
@@ -116,6 +185,11 @@ impl Default for QueueTunables {
     fn default() -> QueueTunables {
         let limits = |min_active, max_active| ClassLimits { min_active, max_active };
         QueueTunables {
+            scheduler: Scheduler::Auto,
+            min_pending: 4,
+            max_pending: 10,
+            ramp_rate: 2,
+            time_shift: 29,
             classes: [
                 limits(10, 10),
                 limits(10, 10),
@@ -246,7 +320,7 @@ impl QueueState {
 
     /// The class that issues next, if any may.
     pub fn next_class(&self, t: &QueueTunables, dirty_percent: u32) -> Option<Prio> {
-        if self.total_active() >= t.max_active {
+        if self.total_active() >= t.max_active.max(1) {
             return None;
         }
         let waits = |p: Prio| self.queued[p.index()] > 0;
@@ -256,6 +330,8 @@ impl QueueState {
             .into_iter()
             .find(|&p| waits(p) && active(p) < self.min_active(p, t))
             .or_else(|| Prio::ALL.into_iter().find(|&p| waits(p) && active(p) < self.max_active(p, t, dirty_percent)))
+            // With maximums of nothing one goes on, or nothing ever would.
+            .or_else(|| Prio::ALL.into_iter().find(|&p| waits(p) && self.total_active() == 0))
     }
 }
 
@@ -360,5 +436,50 @@ mod tests {
         assert_eq!(s.next_class(&t, 0), None);
         s.completed(Scrub, &t);
         assert_eq!(s.next_class(&t, 0), Some(Scrub), "three at most, and two are in flight");
+    }
+
+    #[test]
+    fn the_scheduler_of_before_2013() {
+        let t = QueueTunables::default();
+        // (cause, at the device, room): four on arrival, then two more for each that is over, ten at most.
+        for (cause, active, room) in [
+            (Cause::Arrival, 0, 4),
+            (Cause::Arrival, 3, 1),
+            (Cause::Arrival, 4, 0),
+            (Cause::Arrival, 9, 0),
+            (Cause::Completion, 0, 2),
+            (Cause::Completion, 8, 2),
+            (Cause::Completion, 9, 1),
+            (Cause::Completion, 10, 0),
+        ] {
+            assert_eq!(deadline_room(cause, active, &t), room, "{cause:?} with {active}");
+        }
+        let s = |shift: u32, ns: u64, p| deadline(ns, p, shift);
+        assert_eq!(s(6, 640, Prio::SyncRead), 10);
+        assert_eq!(s(6, 640, Prio::AsyncWrite), 14);
+        assert_eq!(s(29, 3 << 29, Prio::Scrub), 23);
+        assert!(s(29, 1 << 29, Prio::AsyncRead) < s(29, 8 << 29, Prio::SyncRead), "age wins in the end");
+        assert_eq!(s(99, u64::MAX, Prio::SyncWrite), 1);
+    }
+
+    #[test]
+    fn maximums_of_nothing_let_one_at_a_time_through() {
+        let nothing = QueueTunables {
+            classes: [ClassLimits { min_active: 0, max_active: 0 }; CLASSES],
+            max_active: 0,
+            ..QueueTunables::default()
+        };
+        for p in Prio::ALL {
+            assert_eq!(state(&[(p, 3)], &[]).next_class(&nothing, 0), Some(p));
+            assert_eq!(state(&[(p, 3)], &[(p, 1)]).next_class(&nothing, 0), None);
+        }
+        // A minimum above the maximum counts as it stands.
+        let odd = QueueTunables {
+            classes: [ClassLimits { min_active: 5, max_active: 2 }; CLASSES],
+            ..QueueTunables::default()
+        };
+        assert_eq!(odd.async_write_limit(50), 5);
+        assert_eq!(state(&[(Prio::SyncRead, 9)], &[(Prio::SyncRead, 4)]).next_class(&odd, 0), Some(Prio::SyncRead));
+        assert_eq!(state(&[(Prio::SyncRead, 9)], &[(Prio::SyncRead, 5)]).next_class(&odd, 0), None);
     }
 }

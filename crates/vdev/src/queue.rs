@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use base::Nanos;
 use bdev::MAX_SEGMENTS;
 
-use crate::policy::{CLASSES, Prio, QueueState, QueueTunables};
+use crate::policy::{CLASSES, Cause, Prio, QueueState, QueueTunables, Scheduler, deadline, deadline_room};
 
 /// One operation; `payload` is the leaf's.
 #[derive(Debug)]
@@ -71,6 +71,8 @@ pub(crate) struct Queue<P> {
     held: VecDeque<Item<P>>,
     seq: u64,
     last_offset: u64,
+    /// Scheduler, and how coarse its time is, by which operations are put into order as they come.
+    order_by: (Scheduler, u32),
 }
 
 impl<P> Queue<P> {
@@ -86,6 +88,7 @@ impl<P> Queue<P> {
             held: VecDeque::new(),
             seq: 0,
             last_offset: 0,
+            order_by: (Scheduler::Auto, BUCKET_SHIFT),
         }
     }
 
@@ -124,7 +127,12 @@ impl<P> Queue<P> {
     fn enter(&mut self, item: Item<P>) {
         self.seq += 2;
         let seq = self.seq | u64::from(item.write);
-        let major = if item.prio.is_fifo() { seq } else { item.since.0 >> BUCKET_SHIFT };
+        let major = match self.order_by {
+            (Scheduler::Off, _) => seq,
+            (Scheduler::Deadline, shift) => deadline(item.since.0, item.prio, shift),
+            _ if item.prio.is_fifo() => seq,
+            _ => item.since.0 >> BUCKET_SHIFT,
+        };
         let key = (major, item.offset, seq);
         if !item.write {
             self.longest_read = self.longest_read.max(item.len);
@@ -152,17 +160,45 @@ impl<P> Queue<P> {
         Some(ahead.copied().unwrap_or(first))
     }
 
+    /// Which scheduler orders what comes from now on; what waits already keeps its place.
+    pub fn order_by(&mut self, t: &QueueTunables) {
+        self.order_by = (t.scheduler, t.time_shift);
+    }
+
+    /// The first of all classes: by arrival without a scheduler, else by deadline and offset.
+    fn first_of_all(&self, by_arrival: bool) -> Option<(Prio, OrderKey)> {
+        let firsts = Prio::ALL.into_iter().filter_map(|p| Some((p, *self.order[p.index()].first()?)));
+        firsts.min_by_key(|(_, key)| if by_arrival { (key.2, 0, 0) } else { *key })
+    }
+
+    /// How many operations may be issued now because of `cause`, as far as that is a number.
+    pub fn room(&self, t: &QueueTunables, cause: Cause) -> u32 {
+        match t.scheduler {
+            Scheduler::Deadline => deadline_room(cause, self.state.total_active(), t),
+            _ => u32::MAX,
+        }
+    }
+
     /// What to issue now, if anything may be. It counts as in flight from here on.
     pub fn next(&mut self, t: &QueueTunables, limit: u64, dirty_percent: u32) -> Option<Batch<P>> {
+        if let Scheduler::Off | Scheduler::Deadline = t.scheduler {
+            let off = t.scheduler == Scheduler::Off;
+            let (prio, key) = self.first_of_all(off)?;
+            return Some(self.issue(prio, key, t, if off { 0 } else { limit }));
+        }
         // A class whose operations are all held aside counts as queued but has nothing to give: ask again without it.
         let mut asked = self.state.clone();
-        let (prio, (_, offset, seq)) = loop {
+        let (prio, key) = loop {
             let prio = asked.next_class(t, dirty_percent)?;
             match self.first_of(prio) {
                 Some(key) => break (prio, key),
                 None => asked.queued[prio.index()] = 0,
             }
         };
+        Some(self.issue(prio, key, t, limit))
+    }
+
+    fn issue(&mut self, prio: Prio, (_, offset, seq): OrderKey, t: &QueueTunables, limit: u64) -> Batch<P> {
         let lead = self.take(seq & 1 == 1, (offset, seq));
         let batch = self.gather(prio, lead, t, limit);
         self.state.issued(prio);
@@ -172,7 +208,7 @@ impl<P> Queue<P> {
         } else {
             self.reading.push((batch.offset, batch.offset + batch.len));
         }
-        Some(batch)
+        batch
     }
 
     fn gather(&mut self, prio: Prio, lead: Item<P>, t: &QueueTunables, limit: u64) -> Batch<P> {
@@ -340,5 +376,35 @@ mod tests {
         q.completed(Prio::SyncRead, false, 20 * K, K, &t);
         assert_eq!(ids(&q.next(&t, 1 << 20, 0).expect("nobody reads there now")), [5]);
         assert_eq!(q.state.queued, [0; CLASSES]);
+    }
+
+    #[test]
+    fn without_a_scheduler_all_goes_at_once_in_the_order_of_arrival() {
+        let t = QueueTunables { scheduler: Scheduler::Off, ..QueueTunables::default() };
+        let mut q = Queue::new();
+        q.order_by(&t);
+        for (i, prio) in [Prio::Scrub, Prio::AsyncWrite, Prio::SyncRead, Prio::AsyncWrite].into_iter().enumerate() {
+            q.push(item(i as u32, prio == Prio::AsyncWrite, prio, (9 - i as u64) * 8 * K, 8 * K));
+        }
+        let order: Vec<Vec<u32>> = std::iter::from_fn(|| q.next(&t, 1 << 20, 0)).map(|b| ids(&b)).collect();
+        assert_eq!(order, [[0], [1], [2], [3]]);
+    }
+
+    #[test]
+    fn deadlines_order_across_classes_and_offsets() {
+        let t = QueueTunables { scheduler: Scheduler::Deadline, time_shift: 6, ..QueueTunables::default() };
+        let mut q = Queue::new();
+        q.order_by(&t);
+        let at = |i: u32, prio, ns: u64, offset: u64| Item { since: Nanos(ns), ..item(i, true, prio, offset << 20, K) };
+        q.push(at(0, Prio::AsyncWrite, 64, 5)); // deadline 5
+        q.push(at(1, Prio::SyncWrite, 64 * 4, 9)); // 4
+        q.push(at(2, Prio::SyncWrite, 64 * 5, 1)); // 5, before the first by offset
+        q.push(at(3, Prio::Scrub, 0, 3)); // 20
+        let mut order = Vec::new();
+        assert_eq!(q.room(&t, Cause::Arrival), 4);
+        for _ in 0..q.room(&t, Cause::Arrival) {
+            order.extend(q.next(&t, 1 << 20, 0).iter().flat_map(ids));
+        }
+        assert_eq!((order, q.room(&t, Cause::Arrival)), (vec![1, 2, 0, 3], 0));
     }
 }

@@ -39,6 +39,30 @@ pub struct LeafStats {
     pub latency: [[u64; LATENCY_BUCKETS]; CLASSES],
     /// The same by the time at the device (`disk_wait`).
     pub disk_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
+    /// Flushes by the time that they took.
+    pub flush_latency: [u64; LATENCY_BUCKETS],
+    /// Sums over the operations of each class.
+    pub class: [ClassSums; CLASSES],
+    /// Operations of each class by size: bucket b counts 2^(b+9) up to twice that, the first everything below, the last everything above.
+    pub size_ind: [[u64; SIZE_BUCKETS]; CLASSES],
+    /// Operations that went to the device with others, by the size of the whole and the class that led it.
+    pub size_agg: [[u64; SIZE_BUCKETS]; CLASSES],
+}
+
+/// Buckets of a histogram of sizes: 512 bytes to 16 MiB, as in `zpool iostat -r`.
+pub const SIZE_BUCKETS: usize = 16;
+
+/// Sums over the operations of one class.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ClassSums {
+    /// Operations.
+    pub ops: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// From the queue's entry to completion, in ns.
+    pub total_ns: u64,
+    /// At the device, in ns.
+    pub disk_ns: u64,
 }
 
 impl Default for LeafStats {
@@ -53,6 +77,10 @@ impl Default for LeafStats {
             device_ops: 0,
             latency: [[0; LATENCY_BUCKETS]; CLASSES],
             disk_latency: [[0; LATENCY_BUCKETS]; CLASSES],
+            flush_latency: [0; LATENCY_BUCKETS],
+            class: [ClassSums::default(); CLASSES],
+            size_ind: [[0; SIZE_BUCKETS]; CLASSES],
+            size_agg: [[0; SIZE_BUCKETS]; CLASSES],
         }
     }
 }
@@ -61,7 +89,21 @@ fn bucket(span: Nanos) -> usize {
     (span.0.max(1).ilog2() as usize).min(LATENCY_BUCKETS - 1)
 }
 
+fn size_bucket(bytes: u64) -> usize {
+    (bytes.max(512).ilog2() as usize - 9).min(SIZE_BUCKETS - 1)
+}
+
 impl LeafStats {
+    /// An operation of `bytes` went to the device, gathered from `items`.
+    pub(crate) fn issued(&mut self, prio: Prio, bytes: u64, items: usize) {
+        self.device_ops += 1;
+        let sizes = if items > 1 { &mut self.size_agg } else { &mut self.size_ind };
+        sizes[prio.index()][size_bucket(bytes)] += 1;
+    }
+    /// A flush is over.
+    pub(crate) fn flushed(&mut self, total: Nanos) {
+        self.flush_latency[bucket(total)] += 1;
+    }
     pub(crate) fn count(&mut self, prio: Prio, write: bool, bytes: u64, total: Nanos, disk: Nanos) {
         if write {
             self.write_ops += 1;
@@ -70,6 +112,11 @@ impl LeafStats {
             self.read_ops += 1;
             self.read_bytes += bytes;
         }
+        let class = &mut self.class[prio.index()];
+        class.ops += 1;
+        class.bytes += bytes;
+        class.total_ns = class.total_ns.saturating_add(total.0);
+        class.disk_ns = class.disk_ns.saturating_add(disk.0);
         self.latency[prio.index()][bucket(total)] += 1;
         self.disk_latency[prio.index()][bucket(disk)] += 1;
     }

@@ -363,3 +363,95 @@ fn labels_survive_damage_and_tell_it() {
     let e = sim.block_on(labels::read_labels(&*small.leaf.dev)).expect_err("too small");
     assert_eq!(e.kind(), ErrorKind::Invalid);
 }
+
+/// What instruments hear, counted here, is what the device counted and what the leaf's counters say: under every scheduler, with settings that change
+/// at random while operations are in flight, and none of them is left behind.
+#[test]
+fn events_counters_and_device_agree_whatever_is_set() {
+    use std::cell::Cell;
+
+    use rt::trace::{Event, Groups};
+    use vdev::{CLASSES, ClassLimits, Scheduler};
+
+    for seed in 0..6 {
+        let sim = Sim::new(SimConfig::seeded(seed));
+        let b = bench(&sim, 8 * M, Model::random(), 512);
+        // Operations asked for and their bytes, by direction; device operations and their bytes; flushes.
+        let heard: Rc<Cell<[u64; 9]>> = Rc::default();
+        let h = heard.clone();
+        let listening = b.rt.tracer().listen(Groups::ALL, move |_, e| {
+            let mut n = h.get();
+            match *e {
+                Event::Done { write, len, ok, .. } => {
+                    assert!(ok);
+                    n[usize::from(write)] += 1;
+                    n[2 + usize::from(write)] += len;
+                }
+                Event::Issued { write, len, items, .. } => {
+                    n[4 + usize::from(write)] += 1;
+                    n[6] += if write { len } else { 0 };
+                    n[7] += u64::from(items);
+                }
+                Event::Flushed { .. } => n[8] += 1,
+                _ => {}
+            }
+            h.set(n);
+        });
+        sim.block_on(async {
+            let (mut reads, mut writes) = (Vec::new(), Vec::new());
+            for i in 0..1500u64 {
+                if i % 10 == 0 {
+                    let mut t = QueueTunables::default();
+                    let pick = |of: &[u32]| of[b.rt.rng_below(of.len() as u64) as usize];
+                    for class in 0..CLASSES {
+                        t.classes[class] = ClassLimits {
+                            min_active: pick(&[0, 1, 9, u32::MAX]),
+                            max_active: pick(&[0, 1, 3, u32::MAX]),
+                        };
+                    }
+                    t.scheduler = Scheduler::ALL[pick(&[0, 1, 2, 3]) as usize];
+                    t.max_active = pick(&[0, 1, 1000]);
+                    t.nia_credit = pick(&[0, 5, u32::MAX]);
+                    t.nia_delay = pick(&[0, 5, u32::MAX]);
+                    (t.async_write_min_dirty_percent, t.async_write_max_dirty_percent) =
+                        (pick(&[0, 30, 100]), pick(&[0, 60, 100]));
+                    (t.min_pending, t.max_pending, t.ramp_rate) = (pick(&[0, 4]), pick(&[0, 10]), pick(&[0, 2]));
+                    t.time_shift = pick(&[0, 6, 29, 63]);
+                    t.aggregation_limit_non_rotating = pick(&[0, 4096, 1 << 20]).into();
+                    b.leaf.set_tunables(t);
+                }
+                b.gauge.set(b.rt.rng_below(120) as u32);
+                let offset = b.rt.rng_below(16_000) * 512;
+                let len = (1 + b.rt.rng_below(16)) * 512;
+                let prio = Prio::ALL[b.rt.rng_below(9) as usize];
+                if b.rt.rng_below(2) == 0 {
+                    writes.push(b.leaf.write(offset, Bytes::zeroed(len as usize), 0, prio));
+                } else {
+                    reads.push(b.leaf.read(offset, len, prio));
+                }
+                b.rt.sleep(Nanos(b.rt.rng_below(60_000))).await;
+            }
+            for w in writes {
+                w.await.expect("written");
+            }
+            for r in reads {
+                r.await.expect("read");
+            }
+            b.leaf.flush().await.expect("flushed");
+        });
+        let (n, stats, disk) = (heard.get(), b.leaf.stats(), b.disk.counters());
+        assert_eq!(
+            [n[0], n[1], n[2], n[3]],
+            [stats.read_ops, stats.write_ops, stats.read_bytes, stats.write_bytes],
+            "seed {seed}"
+        );
+        assert_eq!([n[4], n[5], n[6], n[8]], [disk.reads, disk.writes, disk.write_bytes, disk.flushes], "seed {seed}");
+        assert_eq!((n[7], n[0] + n[1]), (1500, 1500));
+        let class: u64 = stats.class.iter().map(|c| c.ops).sum();
+        let sizes: u64 = stats.size_ind.iter().chain(&stats.size_agg).flatten().sum();
+        assert_eq!((class, sizes, stats.flush_latency.iter().sum::<u64>()), (1500, disk.reads + disk.writes, 1));
+        // Nobody listens any more.
+        drop(listening);
+        assert!(!b.rt.tracer().is_on());
+    }
+}
