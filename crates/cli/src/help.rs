@@ -184,7 +184,7 @@ id: takes it into use, under a new name if one is given. -a: all of them.
   -n  with -F: only say what it would do
   -m  also without a log device; what only it holds is lost
   -t  the new name is for this import only
-      --rewind-to-checkpoint: the state of the checkpoint; what was done since is lost
+      --rewind-to-checkpoint: the checkpoint's state; later changes are lost
   -N  mount nothing
   -R  an alternate root
   -o  a property of the pool; readonly=on writes nothing at all

@@ -64,7 +64,8 @@ impl Pool {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.take_device_changes(&tx).await?;
-        if self.config_dirty.get() || self.is_dirty(txg) {
+        // Commands told while this txg is written are for the next one.
+        if self.config_dirty.get() || self.is_dirty(txg) || !self.history.borrow().is_empty() {
             self.sync_dtls(txg, &tx).await?;
         }
         // Set by whoever changes the configuration from now on: for the next txg.
@@ -156,7 +157,6 @@ impl Pool {
             || self.alloc.has_held_back()
             || self.checkpoint.is_dirty()
             || self.zio().has_obsolete()
-            || !self.history.borrow().is_empty()
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {
