@@ -1,8 +1,8 @@
 //! The throttles that there are: values of one enum, chosen per pool and changed at run time.
 //!
 //! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever delays longer.
-//! * `openzfs-2013`: as it first came: no limit for the intent log, and dirty bytes are taken back copy by copy as devices write them
-//!   ([`retired`]), not when a block as a whole is on disk.
+//! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. That version also took dirty bytes back copy by copy as devices wrote them;
+//!   [`retired`] says how much, but nobody asks it yet: bytes are taken back as with `openzfs`.
 //! * `legacy-2008`: a limit per txg, learned from how fast txgs were written ([`crate::legacy`]).
 //! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay that goes on.
 //! * `none`: nobody is delayed; at the limit everybody blocks.
