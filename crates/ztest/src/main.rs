@@ -71,6 +71,21 @@ fn spread(jobs: u64, from: u64, to: u64, f: impl Fn(u64) + Sync) {
     });
 }
 
+/// Counts what came of a seed and prints what is not good.
+fn count(tally: &mut Tally, seed: u64, shape: &str, verdict: Result<Verdict, String>) {
+    match verdict {
+        Ok(Verdict::Good) => {}
+        Ok(Verdict::Missing(what)) => {
+            tally.missing += 1;
+            println!("MISSING seed {seed}: {what}");
+        }
+        Ok(Verdict::Bad(why)) | Err(why) => {
+            tally.bad += 1;
+            println!("BAD seed {seed} ({shape}): {why}");
+        }
+    }
+}
+
 fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
     let done = done_before(state);
@@ -269,17 +284,7 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
         total.1.cuts += met.cuts;
         total.1.running += met.running;
         total.1.resumed += met.resumed;
-        match verdict {
-            Ok(Verdict::Good) => {}
-            Ok(Verdict::Missing(what)) => {
-                total.0.missing += 1;
-                println!("MISSING seed {seed}: {what}");
-            }
-            Ok(Verdict::Bad(why)) | Err(why) => {
-                total.0.bad += 1;
-                println!("BAD seed {seed} ({}): {why}", shape.name);
-            }
-        }
+        count(&mut total.0, seed, shape.name, verdict);
     });
     let (tally, met) = total.into_inner().unwrap_or_else(|e| e.into_inner());
     println!("cuts={} running={} resumed={}", met.cuts, met.running, met.resumed);
@@ -342,17 +347,7 @@ fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         total.0.seeds += 1;
         (total.1, total.2) = (total.1 + made, total.2 + refused);
-        match verdict {
-            Ok(Verdict::Good) => {}
-            Ok(Verdict::Missing(what)) => {
-                total.0.missing += 1;
-                println!("MISSING seed {seed}: {what}");
-            }
-            Ok(Verdict::Bad(why)) | Err(why) => {
-                total.0.bad += 1;
-                println!("BAD seed {seed} ({}): {why}", shape.name);
-            }
-        }
+        count(&mut total.0, seed, shape.name, verdict);
     });
     let (tally, made, refused) = total.into_inner().unwrap_or_else(|e| e.into_inner());
     println!("seeds={} bad={} missing={} made={made} refused={refused}", tally.seeds, tally.bad, tally.missing);
