@@ -42,7 +42,10 @@ impl PoolEngine {
     pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool_props::Stored) -> Rc<PoolEngine> {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
-        Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, admin: Semaphore::new(1) })
+        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, admin: Semaphore::new(1) });
+        engine.apply_pool_props();
+        engine.expand_if_wanted();
+        engine
     }
 }
 

@@ -499,6 +499,14 @@ fn cannot_import(name: &str, e: Error) -> Error {
 /// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot be closed.
 async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
     let _admin = engine.admin.acquire(1).await;
+    if engine.pool.suspended().is_some() {
+        if !force || state == PoolState::Destroyed {
+            let why = "pool I/O is currently suspended: 'zpool clear' tries again, 'zpool export -f' gives up what could not be written";
+            return Err(Error::new(ErrorKind::Suspended, why));
+        }
+        engine.pool.give_up().await;
+        return engine.unmount_all(true).await.map(drop);
+    }
     let unmounted = engine.unmount_all(force).await?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;

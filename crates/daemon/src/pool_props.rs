@@ -330,7 +330,28 @@ impl PoolEngine {
         })
         .await?;
         self.props.borrow_mut().extend(stored);
+        self.apply_pool_props();
+        self.expand_if_wanted();
         Ok(())
+    }
+
+    /// Has the engine follow the properties that it knows of.
+    pub(crate) fn apply_pool_props(&self) {
+        let number = |name: &str| self.props.borrow().get(name).copied();
+        self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
+    }
+
+    /// With `autoexpand=on`: uses all of devices that have grown, beside whatever else goes on.
+    pub(crate) fn expand_if_wanted(&self) {
+        let wanted = self.props.borrow().get("autoexpand") == Some(&1);
+        if wanted && !self.pool.is_readonly() && self.pool.suspended().is_none() {
+            let pool = self.pool.clone();
+            self.pool.rt().spawn("autoexpand", async move {
+                if let Err(e) = pool.expand_all().await {
+                    eprintln!("pool '{}': its devices have grown, but it cannot use that: {e}", pool.name());
+                }
+            });
+        }
     }
 }
 

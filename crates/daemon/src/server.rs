@@ -28,6 +28,8 @@ use crate::tunables::Tunables;
 
 /// How often the broker looks at what the caches want.
 const BROKER_PERIOD: Duration = Duration::from_secs(2);
+/// How many of those periods pass between looks at the sizes of devices (`autoexpand`).
+const EXPAND_EVERY: u32 = 5;
 /// How often a long request says how far it is.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// Connections served at once.
@@ -92,9 +94,19 @@ pub fn run(paths: Paths, tunables: Tunables) -> Result<()> {
     let (accepting, brokering) = (daemon.clone(), daemon.clone());
     std::thread::spawn(move || accepting.accept(&listener));
     std::thread::spawn(move || {
+        let mut rounds = 0u32;
         loop {
             std::thread::sleep(BROKER_PERIOD);
             brokering.balance();
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(EXPAND_EVERY) {
+                for running in brokering.all_running() {
+                    let _ = running.thread.with_pool(|e| async move {
+                        e.expand_if_wanted();
+                        Ok(())
+                    });
+                }
+            }
         }
     });
     let failures = daemon.import_remembered();
@@ -264,7 +276,7 @@ impl Daemon {
             }
             Request::PoolClear { pool, device } => {
                 let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move { e.pool.clear_device_errors(device.as_deref()) })?)
+                json(&running.thread.with_pool(move |e| async move { e.pool.clear(device.as_deref()).await })?)
             }
             Request::PoolScrub { pools, action, wait } => {
                 for pool in &pools {
@@ -326,6 +338,11 @@ impl Daemon {
         // A pool that goes has to be told before.
         let leaving = matches!(request, Request::PoolExport { .. });
         let mut pools = changed_pools(&request);
+        if !leaving && !matches!(request, Request::PoolClear { .. }) {
+            for running in pools.iter().filter_map(|name| self.running(name)) {
+                running.thread.with_pool(|e| async move { check_not_suspended(&e) })?;
+            }
+        }
         if leaving {
             log(&pools);
         }
@@ -743,6 +760,9 @@ impl Daemon {
             for running in self.all_running() {
                 let result = running.thread.with_pool(|e| async move {
                     let _admin = e.admin.acquire(1).await;
+                    if let Some(cause) = e.pool.suspended() {
+                        return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
+                    }
                     e.unmount_all(false).await
                 });
                 match result {
@@ -768,6 +788,12 @@ impl Daemon {
         for running in self.all_running() {
             let call = running.thread.call(|_| async {
                 let engine = crate::engine::current()?;
+                if let Some(cause) = engine.pool.suspended() {
+                    // What could not be written until now never will be.
+                    engine.pool.give_up().await;
+                    engine.unmount_all(true).await?;
+                    return Err(cause);
+                }
                 engine.unmount_all(true).await?;
                 engine.pool.sync().await?;
                 engine.pool.txg().stop();
@@ -780,6 +806,17 @@ impl Daemon {
         }
         let _ = std::fs::remove_file(self.paths.socket());
         drop(locks);
+    }
+}
+
+/// Commands that change a pool would wait for devices that do not answer.
+fn check_not_suspended(e: &PoolEngine) -> Result<()> {
+    match e.pool.suspended() {
+        Some(_) => {
+            let why = "pool I/O is currently suspended: see 'zpool status', 'zpool clear' tries again";
+            Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {why}", e.pool.name())))
+        }
+        None => Ok(()),
     }
 }
 

@@ -28,7 +28,7 @@ impl PoolEngine {
         let space = pool.allocator().space(ClassKind::Normal);
         let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
         let vdevs = self.vdevs();
-        let suspended = pool.txg().ended();
+        let suspended = pool.suspended();
         let state = match suspended {
             Some(_) => "SUSPENDED",
             None => pool.tree().health().name(),
@@ -76,6 +76,11 @@ impl PoolEngine {
     fn status(&self, suspended: Option<String>, unreadable: u64, vdevs: &VdevView) -> (Option<String>, Option<String>) {
         let notices = self.pool.notices();
         if let Some(cause) = suspended {
+            if self.pool.txg().ended().is_none() {
+                let status = format!("One or more devices are faulted in response to IO failures: {cause}.");
+                let action = "Make sure the affected devices are connected, then run 'zpool clear'.";
+                return (Some(status), Some(action.to_string()));
+            }
             let action = "Make sure the devices work, then stop the daemon with 'weir daemon stop -f' and import the pool again.";
             return (
                 Some(format!("Writing to the pool failed and it is suspended: {cause}.")),

@@ -131,6 +131,7 @@ impl TxPlan {
         let start = ctx.rt().now();
         self.os.check_writable()?;
         loop {
+            ctx.zio().tree().gate.pass().await?;
             ctx.txg().throttle_for(start, self.bytes).await?;
             let hold = ctx.txg().hold_for(self.bytes);
             let txg = hold.txg;

@@ -17,7 +17,7 @@ use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
-use vdev::{DirtyGauge, QueueTunables, Top, VdevTree};
+use vdev::{DirtyGauge, FailMode, QueueTunables, Top, VdevTree};
 use zio::{Zio, ZioOpts};
 
 use crate::aux::AuxDevices;
@@ -366,6 +366,7 @@ impl Pool {
     /// Starts the sync loop.
     pub(crate) fn start(self: &Rc<Self>) {
         self.know_itself();
+        self.tree.gate.arm();
         let pool = self.clone();
         let task = self.rt.spawn("txg_sync", async move {
             let txg = pool.txg.clone();
@@ -385,6 +386,9 @@ impl Pool {
                 format!("pool '{}' is busy: dataset '{}' is in use", self.name(), ds.name()),
             ));
         }
+        if let Some(cause) = self.suspended() {
+            return Err(Error::new(ErrorKind::Suspended, format!("pool I/O is currently suspended: {cause}")));
+        }
         self.scan.close_and_wait().await;
         self.stop_leaf_works().await;
         self.config.borrow_mut().state = state;
@@ -396,6 +400,29 @@ impl Pool {
             task.await?;
         }
         Ok(())
+    }
+
+    /// Why nothing can be written, if that is so: because devices do not answer (`zpool clear` tries again) or because writing a txg failed for good.
+    pub fn suspended(&self) -> Option<Error> {
+        self.tree.gate.cause().or_else(|| self.txg.ended().filter(|e| e.kind() == ErrorKind::Suspended))
+    }
+
+    /// The property `failmode`: what happens while devices do not answer.
+    pub fn set_failmode(&self, mode: FailMode) {
+        self.tree.gate.set_mode(mode);
+    }
+
+    /// Gives up what a suspended pool could not write: whoever waits for it gets an error, and the state on disk stays that of the last txg there.
+    pub async fn give_up(&self) {
+        self.scan.close();
+        self.tree.gate.give_up();
+        let task = self.sync_task.borrow_mut().take();
+        if self.suspended().is_some()
+            && let Some(task) = task
+        {
+            // It was told to whoever waits.
+            let _ = task.await;
+        }
     }
 
     /// Exports the pool.

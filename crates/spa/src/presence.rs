@@ -19,7 +19,7 @@ use vdev::{Absent, Condition, Health, MirrorRole, Sick, Top, VdevKind, leaf_asiz
 
 use crate::attach::NewDevice;
 use crate::devices::DeviceDoor;
-use crate::layout::DevSpec;
+use crate::layout::{DevSpec, LeafMaker};
 use crate::pool::Pool;
 
 /// How often a device is tried that its last user has not let go of yet, and the time between.
@@ -69,6 +69,7 @@ impl Pool {
                 ));
             }
             let health = leaf.condition.health();
+            let maker = self.leaf_maker()?;
             drop(leaf);
             drop(kind);
             let before = self.let_go(&top, guid);
@@ -78,7 +79,7 @@ impl Pool {
                 Err(e) => {
                     // As it was, if it can be had again.
                     if let (Some(condition), Ok(dev)) = (before, self.open_leaf(&top, guid, &path, door).await) {
-                        self.put_back(&top, guid, &path, dev, condition, health)?;
+                        self.put_back(&top, guid, &path, dev, condition, health, &maker);
                     }
                     Err(e)
                 }
@@ -103,6 +104,7 @@ impl Pool {
     }
 
     /// Gives a leaf its device back.
+    #[allow(clippy::too_many_arguments, reason = "all that a leaf is")]
     fn put_back(
         &self,
         top: &Rc<Top>,
@@ -111,9 +113,10 @@ impl Pool {
         dev: Rc<dyn BlockDev>,
         condition: Rc<Condition>,
         health: Health,
-    ) -> Result<()> {
+        maker: &LeafMaker,
+    ) {
         self.note_away(&condition, health);
-        let leaf = self.leaf_maker()?.leaf(guid, path.to_string(), dev, condition);
+        let leaf = maker.leaf(guid, path.to_string(), dev, condition);
         top.set_kind(top.kind().replace(guid, &move |_| VdevKind::Leaf(leaf.clone())));
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
@@ -122,7 +125,6 @@ impl Pool {
             }
         });
         self.dirty_config();
-        Ok(())
     }
 
     /// Opens what should be the device of leaf `guid`, and makes sure that it is.
@@ -172,9 +174,10 @@ impl Pool {
             let door = self.devices_door().expect("it was asked for");
             // Closed and opened again: at its path may be another device than before.
             let was = condition.health();
+            let maker = self.leaf_maker()?;
             let had = self.let_go(&top, guid).is_some();
             match self.open_leaf(&top, guid, &path, &*door).await {
-                Ok(dev) => self.put_back(&top, guid, &path, dev, condition.clone(), Health::Online)?,
+                Ok(dev) => self.put_back(&top, guid, &path, dev, condition.clone(), Health::Online, &maker),
                 Err(e) => {
                     if had || was != Health::Offline {
                         condition.set_health(was);
@@ -200,6 +203,50 @@ impl Pool {
             self.resilver_from(Txg(self.txg.open_txg().0)).await?;
         }
         Ok(())
+    }
+
+    /// Opens the device of a leaf again that is to be in use and does not answer, if it is there again. What was on its way to it fails, and is tried again with the rest.
+    pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid) {
+        let kind = top.kind();
+        let (leaf, condition) = match kind.find(guid) {
+            Some(VdevKind::Leaf(l)) => (Some(l.clone()), l.condition.clone()),
+            Some(VdevKind::Absent(a)) => (None, a.condition.clone()),
+            _ => return,
+        };
+        if condition.health() == Health::Offline {
+            return;
+        }
+        let maker = self.leaf_maker();
+        let answers = match &leaf {
+            Some(leaf) => leaf.answers().await,
+            None => false,
+        };
+        drop((leaf, kind));
+        if answers && !condition.health().is_open() {
+            self.note_away(&condition, Health::Online);
+        } else if !answers {
+            let (Some(door), Ok(maker)) = (self.devices_door(), maker) else { return };
+            let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return };
+            let was = condition.health();
+            let had = self.let_go(top, guid).is_some();
+            match self.open_leaf(top, guid, &path, &*door).await {
+                Ok(dev) => self.put_back(top, guid, &path, dev, condition, Health::Online, &maker),
+                Err(e) => {
+                    if !had {
+                        condition.set_health(was);
+                    }
+                    self.notices.borrow_mut().push(format!("'{path}' cannot be opened again: {e}"));
+                    return;
+                }
+            }
+        }
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
+                leaf.aux_state = None;
+            }
+        });
+        self.dirty_config();
     }
 
     /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was lost by it.

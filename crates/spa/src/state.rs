@@ -92,6 +92,24 @@ impl Pool {
         Ok(())
     }
 
+    /// `zpool clear`: forgets the errors of one device, or of all, opens devices again that do not answer, and lets a suspended pool try again. Then it is brought to
+    /// devices what they missed.
+    pub async fn clear(&self, name: Option<&str>) -> Result<()> {
+        self.clear_device_errors(name)?;
+        if !self.tree.gate.is_suspended() {
+            return Ok(());
+        }
+        let tops = self.tree.tops.borrow().clone();
+        for top in &tops {
+            for (guid, _) in top.kind().conditions() {
+                self.reopen(top, guid).await;
+            }
+        }
+        self.tree.gate.resume();
+        self.request_resilver();
+        Ok(())
+    }
+
     /// Forgets the errors of one device, or of all.
     pub fn clear_device_errors(&self, name: Option<&str>) -> Result<()> {
         let Some(name) = name else {

@@ -6,7 +6,8 @@
 //! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk but not reachable.
 //! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels, flush: the txg is committed. Labels L1 and L3.
 //!
-//! An error anywhere suspends the pool: the state on disk stays that of the last committed txg.
+//! A block, a flush or a label that no device takes suspends the pool; the txg goes on where it was when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and
+//! giving the pool up, ends it: the state on disk stays that of the last committed txg.
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
 use dmu::Tx;
@@ -122,7 +123,10 @@ impl Pool {
             return Err(error);
         }
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
-        self.commit(txg, root, config).await?;
+        while let Err(e) = self.commit(txg, root, &config).await {
+            // Everything is written again, from the flush on: nothing of it says that the txg is there before all of its blocks are.
+            self.tree.gate.hold_up(&e).await?;
+        }
         self.store.commit();
         self.relabel_devices().await;
         self.finish(txg).await
@@ -304,12 +308,12 @@ impl Pool {
     }
 
     /// Makes the txg the pool's state: flush, labels, uberblock, flush, labels.
-    async fn commit(&self, txg: Txg, rootbp: Blkptr, config: Option<MosConfig>) -> Result<()> {
+    async fn commit(&self, txg: Txg, rootbp: Blkptr, config: &Option<MosConfig>) -> Result<()> {
         self.tree.flush_all().await?;
         let timestamp = self.rt.wall_clock().secs.max(0) as u64;
         let mut ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
         ub.version = self.config.borrow().version;
-        if let Some(config) = &config {
+        if let Some(config) = config {
             self.write_labels(LabelPair::First, config).await?;
             self.tree.flush_all().await?;
         }
@@ -322,7 +326,7 @@ impl Pool {
             enough(top, results)?;
         }
         self.tree.flush_all().await?;
-        if let Some(config) = &config {
+        if let Some(config) = config {
             self.write_labels(LabelPair::Second, config).await?;
             self.tree.flush_all().await?;
         }

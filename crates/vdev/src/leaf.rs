@@ -145,6 +145,12 @@ impl Leaf {
         }
     }
 
+    /// Looks whether the device answers at all: one of its labels can be read, past the queue.
+    pub async fn answers(&self) -> bool {
+        let labels = crate::labels::read_labels(&*self.dev).await;
+        labels.is_ok_and(|l| l.configs.iter().any(|(_, c)| !c.as_ref().is_err_and(|e| e.kind() == ErrorKind::Io)))
+    }
+
     /// Its guid. It changes when the leaf takes the place of its mirror.
     pub fn guid(&self) -> Guid {
         self.guid.get()

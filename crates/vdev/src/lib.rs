@@ -12,6 +12,8 @@
 //! away when the block was written ([`Condition`], the dirty time log) come last. Who reads verifies, and if the checksum is wrong asks for
 //! [`VdevTree::arbitrate`], which reads everything, finds the block and rewrites what was wrong. A plain leaf pays nothing for any of this.
 //!
+//! What redundancy does not cover waits at the [`FailGate`] of the tree until somebody has looked after the devices: the pool is suspended.
+//!
 //! [`labels`] reads and writes the places of a device that are not part of the address space: labels and uberblocks. In which order is `spa`'s business.
 //!
 //! Invariants:
@@ -25,6 +27,7 @@ mod arbitrate;
 mod done;
 mod draid_seeds;
 mod dtl;
+mod gate;
 pub mod geometry;
 pub mod labels;
 mod leaf;
@@ -39,6 +42,7 @@ mod tree;
 pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
 pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, Health, Sick, TxgSet};
+pub use gate::{FailGate, FailMode};
 pub use leaf::Leaf;
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
 pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables, Scheduler};

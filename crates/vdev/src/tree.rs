@@ -11,6 +11,7 @@ use ondisk::vdev_config::VdevConfig;
 use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
 use crate::done::WriteDone;
 use crate::dtl::Health;
+use crate::gate::FailGate;
 use crate::geometry::raidz_asize;
 use crate::leaf::Leaf;
 use crate::node::{Boxed, Io, Promise, VdevKind};
@@ -293,6 +294,31 @@ impl Top {
         flush_node(&kind).await
     }
 
+    /// Looks whether so many of its devices are gone that nothing here can be read: they are taken out, or none of their labels can be read.
+    pub async fn is_cut_off(&self) -> bool {
+        let kind = self.kind();
+        let tolerates = match &kind {
+            VdevKind::Mirror(m) => m.children.len().saturating_sub(1),
+            VdevKind::Raidz(r) => r.parity as usize,
+            VdevKind::Draid(d) => d.layout.parity as usize,
+            VdevKind::Leaf(_) => 0,
+            _ => return !kind.health().is_open(),
+        };
+        let parts = match &kind {
+            VdevKind::Leaf(_) => std::slice::from_ref(&kind),
+            _ => kind.children(),
+        };
+        let mut lost = 0;
+        for part in parts {
+            let mut found = false;
+            for leaf in part.leaves().iter().filter(|l| l.condition.health().is_open()) {
+                found |= leaf.answers().await;
+            }
+            lost += usize::from(!found);
+        }
+        lost > tolerates
+    }
+
     /// Its devices that are there, in order; those that are taken out as well.
     pub fn leaves(&self) -> Vec<Rc<Leaf>> {
         self.kind.borrow().leaves()
@@ -338,13 +364,20 @@ pub struct VdevTree {
     pub tops: RefCell<Vec<Rc<Top>>>,
     /// The last txg on disk; 0 while nothing may be written, repairs included.
     pub committed: Cell<Txg>,
+    /// Where failures wait that redundancy does not cover.
+    pub gate: FailGate,
 }
 
 impl VdevTree {
     /// The tree of pool `root_guid` over `tops`, which stand in the order of their ids.
     pub fn new(root_guid: Guid, tops: Vec<Rc<Top>>) -> Rc<VdevTree> {
         assert!(tops.iter().enumerate().all(|(i, t)| t.id.0 as usize == i), "top-level vdevs stand at their ids");
-        Rc::new(VdevTree { root_guid, tops: RefCell::new(tops), committed: Cell::new(Txg(0)) })
+        Rc::new(VdevTree {
+            root_guid,
+            tops: RefCell::new(tops),
+            committed: Cell::new(Txg(0)),
+            gate: FailGate::default(),
+        })
     }
 
     /// The top-level vdev `id`.

@@ -8,7 +8,7 @@ use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits, Dva};
 use ondisk::byteswap::swap_block;
 use ondisk::object_type::ObjectType;
-use vdev::{BlockPlace, FirstRead, Place, Prio, Verify};
+use vdev::{BlockPlace, FailMode, FirstRead, Place, Prio, Verify};
 
 use crate::cost;
 use crate::crypt::{self, DataKey, Seal};
@@ -276,6 +276,23 @@ impl Inner {
         (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
     }
 
+    /// Whether a read that failed waits until somebody has looked after the devices: with `failmode=wait`, if all that have the block do not answer. Scans go on.
+    async fn waits_for_devices(&self, bp: &Blkptr, e: &Error, prio: Prio) -> bool {
+        let gate = &self.tree.gate;
+        if e.kind() != ErrorKind::Io || prio == Prio::Scrub || !gate.holds() || gate.mode() == FailMode::Continue {
+            return false;
+        }
+        for dva in bp.dvas() {
+            let Ok(places) = self.tree.places(dva.vdev(), dva.offset(), SECTOR) else { continue };
+            for place in places {
+                if !place.top.is_cut_off().await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
     /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked block.
     pub(crate) async fn read_stored(
         &self,
@@ -382,7 +399,15 @@ impl Zio {
         if bp.is_embedded() {
             return read_embedded(bp);
         }
-        self.0.read_stored(bp, key, prio, 0).await
+        loop {
+            let result = self.0.read_stored(bp, key, prio, 0).await;
+            let Err(e) = &result else { return result };
+            // Boxed: so rare a path must not make every read larger.
+            if !Box::pin(self.0.waits_for_devices(bp, e, prio)).await {
+                return result;
+            }
+            Box::pin(self.0.tree.gate.hold_up(e)).await?;
+        }
     }
 
     /// Whether a copy of the block has the right checksum, whether it can be decrypted and decompressed or not. An error if no device gave an answer.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
@@ -91,8 +91,40 @@ impl Inner {
         }
     }
 
-    /// Queues a write of `data` to every copy. Ready when all have ended; an error only if no copy was written.
+    /// Queues a write of `data` to every copy. Ready when it is over; an error only if no copy was written. While the pool's gate holds, a write that no device took
+    /// is tried again each time the pool is resumed, and is over when it succeeds or the pool is given up.
     pub(crate) fn write_copies(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
+        let first = self.write_once(places, data, prio)?;
+        if !self.tree.gate.holds() || first.result().is_some_and(|r| r.is_ok()) {
+            return Ok(first);
+        }
+        let (done, completer) = WriteDone::pending();
+        let mut own = Places { len: places.len(), ..Places::default() };
+        own.dvas[..places.len()].copy_from_slice(places);
+        let (inner, data) = (self.clone(), data.clone());
+        first.on_done(move |result| match result {
+            Err(e) if e.kind() == ErrorKind::Io => {
+                let (rt, cause) = (inner.rt.clone(), e.clone());
+                rt.spawn("write again", async move {
+                    completer.complete(inner.write_again(own.as_slice(), &data, prio, cause).await);
+                });
+            }
+            other => completer.complete(other.clone()),
+        });
+        Ok(done)
+    }
+
+    async fn write_again(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio, mut cause: Error) -> Result<()> {
+        loop {
+            self.tree.gate.hold_up(&cause).await?;
+            match self.write_once(places, data, prio)?.await {
+                Err(e) if e.kind() == ErrorKind::Io => cause = e,
+                other => return other,
+            }
+        }
+    }
+
+    fn write_once(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
         let write = |dva: &Dva| Ok(self.tree.top(dva.vdev())?.write(dva.offset(), data.clone(), prio));
         if let [one] = places {
             return write(one);
