@@ -827,7 +827,14 @@ fn changed_pools(request: &Request) -> BTreeSet<String> {
     match request {
         Request::PoolCreate(r) => one(&r.name),
         Request::PoolExport { pools, .. } => of(pools),
+        Request::PoolAdd(r) if r.dry_run => BTreeSet::new(),
+        Request::PoolAdd(r) => one(&r.pool),
+        Request::PoolAttach(r) => one(&r.pool),
+        Request::PoolScrub { pools, .. } | Request::PoolResilver { pools } => of(pools),
         Request::PoolSet { pool, .. }
+        | Request::PoolDetach { pool, .. }
+        | Request::PoolRemove { pool, .. }
+        | Request::PoolWork { pool, .. }
         | Request::PoolCheckpoint { pool, .. }
         | Request::PoolOffline { pool, .. }
         | Request::PoolOnline { pool, .. }

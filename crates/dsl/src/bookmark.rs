@@ -306,6 +306,9 @@ impl DslPool {
                     words
                 };
                 let mark = Bookmark { name: name.to_string(), words };
+                let text =
+                    format!("name={name} creation_txg={} target_txg={} redact_obj=0", mark.creation_txg(), tx.txg());
+                pool.core().note_of("bookmark", (head.name(), head.object), text, &tx);
                 let stored = pool.store_bookmark(&head, mark, &tx).await;
                 pool.must(stored)
             })
@@ -332,6 +335,8 @@ impl DslPool {
                 let others = all.iter().any(|m| m.name != last && m.creation_txg() == at && m.has_freed());
                 let removed = pool.remove_bookmark(&head, mark, &tx).await;
                 pool.must(removed)?;
+                let text = format!("name={last}");
+                pool.core().note_of("remove bookmark", (head.name(), head.object), text, &tx);
                 if mark.has_freed() && !others && at < head.phys().prev_snap_txg {
                     let snaps = pool.snapshots(&head).await?;
                     if !snaps.iter().any(|s| s.phys().creation_txg == at) {

@@ -27,6 +27,14 @@ impl DslPool {
                 other => other?,
             },
         }
+        if let Some(head) = dir.head() {
+            let (event, text) = match value {
+                Some(PropValue::Num(n)) => ("set", format!("{name}={n}")),
+                Some(PropValue::Text(t)) => ("set", format!("{name}={t}")),
+                None => ("inherit", format!("{name}=")),
+            };
+            self.core().note_of(event, (dir.full_name(), head.object), text, tx);
+        }
         dir.store_prop(name, value.cloned());
         let number = value.map_or(0, PropValue::num);
         match name {
@@ -199,6 +207,9 @@ impl DslPool {
                 let extra = Space { used: (charge - phys.used_bytes) as i64, ..Space::default() };
                 old_parent.did_use(Used::Child, used.negated());
                 old_parent.did_use(Used::ChildRsrv, extra.negated());
+                if let Some(head) = dir.head() {
+                    pool.core().note_of("rename", (from, head.object), format!("-> {to}"), &tx);
+                }
                 dir.attach_to(&parent, &last);
                 dir.change(|p| p.parent_obj = parent.object.0);
                 parent.did_use(Used::Child, used);

@@ -54,6 +54,8 @@ impl DslPool {
                         pool.write_prop(&dir, prop, Some(value), &tx).await?;
                     }
                     pool.clear_log(&head, &tx).await?;
+                    let text = format!("origin={origin} ({})", snap.object);
+                    pool.core().note_of("clone", (name, head.object), text, &tx);
                     Ok(head)
                 };
                 pool.must(made.await)
@@ -120,6 +122,8 @@ impl DslPool {
 
     async fn roll_back(&self, head: &Rc<Dataset>, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let (dir, h, s) = (head.dir(), head.phys(), snap.phys());
+        let text = format!("parent={}", dir.name());
+        self.core().note_of("clone swap", (head.name(), head.object), text, tx);
         self.drop_livelist(&dir, tx).await?;
         self.load_marks(head).await?;
         self.forget_remaps(head, tx).await?;

@@ -7,8 +7,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Txg};
-use dmu::BlockAccounting;
 use dmu::bpobj::BpobjSpace;
+use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
 use zio::Zio;
 
@@ -60,6 +60,22 @@ pub trait DatasetWatch {
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId);
 }
 
+/// Something that the pool's history is told besides commands (`zpool history -i`), with OpenZFS's name for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// What happened.
+    pub name: &'static str,
+    /// The particulars.
+    pub text: String,
+    /// The txg in which it happened.
+    pub txg: Txg,
+    /// Name and object of the dataset that it concerns, if it is one.
+    pub dataset: Option<(String, ObjectId)>,
+}
+
+/// Events kept for one txg at most: the ring on disk holds little more.
+const EVENTS_MAX: usize = 4096;
+
 /// State shared by datasets, directories and the pool.
 pub struct Core {
     /// The block layer.
@@ -71,6 +87,7 @@ pub struct Core {
     mos: Cell<Space>,
     error: RefCell<Option<Error>>,
     watch: RefCell<Option<Rc<dyn DatasetWatch>>>,
+    events: RefCell<Vec<Event>>,
     pub(crate) registry: Rc<Registry>,
 }
 
@@ -84,6 +101,7 @@ impl Core {
             mos: Cell::default(),
             error: RefCell::default(),
             watch: RefCell::default(),
+            events: RefCell::default(),
             registry: Rc::default(),
         })
     }
@@ -110,6 +128,25 @@ impl Core {
         if let Some(watch) = &*self.watch.borrow() {
             f(&**watch);
         }
+    }
+
+    /// Tells the pool's history of something that the pool as a whole did in `txg`. What is too much for one txg is dropped.
+    pub fn note(&self, name: &'static str, text: String, txg: Txg) {
+        self.note_event(Event { name, text, txg, dataset: None });
+    }
+    /// The same of something that concerns a dataset.
+    pub(crate) fn note_of(&self, name: &'static str, of: (String, ObjectId), text: String, tx: &Tx) {
+        self.note_event(Event { name, text, txg: tx.txg(), dataset: Some(of) });
+    }
+    fn note_event(&self, event: Event) {
+        let mut events = self.events.borrow_mut();
+        if events.len() < EVENTS_MAX {
+            events.push(event);
+        }
+    }
+    /// What happened since the last call.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.events.take()
     }
 
     /// Notes an error, which must stop the txg.

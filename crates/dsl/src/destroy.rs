@@ -100,6 +100,7 @@ impl DslPool {
     async fn remove_head(self: &Rc<Self>, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dir = ds.dir();
         let parent = dir.parent().expect("check_destroy refuses the root");
+        self.core().note_of("destroy", (ds.name(), ds.object), String::new(), tx);
         ds.set_refreservation(0);
         if dir.phys().reserved != 0 {
             dir.set_reservation(0);

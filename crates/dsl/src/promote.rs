@@ -47,7 +47,10 @@ impl DslPool {
                 let plan = pool.plan_promotion(&name, &tx).await?;
                 pool.check_space(SpaceCheck::Reserved, 2 + plan.moving.len() as u64)?;
                 let done = pool.promote_now(&plan, &tx).await;
-                pool.must(done)
+                pool.must(done)?;
+                let of = (name.clone(), pool.find(&name)?.object);
+                pool.core().note_of("promote", of, String::new(), &tx);
+                Ok(())
             })
         })
         .await

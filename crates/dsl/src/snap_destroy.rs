@@ -38,6 +38,8 @@ impl DslPool {
                 pool.check_space(SpaceCheck::ExtraReserved, 0)?;
                 for snap in later {
                     snap.change(|p| p.flags |= DS_FLAG_DEFER_DESTROY);
+                    let of = (snap.name(), snap.object);
+                    pool.core().note_of("defer_destroy", of, String::new(), &tx);
                 }
                 for snap in snaps {
                     let removed = pool.remove_snapshot(&snap, &tx).await;
@@ -155,6 +157,8 @@ impl DslPool {
             name if name.is_empty() => self.name_of_snapshot(&head, snap.object).await?,
             name => name,
         };
+        let of = (format!("{}@{name}", dir.full_name()), snap.object);
+        self.core().note_of("destroy", of, String::new(), tx);
         zap::remove(&names, name.as_bytes(), tx).await?;
         self.count_snapshots(&dir, -1, tx).await?;
         self.free_dataset(snap, tx).await

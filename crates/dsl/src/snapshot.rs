@@ -205,6 +205,7 @@ impl DslPool {
         self.core().tell(|w| w.snapshotted(head.object, object));
         let ds = self.new_dataset(object, p, Some(features), dir, false);
         ds.set_snapname(snap);
+        self.core().note_of("snapshot", (ds.name(), object), String::new(), tx);
         Ok(ds)
     }
 
@@ -305,6 +306,8 @@ impl DslPool {
                         zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await
                     };
                     pool.must(renamed.await)?;
+                    let of = (format!("{}@{old}", head.name()), snap.object);
+                    pool.core().note_of("rename", of, format!("-> @{new}"), &tx);
                     snap.set_snapname(&new);
                 }
                 Ok(())
@@ -431,6 +434,9 @@ impl DslPool {
                         zap::add_u64(&dn, tag.as_bytes(), now, &tx).await
                     };
                     pool.must(held.await)?;
+                    let refs = pool.hold_count(snap).await?;
+                    let text = format!("tag={tag} temp=0 refs={refs}");
+                    pool.core().note_of("hold", (snap.name(), snap.object), text, &tx);
                 }
                 Ok(())
             })
@@ -465,6 +471,8 @@ impl DslPool {
                                 other => other?,
                             }
                         }
+                        let text = format!("tag={tag} refs={}", pool.hold_count(&snap).await?);
+                        pool.core().note_of("release", (snap.name(), snap.object), text, &tx);
                         pool.destroy_if_due(&snap, &tx).await
                     };
                     pool.must(done.await)?;

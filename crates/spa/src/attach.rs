@@ -102,6 +102,14 @@ impl Pool {
                         Err(e) => return Ok(Err(e)),
                     };
                     let new_guid = shape_newcomer(&shape, guid, role);
+                    let old_path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                    let new_path = path.clone().unwrap_or_default();
+                    let text = match role {
+                        MirrorRole::Spare => format!("spare in vdev={new_path} for vdev={old_path}"),
+                        _ if replacing => format!("replace vdev={new_path} for vdev={old_path}"),
+                        _ => format!("attach vdev={new_path} to vdev={old_path}"),
+                    };
+                    pool.core.note("vdev attach", text, tx.txg());
                     let zap = match pool.zap_map().await? {
                         Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
                         None => None,
@@ -297,6 +305,8 @@ impl Pool {
                     return Ok(Err(e));
                 }
                 let above = kind.parent_of(guid).expect("it was checked");
+                let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                pool.core.note("detach", format!("vdev={path}"), tx.txg());
                 pool.restore_path(&top, guid);
                 // The device itself leaves: its spare takes its place for good.
                 let last = above.children().last().and_then(VdevKind::guid);

@@ -198,6 +198,7 @@ impl Pool {
         pool.store.set_mos(pool.mos.clone());
         assert!(pool.dsl.set(dsl).is_ok(), "the DSL is made once");
         pool.push_space(0);
+        pool.note_opening("create");
         // The open txg holds all of this; the loop makes it the first one on disk.
         pool.start();
         pool.txg.wait_synced(TXG_INITIAL).await?;

@@ -1,12 +1,17 @@
 //! The pool's history: what commands did to it (format page 03 section 8, page 15 section 9).
 //!
-//! A record waits in memory until the next txg that is written, which appends it to the ring in the history object; a pool without one gets it with its first
-//! record. The command that made the pool, or the first that was ever recorded, stays at the front for good; older ones behind it give way when the ring is full.
+//! A command waits in memory until the next txg that is written, which appends it to the ring in the history object; a pool without one gets it with its first
+//! record. Internal events (`zpool history -i`: what was made, destroyed, set, scanned, and by which txg) are collected while a txg is synced
+//! ([`dsl::core::Core::note`]) and appended by the same txg, in its first pass.
+//!
+//! The command that made the pool, or the first that was ever recorded, stays at the front for good; older ones behind it give way when the ring is full.
 
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{Dnode, ObjSpec, Tx, zap};
 use ondisk::bytes::le64;
-use ondisk::history::{HistoryPhys, MAX_RECORD, Origin, PHYS_SIZE, Records, command_record, encode_record};
+use ondisk::history::{
+    HistoryPhys, MAX_RECORD, Origin, PHYS_SIZE, Records, command_record, encode_record, event_record,
+};
 use ondisk::nvlist::NvList;
 use ondisk::object_type::ObjectType;
 
@@ -20,11 +25,13 @@ const BLKSZ: u32 = 128 << 10;
 const COMMAND_MAX: usize = 16 << 10;
 /// Records that wait at most: more than any script gives in the time between two txgs.
 const WAITING_MAX: usize = 4096;
+/// Oldest pool version with a history.
+const VERSION_HISTORY: u64 = 4;
 
 impl Pool {
     /// Records a command line with the next txg that is written. `who` is the user that gave it.
     pub fn log_command(&self, command: &str, who: u64) {
-        if self.readonly || self.history.borrow().len() >= WAITING_MAX {
+        if self.readonly || self.history.borrow().len() >= WAITING_MAX || !self.has_history() {
             return;
         }
         let end = (0..=COMMAND_MAX.min(command.len())).rev().find(|&n| command.is_char_boundary(n)).unwrap_or(0);
@@ -32,6 +39,18 @@ impl Pool {
         let time = self.rt.wall_clock().secs.max(0) as u64;
         let origin = Origin { time, who, zone: "linux", hostname: &host.hostname };
         self.history.borrow_mut().push(command_record(&command[..end], origin));
+    }
+
+    fn has_history(&self) -> bool {
+        self.config.borrow().version >= VERSION_HISTORY
+    }
+
+    /// Notes that the pool was made or imported, and by what.
+    pub(crate) fn note_opening(&self, how: &'static str) {
+        let host = self.rt.host_identity().hostname;
+        let version = self.config.borrow().version;
+        let text = format!("pool version {version}; software version weir-{}; uts {host}", env!("CARGO_PKG_VERSION"));
+        self.core.note(how, text, self.txg.open_txg());
     }
 
     /// Everything that was recorded, oldest first; with what could not be read, if anything.
@@ -68,18 +87,35 @@ impl Pool {
         }
     }
 
+    /// Appends the events that were noted up to now in the txg that is being synced.
+    pub(crate) async fn sync_events(&self, tx: &Tx) -> Result<()> {
+        let events = self.core.take_events();
+        if events.is_empty() || !self.has_history() {
+            return Ok(());
+        }
+        let host = self.rt.host_identity();
+        let time = self.rt.wall_clock().secs.max(0) as u64;
+        let origin = Origin { time, who: 0, zone: "linux", hostname: &host.hostname };
+        let record = |e: &dsl::core::Event| {
+            let dataset = e.dataset.as_ref().map(|(name, object)| (name.as_str(), *object));
+            event_record(e.name, &e.text, e.txg, dataset, origin)
+        };
+        self.append_history(events.iter().map(record).collect(), tx).await
+    }
+
     /// Appends what waits. A history that makes no sense is left alone: it is for people to read, and nothing depends on it.
     pub(crate) async fn sync_history(&self, tx: &Tx) -> Result<()> {
         let waiting = self.history.take();
-        if waiting.is_empty() {
-            return Ok(());
-        }
+        if waiting.is_empty() { Ok(()) } else { self.append_history(waiting, tx).await }
+    }
+
+    async fn append_history(&self, records: Vec<NvList>, tx: &Tx) -> Result<()> {
         let dn = match self.history_object().await? {
             Some(dn) => dn,
             None => self.create_history(tx).await?,
         };
         let Ok(mut phys) = HistoryPhys::parse(&dn.bonus()) else { return Ok(()) };
-        for record in waiting {
+        for record in records {
             let bytes = encode_record(&record);
             if bytes.len() as u64 > phys.ring_len() / 2 || append(&dn, &mut phys, &bytes, tx).await.is_err() {
                 break;

@@ -202,6 +202,7 @@ impl Pool {
             pool.dirty_config();
             pool.tree.committed.set(pool.uberblock.borrow().txg);
             let claims = claim::claim_logs(&pool, first_open).await?;
+            pool.note_opening("import");
             pool.start();
             claims.finish(&pool).await?;
             pool.resume_scan();

@@ -256,6 +256,16 @@ impl Pool {
     }
 
     fn set_work(&self, work: &Rc<LeafWork>, state: WorkState) {
+        let how = match state {
+            WorkState::Active => "activated",
+            WorkState::Suspended => "suspended",
+            WorkState::Canceled => "canceled",
+            _ => "complete",
+        };
+        let tops = self.tree.tops.borrow();
+        let path = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.path.clone()));
+        let text = format!("vdev={} {how}", path.unwrap_or_default());
+        self.core.note(work.kind.verb(), text, self.txg.open_txg());
         work.state.set(state);
         work.time.set(self.rt.wall_clock().secs.max(0) as u64);
         self.write_work(work);

@@ -110,6 +110,12 @@ impl Pool {
 
     /// Waits until what is in use on a log device that nothing is given out on any more is free for good.
     async fn empty_log(&self, id: VdevId) -> Result<()> {
+        // File systems in use have blocks there until something else is logged: they begin anew elsewhere.
+        for ds in self.dsl().all() {
+            if let Some(os) = ds.opened() {
+                os.end_log_chain().await?;
+            }
+        }
         for _ in 0..TXG_CONCURRENT + TXG_DEFER + TXG_SIZE as u64 {
             if self.alloc.in_use(id) == 0 {
                 return Ok(());

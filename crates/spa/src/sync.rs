@@ -84,6 +84,7 @@ impl Pool {
             done.extend(self.dsl().sync(txg, pass).await?);
             if pass == 1 {
                 self.sync_scan(txg, &tx).await?;
+                self.sync_events(&tx).await?;
             }
             if self.features.take_label_changed() {
                 let new = self.config_at(txg);

@@ -33,6 +33,8 @@ impl Pool {
         scan.stored.borrow_mut().clear();
         *scan.kept.borrow_mut() = scan.now.borrow().clone();
         scan.kept_changed.set(true);
+        let event = if complete { "scan done" } else { "scan cancelled" };
+        self.core.note(event, format!("errors={}", phys.errors), tx.txg());
         scan.rotate_errors(complete, tx).await?;
         // Without knowing what could not be written before the import, a resilver with errors proves nothing.
         if complete && (scan.here.get() || phys.errors == 0) {

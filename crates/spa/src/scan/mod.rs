@@ -312,6 +312,8 @@ impl Scan {
         self.here.set(true);
         self.pass.set(Pass { start: now, ..Pass::default() });
         self.phase.set(Phase::Gather);
+        let text = format!("func={} mintxg={min} maxtxg={max}", func as u64);
+        pool.core.note("scan setup", text, tx.txg());
         for top in pool.tree.tops.borrow().iter() {
             top.kind().conditions().iter().for_each(|(_, c)| c.scan_begins());
         }
