@@ -4,7 +4,7 @@
 //! come}. Their space belongs to the hidden directory `$FREE` meanwhile, which is what the property `freeing` tells. Each txg frees a bounded number of blocks and remembers in
 //! the same txg how far it came, so that it goes on after a power cut with nothing freed twice or forgotten.
 //!
-//! A tree is walked so that a block comes after everything below it. The place of an entry names the block that is freed next, and everything below that is free already; it is the
+//! A tree is walked ([`crate::walk`]) so that a block comes after everything below it. The place of an entry names the block that is freed next, and everything below that is free already; it is the
 //! order of OpenZFS, which may go on where weir stopped. An unreadable block loses what is below it; that space then belongs to `$LEAK`.
 
 use std::cell::{Cell, RefCell};
@@ -15,26 +15,19 @@ use dmu::bpobj::Bpobj;
 use dmu::{LocalBoxFuture, ObjSpec, Tx, zap};
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::{BPOBJ_BLKSZ, BPTREE_ENTRY_SIZE, BPTREE_SIZE, Bookmark, BptreeEntry, BptreePhys};
-use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use ondisk::objset::ObjsetPhys;
-use rt::join::join_all;
+use rt::Rt;
 
 use crate::core::Space;
 use crate::dir::Used;
 use crate::pool::DslPool;
+use crate::walk::{self, Child, DNODES, Order, Step, Visitor, span};
 
 /// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB of usual records.
 const BLOCKS_PER_TXG: usize = 16 << 10;
-/// Blocks read ahead at once while a tree is walked.
-const READS_MAX: usize = 32;
 /// The object set in the place of an entry: none (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
-/// Block number of a spill block in a place.
-const SPILL: u64 = u64::MAX;
-/// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
-const DEPTH_MAX: u32 = 40;
 
 /// What waits to be freed.
 pub(crate) struct Freeing {
@@ -207,8 +200,7 @@ impl DslPool {
             let mut entry = BptreeEntry::parse(&bytes)?;
             let resume = (entry.bookmark != Bookmark::default()).then_some(entry.bookmark);
             let mut walk = TreeWalk::new(self, tx, entry.birth_txg.0, resume, left);
-            let root = Bookmark { objset: DESTROYED, object: 0, level: -1, blkid: 0 };
-            walk.visit(entry.bp, root, 7, None, 0).await?;
+            walk::walk(&mut walk, entry.bp, DESTROYED).await;
             let (freed, stopped) = (walk.freed, walk.stopped);
             lost |= walk.lost;
             self.charge_free(freed.negated());
@@ -249,7 +241,8 @@ impl DslPool {
     pub(crate) async fn free_tree_now(&self, root: Blkptr, after: u64, tx: &Tx) -> Result<()> {
         let mut left = usize::MAX;
         let mut walk = TreeWalk::new(self, tx, after, None, &mut left);
-        walk.visit(root, Bookmark { objset: DESTROYED, object: 0, level: -1, blkid: 0 }, 7, None, 0).await
+        walk::walk(&mut walk, root, DESTROYED).await;
+        Ok(())
     }
 
     /// What could not be found to be freed stays allocated; it is told under `$LEAK`.
@@ -272,243 +265,111 @@ struct TreeWalk<'a> {
     after: u64,
     /// Where to go on; none once that place is found.
     resume: Option<Bookmark>,
-    /// log2 of the bytes of an indirect block of the meta-dnode.
-    meta_shift: u8,
     left: &'a mut usize,
     freed: Space,
     stopped: Option<Bookmark>,
     lost: bool,
-    since_yield: u32,
 }
 
-enum Skip {
-    Nothing,
-    Below,
-    All,
+fn same_place(a: &Bookmark, b: &Bookmark) -> bool {
+    (a.object, a.level, a.blkid) == (b.object, b.level, b.blkid)
 }
 
-/// A block below another: its pointer, its place and log2 of its object's indirect block size.
-type Child = (Blkptr, Bookmark, u8);
+/// The objects that a block belongs to or leads to.
+fn objects(at: &Bookmark, meta_shift: u8) -> (u128, u128) {
+    if at.object == 0 && at.level >= 0 {
+        let (start, end) = span(at.level, at.blkid, meta_shift);
+        (start.saturating_mul(DNODES.into()), end.saturating_mul(DNODES.into()))
+    } else {
+        (u128::from(at.object), u128::from(at.object) + 1)
+    }
+}
 
-/// First and last-but-one of what a block covers, in blocks of level 0.
-fn span(level: i64, blkid: u64, shift: u8) -> (u128, u128) {
-    let bits = (level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
-    let size = 1u128 << bits.min(100);
-    let start = u128::from(blkid).saturating_mul(size);
-    (start, start.saturating_add(size))
+/// Whether a block and everything below it is freed already.
+fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8, meta_shift: u8) -> bool {
+    if at.level < 0 {
+        return false;
+    }
+    if resume.level < 0 {
+        return true;
+    }
+    let ((from, to), (rfrom, rto)) = (objects(at, meta_shift), objects(resume, meta_shift));
+    if to <= rfrom {
+        return true;
+    }
+    if from >= rto {
+        return false;
+    }
+    match (at.object == 0, resume.object == 0) {
+        (true, false) => false,
+        (false, true) => true,
+        (true, true) => at.level < resume.level,
+        (false, false) => {
+            let ((from, to), (rfrom, rto)) = (span(at.level, at.blkid, shift), span(resume.level, resume.blkid, shift));
+            to <= rfrom || (from < rto && at.level < resume.level)
+        }
+    }
 }
 
 impl<'a> TreeWalk<'a> {
     fn new(pool: &'a DslPool, tx: &'a Tx, after: u64, resume: Option<Bookmark>, left: &'a mut usize) -> TreeWalk<'a> {
-        TreeWalk {
-            pool,
-            tx,
-            after,
-            resume,
-            meta_shift: 14,
-            left,
-            freed: Space::default(),
-            stopped: None,
-            lost: false,
-            since_yield: 0,
-        }
-    }
-
-    /// The objects that a block belongs to or leads to.
-    fn objects(&self, at: &Bookmark) -> (u128, u128) {
-        if at.object == 0 && at.level >= 0 {
-            let (start, end) = span(at.level, at.blkid, self.meta_shift);
-            (start.saturating_mul(32), end.saturating_mul(32))
-        } else {
-            (u128::from(at.object), u128::from(at.object) + 1)
-        }
-    }
-
-    /// Whether a block and everything below it is freed already.
-    fn is_done(&self, at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
-        if at.level < 0 {
-            return false;
-        }
-        if resume.level < 0 {
-            return true;
-        }
-        let ((from, to), (rfrom, rto)) = (self.objects(at), self.objects(resume));
-        if to <= rfrom {
-            return true;
-        }
-        if from >= rto {
-            return false;
-        }
-        match (at.object == 0, resume.object == 0) {
-            (true, false) => false,
-            (false, true) => true,
-            (true, true) => at.level < resume.level,
-            (false, false) => {
-                let ((from, to), (rfrom, rto)) =
-                    (span(at.level, at.blkid, shift), span(resume.level, resume.blkid, shift));
-                to <= rfrom || (from < rto && at.level < resume.level)
-            }
-        }
-    }
-
-    fn skip(&mut self, at: &Bookmark, shift: u8) -> Skip {
-        let Some(resume) = self.resume else { return Skip::Nothing };
-        if (resume.object, resume.level, resume.blkid) == (at.object, at.level, at.blkid) {
-            self.resume = None;
-            return Skip::Below;
-        }
-        if self.is_done(at, &resume, shift) { Skip::All } else { Skip::Nothing }
+        TreeWalk { pool, tx, after, resume, left, freed: Space::default(), stopped: None, lost: false }
     }
 
     fn is_ours(&self, bp: &Blkptr) -> bool {
         !bp.is_hole() && !bp.is_redacted() && bp.birth().0 > self.after
     }
+}
 
-    /// Frees what is below a block, then the block.
-    fn visit<'b>(
-        &'b mut self,
-        bp: Blkptr,
-        at: Bookmark,
-        shift: u8,
-        block: Option<Bytes>,
-        depth: u32,
-    ) -> LocalBoxFuture<'b, Result<()>> {
+impl Visitor for TreeWalk<'_> {
+    fn order(&self) -> Order {
+        Order::ChildrenFirst
+    }
+    fn rt(&self) -> &Rt {
+        self.pool.ctx().rt()
+    }
+    fn enter(&mut self, child: &Child, meta_shift: u8) -> Step {
+        if !self.is_ours(&child.bp) {
+            return Step::Pass;
+        }
+        match self.resume {
+            None => Step::Whole,
+            Some(resume) if same_place(&resume, &child.at) => {
+                self.resume = None;
+                Step::Alone
+            }
+            Some(resume) if is_done(&child.at, &resume, child.shift, meta_shift) => Step::Pass,
+            Some(_) => Step::Whole,
+        }
+    }
+    fn visit(&mut self, child: &Child) {
+        if *self.left == 0 {
+            self.stopped = Some(Bookmark { objset: DESTROYED, ..child.at });
+            return;
+        }
+        *self.left -= 1;
+        self.freed.add(Space::of(&child.bp, &self.pool.core().zio));
+        self.pool.core().free(&child.bp, self.tx.txg());
+    }
+    fn will_read(&self, child: &Child, meta_shift: u8) -> bool {
+        let done =
+            self.resume.is_some_and(|r| is_done(&child.at, &r, child.shift, meta_shift) || same_place(&r, &child.at));
+        self.is_ours(&child.bp) && !done
+    }
+    fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
+        // Encryption leaves pointers in clear: no key is needed.
         Box::pin(async move {
-            if self.stopped.is_some() || !self.is_ours(&bp) {
-                return Ok(());
+            if bp.is_encrypted_data() {
+                self.pool.core().zio.read_sealed(bp, zio::Prio::SyncRead).await
+            } else {
+                self.pool.ctx().read(bp).await
             }
-            if depth > DEPTH_MAX {
-                return Err(Error::corrupt("a tree of blocks is nested too deep"));
-            }
-            let below = match self.skip(&at, shift) {
-                Skip::All => return Ok(()),
-                Skip::Below => false,
-                Skip::Nothing => has_children(&bp),
-            };
-            if below {
-                let block = match block {
-                    Some(block) => Ok(block),
-                    None => read_any(self.pool, &bp).await,
-                };
-                match block.and_then(|b| self.children(&bp, &at, shift, &b)) {
-                    Ok(children) => self.visit_all(children, depth).await?,
-                    // What is below cannot be found any more.
-                    Err(_) => self.lost = true,
-                }
-                if self.stopped.is_some() {
-                    return Ok(());
-                }
-            }
-            if *self.left == 0 {
-                self.stopped = Some(Bookmark { objset: DESTROYED, ..at });
-                return Ok(());
-            }
-            *self.left -= 1;
-            self.freed.add(Space::of(&bp, &self.pool.core().zio));
-            self.pool.core().free(&bp, self.tx.txg());
-            self.since_yield += 1;
-            if self.since_yield >= 256 {
-                self.since_yield = 0;
-                self.pool.ctx().rt().yield_now().await;
-            }
-            Ok(())
         })
     }
-
-    async fn visit_all(&mut self, children: Vec<Child>, depth: u32) -> Result<()> {
-        let mut rest = children.as_slice();
-        while !rest.is_empty() && self.stopped.is_none() {
-            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
-            rest = later;
-            let wanted: Vec<Option<Blkptr>> = now.iter().map(|c| self.to_read(c)).collect();
-            let pool = &self.pool;
-            let reads = wanted.iter().flatten().map(|bp| read_any(pool, bp)).collect();
-            let mut blocks = join_all(reads).await.into_iter();
-            for ((bp, at, shift), wanted) in now.iter().zip(&wanted) {
-                let block = match wanted {
-                    Some(_) => blocks.next(),
-                    None => None,
-                };
-                match block {
-                    Some(Err(_)) => {
-                        // Tried again in `visit`, which then knows that it is lost.
-                        self.visit(*bp, *at, *shift, None, depth + 1).await?;
-                    }
-                    Some(Ok(b)) => self.visit(*bp, *at, *shift, Some(b), depth + 1).await?,
-                    None => self.visit(*bp, *at, *shift, None, depth + 1).await?,
-                }
-            }
-        }
-        Ok(())
+    fn lost(&mut self, _at: Bookmark) {
+        self.lost = true;
     }
-
-    /// The pointer, if its block will have to be read.
-    fn to_read(&self, (bp, at, shift): &Child) -> Option<Blkptr> {
-        let done = self.resume.is_some_and(|r| {
-            self.is_done(at, &r, *shift) || (r.object, r.level, r.blkid) == (at.object, at.level, at.blkid)
-        });
-        (self.is_ours(bp) && has_children(bp) && !done).then_some(*bp)
-    }
-
-    fn children(&mut self, bp: &Blkptr, at: &Bookmark, shift: u8, block: &Bytes) -> Result<Vec<Child>> {
-        if i64::from(bp.level()) != at.level.max(0) {
-            return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
-        }
-        let mut out = Vec::new();
-        if bp.level() > 0 {
-            let per = 1u64 << shift.saturating_sub(7).min(57);
-            for (i, child) in Blkptr::iter_block(block).enumerate() {
-                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
-                out.push((child, Bookmark { level: at.level - 1, blkid, ..*at }, shift));
-            }
-        } else if bp.otype() == ObjectType::OBJSET {
-            let os = ObjsetPhys::parse(block)?;
-            self.meta_shift = os.meta_dnode.indblkshift;
-            push_dnode(&os.meta_dnode, 0, &mut out);
-            for (dn, object) in [
-                (&os.projectused, ObjectId::PROJECTUSED.0),
-                (&os.groupused, ObjectId::GROUPUSED.0),
-                (&os.userused, ObjectId::USERUSED.0),
-            ] {
-                if let Some(dn) = dn {
-                    push_dnode(dn, object, &mut out);
-                }
-            }
-        } else {
-            let mut slot = 0;
-            while slot < block.len() / DNODE_SIZE {
-                let dn = DnodePhys::parse_slot(block, slot)?;
-                let object = at.blkid.wrapping_mul(32).wrapping_add(slot as u64);
-                slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
-                if let Some(dn) = dn {
-                    push_dnode(&dn, object, &mut out);
-                }
-            }
-        }
-        Ok(out)
-    }
-}
-
-/// Reads a block to look at its pointers, which encryption leaves in clear: no key is needed.
-async fn read_any(pool: &DslPool, bp: &Blkptr) -> Result<bdev::Bytes> {
-    if bp.is_encrypted_data() {
-        pool.core().zio.read_sealed(bp, zio::Prio::SyncRead).await
-    } else {
-        pool.ctx().read(bp).await
-    }
-}
-
-fn has_children(bp: &Blkptr) -> bool {
-    bp.level() > 0 || bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET
-}
-
-fn push_dnode(dn: &DnodePhys, object: u64, out: &mut Vec<Child>) {
-    let shift = dn.indblkshift;
-    let level = i64::from(dn.nlevels) - 1;
-    for (blkid, bp) in dn.bps().iter().enumerate() {
-        out.push((*bp, Bookmark { objset: DESTROYED, object, level, blkid: blkid as u64 }, shift));
-    }
-    if let Some(spill) = dn.spill {
-        out.push((spill, Bookmark { objset: DESTROYED, object, level: 0, blkid: SPILL }, shift));
+    fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`], [`dataset`], [`deadlist`], [`features`], [`pool`] (the tree), `sync` (what happens
 //! in a txg); then the tasks: `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`, `destroy`, `snap_destroy`, and `freeing`, which
-//! goes on with what they leave.
+//! goes on with what they leave ([`walk`]: how trees of blocks are gone through).
 
 pub mod bookmark;
 mod change;
@@ -27,6 +27,7 @@ mod snap_destroy;
 mod snapshot;
 pub mod space;
 mod sync;
+pub mod walk;
 
 pub use bookmark::Bookmark;
 pub use create::{Init, check_name};

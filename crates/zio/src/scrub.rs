@@ -142,6 +142,14 @@ impl Zio {
         self.0.scrub(bp, dva, bp.psize(), prio, verify, repair).await
     }
 
+    /// As [`Zio::scrub_copy`] of a block that has one place and whose checksum is not in its pointer alone: `verify` says whether bytes are the block.
+    pub async fn scrub_with(&self, bp: &Blkptr, prio: Prio, verify: Verify<'_>, repair: Repair<'_>) -> Scrubbed {
+        if let Err(e) = validate(bp) {
+            return Scrubbed { repaired: 0, error: Some(e) };
+        }
+        self.0.scrub(bp, bp.dva(0), bp.psize(), prio, Some(verify), repair).await
+    }
+
     /// The pieces that the header of a gang block names; pieces may be gang blocks themselves.
     pub async fn gang_pieces(&self, bp: &Blkptr, prio: Prio) -> Result<Vec<Blkptr>, Error> {
         validate(bp)?;

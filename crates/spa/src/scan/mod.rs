@@ -14,6 +14,8 @@
 //! * the place on disk never runs ahead: everything before it has been looked at. Whoever imports the pool, OpenZFS included, goes on from there;
 //! * walking happens in syncing context, after the datasets of the txg were written and before the MOS is: nothing is freed meanwhile that is met later. What is
 //!   freed after it was met is taken out of what was gathered, or, if it is being looked at, not mended any more, before its place can be given out again;
+//! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as OpenZFS does ([`walk`]); that its end does not verify is no damage;
+//! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of the newest state;
 //! * blocks born in or after the txg in which the scan began are left out: they were verified when they were written, and are rewritten in place by later passes;
 //! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 

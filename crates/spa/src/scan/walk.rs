@@ -6,14 +6,12 @@
 use base::{Error, Nanos, ObjectId, Result, Txg};
 use bdev::Bytes;
 use dmu::{LocalBoxFuture, zap};
+use dsl::walk::{Child, Order, SPILL, Step, Visitor};
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
-use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::dsl::DslDatasetPhys;
-use ondisk::object_type::ObjectType;
-use ondisk::objset::ObjsetPhys;
 use ondisk::scan::{NO_OBJSET, ScanFunc, VISIT_AGAIN};
-use rt::join::join_all;
+use rt::Rt;
 use vdev::BlockPlace;
 use zio::Prio;
 
@@ -22,17 +20,10 @@ use crate::pool::Pool;
 
 /// How long a txg walks: OpenZFS takes a second (`zfs_scrub_min_time_ms`), during which nobody's fsync ends.
 const SLICE: Nanos = Nanos(200_000_000);
-/// Blocks read ahead at once.
-const READS_MAX: usize = 32;
-/// Block number of a spill block in a place.
-const SPILL: u64 = u64::MAX;
-/// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
-const DEPTH_MAX: u32 = 40;
+/// Level of blocks of an intent log in a place.
+pub(super) const LOG_LEVEL: i64 = -2;
 /// Dnodes of a block of the meta-dnode.
-const DNODES: u128 = 32;
-
-/// A block below another: its pointer, its place and log2 of its object's indirect block size.
-type Child = (Blkptr, Bookmark, u8);
+const DNODES: u128 = dsl::walk::DNODES as u128;
 
 /// A walk through one object set.
 struct Walk<'a> {
@@ -41,26 +32,20 @@ struct Walk<'a> {
     txg: Txg,
     min: Txg,
     max: Txg,
-    /// log2 of the bytes of an indirect block of the meta-dnode.
-    meta_shift: u8,
     /// Where to go on; none once that place is reached.
     resume: Option<Bookmark>,
     stopped: Option<Bookmark>,
     until: Nanos,
     /// Something was met: the piece may end.
     moved: bool,
-    since_yield: u32,
 }
 
-/// First and last-but-one of what a block covers, in blocks of level 0.
+/// First and last-but-one of what a block covers, in blocks of level 0; spill blocks come last.
 fn span(at: &Bookmark, shift: u8) -> (u128, u128) {
     if at.level == 0 && at.blkid == SPILL {
         return (u128::MAX - 1, u128::MAX);
     }
-    let bits = (at.level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
-    let size = 1u128 << bits.min(100);
-    let start = u128::from(at.blkid).saturating_mul(size);
-    (start, start.saturating_add(size))
+    dsl::walk::span(at.level, at.blkid, shift)
 }
 
 /// Whether a block with everything below it comes before the block `resume` of level 0. `shift` is that of the block's object.
@@ -75,21 +60,6 @@ fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
         (true, false) => end.saturating_mul(DNODES) <= next,
         (false, true) => object < u128::from(resume.blkid) * DNODES,
         (false, false) => object < next || (object == next && end <= span(resume, shift).0),
-    }
-}
-
-fn has_children(bp: &Blkptr) -> bool {
-    bp.level() > 0 || bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET
-}
-
-fn push_dnode(dn: &DnodePhys, objset: u64, object: u64, out: &mut Vec<Child>) {
-    let shift = dn.indblkshift;
-    let level = i64::from(dn.nlevels) - 1;
-    for (blkid, bp) in dn.bps().iter().enumerate() {
-        out.push((*bp, Bookmark { objset, object, level, blkid: blkid as u64 }, shift));
-    }
-    if let Some(spill) = dn.spill {
-        out.push((spill, Bookmark { objset, object, level: 0, blkid: SPILL }, shift));
     }
 }
 
@@ -128,123 +98,51 @@ impl Walk<'_> {
         }
         false
     }
+}
 
-    /// Meets a block, then what is below it.
-    fn visit<'b>(
-        &'b mut self,
-        bp: Blkptr,
-        at: Bookmark,
-        shift: u8,
-        block: Option<Result<Bytes>>,
-        depth: u32,
-    ) -> LocalBoxFuture<'b, ()> {
+impl Visitor for Walk<'_> {
+    fn order(&self) -> Order {
+        Order::ParentsFirst
+    }
+    fn rt(&self) -> &Rt {
+        &self.pool.rt
+    }
+    fn enter(&mut self, child: &Child, _meta_shift: u8) -> Step {
+        let Child { bp, at, shift } = child;
+        let left_out = !self.is_ours(bp) || self.ends_here(at) || self.is_passed(at, *shift);
+        if left_out { Step::Pass } else { Step::Whole }
+    }
+    fn visit(&mut self, child: &Child) {
+        let Child { bp, at, .. } = child;
+        if !bp.is_embedded() && bp.birth() <= self.max {
+            self.scan.meet(&self.pool.tree, bp, *at);
+        }
+        self.moved |= at.level == 0;
+    }
+    fn will_read(&self, child: &Child, _meta_shift: u8) -> bool {
+        let passed = self.resume.is_some_and(|r| is_done(&child.at, &r, child.shift));
+        self.is_ours(&child.bp) && !passed
+    }
+    /// Encryption leaves pointers in clear: no key is needed.
+    fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            if self.stopped.is_some() || !self.is_ours(&bp) || self.ends_here(&at) || self.is_passed(&at, shift) {
-                return;
-            }
-            if !bp.is_embedded() && bp.birth() <= self.max {
-                self.scan.meet(&self.pool.tree, &bp, at);
-            }
-            self.moved |= at.level == 0;
-            self.since_yield += 1;
-            if self.since_yield >= 256 {
-                self.since_yield = 0;
-                self.pool.rt.yield_now().await;
-            }
-            if !has_children(&bp) || bp.is_embedded() && bp.level() == 0 {
-                return;
-            }
-            let block = match block {
-                Some(block) => block,
-                None => self.read(&bp).await,
-            };
-            let children = match depth > DEPTH_MAX {
-                true => Err(Error::corrupt("a tree of blocks is nested too deep")),
-                false => block.and_then(|b| self.children(&bp, &at, shift, &b)),
-            };
-            match children {
-                Ok((inner, last)) => {
-                    self.visit_all(inner, depth).await;
-                    self.visit_all(last, depth).await;
+            // A block of this txg may be rewritten in place by its next pass: that must not find it in the cache.
+            if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
+                match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
+                    Some(block) => Ok(block),
+                    None => self.scan.zio.read_sealed(bp, Prio::AsyncRead).await,
                 }
-                // What is below cannot be found. What is wrong with the block is found out when it is looked at, but for what only the walk sees.
-                Err(_) => self.scan.note_damage(at),
+            } else {
+                self.pool.ctx.read(bp).await
             }
         })
     }
-
-    async fn visit_all(&mut self, children: Vec<Child>, depth: u32) {
-        let mut rest = children.as_slice();
-        while !rest.is_empty() && self.stopped.is_none() {
-            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
-            rest = later;
-            let wanted: Vec<bool> = now
-                .iter()
-                .map(|(bp, at, shift)| {
-                    let passed = self.resume.is_some_and(|r| is_done(at, &r, *shift));
-                    self.is_ours(bp) && has_children(bp) && !passed
-                })
-                .collect();
-            let this = &*self;
-            let reads = now.iter().zip(&wanted).filter(|(_, w)| **w).map(|((bp, ..), _)| this.read(bp)).collect();
-            let mut blocks = join_all(reads).await.into_iter();
-            for ((bp, at, shift), wanted) in now.iter().zip(&wanted) {
-                let block = if *wanted { blocks.next() } else { None };
-                self.visit(*bp, *at, *shift, block, depth + 1).await;
-            }
-        }
+    /// What is wrong with the block is found out when it is looked at, but for what only the walk sees.
+    fn lost(&mut self, at: Bookmark) {
+        self.scan.note_damage(at);
     }
-
-    /// Reads a block to look at its pointers, which encryption leaves in clear: no key is needed.
-    async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
-        // A block of this txg may be rewritten in place by its next pass: that must not find it in the cache.
-        if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
-            match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
-                Some(block) => Ok(block),
-                None => self.scan.zio.read_sealed(bp, Prio::AsyncRead).await,
-            }
-        } else {
-            self.pool.ctx.read(bp).await
-        }
-    }
-
-    /// The blocks below one, and those that come after all others.
-    fn children(&mut self, bp: &Blkptr, at: &Bookmark, shift: u8, block: &Bytes) -> Result<(Vec<Child>, Vec<Child>)> {
-        if i64::from(bp.level()) != at.level.max(0) {
-            return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
-        }
-        let (mut out, mut last) = (Vec::new(), Vec::new());
-        if bp.level() > 0 {
-            let per = 1u64 << shift.saturating_sub(7).min(57);
-            for (i, child) in Blkptr::iter_block(block).enumerate() {
-                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
-                out.push((child, Bookmark { level: at.level - 1, blkid, ..*at }, shift));
-            }
-        } else if bp.otype() == ObjectType::OBJSET {
-            let os = ObjsetPhys::parse(block)?;
-            self.meta_shift = os.meta_dnode.indblkshift;
-            push_dnode(&os.meta_dnode, at.objset, 0, &mut out);
-            for (dn, object) in [
-                (&os.groupused, ObjectId::GROUPUSED.0),
-                (&os.userused, ObjectId::USERUSED.0),
-                (&os.projectused, ObjectId::PROJECTUSED.0),
-            ] {
-                if let Some(dn) = dn {
-                    push_dnode(dn, at.objset, object, &mut last);
-                }
-            }
-        } else {
-            let mut slot = 0;
-            while slot < block.len() / DNODE_SIZE {
-                let dn = DnodePhys::parse_slot(block, slot)?;
-                let object = at.blkid.wrapping_mul(32).wrapping_add(slot as u64);
-                slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
-                if let Some(dn) = dn {
-                    push_dnode(&dn, at.objset, object, &mut out);
-                }
-            }
-        }
-        Ok((out, last))
+    fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
     }
 }
 
@@ -328,14 +226,12 @@ impl Pool {
             txg,
             min: range.0,
             max: range.1,
-            meta_shift: 14,
             resume,
             stopped: None,
             until,
             moved: false,
-            since_yield: 0,
         };
-        walk.visit(root, Bookmark { objset, object: 0, level: -1, blkid: 0 }, 7, None, 0).await;
+        dsl::walk::walk(&mut walk, root, objset).await;
         let next = walk.stopped;
         self.scan.now.borrow_mut().phys.bookmark =
             next.unwrap_or(Bookmark { objset: NO_OBJSET, ..Bookmark::default() });
@@ -400,6 +296,9 @@ impl Pool {
                 now.phys.bookmark = Bookmark { objset: ds, object: 0, level: 0, blkid: 0 };
             }
         }
+        if min.is_some() && !is_snapshot {
+            self.walk_log(ds).await?;
+        }
         let phys = scan.now.borrow().phys;
         if phys.cur_min_txg < phys.max_txg
             && !record.bp.is_hole()
@@ -425,6 +324,26 @@ impl Pool {
         }
         if record.num_children > 1 {
             self.queue_clones(ds, &record).await?;
+        }
+        Ok(())
+    }
+
+    /// Meets the blocks of the intent log of a head that a crash left and nobody replayed yet; where the pool cannot be written, of any log. Logs in use are written anew
+    /// all the time, and the log that a snapshot has is its head's.
+    async fn walk_log(&self, ds: u64) -> Result<()> {
+        let Some(head) = self.dsl().all().into_iter().find(|d| d.object.0 == ds) else { return Ok(()) };
+        let Ok(header) = head.zil_header().await else { return Ok(()) };
+        if header.log.is_hole() || header.claim_txg.0 == 0 && !self.readonly {
+            return Ok(());
+        }
+        let blocks = zil::replay::blocks_of(self.zio(), &header).await?;
+        // Replayed meanwhile: what was read is not the log's any more.
+        if head.zil_header().await.ok() != Some(header) {
+            return Ok(());
+        }
+        let min = self.scan.now.borrow().phys.cur_min_txg;
+        for (n, bp) in (0..).zip(&blocks).filter(|(_, bp)| bp.birth() > min) {
+            self.scan.meet(&self.tree, bp, Bookmark { objset: ds, object: 0, level: LOG_LEVEL, blkid: n });
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use ondisk::bpobj::Bookmark;
 use rt::sync::Semaphore;
 use zio::{FreeWatch, Prio};
 
+use super::walk::LOG_LEVEL;
 use super::{Phase, Scan};
 
 /// What an entry takes in memory, nodes of the tree included.
@@ -21,6 +22,11 @@ const WORKERS: usize = 256;
 /// Bytes on their way for each device of a top-level vdev (`zfs_scan_vdev_limit` of OpenZFS is 4 MiB), and for all of them.
 const DEVICE_BYTES: u64 = 8 << 20;
 const TOP_BYTES: u64 = 128 << 20;
+
+/// Whether it is a block of an intent log itself, which has its checksum inside, and not one that a record names.
+fn is_log_block(bp: &Blkptr) -> bool {
+    matches!(bp.checksum_algo(), Some(codec::ChecksumAlgo::Zilog | codec::ChecksumAlgo::Zilog2))
+}
 
 /// A copy of a block.
 #[derive(Clone)]
@@ -190,8 +196,16 @@ impl Scan {
     async fn look_at(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
         let Entry { bp, dva, at } = entry;
         let repair = || (alive.get() && self.mends.get()).then_some(Prio::AsyncWrite);
-        let out = self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await;
-        let mut error = out.error;
+        let is_log = at.level == LOG_LEVEL;
+        let out = match is_log && is_log_block(bp) {
+            true => {
+                let verify = |raw: &[u8]| zil::block::verify(raw, bp).is_some();
+                self.zio.scrub_with(bp, Prio::Scrub, &verify, &repair).await
+            }
+            false => self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
+        };
+        // The last block of a log was never written, and what nobody waited for may be incomplete: that is no damage.
+        let mut error = out.error.filter(|_| !is_log);
         if bp.is_gang() && *dva == bp.dva(0) && alive.get() && error.is_none() {
             match self.zio.gang_pieces(bp, Prio::Scrub).await {
                 // A header that was freed meanwhile may name anything.

@@ -1,0 +1,227 @@
+//! The walk of a tree of blocks: from the root block of an object set to everything below it, in the order of OpenZFS, in pieces.
+//!
+//! Below the root block are the meta-dnode and the objects that count who uses what; below the meta-dnode the blocks of dnodes; below these all other objects. A walk goes
+//! either way: *parents first* (scans) or *children first* (freeing). What is done with a block, which blocks are left out and where a piece ends is the
+//! [`Visitor`]'s; its places ([`Bookmark`]) are those that pools store, so that OpenZFS can go on where weir stopped and the other way round.
+//!
+//! Blocks that have others below them are read ahead, some at once. What cannot be read is told to the visitor, and the walk goes on beside it.
+
+use base::{Error, ObjectId, Result};
+use bdev::Bytes;
+use dmu::LocalBoxFuture;
+use ondisk::blkptr::Blkptr;
+use ondisk::bpobj::Bookmark;
+use ondisk::dnode::{DNODE_SIZE, DnodePhys};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetPhys;
+use rt::Rt;
+use rt::join::join_all;
+
+/// Block number of a spill block in a place.
+pub const SPILL: u64 = u64::MAX;
+/// Dnodes of a block of the meta-dnode.
+pub const DNODES: u64 = 32;
+/// log2 of the bytes of an indirect block of a meta-dnode, before one is known.
+const META_SHIFT: u8 = 14;
+/// Blocks read ahead at once.
+const READS_MAX: usize = 32;
+/// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
+const DEPTH_MAX: u32 = 40;
+/// Blocks visited before others have a turn.
+const TURN: u32 = 256;
+
+/// Which way a walk goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// A block comes before what is below it; of the objects that count, those of groups, users, projects.
+    ParentsFirst,
+    /// A block comes after what is below it; of the objects that count, those of projects, groups, users.
+    ChildrenFirst,
+}
+
+/// A block below another.
+#[derive(Clone, Copy, Debug)]
+pub struct Child {
+    /// Its pointer.
+    pub bp: Blkptr,
+    /// Its place.
+    pub at: Bookmark,
+    /// log2 of the bytes of an indirect block of its object.
+    pub shift: u8,
+}
+
+/// What is to be done about a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing, nor about what is below it.
+    Pass,
+    /// It is visited; what is below it is not.
+    Alone,
+    /// It and what is below it are visited.
+    Whole,
+}
+
+/// Who walks.
+pub trait Visitor {
+    /// Which way.
+    fn order(&self) -> Order;
+    /// The world, for turns.
+    fn rt(&self) -> &Rt;
+    /// What to do about a block that the walk has come to. `meta_shift` is the shift of the meta-dnode.
+    fn enter(&mut self, child: &Child, meta_shift: u8) -> Step;
+    /// Visits a block.
+    fn visit(&mut self, child: &Child);
+    /// Whether a block with others below it will be read, as far as that can be told before.
+    fn will_read(&self, child: &Child, meta_shift: u8) -> bool;
+    /// Reads a block to look at its pointers.
+    fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>>;
+    /// What is below a block cannot be found.
+    fn lost(&mut self, at: Bookmark);
+    /// Whether the piece has come to its end.
+    fn is_stopped(&self) -> bool;
+}
+
+/// First and last-but-one of what a block covers, in blocks of level 0.
+pub fn span(level: i64, blkid: u64, shift: u8) -> (u128, u128) {
+    let bits = (level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
+    let size = 1u128 << bits.min(100);
+    let start = u128::from(blkid).saturating_mul(size);
+    (start, start.saturating_add(size))
+}
+
+/// Whether blocks may be below it.
+pub fn has_children(bp: &Blkptr) -> bool {
+    bp.level() > 0 || !bp.is_embedded() && (bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET)
+}
+
+fn push_dnode(dn: &DnodePhys, objset: u64, object: u64, out: &mut Vec<Child>) {
+    let shift = dn.indblkshift;
+    let level = i64::from(dn.nlevels) - 1;
+    for (blkid, bp) in dn.bps().iter().enumerate() {
+        out.push(Child { bp: *bp, at: Bookmark { objset, object, level, blkid: blkid as u64 }, shift });
+    }
+    if let Some(spill) = dn.spill {
+        out.push(Child { bp: spill, at: Bookmark { objset, object, level: 0, blkid: SPILL }, shift });
+    }
+}
+
+/// A walk under way.
+struct Walk<'v, V> {
+    visitor: &'v mut V,
+    meta_shift: u8,
+    since_yield: u32,
+}
+
+/// Walks the tree below the root block `root` of an object set, which places call `objset`.
+pub async fn walk<V: Visitor>(visitor: &mut V, root: Blkptr, objset: u64) {
+    let at = Bookmark { objset, object: 0, level: -1, blkid: 0 };
+    let mut walk = Walk { visitor, meta_shift: META_SHIFT, since_yield: 0 };
+    walk.come_to(Child { bp: root, at, shift: 7 }, None, 0).await;
+}
+
+impl<V: Visitor> Walk<'_, V> {
+    fn come_to<'a>(&'a mut self, child: Child, block: Option<Result<Bytes>>, depth: u32) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            if self.visitor.is_stopped() {
+                return;
+            }
+            let below = match self.visitor.enter(&child, self.meta_shift) {
+                Step::Pass => return,
+                Step::Alone => false,
+                Step::Whole => has_children(&child.bp),
+            };
+            let order = self.visitor.order();
+            if order == Order::ParentsFirst {
+                self.visit(&child).await;
+            }
+            if below {
+                self.go_below(&child, block, depth).await;
+            }
+            if order == Order::ChildrenFirst && !self.visitor.is_stopped() {
+                self.visit(&child).await;
+            }
+        })
+    }
+
+    async fn visit(&mut self, child: &Child) {
+        self.visitor.visit(child);
+        self.since_yield += 1;
+        if self.since_yield >= TURN {
+            self.since_yield = 0;
+            self.visitor.rt().yield_now().await;
+        }
+    }
+
+    async fn go_below(&mut self, child: &Child, block: Option<Result<Bytes>>, depth: u32) {
+        let children = match depth > DEPTH_MAX {
+            true => Err(Error::corrupt("a tree of blocks is nested too deep")),
+            false => {
+                let block = match block {
+                    Some(block) => block,
+                    None => self.visitor.read(&child.bp).await,
+                };
+                block.and_then(|b| self.children(child, &b))
+            }
+        };
+        let children = match children {
+            Ok(children) => children,
+            Err(_) => return self.visitor.lost(child.at),
+        };
+        let mut rest = children.as_slice();
+        while !rest.is_empty() && !self.visitor.is_stopped() {
+            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
+            rest = later;
+            let wanted: Vec<bool> =
+                now.iter().map(|c| has_children(&c.bp) && self.visitor.will_read(c, self.meta_shift)).collect();
+            let visitor = &*self.visitor;
+            let reads = now.iter().zip(&wanted).filter(|(_, w)| **w).map(|(c, _)| visitor.read(&c.bp)).collect();
+            let mut blocks = join_all(reads).await.into_iter();
+            for (c, wanted) in now.iter().zip(&wanted) {
+                let block = if *wanted { blocks.next() } else { None };
+                self.come_to(*c, block, depth + 1).await;
+            }
+        }
+    }
+
+    fn children(&mut self, child: &Child, block: &Bytes) -> Result<Vec<Child>> {
+        let Child { bp, at, shift } = child;
+        if i64::from(bp.level()) != at.level.max(0) {
+            return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
+        }
+        let mut out = Vec::new();
+        if bp.level() > 0 {
+            let per = 1u64 << shift.saturating_sub(7).min(57);
+            for (i, bp) in Blkptr::iter_block(block).enumerate() {
+                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
+                out.push(Child { bp, at: Bookmark { level: at.level - 1, blkid, ..*at }, shift: *shift });
+            }
+        } else if bp.otype() == ObjectType::OBJSET {
+            let os = ObjsetPhys::parse(block)?;
+            self.meta_shift = os.meta_dnode.indblkshift;
+            push_dnode(&os.meta_dnode, at.objset, 0, &mut out);
+            let group = (&os.groupused, ObjectId::GROUPUSED);
+            let user = (&os.userused, ObjectId::USERUSED);
+            let project = (&os.projectused, ObjectId::PROJECTUSED);
+            let used = match self.visitor.order() {
+                Order::ParentsFirst => [group, user, project],
+                Order::ChildrenFirst => [project, group, user],
+            };
+            for (dn, object) in used {
+                if let Some(dn) = dn {
+                    push_dnode(dn, at.objset, object.0, &mut out);
+                }
+            }
+        } else {
+            let mut slot = 0;
+            while slot < block.len() / DNODE_SIZE {
+                let dn = DnodePhys::parse_slot(block, slot)?;
+                let object = at.blkid.wrapping_mul(DNODES).wrapping_add(slot as u64);
+                slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
+                if let Some(dn) = dn {
+                    push_dnode(&dn, at.objset, object, &mut out);
+                }
+            }
+        }
+        Ok(out)
+    }
+}
