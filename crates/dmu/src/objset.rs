@@ -18,6 +18,7 @@ use ondisk::zil::ZilHeader;
 use rt::TaskId;
 use rt::sync::Notify;
 
+use crate::LocalBoxFuture;
 use crate::alloc::AllocState;
 use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
 use crate::dnode::{Dnode, DnodeInner};
@@ -78,6 +79,8 @@ pub trait IntentLog {
     /// `txg` is synced: gives up the log blocks that are not needed any more once it is on disk, and says what the header is then; nothing if it does not change. Called
     /// once for each txg in which the object set is written. Must not wait.
     fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>>;
+    /// Makes everything logged durable by its txg and gives up all blocks of the log; what is logged from then on gets new ones.
+    fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>>;
 }
 
 /// An object set. Cheap to clone.
@@ -200,20 +203,8 @@ impl Drop for ObjsetInner {
 }
 
 impl Objset {
+    #[allow(clippy::too_many_arguments, reason = "everything that an object set is")]
     fn build(
-        ctx: DmuCtx,
-        id: u64,
-        phys: ObjsetPhys,
-        root: Blkptr,
-        props: ObjsetProps,
-        hooks: ObjsetHooks,
-        writable: bool,
-    ) -> Objset {
-        Objset::build_sealed(ctx, id, phys, root, props, hooks, writable, false)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn build_sealed(
         ctx: DmuCtx,
         id: u64,
         phys: ObjsetPhys,
@@ -294,7 +285,7 @@ impl Objset {
             }
             _ => {}
         }
-        Ok(Objset::build(ctx, id, phys, root, props, hooks, writable))
+        Ok(Objset::build(ctx, id, phys, root, props, hooks, writable, false))
     }
 
     /// Opens an encrypted object set without its key, only to change the header of its intent log, which nothing authenticates.
@@ -308,7 +299,7 @@ impl Objset {
         let place = || format!("object set {id}");
         let phys = ObjsetPhys::parse(&ctx.read(&root).await.at(place)?).at(place)?;
         assert!(root.encrypted() && ctx.key().is_none(), "only encrypted object sets are opened sealed");
-        Ok(Objset::build_sealed(ctx, id, phys, root, props, hooks, true, true))
+        Ok(Objset::build(ctx, id, phys, root, props, hooks, true, true))
     }
     /// Whether it was opened with [`Objset::open_sealed`].
     pub fn is_sealed(&self) -> bool {
@@ -325,7 +316,8 @@ impl Objset {
         txg: Txg,
     ) -> Objset {
         let levels = if os_type == ObjsetType::Meta { 1 } else { META_LEVELS };
-        let os = Objset::build(ctx, id, ObjsetPhys::new(os_type, levels), Blkptr::hole(), props, hooks, true);
+        let phys = ObjsetPhys::new(os_type, levels);
+        let os = Objset::build(ctx, id, phys, Blkptr::hole(), props, hooks, true, false);
         os.0.change_header(txg, |h| h.touch = true);
         os
     }
@@ -361,6 +353,14 @@ impl Objset {
     /// Sets, or takes away, the intent log that the sync asks.
     pub fn set_log(&self, log: Option<Weak<dyn IntentLog>>) {
         *self.0.log.borrow_mut() = log;
+    }
+    /// Has the intent log, if one is in use, give up all of its blocks ([`IntentLog::end_chain`]).
+    pub async fn end_log_chain(&self) -> Result<()> {
+        let log = self.0.log.borrow().as_ref().and_then(Weak::upgrade);
+        match log {
+            Some(log) => log.end_chain().await,
+            None => Ok(()),
+        }
     }
     /// Whether an intent log is in use.
     pub fn has_log(&self) -> bool {

@@ -94,6 +94,9 @@ impl Pool {
                         if pool.alloc.in_use(id) > 0 {
                             return Ok(Err(still_used()));
                         }
+                        let paths: Vec<String> = pool.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
+                        let text = format!("{} vdev {id} (log) {}", pool.name(), paths.join(" "));
+                        pool.core.note("vdev remove", text, tx.txg());
                         pool.take_top_away(id, tx).await?;
                         Ok(Ok(()))
                     })

@@ -20,7 +20,7 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
 use bdev::{Buf, Bytes};
-use dmu::{IntentLog, Objset};
+use dmu::{IntentLog, LocalBoxFuture, Objset};
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
@@ -774,6 +774,23 @@ impl IntentLog for Inner {
         }
         chain.header = first;
         Ok(Some(ZilHeader { log: first, ..ZilHeader::default() }))
+    }
+
+    fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let _issuer = self.issuer.lock().await;
+            if self.chain.borrow().lwbs.is_empty() {
+                return Ok(());
+            }
+            self.recover().await?;
+            // The sync of a txg that writes the object set gives the blocks up.
+            let txg = self.os.ctx().txg();
+            let hold = txg.hold_open().await;
+            let at = hold.txg;
+            self.os.touch(at);
+            drop(hold);
+            txg.wait_synced(at).await
+        })
     }
 }
 
