@@ -178,7 +178,7 @@ id: takes it into use, under a new name if one is given. -a: all of them.
 
   -d  a folder or file to search; may be repeated. Without it: the devices that
       weir remembers, then /dev
-  -D  destroyed pools
+  -D  destroyed pools; to import one -f is needed as well
   -f  also a pool that was last used by another host and not exported
   -F  if the newest state is damaged, one of the last few before it
   -n  with -F: only say what it would do

@@ -133,6 +133,7 @@ fn a_pool_lives_through_export_and_import() {
     w.ok("zpool destroy tank");
     assert_eq!(w.ok("zpool import -d ."), "no pools available to import\n");
     assert!(w.ok("zpool import -D -d .").contains("(DESTROYED)"));
+    w.fails("zpool import -D -d . tank", 1, "-f is needed");
     w.ok("zpool import -D -f -d . tank");
     judge_after_export(&w);
 }
@@ -292,6 +293,28 @@ fn devices_are_changed() {
     w.fails("zpool initialize -c tank", 1, "no active initialize");
     w.ok("zpool trim -w tank");
     assert!(w.ok("zpool status -t tank").contains("(100% trimmed, completed at "));
+    w.ok("zpool scrub -w tank");
+    let history = w.ok("zpool history tank");
+    for command in [
+        "zpool create -O mountpoint=none --size 80M tank a.img",
+        "zpool attach --size 80M tank a.img b.img",
+        "zpool add --size 80M tank mirror c.img d.img log e.img cache f.img spare g.img",
+        "zpool remove tank e.img f.img",
+        "zpool replace tank d.img g.img",
+        "zpool detach tank g.img",
+        "zpool initialize -w tank",
+        "zpool trim -w tank",
+        "zpool scrub -w tank",
+    ] {
+        assert_eq!(history.matches(&format!(" {command}\n")).count(), 1, "{command}: {history}");
+    }
+    assert!(!history.contains("nothere") && !history.contains("add -n"), "{history}");
+    let events = w.ok("zpool history -i tank");
+    for event in
+        ["vdev attach", "spare in vdev=", "vdev remove", "detach vdev=", "initialize vdev=", "scan done errors=0"]
+    {
+        assert!(events.contains(event), "{event}: {events}");
+    }
     w.ok("zpool export tank");
     judge(&w, "tank");
     for name in ["a.img", "b.img"] {
@@ -303,6 +326,14 @@ fn devices_are_changed() {
     let before = size();
     w.ok("zpool online -e tank a.img");
     assert!(size() > before, "{} after {before}", size());
+    let before = size();
+    for name in ["c.img", "h.img"] {
+        let file = std::fs::OpenOptions::new().write(true).open(w.path(name)).unwrap();
+        file.set_len(240 << 20).unwrap();
+    }
+    w.ok("zpool set autoexpand=on tank");
+    w.ok("zpool sync tank");
+    assert!(size() > before + (100 << 20), "{} after {before}", size());
     w.ok("zfs create tank/more");
     w.ok("zpool export tank");
     judge(&w, "tank");

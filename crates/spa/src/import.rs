@@ -374,7 +374,10 @@ async fn open_state(
 fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Result<()> {
     match candidate.state {
         PoolState::Destroyed if !import.destroyed => {
-            return Err(Error::not_found("the pool was destroyed: use -D to import it all the same"));
+            return Err(Error::not_found("the pool was destroyed: use -D and -f to import it all the same"));
+        }
+        PoolState::Destroyed if !import.force => {
+            return Err(Error::new(ErrorKind::Busy, "the pool was destroyed: -f is needed as well as -D"));
         }
         PoolState::Active if !import.force && !import.readonly => {
             let ours = rt.host_identity().hostid;
