@@ -1,48 +1,20 @@
 //! A pool whose last writer kept log space maps and was killed: what the logs say counts, and the first txg brings all of it to the metaslabs.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::rc::Rc;
 
 use base::Nanos;
 use metaslab::ClassKind;
 use sim::{CutStyle, DiskImage};
 use spa::{EngineOpts, ImportOpts, Pool};
-use zdb::device::{Device, Labeled, ReadAt};
-use zdb::{CheckOpts, PoolReader};
+use zdb::CheckOpts;
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::lab::Lab;
 
-#[path = "../../../zvol/tests/common/archive.rs"]
-#[allow(clippy::unwrap_used, dead_code)]
-mod archive;
-
-struct Image(DiskImage);
-
-impl ReadAt for Image {
-    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(off, buf);
-        Ok(())
-    }
-}
+use crate::images::{fixture, reader};
 
 fn images(pool: &str) -> Vec<DiskImage> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../tests/fixtures/other/{pool}.tar.zst"));
-    let disks = archive::unpack(&path).into_iter().filter(|(name, _)| name.ends_with(".img"));
-    disks
-        .map(|(_, file)| {
-            let mut image = DiskImage::zeroed(file.size);
-            file.parts.iter().for_each(|(at, part)| image.write(*at, part));
-            image
-        })
-        .collect()
-}
-
-fn reader(images: &[DiskImage]) -> PoolReader {
-    let labeled = images.iter().map(|image| {
-        Labeled::scan(Rc::new(Device::over(Path::new("image"), image.size(), Box::new(Image(image.clone())))))
-    });
-    PoolReader::from_devices(labeled.collect(), &zdb::OpenOpts::default()).expect("the images have a pool")
+    fixture(&format!("other/{pool}"))
 }
 
 /// What the independent checker finds, and how much is allocated on each vdev.

@@ -1,16 +1,22 @@
 //! A small part of each long profile of `ztest`.
 
+mod classes;
 mod cuts;
 mod devices;
 mod encrypted;
+mod failmode;
+mod history;
+mod images;
 mod imports;
 mod layouts;
 mod logs;
 mod mutations;
+mod old;
 mod presence;
 mod reference;
 mod scan;
 mod snapshots;
 mod states;
 mod workloads;
+mod works;
 mod zil;

@@ -1,29 +1,19 @@
 //! Dedup tables, checkpoints and going back: each worked with through several imports and judged by the checker that is not the engine, and by zdb where it is.
 
-use std::path::Path;
 use std::rc::Rc;
 
 use base::{Nanos, ObjectId, Result};
 use bdev::Buf;
 use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
-use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
-use zdb::device::{Device, Labeled, ReadAt};
-use zdb::{CheckOpts, PoolReader};
+use zdb::CheckOpts;
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::judge::{Scratch, Verdict, ask_zdb, has_zdb, save};
 use ztest::lab::SHAPES;
 use ztest::lab::{Lab, Layout, POOL};
 
-struct Image(DiskImage);
-
-impl ReadAt for Image {
-    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(off, buf);
-        Ok(())
-    }
-}
+use crate::images::reader;
 
 fn layout(ashift: u8) -> Layout {
     let mut features = ondisk::feature::default_features();
@@ -41,12 +31,7 @@ fn layout(ashift: u8) -> Layout {
 
 fn judge(lab: &Lab, name: &str) {
     let images = lab.images();
-    let labeled = images.iter().map(|image| {
-        Labeled::scan(Rc::new(Device::over(Path::new("image"), image.size(), Box::new(Image(image.clone())))))
-    });
-    let reader =
-        PoolReader::from_devices(labeled.collect(), &zdb::OpenOpts::default()).expect("the images have a pool");
-    let report = zdb::check(&reader, &CheckOpts::default(), &mut |_| {});
+    let report = zdb::check(&reader(&images), &CheckOpts::default(), &mut |_| {});
     assert!(report.errors.is_empty() && report.leaked == 0, "{name}: {:?}", report.errors);
     if !has_zdb() {
         eprintln!("NOT JUDGED: zdb is missing (zfsutils-linux)");

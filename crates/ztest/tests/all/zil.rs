@@ -1,6 +1,5 @@
 //! Intent logs. The long profile: `ztest --campaign --cuts 1000000 --seed 0`.
 
-use std::path::Path;
 use std::rc::Rc;
 
 use ondisk::bytes::put_le64;
@@ -8,37 +7,17 @@ use ondisk::zil::{Record, records};
 use ondisk::zil_record::Op;
 use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
-use zdb::device::{Device, Labeled, ReadAt};
-use zdb::{CheckOpts, PoolReader};
+use zdb::CheckOpts;
 use zil::chain::Walk;
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
 use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
 
-#[path = "../../../zvol/tests/common/archive.rs"]
-#[allow(clippy::unwrap_used, dead_code)]
-mod archive;
-
-struct Image(DiskImage);
-
-impl ReadAt for Image {
-    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(off, buf);
-        Ok(())
-    }
-}
+use crate::images::{fixture, reader};
 
 /// The disks of the pool that OpenZFS left with logs when its power failed.
 fn images() -> Vec<DiskImage> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/pools/zil.tar.zst");
-    let disks = archive::unpack(&path).into_iter().filter(|(name, _)| name.ends_with(".img"));
-    disks
-        .map(|(_, file)| {
-            let mut image = DiskImage::zeroed(file.size);
-            file.parts.iter().for_each(|(at, part)| image.write(*at, part));
-            image
-        })
-        .collect()
+    fixture("pools/zil")
 }
 
 async fn import(lab: &Lab, readonly: bool) -> Rc<Pool> {
@@ -97,12 +76,127 @@ fn replayed_pools_are_whole() {
         assert!(applied > 500, "{applied}");
         pool.export().await.expect("exported");
     });
-    let labeled = lab
-        .images()
-        .into_iter()
-        .map(|image| Labeled::scan(Rc::new(Device::over(Path::new("image"), image.size(), Box::new(Image(image))))));
-    let reader = PoolReader::from_devices(labeled.collect(), &zdb::OpenOpts::default()).expect("a pool");
-    let report = zdb::check(&reader, &CheckOpts::default(), &mut |_| {});
+    let report = zdb::check(&reader(&lab.images()), &CheckOpts::default(), &mut |_| {});
+    assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
+}
+
+/// A log that a crash left is looked at by a scrub before anybody replays it: damage on one side of a mirror is mended.
+#[test]
+fn a_scrub_mends_logs_that_wait_for_replay() {
+    const DATA: u64 = 4 << 20;
+    let shape = ztest::lab::SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
+    let mut rng = sim::Rng::new(4400);
+    let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
+    layout.features = ondisk::feature::default_features();
+    layout.txg_timeout = base::Nanos::from_secs(3600);
+    let lab = Lab::new(4400, &layout);
+    let mut left = lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let ds = pool.dsl().find(ztest::lab::POOL).expect("it exists");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
+        for n in 0..12u8 {
+            let cred = zpl::Cred::new(0, 0);
+            let file = fs.create(fs.root(), &[b'a' + n], 0o644, &cred, true).await.expect("created").obj;
+            // Small ones are in the log, of large ones it names blocks.
+            let mut content = vec![n; if n % 3 == 0 { 128 << 10 } else { 5000 }];
+            sim::Rng::new(u64::from(n)).fill(&mut content);
+            fs.write(file, 0, vec![bdev::Buf::copy_from(&content).freeze()], false).await.expect("written");
+            fs.fsync(file).await.expect("logged");
+        }
+        // What a power cut leaves.
+        lab.disks.iter().map(|d| d.stable_image()).collect::<Vec<DiskImage>>()
+    });
+    lab.sim.crash();
+    let look = Lab::with_images(1, left.clone(), false);
+    let places: Vec<(u64, u64, bool)> = look.sim.block_on(async {
+        let pool = look.import(true, layout.opts()).await.expect("imported");
+        let ds = pool.dsl().find(ztest::lab::POOL).expect("it exists");
+        let header = ds.zil_header().await.expect("a header");
+        let mut all = Vec::new();
+        for bp in zil::replay::blocks_of(pool.zio(), &header).await.expect("readable") {
+            let raw = pool.zio().read_raw(bp.dva(0), bp.psize(), zio::Prio::SyncRead).await.expect("readable");
+            all.push((bp.dva(0).offset(), bp.psize(), zil::block::verify(&raw, &bp).is_some()));
+        }
+        all
+    });
+    let written: Vec<&(u64, u64, bool)> = places.iter().filter(|p| p.2).collect();
+    assert!(written.len() >= 5 && places.len() == written.len() + 1, "{places:?}");
+    let good = left[0].clone();
+    for (offset, len, _) in &written {
+        left[0].corrupt(DATA + offset, *len);
+    }
+    let lab = Lab::with_images(2, left, true);
+    lab.sim.block_on(async {
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        let s = ztest::scan::scrub(&pool).await.expect("scrubbed");
+        let least: u64 = written.iter().map(|p| p.1).sum();
+        assert!(s.phys.errors == 0 && s.phys.processed >= least, "{least} of {s:?}");
+        for (offset, len, _) in &written {
+            let (now, then) =
+                (lab.disks[0].peek(DATA + offset, *len as usize), good.read_vec(DATA + offset, *len as usize));
+            // A log block is as long as what was written of it.
+            assert!(now == then, "the block at {offset}");
+        }
+        ztest::scan::scrub_clean(&pool).await.expect("clean");
+        let ds = pool.dsl().find(ztest::lab::POOL).expect("it exists");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
+        assert!(fs.replayed().applied >= 20 && fs.replayed().failed.is_none(), "{:?}", fs.replayed());
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+    });
+    let report = zdb::check(&reader(&lab.images()), &CheckOpts::default(), &mut |_| {});
+    assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
+}
+
+/// A log device is removed under file systems that log all the time.
+#[test]
+fn a_log_device_is_removed_under_load() {
+    let shape = ztest::lab::SHAPES.iter().find(|s| s.name == "log").expect("it is there");
+    let mut rng = sim::Rng::new(4401);
+    let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
+    layout.features = ondisk::feature::default_features();
+    let lab = Lab::new(4401, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let ds = pool.dsl().find(ztest::lab::POOL).expect("it exists");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
+        let ends = Rc::new(std::cell::Cell::new(false));
+        let tasks: Vec<_> = (0..4u8)
+            .map(|n| {
+                let (fs, ends) = (fs.clone(), ends.clone());
+                pool.rt().spawn("writer", async move {
+                    let file = fs.create(fs.root(), &[b'a' + n], 0o644, &zpl::Cred::new(0, 0), true).await;
+                    let file = file.expect("created").obj;
+                    let mut rounds = 0u64;
+                    while !ends.get() {
+                        rounds += 1;
+                        let data = vec![bdev::Buf::copy_from(&[rounds as u8; 3000]).freeze()];
+                        fs.write(file, 0, data, false).await.expect("written");
+                        fs.fsync(file).await.expect("logged");
+                    }
+                    rounds
+                })
+            })
+            .collect();
+        let log = pool.tree().tops.borrow().iter().find(|t| t.is_log).expect("there is one").id;
+        while pool.allocator().in_use(log) == 0 {
+            pool.rt().sleep(base::Nanos::from_ms(10)).await;
+        }
+        pool.remove_device("mirror-1").await.expect("removed");
+        assert!(!pool.tree().tops.borrow().iter().any(|t| t.is_log));
+        pool.rt().sleep(base::Nanos::from_secs(1)).await;
+        ends.set(true);
+        for (n, task) in tasks.into_iter().enumerate() {
+            let rounds = task.await;
+            assert!(rounds > 20, "{rounds}");
+            let file = fs.lookup(fs.root(), &[b'a' + n as u8]).await.expect("there").obj;
+            let got: Vec<u8> = fs.read(file, 0, 4000).await.expect("read").iter().flat_map(|b| b.to_vec()).collect();
+            assert!(got == [rounds as u8; 3000]);
+        }
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+    });
+    let report = zdb::check(&reader(&lab.images()[..1]), &CheckOpts::default(), &mut |_| {});
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
 }
 

@@ -1,0 +1,59 @@
+//! Trim and initialize: what an export stops goes on after the import, where it was.
+
+use base::Nanos;
+use sim::Rng;
+use spa::{Pool, WorkKind, WorkState, WorkWish};
+use ztest::judge::{Level, Verdict, judge};
+use ztest::lab::{Lab, Layout, SHAPES};
+
+fn percent(pool: &Pool, kind: WorkKind) -> (WorkState, u64) {
+    let guid = pool.tree().leaves()[0].guid();
+    pool.leaf_work(guid, kind).map_or((WorkState::None, 0), |w| (w.state(), w.percent()))
+}
+
+#[test]
+fn works_go_on_after_an_import() {
+    let mut layout = Layout::draw(&mut Rng::new(4500), 64 << 20);
+    layout.devices = vec![512 << 20];
+    layout.features = ondisk::feature::default_features();
+    assert!(SHAPES[0].groups.is_empty());
+    for (seed, kind) in [(4500, WorkKind::Initialize), (4501, WorkKind::Trim)] {
+        let lab = Lab::new(seed, &layout);
+        lab.sim.block_on(async {
+            let pool = lab.create(&layout, Vec::new()).await.expect("created");
+            pool.change_leaf_work(kind, WorkWish::Start, &[]).await.expect("begun");
+            while percent(&pool, kind).1 < 20 {
+                pool.rt().sleep(Nanos::from_us(100)).await;
+            }
+            pool.export().await.expect("exported");
+            let pool = lab.import(false, layout.opts()).await.expect("imported");
+            let (state, at) = percent(&pool, kind);
+            assert!(state == WorkState::Active && (20..100).contains(&at), "{kind:?}: {state:?}, {at} %");
+            // What is suspended stays so over an import, and goes on when asked.
+            pool.change_leaf_work(kind, WorkWish::Suspend, &[]).await.expect("suspended");
+            let (_, at) = percent(&pool, kind);
+            pool.export().await.expect("exported");
+            let pool = lab.import(false, layout.opts()).await.expect("imported");
+            pool.rt().sleep(Nanos::from_secs(10)).await;
+            assert_eq!(percent(&pool, kind), (WorkState::Suspended, at), "{kind:?}");
+            pool.change_leaf_work(kind, WorkWish::Start, &[]).await.expect("begun again");
+            assert!(percent(&pool, kind).1 >= at);
+            pool.wait_leaf_work(kind).await.expect("ends");
+            assert_eq!(percent(&pool, kind), (WorkState::Complete, 100));
+            pool.export().await.expect("exported");
+        });
+        if kind == WorkKind::Initialize {
+            // The pattern is everywhere but in what is allocated.
+            let image = lab.images().remove(0);
+            let pattern = 0xdead_beef_dead_beeeu64.to_le_bytes();
+            let words = image.read_vec(4 << 20, 500 << 20);
+            let hits = words.chunks_exact(8).filter(|w| **w == pattern).count();
+            assert!(hits * 8 > 470 << 20, "{} MiB", hits * 8 >> 20);
+        }
+        match judge(&lab.images(), Level::Zdb, "works") {
+            Verdict::Good => {}
+            Verdict::Missing(what) => eprintln!("NOT JUDGED: {what} is missing"),
+            Verdict::Bad(why) => panic!("{why}"),
+        }
+    }
+}
