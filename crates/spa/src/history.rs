@@ -4,7 +4,7 @@
 //! record. Internal events (`zpool history -i`: what was made, destroyed, set, scanned, and by which txg) are collected while a txg is synced
 //! ([`dsl::core::Core::note`]) and appended by the same txg, in its first pass.
 //!
-//! The command that made the pool, or the first that was ever recorded, stays at the front for good; older ones behind it give way when the ring is full.
+//! The command that made the pool, or the first that was ever recorded, stays at the front for good, with the events before it; older ones behind it give way when the ring is full.
 
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{Dnode, ObjSpec, Tx, zap};
@@ -25,6 +25,8 @@ const BLKSZ: u32 = 128 << 10;
 const COMMAND_MAX: usize = 16 << 10;
 /// Records that wait at most: more than any script gives in the time between two txgs.
 const WAITING_MAX: usize = 4096;
+/// The front that is kept ends with the first command, or, where none comes, here: bytes.
+const FRONT_MAX: u64 = 8 << 10;
 /// Oldest pool version with a history.
 const VERSION_HISTORY: u64 = 4;
 
@@ -120,7 +122,8 @@ impl Pool {
             if bytes.len() as u64 > phys.ring_len() / 2 || append(&dn, &mut phys, &bytes, tx).await.is_err() {
                 break;
             }
-            if phys.pool_create_len == 0 {
+            let is_command = record.str("history command").is_some();
+            if phys.pool_create_len == 0 && (is_command || phys.eof > FRONT_MAX) {
                 (phys.pool_create_len, phys.bof) = (phys.eof, phys.eof);
             }
         }
