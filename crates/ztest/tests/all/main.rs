@@ -11,7 +11,6 @@ mod imports;
 mod layouts;
 mod logs;
 mod mutations;
-mod old;
 mod presence;
 mod reference;
 mod scan;
