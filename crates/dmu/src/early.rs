@@ -14,8 +14,9 @@ use crate::ctx::policy;
 use crate::dnode::Dnode;
 
 impl Dnode {
-    /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and gives the place up in the same txg. The hold must live until the write is over.
-    pub async fn store_early(&self, blkid: u64, data: Bytes, hold: &TxgHold) -> Result<(Blkptr, WriteDone)> {
+    /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and gives the place up in the same txg. That txg is held until the write is over, and no
+    /// longer: whoever waits for a txg may have asked for this.
+    pub async fn store_early(&self, blkid: u64, data: Bytes, hold: TxgHold) -> Result<(Blkptr, WriteDone)> {
         let (ctx, txg) = (&self.os.ctx, hold.txg);
         let (otype, compress, checksum) = {
             let st = self.n.st.borrow();
@@ -31,6 +32,13 @@ impl Dnode {
         (req.special_small, req.prio, req.crypt) = (p.special_small, Prio::SyncWrite, ctx.key().cloned());
         (req.objset, req.object, req.blkid) = (self.os.id, self.n.obj, BlkId(blkid));
         let out = ctx.zio().write(req).await?;
+        let written = out.done.clone();
+        let txg_held = async move {
+            // Who waits for the write hears of an error.
+            let _ = written.await;
+            drop(hold);
+        };
+        ctx.rt().spawn("early write", txg_held);
         // Names of the pieces of a gang block are only in its header, which must be there before it can be given up.
         if out.bp.is_gang() {
             out.done.clone().await?;

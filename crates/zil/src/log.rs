@@ -27,7 +27,6 @@ use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
 use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
 use rt::join::{join_all, select2};
 use rt::sync::{Mutex, Rank};
-use txg::TxgHold;
 use zio::{ClassKind, Prio, WriteDone};
 
 use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
@@ -53,8 +52,6 @@ pub struct StoredBlock {
     pub bp: Blkptr,
     /// Its write.
     pub done: WriteDone,
-    /// Keeps its txg open until that is over.
-    pub hold: TxgHold,
 }
 
 /// Who has the data of writes; implemented by file systems and volumes. `None`: the object, or that part of it, is no more.
@@ -173,7 +170,7 @@ impl Zilog {
         while at < end {
             let most = match state {
                 WriteState::Indirect => blocksize - at % blocksize,
-                _ => RECORD_DATA_MAX,
+                _ => policy::data_max(&z.tun.get()),
             };
             let length = most.min(end - at);
             let data = match state {
@@ -407,6 +404,7 @@ impl Inner {
             What::Commit(_) => Ok(()),
             What::Barrier => {
                 self.count(|s| s.barriers += 1);
+                self.give_up_batch().await;
                 self.os.ctx().txg().wait_synced(txg).await
             }
             What::Record(record) => self.put(&record, &[], txg, |_| {}).await,
@@ -459,7 +457,6 @@ impl Inner {
                 lwb.vdevs.borrow_mut().extend(stored.bp.dvas().map(|d| d.vdev()));
             }
             lwb.writes.borrow_mut().push(stored.done);
-            lwb.holds.borrow_mut().push(stored.hold);
         })
         .await
     }
@@ -701,8 +698,25 @@ impl Inner {
         }
     }
 
+    /// The batch under way ends here, unflushed: who waits for it waits for the txg. Its blocks hold txgs, so this comes before every wait for one.
+    async fn give_up_batch(&self) {
+        let batch: Vec<Rc<Lwb>> = self
+            .chain
+            .borrow()
+            .lwbs
+            .iter()
+            .filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get())
+            .cloned()
+            .collect();
+        for lwb in batch {
+            lwb.wait_written().await;
+            lwb.finish(false);
+        }
+    }
+
     /// After a failure, or where something cannot be logged: everything so far becomes durable with its txg, and the chain ends. The issuer's lock is held.
     async fn recover(&self) -> Result<()> {
+        self.give_up_batch().await;
         let synced = self.os.ctx().txg().wait_synced(Txg(0)).await;
         let all: Vec<Rc<Lwb>> = self.chain.borrow().lwbs.iter().cloned().collect();
         for lwb in all {
@@ -711,10 +725,6 @@ impl Inner {
                 let waiters = lwb.waiters.take();
                 lwb.finish(synced.is_ok());
                 waiters.iter().for_each(|w| w.finish(synced.is_ok()));
-            } else if lwb.in_batch.get() {
-                // The batch ends here, unflushed: who waits for it waits for the txg.
-                lwb.wait_written().await;
-                lwb.finish(false);
             } else {
                 lwb.wait_over().await;
             }

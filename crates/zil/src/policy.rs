@@ -2,7 +2,10 @@
 
 use base::Nanos;
 
+use ondisk::zil_record::WRITE_SIZE;
+
 use crate::block::BLOCK_MAX;
+use crate::log::RECORD_DATA_MAX;
 
 /// How commits share log blocks and flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,7 +97,7 @@ pub fn write_state(w: &WriteFacts, t: &ZilTunables) -> WriteState {
     let large = w.size >= t.immediate_write_sz && (w.size >= w.blocksize / 2 || !w.commit);
     if w.throughput || (large && !w.has_slog) {
         WriteState::Indirect
-    } else if w.commit && w.size <= t.maxcopied {
+    } else if w.commit && w.size <= t.maxcopied.min(data_max(t)) {
         WriteState::Copied
     } else {
         WriteState::NeedCopy
@@ -108,9 +111,20 @@ const BUCKETS: [u64; 5] = [4096, 8192 + 4096, 32768 + 4096, 65536 + 4096, 128 <<
 /// Bytes of a block that hold no records.
 const OVERHEAD: u64 = ondisk::zil::ZIL_CHAIN_SIZE as u64;
 
-/// The size of the next block: `bursts` are the bytes of records of the last ones, `want` bytes are known to come.
+/// The largest log block that the settings allow for several records together.
+fn block_max(t: &ZilTunables) -> u64 {
+    (t.maxblocksize & !4095).clamp(4096, BLOCK_MAX)
+}
+
+/// Bytes of data of one write record at most: with its fixed part it fits into the largest block that the settings allow.
+pub fn data_max(t: &ZilTunables) -> u64 {
+    (block_max(t) - OVERHEAD - WRITE_SIZE as u64).min(RECORD_DATA_MAX)
+}
+
+/// The size of the next block: `bursts` are the bytes of records of the last ones, a record of `want` bytes is known to come. It always gets room, even if the settings
+/// would not have blocks that large.
 pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
-    let max = (t.maxblocksize & !4095).clamp(4096, BLOCK_MAX);
+    let max = block_max(t);
     let most = bursts.iter().copied().max().unwrap_or(0);
     let room = max - OVERHEAD;
     let size = if t.policy == CommitPolicy::Modern {
@@ -120,7 +134,7 @@ pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
         let need = most + OVERHEAD;
         BUCKETS.into_iter().find(|&b| b >= need).unwrap_or(max)
     };
-    size.max((want + OVERHEAD).min(max)).next_multiple_of(4096).min(max)
+    size.next_multiple_of(4096).min(max).max((want + OVERHEAD).next_multiple_of(4096).min(BLOCK_MAX))
 }
 
 /// What becomes of a block that a commit has put records into.
@@ -186,6 +200,10 @@ mod tests {
             (&[0], 1 << 20, 128 << 10),
         ] {
             assert_eq!(block_size(bursts, want, &t), size, "{bursts:?} {want}");
+        }
+        let small = ZilTunables { maxblocksize: 8192, ..t };
+        for (want, size) in [(data_max(&small) + WRITE_SIZE as u64, 8192), (60_000, 61440), (1 << 20, 128 << 10)] {
+            assert_eq!(block_size(&[1 << 20], want, &small), size, "{want}");
         }
         let old = ZilTunables { policy: CommitPolicy::Batchless2017, ..t };
         for (burst, size) in [(100, 4096), (8400, 12288), (13000, 36864), (50_000, 69632), (90_000, 131_072)] {

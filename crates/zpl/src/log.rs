@@ -179,8 +179,8 @@ impl GetData for Zfs {
                 (offset / size, n.dn.read_block(offset / size).await?)
             };
             let hold = self.os.ctx().txg().hold_open().await;
-            let (bp, done) = n.dn.store_early(blkid, block, &hold).await?;
-            Ok(Some(StoredBlock { bp, done, hold }))
+            let (bp, done) = n.dn.store_early(blkid, block, hold).await?;
+            Ok(Some(StoredBlock { bp, done }))
         })
     }
 }
