@@ -14,6 +14,7 @@ mod buf;
 mod bytes;
 pub mod conformance;
 mod dev;
+mod held;
 mod mem;
 mod pool;
 
@@ -21,5 +22,6 @@ pub use arena::{ArenaStats, CHUNK, ChunkSource, arena_stats, set_chunk_source};
 pub use buf::{Buf, PAGE};
 pub use bytes::Bytes;
 pub use dev::{BlockDev, Completion, DevInfo, Done, MAX_SEGMENTS, Op, discard, flush, read, readv, run, write, writev};
+pub use held::HeldDev;
 pub use mem::MemDev;
 pub use pool::{set_thread_limit, thread_pooled};

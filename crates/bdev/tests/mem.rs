@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use base::{Nanos, WallTime};
-use bdev::{BlockDev, DevInfo, MemDev, conformance};
+use bdev::{BlockDev, Bytes, DevInfo, HeldDev, MemDev, conformance};
 use rt::{HostIdentity, Rt, TaskId, TimerId, World};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -129,6 +129,36 @@ fn refuses_writes_when_read_only() {
     block_on(|rt| async move {
         let dev = Rc::new(MemDev::with_info(&rt, DevInfo { writable: false, ..info(512, 512) }));
         conformance::run(&rt, dev, conformance::Opts::default()).await;
+    });
+}
+
+#[test]
+fn holding_keeps_the_contract() {
+    block_on(|rt| async move {
+        let dev = Rc::new(HeldDev::new(&rt, Rc::new(MemDev::new(&rt, 16 << 20))));
+        conformance::run(&rt, dev, conformance::Opts { seed: 11, ..conformance::Opts::default() }).await;
+    });
+}
+
+#[test]
+fn holds_what_is_not_flushed() {
+    block_on(|rt| async move {
+        let below = Rc::new(MemDev::new(&rt, 1 << 20));
+        let dev = HeldDev::new(&rt, below.clone());
+        let there = |at: u64| {
+            let mut one = [0];
+            below.peek(at, &mut one);
+            one[0]
+        };
+        bdev::write(&dev, 512, Bytes::copy_from(&[1; 2048])).await.expect("a write");
+        assert_eq!(there(512), 0);
+        bdev::flush(&dev).await.expect("a flush");
+        assert_eq!((there(512), there(2559)), (1, 1));
+        bdev::write(&dev, 1024, Bytes::copy_from(&[2; 512])).await.expect("a write");
+        let got = bdev::read(&dev, 0, 4096).await.expect("a read");
+        assert_eq!((got[511], got[512], got[1024], got[1536], got[2560]), (0, 1, 2, 1, 0));
+        drop(dev);
+        assert_eq!(there(1024), 1, "what was not flushed is gone");
     });
 }
 

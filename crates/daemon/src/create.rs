@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
-use bdev::BlockDev;
+use bdev::{BlockDev, HeldDev};
 use dsl::props::PropValue;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use ondisk::label::{DeviceLabel, PoolState};
@@ -236,11 +236,17 @@ pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     Ok(())
 }
 
+/// The variable that, set to 1, makes devices lose what was not flushed when the daemon dies: for tests that kill it.
+pub const HOLD_WRITES: &str = "WEIR_HOLD_WRITES";
+
 /// Opens a device for us alone.
 pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>, bool)> {
     let lock = if write { Lock::Exclusive } else { Lock::Shared };
     let dev = HostDev::open_dev(rt, path, OpenOpts { write, direct: Direct::Auto, lock })?;
     let is_disk = dev.is_block_device();
+    if write && std::env::var_os(HOLD_WRITES).is_some_and(|v| v == "1") {
+        return Ok((Rc::new(HeldDev::new(rt, dev)), is_disk));
+    }
     Ok((dev, is_disk))
 }
 
