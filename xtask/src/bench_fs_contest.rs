@@ -404,7 +404,7 @@ impl Weir {
 }
 
 /// Builds something of the workspace for release; where it is.
-fn build(what: &[&str], file: &str) -> Result<PathBuf, String> {
+pub(crate) fn build(what: &[&str], file: &str) -> Result<PathBuf, String> {
     let root = crate::root();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.arg("build").arg("--release").arg("--quiet").args(what).current_dir(&root);

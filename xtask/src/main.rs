@@ -5,6 +5,7 @@
 //! | `test` | everything that must pass before a change lands; installs the judges where it may |
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
+//! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
 //! | `judges` | installs the independent checkers (Debian packages) and says which are there |
 
 mod bench_fs;
@@ -12,6 +13,7 @@ mod bench_fs_contest;
 mod bench_fs_jobs;
 mod bench_fs_table;
 mod judges;
+mod kill9;
 mod layers;
 mod test;
 
@@ -23,8 +25,9 @@ fn main() -> ExitCode {
         Some("test") => test::run(&args[1..]),
         Some("layers") => layers::run(),
         Some("bench-fs") => bench_fs::run(&args[1..]),
+        Some("kill9") => kill9::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
-        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | judges".to_string()),
+        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | kill9 | judges".to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

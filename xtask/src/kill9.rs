@@ -1,0 +1,462 @@
+//! `cargo xtask kill9`: kills the daemon without warning while programs write and wait for their data, and looks whether anything that they were told is safe is gone.
+//!
+//! **A round.** Four loads work in a mounted file system at once: fio with a checksum in every block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead
+//! log, and records appended to pages of 8 KiB as PostgreSQL writes its log. After a while that the seed draws the daemon gets signal 9. The loads end with the error that they get; each knows
+//! what had been acknowledged. The next command starts a daemon, which imports the pool and replays its log; then every load looks for its data.
+//!
+//! In every other round the daemon keeps what it writes in memory until it flushes (`WEIR_HOLD_WRITES`), so that writes without a flush are lost as in a power cut: on plain
+//! files the page cache would hide a missing flush.
+//!
+//! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew. The last line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose acknowledged data were
+//! not there, *broken* rounds in which the pool, the mount or a data base could not be used.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::bench_fs::in_path;
+use crate::bench_fs_contest::build;
+use crate::bench_fs_jobs::output;
+
+/// Rounds after which zdb looks at the pool.
+const ROUNDS_PER_POOL: u64 = 20;
+/// Bytes of the pool's image.
+const IMAGE_BYTES: u64 = 2 << 30;
+/// Bytes of a page of the appended log.
+const PAGE: usize = 8192;
+/// `O_DSYNC` of Linux on all architectures but a few old ones.
+const O_DSYNC: i32 = 0o10000;
+/// How long a daemon may take to end or to start.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const USAGE: &str = "usage: cargo xtask kill9 [--rounds N] [--seed N] [--dir DIR] [--weir PROGRAM]";
+
+/// Writes rows, one transaction each, and prints the number of each that is committed. `extra` also makes the removal of a rollback journal durable.
+const SQLITE_WRITE: &str = "
+import sqlite3, sys, zlib
+path, mode, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def blob(n): return zlib.crc32(b'%d' % n).to_bytes(4, 'big') * (1 + n * 37 % 700)
+db = sqlite3.connect(path, isolation_level=None)
+db.execute('pragma journal_mode=' + mode)
+db.execute('pragma synchronous=extra')
+db.execute('create table if not exists t (id integer primary key, v blob)')
+n = first
+while True:
+    n += 1
+    db.execute('begin')
+    db.execute('insert into t values (?, ?)', (n, blob(n)))
+    if n % 5 == 0: db.execute('delete from t where id = ?', (n - 3,))
+    db.execute('commit')
+    print(n, flush=True)
+";
+
+/// Checks a data base of [`SQLITE_WRITE`]: prints the newest row, or fails.
+const SQLITE_READ: &str = "
+import sqlite3, sys, zlib
+def blob(n): return zlib.crc32(b'%d' % n).to_bytes(4, 'big') * (1 + n * 37 % 700)
+db = sqlite3.connect(sys.argv[1])
+good = db.execute('pragma integrity_check').fetchone()[0]
+if good != 'ok': sys.exit('integrity check: ' + good)
+have = dict(db.execute('select id, v from t'))
+last = max(have, default=0)
+for n in range(1, last + 1):
+    gone = any(m % 5 == 0 and m - 3 == n for m in range(n, min(n + 4, last + 1)))
+    if gone != (n not in have): sys.exit('row %d of %d' % (n, last))
+    if not gone and have[n] != blob(n): sys.exit('row %d is not what was written' % n)
+print(last)
+";
+
+struct Options {
+    rounds: u64,
+    seed: u64,
+    dir: PathBuf,
+    weir: PathBuf,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Options, String> {
+        let (mut rounds, mut seed, mut dir, mut weir) = (200, 1, crate::root().join("target/kill9"), None);
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let value = args.next().ok_or_else(|| format!("{arg} takes a value\n{USAGE}"))?;
+            let number = || value.parse::<u64>().map_err(|_| format!("{arg} {value}: not a number\n{USAGE}"));
+            match arg.as_str() {
+                "--rounds" => rounds = number()?,
+                "--seed" => seed = number()?,
+                "--dir" => dir = PathBuf::from(value),
+                "--weir" => weir = Some(PathBuf::from(value)),
+                _ => return Err(format!("unknown option {arg}\n{USAGE}")),
+            }
+        }
+        let weir = match weir {
+            Some(program) => program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?,
+            None => build(&["--package", "cli", "--bin", "weir"], "weir")?,
+        };
+        std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
+        Ok(Options { rounds, seed, dir, weir })
+    }
+}
+
+/// What came of the rounds.
+#[derive(Default)]
+struct Tally {
+    rounds: u64,
+    held: u64,
+    acks: u64,
+    lost: u64,
+    broken: u64,
+    zdb: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let o = Options::parse(args)?;
+    for program in ["fio", "python3", "zdb"] {
+        if !in_path(program) {
+            return Err(format!("{program} is missing: install it (apt-get install fio python3 zfsutils-linux)"));
+        }
+    }
+    let mut yard = Yard { o, held: false };
+    let mut tally = Tally::default();
+    let mut rng = yard.o.seed;
+    for round in 0..yard.o.rounds {
+        if let Err(why) = yard.round(round, &mut rng, &mut tally) {
+            tally.broken += 1;
+            eprintln!("kill9: BROKEN round {round} of seed {}: {why}", yard.o.seed);
+            // What is left is for whoever looks into it; the next rounds begin anew.
+            yard.end();
+            yard.fresh(round + 1)?;
+        }
+    }
+    yard.end();
+    let t = &tally;
+    println!("rounds={} held={} acks={} lost={} broken={} zdb={}", t.rounds, t.held, t.acks, t.lost, t.broken, t.zdb);
+    if t.lost + t.broken == 0 { Ok(()) } else { Err("acknowledged data were lost".into()) }
+}
+
+/// A number below `n`: the generator of Knuth's MMIX.
+fn draw(rng: &mut u64, n: u64) -> u64 {
+    *rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*rng >> 33) % n
+}
+
+/// Where it happens: a pool, its mount, the daemon.
+struct Yard {
+    o: Options,
+    /// Whether the daemon that runs holds writes.
+    held: bool,
+}
+
+impl Yard {
+    fn mount(&self) -> PathBuf {
+        self.o.dir.join("mnt")
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut cmd = Command::new(&self.o.weir);
+        cmd.args(args)
+            .env("WEIR_RUNTIME_DIR", self.o.dir.join("run"))
+            .env("WEIR_STATE_DIR", self.o.dir.join("state"))
+            .env("WEIR_HOLD_WRITES", if self.held { "1" } else { "0" });
+        cmd
+    }
+
+    fn weir(&self, args: &[&str]) -> Result<String, String> {
+        output(self.command(args))
+    }
+
+    /// The daemon's process, if one runs.
+    fn daemon(&self) -> Option<u32> {
+        let text = self.command(&["daemon", "status"]).stderr(Stdio::null()).output().ok()?.stdout;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        text.strip_prefix("daemon ")?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Ends everything.
+    fn end(&self) {
+        let _ = self.command(&["daemon", "stop", "-f"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if let Some(pid) = self.daemon() {
+            let _ = kill(pid);
+        }
+        let _ = Command::new("umount").arg("-l").arg(self.mount()).stderr(Stdio::null()).status();
+    }
+
+    /// A new pool.
+    fn fresh(&mut self, round: u64) -> Result<(), String> {
+        self.end();
+        for sub in ["run", "state", "mnt", "disk"] {
+            let _ = std::fs::remove_dir_all(self.o.dir.join(sub));
+            std::fs::create_dir_all(self.o.dir.join(sub)).map_err(|e| format!("{sub}: {e}"))?;
+        }
+        let disks: Vec<PathBuf> = (0..2).map(|n| self.o.dir.join(format!("disk/{n}.img"))).collect();
+        for disk in &disks {
+            let made = File::create(disk).and_then(|f| f.set_len(IMAGE_BYTES));
+            made.map_err(|e| format!("{}: {e}", disk.display()))?;
+        }
+        let mountpoint = format!("mountpoint={}", self.mount().display());
+        let disks: Vec<String> = disks.iter().map(|d| d.display().to_string()).collect();
+        let mut args = vec!["zpool", "create", "-f", "-O", &mountpoint, "pool", &disks[0]];
+        // With and without a log device.
+        if (round / ROUNDS_PER_POOL) % 2 == 1 {
+            args.extend(["log", &disks[1]]);
+        }
+        self.weir(&args).map(drop)
+    }
+
+    /// Exports the pool and asks zdb.
+    fn judge(&mut self, tally: &mut Tally) -> Result<(), String> {
+        self.weir(&["zpool", "export", "pool"])?;
+        let mut zdb = Command::new("zdb");
+        zdb.args(["-e", "-p"]).arg(self.o.dir.join("disk")).args(["-bcc", "pool"]);
+        output(zdb).map_err(|e| format!("zdb: {e}"))?;
+        tally.zdb += 1;
+        Ok(())
+    }
+
+    fn round(&mut self, round: u64, rng: &mut u64, tally: &mut Tally) -> Result<(), String> {
+        let held = round % 2 == 1;
+        if round.is_multiple_of(ROUNDS_PER_POOL) {
+            self.fresh(round)?;
+        }
+        if held != self.held {
+            // The daemon that runs is of the other kind; ending it exports nothing and loses nothing.
+            self.weir(&["daemon", "stop"])?;
+            self.held = held;
+            self.weir(&["zpool", "list"])?;
+        }
+        let folder = self.mount().join(format!("r{round}"));
+        std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        let pid = self.daemon().ok_or("no daemon runs")?;
+        let appender = Appender::start(&folder, draw(rng, 2) == 0, draw(rng, u64::MAX))?;
+        let fio = Fio::start(&folder, draw(rng, 1 << 30))?;
+        let journal = Sqlite::start(&folder, "delete")?;
+        let wal = Sqlite::start(&folder, "wal")?;
+        std::thread::sleep(Duration::from_millis(400 + draw(rng, 1200)));
+        kill(pid)?;
+        let (appended, written, rows, wal_rows) = (appender.end(), fio.end(), journal.end(), wal.end());
+        // Whoever comes next starts a daemon, which imports what was imported.
+        self.held = false;
+        self.weir(&["zpool", "list"])?;
+        let until = Instant::now() + PATIENCE;
+        while !folder.is_dir() {
+            if Instant::now() > until {
+                return Err(format!("{} is not there after the daemon was started again", folder.display()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut lost = Vec::new();
+        let mut check = |what: &str, outcome: Result<u64, String>| match outcome {
+            Ok(acks) => tally.acks += acks,
+            Err(why) => lost.push(format!("{what}: {why}")),
+        };
+        check("append", appended.and_then(|a| a.check()));
+        check("fio", written.and_then(|w| w.check()));
+        check("sqlite with a journal", rows.and_then(|r| r.check()));
+        check("sqlite with a log", wal_rows.and_then(|r| r.check()));
+        tally.rounds += 1;
+        tally.held += u64::from(held);
+        tally.lost += lost.len() as u64;
+        for why in &lost {
+            eprintln!("kill9: LOST round {round} of seed {} (held: {held}): {why}", self.o.seed);
+        }
+        if lost.is_empty() {
+            std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+        }
+        if (round + 1).is_multiple_of(ROUNDS_PER_POOL) || round + 1 == self.o.rounds {
+            self.judge(tally)?;
+            eprintln!("kill9: {} rounds, {} acknowledgements, lost {}", tally.rounds, tally.acks, tally.lost);
+        }
+        Ok(())
+    }
+}
+
+/// Signal 9, and the wait until the process is gone.
+fn kill(pid: u32) -> Result<(), String> {
+    output({
+        let mut cmd = Command::new("kill");
+        cmd.args(["-9", &pid.to_string()]);
+        cmd
+    })?;
+    let until = Instant::now() + PATIENCE;
+    let alive = || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|s| s.rsplit(')').next().is_some_and(|rest| !rest.trim_start().starts_with('Z')))
+    };
+    while alive() {
+        if Instant::now() > until {
+            return Err(format!("process {pid} does not end after signal 9"));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(())
+}
+
+/// Records appended to pages of 8 KiB; a commit writes the page that it is on, whole, and waits for it.
+struct Appender {
+    thread: std::thread::JoinHandle<(u64, u64)>,
+    path: PathBuf,
+    seed: u64,
+}
+
+/// What an appender left: bytes of records acknowledged, and how many acknowledgements.
+struct Appended {
+    path: PathBuf,
+    seed: u64,
+    bytes: u64,
+    acks: u64,
+}
+
+/// The byte of the stream at `at`.
+fn stream_byte(seed: u64, at: u64) -> u8 {
+    let mut x = seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x ^= x >> 29;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    // Never 0, which a page that was never written holds.
+    (x >> 56) as u8 | 1
+}
+
+impl Appender {
+    fn start(folder: &Path, dsync: bool, seed: u64) -> Result<Appender, String> {
+        let path = folder.join("append");
+        let flags = if dsync { O_DSYNC } else { 0 };
+        let file = OpenOptions::new().create(true).truncate(true).write(true).custom_flags(flags).open(&path);
+        let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+        let thread = std::thread::spawn(move || {
+            let (mut at, mut acked, mut acks, mut rng) = (0u64, 0, 0, seed);
+            loop {
+                let begin = at - at % PAGE as u64;
+                at += 20 + draw(&mut rng, 3000);
+                let end = at.next_multiple_of(PAGE as u64);
+                let pages: Vec<u8> = (begin..end).map(|n| if n < at { stream_byte(seed, n) } else { 0 }).collect();
+                if file.write_all_at(&pages, begin).is_err() || (!dsync && file.sync_data().is_err()) {
+                    return (acked, acks);
+                }
+                acked = at;
+                acks += 1;
+            }
+        });
+        Ok(Appender { thread, path, seed })
+    }
+
+    fn end(self) -> Result<Appended, String> {
+        let (bytes, acks) = self.thread.join().map_err(|_| "the thread that appends panicked".to_string())?;
+        Ok(Appended { path: self.path, seed: self.seed, bytes, acks })
+    }
+}
+
+impl Appended {
+    fn check(&self) -> Result<u64, String> {
+        let data = std::fs::read(&self.path).map_err(|e| e.to_string())?;
+        let good = (0..).zip(&data).take_while(|&(n, &b)| b == stream_byte(self.seed, n)).count() as u64;
+        if good < self.bytes {
+            return Err(format!("{} bytes were acknowledged, {good} of {} are there", self.bytes, data.len()));
+        }
+        Ok(self.acks)
+    }
+}
+
+/// fio, a checksum in every block, a flush after each.
+struct Fio {
+    child: Child,
+    args: Vec<String>,
+}
+
+struct Written {
+    args: Vec<String>,
+    acks: u64,
+}
+
+impl Fio {
+    fn start(folder: &Path, seed: u64) -> Result<Fio, String> {
+        let file = folder.join("fio");
+        let mut args: Vec<String> = ["--name=kill", "--rw=randwrite", "--bs=4k", "--size=64m", "--verify=crc32c"]
+            .iter()
+            .map(|a| a.to_string())
+            .collect();
+        args.push(format!("--randseed={seed}"));
+        args.push(format!("--filename={}", file.display()));
+        let mut cmd = Command::new("fio");
+        cmd.args(&args).args(["--fsync=1", "--do_verify=0", "--fallocate=none", "--output-format=json"]);
+        cmd.stdout(Stdio::piped()).stderr(Stdio::null());
+        let child = cmd.spawn().map_err(|e| format!("fio: {e}"))?;
+        Ok(Fio { child, args })
+    }
+
+    fn end(self) -> Result<Written, String> {
+        let out = self.child.wait_with_output().map_err(|e| format!("fio: {e}"))?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        // Before the object fio tells of its errors.
+        let v: serde_json::Value =
+            text.find('{').and_then(|n| serde_json::from_str(&text[n..]).ok()).unwrap_or_default();
+        let count = |v: &serde_json::Value| v["total_ios"].as_u64().unwrap_or(0);
+        let job = &v["jobs"][0];
+        // The last flush that fio counts is the one that failed.
+        let acks = count(&job["write"]).min(count(&job["sync"])).saturating_sub(1);
+        Ok(Written { args: self.args, acks })
+    }
+}
+
+impl Written {
+    fn check(&self) -> Result<u64, String> {
+        if self.acks == 0 {
+            return Ok(0);
+        }
+        let mut cmd = Command::new("fio");
+        cmd.args(&self.args).args(["--verify_only", "--verify_fatal=1"]).arg(format!("--number_ios={}", self.acks));
+        output(cmd).map_err(|e| format!("of {} blocks: {e}", self.acks))?;
+        Ok(self.acks)
+    }
+}
+
+/// sqlite, one small transaction after the other.
+struct Sqlite {
+    child: Child,
+    reader: std::thread::JoinHandle<u64>,
+    path: PathBuf,
+}
+
+struct Rows {
+    path: PathBuf,
+    last: u64,
+}
+
+impl Sqlite {
+    fn start(folder: &Path, mode: &str) -> Result<Sqlite, String> {
+        let path = folder.join(format!("{mode}.db"));
+        let mut cmd = Command::new("python3");
+        cmd.args(["-c", SQLITE_WRITE]).arg(&path).args([mode, "0"]);
+        cmd.stdout(Stdio::piped()).stderr(Stdio::null()).stdin(Stdio::null());
+        let mut child = cmd.spawn().map_err(|e| format!("python3: {e}"))?;
+        let out = child.stdout.take().ok_or("no output of python3")?;
+        let reader = std::thread::spawn(move || {
+            BufReader::new(out).lines().map_while(Result::ok).filter_map(|l| l.parse().ok()).last().unwrap_or(0)
+        });
+        Ok(Sqlite { child, reader, path })
+    }
+
+    fn end(mut self) -> Result<Rows, String> {
+        let last = self.reader.join().map_err(|_| "the thread that reads panicked".to_string())?;
+        self.child.wait().map_err(|e| format!("python3: {e}"))?;
+        Ok(Rows { path: self.path, last })
+    }
+}
+
+impl Rows {
+    fn check(&self) -> Result<u64, String> {
+        if self.last == 0 {
+            return Ok(0);
+        }
+        let mut cmd = Command::new("python3");
+        cmd.args(["-c", SQLITE_READ]).arg(&self.path);
+        let said = output(cmd)?;
+        let there: u64 = said.trim().parse().map_err(|_| format!("python3 said {said:?}"))?;
+        if there < self.last {
+            return Err(format!("row {} was committed, the newest there is {there}", self.last));
+        }
+        Ok(self.last)
+    }
+}
