@@ -19,6 +19,8 @@ pub mod surgery;
 pub mod tree;
 pub mod workload;
 pub mod zilcuts;
+mod zilload;
+pub mod ziltrouble;
 
 /// What went wrong, in a sentence.
 pub type Fault = String;

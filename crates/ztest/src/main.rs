@@ -376,6 +376,7 @@ fn adopt(args: &Args, dir: &str) -> bool {
 /// Power cuts under synchronous load, seed by seed until there are enough.
 fn campaign(args: &Args) -> bool {
     use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
+    use ztest::ziltrouble::Trouble;
     let (wanted, first) = (args.number("--cuts", 1000), args.number("--seed", 0));
     let images = args.number("--images", 0);
     #[cfg(feature = "planted-bugs")]
@@ -385,7 +386,14 @@ fn campaign(args: &Args) -> bool {
         eprintln!("--bug needs a build with --features planted-bugs");
         return false;
     }
+    let trouble = args.value("--trouble").unwrap_or("none");
+    let Some(&(_, trouble)) = Trouble::NAMES.iter().find(|(name, _)| *name == trouble) else {
+        let names: Vec<&str> = Trouble::NAMES.iter().map(|n| n.0).collect();
+        eprintln!("there is no trouble '{trouble}': there are {}", names.join(", "));
+        return false;
+    };
     let how = Cutting {
+        trouble,
         steps: args.number("--steps", 25),
         repeats: args.number("--repeats", 3),
         every: args.number("--every", 1).max(1) as usize,
@@ -413,7 +421,8 @@ fn campaign(args: &Args) -> bool {
                 #[cfg(feature = "planted-bugs")]
                 zil::bugs::plant(bug);
                 loop {
-                    if total.lock().unwrap_or_else(|e| e.into_inner()).cuts >= wanted {
+                    let sum = *total.lock().unwrap_or_else(|e| e.into_inner());
+                    if sum.cuts.max(if trouble == Trouble::LogGone { sum.seeds } else { 0 }) >= wanted {
                         return;
                     }
                     let seed = next.fetch_add(1, Ordering::Relaxed);

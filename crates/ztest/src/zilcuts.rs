@@ -10,31 +10,28 @@
 //! * *future*: something is there that had not been begun;
 //! * *torn*: a unit of data is of no version, or the pool does not import, replay or unmount.
 //!
-//! Data are written in units of 4 KiB that name file, place and version. Some crashes are cut again while they are replayed: that must give the same.
+//! Some crashes are cut again while they are replayed: that must give the same. A load may also meet [`Trouble`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use base::{Nanos, ObjectId};
+use base::{ErrorKind, Nanos, ObjectId};
 use bdev::Bytes;
-use sim::{CutStyle, DiskImage, DiskLog, Rng, SimHandle};
-use spa::{Bias, GroupKind, Pool};
+use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
+use sim::{CutStyle, DiskImage, DiskLog, Rng};
+use spa::{Bias, GroupKind, ImportOpts, Pool};
 use zil::{CommitPolicy, ZilStats, ZilTunables};
-use zpl::{Cred, Fallocate, MountOpts, RenameFlags, SyncMode, Zfs};
+use zio::crypto::Suite;
+use zpl::{Cred, MountOpts, SyncMode, Zfs};
 
 use crate::campaign::panic_text;
 use crate::judge::{self, Verdict};
-use crate::lab::{Lab, Layout, POOL, Shape};
+use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
+use crate::zilload::{Actor, History, Names, Story, UNIT, Units, text, version_of};
+use crate::ziltrouble::{Schedule, Trouble, log_disks};
 use crate::{Check, Fault};
-
-/// Bytes of a unit of data.
-const UNIT: u64 = 4096;
-/// Units of a file at most.
-const UNITS_MAX: u64 = 48;
-/// Files of a task at most.
-const FILES_MAX: usize = 5;
 
 const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
     Shape { name, groups, spares: 0, caches: 0 }
@@ -62,51 +59,6 @@ pub const SHAPES: &[Shape] = &[
     shape("raidz1-log", &[(GroupKind::Raidz(1), Bias::Normal, 3), (GroupKind::Single, Bias::Log, 1)]),
 ];
 
-/// Something that went through states: each was begun at a moment and durable from another on.
-struct History<T> {
-    steps: Vec<(u64, Cell<u64>, T)>,
-}
-
-impl<T: Clone> History<T> {
-    fn new(first: T) -> History<T> {
-        History { steps: vec![(0, Cell::new(u64::MAX), first)] }
-    }
-    fn last(&self) -> &T {
-        &self.steps[self.steps.len() - 1].2
-    }
-    fn begin(&mut self, at: u64, state: T) {
-        self.steps.push((at, Cell::new(u64::MAX), state));
-    }
-    /// Everything begun so far is durable at `at`.
-    fn durable(&self, at: u64) {
-        for (_, d, _) in self.steps.iter().rev() {
-            if d.get() != u64::MAX {
-                break;
-            }
-            d.set(at);
-        }
-    }
-    /// The states that a cut after moment `at` may show: first and last.
-    fn window(&self, at: u64) -> (usize, usize) {
-        let low = self.steps.iter().rposition(|(_, d, _)| d.get() <= at).unwrap_or(0);
-        let high = self.steps.iter().rposition(|(b, _, _)| *b <= at).unwrap_or(0);
-        (low, high.max(low))
-    }
-}
-
-/// The units of a file, each with its version, 0 for a hole.
-type Units = Vec<u32>;
-/// Names of a folder, and the file that each one names.
-type Names = BTreeMap<Vec<u8>, u64>;
-
-/// What one task did in its folder.
-struct Story {
-    folder: Vec<u8>,
-    names: RefCell<History<Names>>,
-    files: RefCell<BTreeMap<u64, History<Units>>>,
-    versions: Cell<u32>,
-}
-
 /// A recorded run.
 pub struct Recording {
     logs: Vec<DiskLog>,
@@ -116,233 +68,74 @@ pub struct Recording {
     pub acks: u64,
     /// What the log did.
     pub stats: ZilStats,
-    policy: CommitPolicy,
+    trouble: Trouble,
+    /// The seed and what was drawn from it.
+    name: String,
+    sealed: bool,
 }
 
-/// The bytes of a unit.
-fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
-    if version == 0 {
-        out.fill(0);
-        return;
-    }
-    let mut x = file ^ (unit << 20) ^ (u64::from(version) << 40) ^ 0x9e37_79b9_7f4a_7c15;
-    for (n, word) in out.chunks_exact_mut(8).enumerate() {
-        let w = match n {
-            0 => file | 1 << 63,
-            1 => unit,
-            2 => u64::from(version),
-            _ => {
-                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                x
-            }
-        };
-        word.copy_from_slice(&w.to_le_bytes());
-    }
+/// The key of encrypted file systems.
+fn key() -> KeyMaterial {
+    KeyMaterial(b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f".to_vec())
 }
 
-/// The version of a unit, or why it is none.
-fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
-    if bytes.iter().all(|&b| b == 0) {
-        return Ok(0);
-    }
-    let version = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
-    let mut want = vec![0; bytes.len()];
-    unit_bytes(file, unit, version, &mut want);
-    if want[..] == *bytes { Ok(version) } else { Err(format!("unit {unit} is no version of it")) }
+/// The file system that the load uses.
+fn dataset(sealed: bool) -> String {
+    if sealed { format!("{POOL}/sealed") } else { POOL.to_string() }
 }
 
-/// A task at work.
-struct Actor {
-    fs: Rc<Zfs>,
-    sim: SimHandle,
-    story: Rc<Story>,
-    dir: ObjectId,
-    open: BTreeMap<Vec<u8>, (u64, ObjectId)>,
-    next_file: u64,
-    always: bool,
-    rng: Rng,
-    acks: u64,
+/// Opens it after an import, with its key.
+async fn open(pool: &Rc<Pool>, sealed: bool) -> base::Result<Rc<Zfs>> {
+    let name = dataset(sealed);
+    if sealed {
+        pool.dsl().load_key(&name, &key(), false).await?;
+    }
+    Zfs::open(&pool.dsl().find(&name)?, MountOpts::default()).await
 }
 
-fn text(e: base::Error) -> Fault {
-    format!("{e:?}")
-}
-
-impl Actor {
-    fn now(&self) -> u64 {
-        self.sim.io_seq()
-    }
-    fn pick(&mut self) -> Option<(Vec<u8>, u64, ObjectId)> {
-        if self.open.is_empty() {
-            return None;
+/// Leaves hardly any room in a pool.
+async fn fill(pool: &Pool, fs: &Zfs) -> Check {
+    let file = fs.create(fs.root(), b"fill", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+    let data = Bytes::copy_from(&(0..64 << 10).map(|n: u32| (n * n >> 7) as u8).collect::<Vec<u8>>());
+    let mut at = 0;
+    loop {
+        match fs.write(file.obj, at, vec![data.clone()], false).await {
+            Ok(_) => at += data.len() as u64,
+            Err(e) if e.kind() == ErrorKind::NoSpace => break,
+            Err(e) => return Err(text(e)),
         }
-        let n = self.rng.below(self.open.len() as u64) as usize;
-        self.open.iter().nth(n).map(|(name, &(file, obj))| (name.clone(), file, obj))
-    }
-    fn fresh_name(&mut self) -> Vec<u8> {
-        format!("n{}", self.rng.below(8)).into_bytes()
-    }
-    /// A change of names begins.
-    fn names(&mut self, change: impl FnOnce(&mut Names)) {
-        let at = self.now();
-        let mut h = self.story.names.borrow_mut();
-        let mut names = h.last().clone();
-        change(&mut names);
-        h.begin(at, names);
-    }
-    fn units(&mut self, file: u64, change: impl FnOnce(&mut Units)) {
-        let at = self.now();
-        let mut files = self.story.files.borrow_mut();
-        let Some(h) = files.get_mut(&file) else { return };
-        let mut units = h.last().clone();
-        change(&mut units);
-        h.begin(at, units);
-    }
-    /// What the task did to names, and to this file, is durable.
-    fn durable(&mut self, file: Option<u64>) {
-        let at = self.now();
-        self.acks += 1;
-        self.story.names.borrow().durable(at);
-        let files = self.story.files.borrow();
-        if let Some(h) = file.and_then(|f| files.get(&f)) {
-            h.durable(at);
+        if (at / data.len() as u64).is_multiple_of(64) {
+            pool.sync().await.map_err(text)?;
         }
     }
-    fn done(&mut self, file: Option<u64>) {
-        if self.always {
-            self.durable(file);
-        }
-    }
-
-    async fn step(&mut self) -> Check {
-        let dir = self.dir;
-        let roll = self.rng.below(100);
-        match (roll, self.pick()) {
-            (0..=11, _) | (_, None) if self.open.len() < FILES_MAX => {
-                let name = self.fresh_name();
-                if self.open.contains_key(&name) {
-                    return Ok(());
-                }
-                let file = self.next_file;
-                self.next_file += 1;
-                self.story.files.borrow_mut().insert(file, History::new(Vec::new()));
-                self.names(|n| {
-                    n.insert(name.clone(), file);
-                });
-                let made = self.fs.create(dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
-                self.open.insert(name, (file, made.obj));
-                self.done(None);
-            }
-            (12..=45, Some((_, file, obj))) => self.write(file, obj, false).await?,
-            (46..=62, Some((_, file, obj))) => self.write(file, obj, true).await?,
-            (63..=80, Some((_, file, obj))) => {
-                self.fs.fsync(obj).await.map_err(text)?;
-                self.durable(Some(file));
-            }
-            (81..=85, Some((name, file, _))) => {
-                let new = self.fresh_name();
-                if new == name {
-                    return Ok(());
-                }
-                // The target of a rename may be another name of the same file: then nothing happens.
-                if self.open.get(&new).is_some_and(|(f, _)| *f == file) {
-                    return Ok(());
-                }
-                self.names(|n| {
-                    n.remove(&name);
-                    n.insert(new.clone(), file);
-                });
-                self.fs.rename(dir, &name, dir, &new, RenameFlags::default()).await.map_err(text)?;
-                if let Some(entry) = self.open.remove(&name) {
-                    self.open.insert(new, entry);
-                }
-                // What a file holds does not come after its new name.
-                self.done(None);
-            }
-            (86..=88, Some((_, file, obj))) => {
-                let new = self.fresh_name();
-                if self.open.contains_key(&new) {
-                    return Ok(());
-                }
-                self.names(|n| {
-                    n.insert(new.clone(), file);
-                });
-                self.fs.link(obj, dir, &new).await.map_err(text)?;
-                self.open.insert(new, (file, obj));
-                self.done(None);
-            }
-            (89..=92, Some((name, _, _))) => {
-                self.names(|n| {
-                    n.remove(&name);
-                });
-                self.fs.unlink(dir, &name).await.map_err(text)?;
-                self.open.remove(&name);
-                self.done(None);
-            }
-            (93..=96, Some((_, file, obj))) => {
-                let size = self.rng.below(UNITS_MAX);
-                self.units(file, |u| u.resize(size as usize, 0));
-                self.fs.truncate(obj, size * UNIT).await.map_err(text)?;
-                self.done(Some(file));
-            }
-            (_, Some((_, file, obj))) => {
-                let from = self.rng.below(UNITS_MAX);
-                let len = 1 + self.rng.below(8);
-                self.units(file, |u| {
-                    u.iter_mut().skip(from as usize).take(len as usize).for_each(|v| *v = 0);
-                });
-                let done = self.fs.fallocate(obj, Fallocate::PunchHole, from * UNIT, len * UNIT).await;
-                done.map_err(text)?;
-                self.done(Some(file));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    async fn write(&mut self, file: u64, obj: ObjectId, sync: bool) -> Check {
-        let from = self.rng.below(UNITS_MAX - 1);
-        let most = if self.rng.percent(15) { UNITS_MAX - from } else { 3 };
-        let len = 1 + self.rng.below(most.min(UNITS_MAX - from));
-        let version = self.story.versions.get() + 1;
-        self.story.versions.set(version);
-        let mut data = vec![0; (len * UNIT) as usize];
-        for n in 0..len {
-            let at = (n * UNIT) as usize;
-            unit_bytes(file, from + n, version, &mut data[at..at + UNIT as usize]);
-        }
-        self.units(file, |u| {
-            let end = (from + len) as usize;
-            if u.len() < end {
-                u.resize(end, 0);
-            }
-            u[from as usize..end].fill(version);
-        });
-        let data = vec![Bytes::copy_from(&data)];
-        if sync {
-            self.fs.write_sync(obj, from * UNIT, data, false).await.map_err(text)?;
-            self.durable(Some(file));
-        } else {
-            self.fs.write(obj, from * UNIT, data, false).await.map_err(text)?;
-            self.done(Some(file));
-        }
-        Ok(())
-    }
+    pool.sync().await.map_err(text)?;
+    // Room for some of the load.
+    fs.truncate(file.obj, at - at / 16).await.map_err(text)
 }
 
 /// Runs the load of a seed and records what reaches the disks.
-pub fn record(seed: u64, steps: u64) -> Check<Recording> {
+pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let mut rng = Rng::stream(seed, 0x21c);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
     layout.features = ondisk::feature::default_features();
-    let shape = &SHAPES[rng.below(SHAPES.len() as u64) as usize];
+    let fit: Vec<&Shape> = SHAPES.iter().filter(|s| !trouble.needs_log() || !log_disks(s).is_empty()).collect();
+    let shape = fit[rng.below(fit.len() as u64) as usize];
     layout = layout.shaped(shape, &mut rng);
     let (_, policy) = CommitPolicy::NAMES[rng.below(3) as usize];
+    let sealed = rng.percent(20);
+    let with = if sealed { ", encrypted" } else { "" };
+    let name = format!("seed {seed} ({}, {}, {}{with})", shape.name, policy.name(), trouble.name());
     let lab = Lab::new(seed, &layout);
     let handle = lab.sim.handle();
     let work = async {
         let pool = lab.create(&layout, Vec::new()).await.map_err(text)?;
-        let ds = pool.dsl().find(POOL).map_err(text)?;
+        if sealed {
+            let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
+            let suite = [Suite::Aes256Gcm, Suite::Aes128Ccm][rng.below(2) as usize];
+            let crypt = NewCrypt { suite: Some(Some(suite)), key: Some(key) };
+            pool.dsl().create_fs_encrypted(&dataset(true), Vec::new(), crypt, new_fs(&lab.sim)).await.map_err(text)?;
+        }
+        let ds = pool.dsl().find(&dataset(sealed)).map_err(text)?;
         let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
         let throughput = rng.percent(20);
         let fs = Zfs::open(&ds, MountOpts { sync, throughput, ..MountOpts::default() }).await.map_err(text)?;
@@ -378,6 +171,9 @@ pub fn record(seed: u64, steps: u64) -> Check<Recording> {
                 acks: 0,
             });
         }
+        if trouble == Trouble::Full {
+            fill(&pool, &fs).await?;
+        }
         pool.sync().await.map_err(text)?;
         // The first commit makes the log, which takes a txg.
         if rng.percent(80) {
@@ -389,13 +185,23 @@ pub fn record(seed: u64, steps: u64) -> Check<Recording> {
             bdev::flush(disk).await.map_err(text)?;
             disk.start_log();
         }
+        let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, &mut rng));
         let mut joins = Vec::new();
-        let stories = actors.iter().map(|a| a.story.clone()).collect();
+        let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
         for mut actor in actors {
-            let (rt, txg) = (lab.sim.rt(), pool.txg().clone());
+            let (rt, txg, schedule) = (lab.sim.rt(), pool.txg().clone(), schedule.clone());
             joins.push(lab.sim.rt().spawn("actor", async move {
                 for _ in 0..steps {
-                    actor.step().await?;
+                    schedule.step();
+                    if let Err(e) = actor.step().await {
+                        if !trouble.excuses_errors() {
+                            return Err(e);
+                        }
+                        // A pool that is suspended shows nothing any more.
+                        if actor.look().await.is_err() {
+                            break;
+                        }
+                    }
                     if actor.rng.percent(10) {
                         rt.sleep(Nanos::from_us(20 * actor.rng.below(100))).await;
                     }
@@ -411,7 +217,11 @@ pub fn record(seed: u64, steps: u64) -> Check<Recording> {
             acks += join.await?;
         }
         let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-        Ok::<_, Fault>((logs, stories, acks, log.stats()))
+        let stats = log.stats();
+        if trouble == Trouble::LogGone {
+            gone(&lab, &layout, &stories, sealed, fs, pool).await?;
+        }
+        Ok::<_, Fault>((logs, stories, acks, stats))
     };
     let result = catch_unwind(AssertUnwindSafe(|| {
         lab.sim.try_block_on_for(Nanos::from_secs(3600), work).map_err(|report| format!("stalled: {report}"))?
@@ -419,17 +229,32 @@ pub fn record(seed: u64, steps: u64) -> Check<Recording> {
     match result {
         Ok(Ok((logs, stories, acks, stats))) => {
             lab.sim.crash();
-            Ok(Recording { logs, layout, stories, acks, stats, policy })
+            Ok(Recording { logs, layout, stories, acks, stats, trouble, name, sealed })
         }
         Ok(Err(e)) => {
             std::mem::forget(lab);
-            Err(e)
+            Err(format!("{name}: recording: {e}"))
         }
         Err(panic) => {
             std::mem::forget(lab);
-            Err(format!("panic: {}", panic_text(&*panic)))
+            Err(format!("{name}: recording: panic: {}", panic_text(&*panic)))
         }
     }
+}
+
+/// After log devices disappeared: everything is there, now and after an import without them.
+async fn gone(lab: &Lab, layout: &Layout, stories: &[Rc<Story>], sealed: bool, fs: Rc<Zfs>, pool: Rc<Pool>) -> Check {
+    compare(stories, &fs, u64::MAX).await.map_err(|w| format!("without the log: {}", w.why()))?;
+    fs.unmount().await.map_err(text)?;
+    pool.export().await.map_err(text)?;
+    *lab.away.borrow_mut() = log_disks(layout.shape);
+    let import = ImportOpts { missing_log: true, ..ImportOpts::default() };
+    let found = lab.find().await.map_err(text)?;
+    let pool = Pool::import(lab.sim.rt(), found, import, layout.opts()).await.map_err(text)?;
+    let fs = open(&pool, sealed).await.map_err(text)?;
+    compare(stories, &fs, u64::MAX).await.map_err(|w| format!("imported without the log: {}", w.why()))?;
+    fs.unmount().await.map_err(text)?;
+    pool.export().await.map_err(text)
 }
 
 /// What is wrong with a crash.
@@ -439,101 +264,108 @@ enum Wrong {
     Future(Fault),
 }
 
+impl Wrong {
+    fn why(self) -> Fault {
+        match self {
+            Wrong::Lost(why) | Wrong::Torn(why) | Wrong::Future(why) => why,
+        }
+    }
+}
+
 impl Recording {
     fn completions(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.logs.iter().flat_map(|l| l.completions()).collect();
         all.sort_unstable();
         all
     }
+}
 
-    /// Compares what is in the file system with what may be there after a cut at `at`.
-    async fn compare(&self, fs: &Zfs, at: u64) -> Result<(), Wrong> {
-        let torn = |what: &str, e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
-        for story in &self.stories {
-            let folder = String::from_utf8_lossy(&story.folder).into_owned();
-            let dir = fs.lookup(fs.root(), &story.folder).await.map_err(|e| torn(&folder, e))?;
-            let mut there: BTreeMap<Vec<u8>, ObjectId> = BTreeMap::new();
-            let list = fs.readdir(dir.obj, 0, 1000).await.map_err(|e| torn(&folder, e))?;
-            for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
-                there.insert(e.name, e.obj);
-            }
-            let names = story.names.borrow();
-            let (low, high) = names.window(at);
-            let same = |n: &Names| n.len() == there.len() && n.keys().all(|k| there.contains_key(k));
-            let mut why = None;
-            let mut good = false;
-            for k in low..=high {
-                if !same(&names.steps[k].2) {
-                    continue;
-                }
-                match self.compare_files(fs, story, &names.steps[k].2, &there, at).await {
-                    Ok(()) => {
-                        good = true;
-                        break;
-                    }
-                    Err(e) => why = Some(e),
-                }
-            }
-            if good {
+/// Compares what is in the file system with what may be there after a cut at `at`.
+async fn compare(stories: &[Rc<Story>], fs: &Zfs, at: u64) -> Result<(), Wrong> {
+    let torn = |what: &str, e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
+    for story in stories {
+        let folder = String::from_utf8_lossy(&story.folder).into_owned();
+        let dir = fs.lookup(fs.root(), &story.folder).await.map_err(|e| torn(&folder, e))?;
+        let mut there: BTreeMap<Vec<u8>, ObjectId> = BTreeMap::new();
+        let list = fs.readdir(dir.obj, 0, 1000).await.map_err(|e| torn(&folder, e))?;
+        for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+            there.insert(e.name, e.obj);
+        }
+        let names = story.names.borrow();
+        let (low, high) = names.window(at);
+        let same = |n: &Names| n.len() == there.len() && n.keys().all(|k| there.contains_key(k));
+        let mut why = None;
+        let mut good = false;
+        for k in low..=high {
+            if !same(&names.steps[k].2) {
                 continue;
             }
-            if let Some(why) = why {
-                return Err(why);
-            }
-            let list: Vec<String> = there.keys().map(|n| String::from_utf8_lossy(n).into_owned()).collect();
-            let what = format!("{folder} holds {list:?}, none of its states {low} to {high}");
-            let later = names.steps.iter().skip(high + 1).any(|(_, _, n)| same(n));
-            let earlier = names.steps.iter().take(low).any(|(_, _, n)| same(n));
-            return Err(match (earlier, later) {
-                (true, _) => Wrong::Lost(what),
-                (false, true) => Wrong::Future(what),
-                _ => Wrong::Torn(what),
-            });
-        }
-        Ok(())
-    }
-
-    async fn compare_files(
-        &self,
-        fs: &Zfs,
-        story: &Story,
-        names: &Names,
-        there: &BTreeMap<Vec<u8>, ObjectId>,
-        at: u64,
-    ) -> Result<(), Wrong> {
-        let files = story.files.borrow();
-        for (name, file) in names {
-            let what = format!("{}/{}", String::from_utf8_lossy(&story.folder), String::from_utf8_lossy(name));
-            let torn = |e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
-            let (Some(h), Some(&obj)) = (files.get(file), there.get(name)) else { continue };
-            let size = fs.getattr(obj).await.map_err(torn)?.size;
-            let (low, high) = h.window(at);
-            let window = &h.steps[low..=high];
-            // A large write is cut at block boundaries: of one that nobody has acknowledged a part may be there.
-            let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
-            let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));
-            if !sizes.contains(&size) && !partly {
-                let why = format!("{what}: {size} bytes, in none of its states {low} to {high}");
-                let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| u.len() as u64 * UNIT == size);
-                return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
-            }
-            let mut all = Vec::with_capacity(size as usize);
-            for part in fs.read(obj, 0, size).await.map_err(torn)? {
-                all.extend_from_slice(&part);
-            }
-            for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
-                let version = version_of(*file, n as u64, bytes).map_err(|e| Wrong::Torn(format!("{what}: {e}")))?;
-                let of = |u: &Units| u.get(n).copied().unwrap_or(0) == version;
-                if window.iter().any(|(_, _, u)| of(u)) {
-                    continue;
+            match compare_files(fs, story, &names.steps[k].2, &there, at).await {
+                Ok(()) => {
+                    good = true;
+                    break;
                 }
-                let why = format!("{what}: unit {n} is of version {version}, in none of its states {low} to {high}");
-                let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| of(u));
-                return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
+                Err(e) => why = Some(e),
             }
         }
-        Ok(())
+        if good {
+            continue;
+        }
+        if let Some(why) = why {
+            return Err(why);
+        }
+        let list: Vec<String> = there.keys().map(|n| String::from_utf8_lossy(n).into_owned()).collect();
+        let what = format!("{folder} holds {list:?}, none of its states {low} to {high}");
+        let later = names.steps.iter().skip(high + 1).any(|(_, _, n)| same(n));
+        let earlier = names.steps.iter().take(low).any(|(_, _, n)| same(n));
+        return Err(match (earlier, later) {
+            (true, _) => Wrong::Lost(what),
+            (false, true) => Wrong::Future(what),
+            _ => Wrong::Torn(what),
+        });
     }
+    Ok(())
+}
+
+async fn compare_files(
+    fs: &Zfs,
+    story: &Story,
+    names: &Names,
+    there: &BTreeMap<Vec<u8>, ObjectId>,
+    at: u64,
+) -> Result<(), Wrong> {
+    let files = story.files.borrow();
+    for (name, file) in names {
+        let what = format!("{}/{}", String::from_utf8_lossy(&story.folder), String::from_utf8_lossy(name));
+        let torn = |e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
+        let (Some(h), Some(&obj)) = (files.get(file), there.get(name)) else { continue };
+        let size = fs.getattr(obj).await.map_err(torn)?.size;
+        let (low, high) = h.window(at);
+        let window = &h.steps[low..=high];
+        // A large write is cut at block boundaries: of one that nobody has acknowledged a part may be there.
+        let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
+        let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));
+        if !sizes.contains(&size) && !partly {
+            let why = format!("{what}: {size} bytes, in none of its states {low} to {high}");
+            let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| u.len() as u64 * UNIT == size);
+            return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
+        }
+        let mut all = Vec::with_capacity(size as usize);
+        for part in fs.read(obj, 0, size).await.map_err(torn)? {
+            all.extend_from_slice(&part);
+        }
+        for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
+            let version = version_of(*file, n as u64, bytes).map_err(|e| Wrong::Torn(format!("{what}: {e}")))?;
+            let of = |u: &Units| u.get(n).copied().unwrap_or(0) == version;
+            if window.iter().any(|(_, _, u)| of(u)) {
+                continue;
+            }
+            let why = format!("{what}: unit {n} is of version {version}, in none of its states {low} to {high}");
+            let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| of(u));
+            return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
+        }
+    }
+    Ok(())
 }
 
 /// What a campaign came to.
@@ -561,10 +393,12 @@ pub struct ZilTally {
     pub missing: u64,
     /// Commits acknowledged in the recordings.
     pub acks: u64,
+    /// Log blocks that failed, and commits that found no room, in the recordings.
+    pub failures: u64,
 }
 
 impl ZilTally {
-    fn fields(&mut self) -> [(&'static str, &mut u64); 11] {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 12] {
         [
             ("seeds", &mut self.seeds),
             ("cuts", &mut self.cuts),
@@ -577,6 +411,7 @@ impl ZilTally {
             ("zdb_bad", &mut self.zdb_bad),
             ("missing", &mut self.missing),
             ("acks", &mut self.acks),
+            ("failures", &mut self.failures),
         ]
     }
     /// Adds up.
@@ -623,15 +458,17 @@ fn recover(
         if again {
             lab.disks.iter().for_each(|d| d.start_log());
         }
-        let pool: Rc<Pool> =
-            lab.import(false, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
-        let ds = pool.dsl().find(POOL).map_err(|e| Wrong::Torn(format!("{e:?}")))?;
-        let fs = Zfs::open(&ds, MountOpts::default()).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
+        // A log device that failed often is out of service, and what counts is in the pool: then `zpool import` asks for `-m`.
+        let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
+        let wrong = |e: base::Error| Wrong::Torn(format!("import: {e:?}"));
+        let found = lab.find().await.map_err(wrong)?;
+        let pool = Pool::import(lab.sim.rt(), found, import, rec.layout.opts()).await.map_err(wrong)?;
+        let fs = open(&pool, rec.sealed).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
         let replayed = fs.replayed();
         if let Some(e) = replayed.failed {
             return Err(Wrong::Torn(format!("replay: {e:?}")));
         }
-        rec.compare(&fs, at).await?;
+        compare(&rec.stories, &fs, at).await?;
         let logs = if again { lab.disks.iter().filter_map(|d| d.take_log()).collect() } else { Vec::new() };
         let mut images = Vec::new();
         if export {
@@ -671,21 +508,27 @@ pub struct Cutting {
     pub second: u64,
     /// Every nth crash goes to zdb after replay; 0: none.
     pub zdb: u64,
+    /// What goes wrong meanwhile.
+    pub trouble: Trouble,
 }
 
 /// Records a seed and cuts it.
 pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
     let mut tally = ZilTally { seeds: 1, ..ZilTally::default() };
     let mut faults = Vec::new();
-    let rec = match record(seed, how.steps) {
+    let rec = match record(seed, how.steps, how.trouble) {
         Ok(rec) => rec,
         Err(e) => {
             tally.torn += 1;
-            return (tally, vec![format!("seed {seed}: recording: {e}")]);
+            return (tally, vec![e]);
         }
     };
-    tally.acks = rec.acks;
-    let name = format!("seed {seed} ({}, {})", rec.layout.shape.name, rec.policy.name());
+    (tally.acks, tally.failures) = (rec.acks, rec.stats.failures + rec.stats.stalls);
+    // Without the log devices a crash loses what only they had: nothing to compare.
+    if how.trouble == Trouble::LogGone {
+        return (tally, faults);
+    }
+    let name = &rec.name;
     let note = |tally: &mut ZilTally, faults: &mut Vec<Fault>, what: String, wrong: Wrong| {
         let (count, word, why) = match wrong {
             Wrong::Lost(why) => (&mut tally.lost, "lost", why),

@@ -12,6 +12,7 @@ use zil::chain::Walk;
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
 use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
+use ztest::ziltrouble::Trouble;
 
 use crate::images::{fixture, reader};
 
@@ -204,7 +205,7 @@ fn a_log_device_is_removed_under_load() {
 fn nothing_acknowledged_is_lost() {
     let mut all = ZilTally::default();
     for seed in 0..5 {
-        let how = Cutting { steps: 10, repeats: 1, every: 12, second: 9, zdb: 0 };
+        let how = Cutting { steps: 10, repeats: 1, every: 12, second: 9, zdb: 0, trouble: Trouble::None };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
         all.add(tally);
@@ -218,7 +219,21 @@ fn zdb_finds_nothing_after_replay() {
         eprintln!("NOT JUDGED: zdb is missing (zfsutils-linux)");
         return;
     }
-    let how = Cutting { steps: 10, repeats: 1, every: 40, second: 0, zdb: 2 };
-    let (tally, faults) = cut_seed(11, how);
+    let how = Cutting { steps: 10, repeats: 1, every: 12, second: 0, zdb: 5, trouble: Trouble::None };
+    let (tally, faults) = cut_seed(15, how);
     assert!(tally.is_good() && tally.zdb > 0, "{tally:?}\n{}", faults.join("\n"));
+}
+
+#[test]
+fn trouble_loses_nothing() {
+    for (name, trouble) in Trouble::NAMES.into_iter().skip(1) {
+        let mut all = ZilTally::default();
+        for seed in 0..3 {
+            let how = Cutting { steps: 25, repeats: 1, every: 30, second: 0, zdb: 0, trouble };
+            let (tally, faults) = cut_seed(seed, how);
+            assert!(tally.is_good(), "{name}: {tally:?}\n{}", faults.join("\n"));
+            all.add(tally);
+        }
+        assert!(all.acks > 0, "{name}: {all:?}");
+    }
 }

@@ -1,0 +1,306 @@
+//! The load of the intent log's campaign: tasks that change files of their own folders, wait for some of it, and remember what was begun and what was acknowledged when.
+//!
+//! Data are written in units of 4 KiB that name file, place and version. Of each change a task knows when it was begun and from when on it was durable, both as the number of the last device operation
+//! that the world had seen. Where the world is made to fail, an operation may fail too: then the task looks at what is there, and goes on from that.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::ObjectId;
+use bdev::Bytes;
+use sim::{Rng, SimHandle};
+use zpl::{Cred, Fallocate, RenameFlags, Zfs};
+
+use crate::{Check, Fault};
+
+/// Bytes of a unit of data.
+pub(crate) const UNIT: u64 = 4096;
+/// Units of a file at most.
+const UNITS_MAX: u64 = 48;
+/// Files of a task at most.
+const FILES_MAX: usize = 5;
+
+/// Something that went through states: each was begun at a moment and durable from another on.
+pub(crate) struct History<T> {
+    pub(crate) steps: Vec<(u64, Cell<u64>, T)>,
+}
+
+impl<T: Clone> History<T> {
+    pub(crate) fn new(first: T) -> History<T> {
+        History { steps: vec![(0, Cell::new(u64::MAX), first)] }
+    }
+    fn last(&self) -> &T {
+        &self.steps[self.steps.len() - 1].2
+    }
+    fn begin(&mut self, at: u64, state: T) {
+        self.steps.push((at, Cell::new(u64::MAX), state));
+    }
+    /// Everything begun so far is durable at `at`.
+    fn durable(&self, at: u64) {
+        for (_, d, _) in self.steps.iter().rev() {
+            if d.get() != u64::MAX {
+                break;
+            }
+            d.set(at);
+        }
+    }
+    /// The states that a cut after moment `at` may show: first and last.
+    pub(crate) fn window(&self, at: u64) -> (usize, usize) {
+        let low = self.steps.iter().rposition(|(_, d, _)| d.get() <= at).unwrap_or(0);
+        let high = self.steps.iter().rposition(|(b, _, _)| *b <= at).unwrap_or(0);
+        (low, high.max(low))
+    }
+}
+
+/// The units of a file, each with its version, 0 for a hole.
+pub(crate) type Units = Vec<u32>;
+/// Names of a folder, and the file that each one names.
+pub(crate) type Names = BTreeMap<Vec<u8>, u64>;
+
+/// What one task did in its folder.
+pub(crate) struct Story {
+    pub(crate) folder: Vec<u8>,
+    pub(crate) names: RefCell<History<Names>>,
+    pub(crate) files: RefCell<BTreeMap<u64, History<Units>>>,
+    pub(crate) versions: Cell<u32>,
+}
+
+/// The bytes of a unit.
+fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
+    if version == 0 {
+        out.fill(0);
+        return;
+    }
+    let mut x = file ^ (unit << 20) ^ (u64::from(version) << 40) ^ 0x9e37_79b9_7f4a_7c15;
+    for (n, word) in out.chunks_exact_mut(8).enumerate() {
+        let w = match n {
+            0 => file | 1 << 63,
+            1 => unit,
+            2 => u64::from(version),
+            _ => {
+                x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                x
+            }
+        };
+        word.copy_from_slice(&w.to_le_bytes());
+    }
+}
+
+/// The version of a unit, or why it is none.
+pub(crate) fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
+    if bytes.iter().all(|&b| b == 0) {
+        return Ok(0);
+    }
+    let version = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
+    let mut want = vec![0; bytes.len()];
+    unit_bytes(file, unit, version, &mut want);
+    if want[..] == *bytes { Ok(version) } else { Err(format!("unit {unit} is no version of it")) }
+}
+
+/// A task at work.
+pub(crate) struct Actor {
+    pub(crate) fs: Rc<Zfs>,
+    pub(crate) sim: SimHandle,
+    pub(crate) story: Rc<Story>,
+    pub(crate) dir: ObjectId,
+    pub(crate) open: BTreeMap<Vec<u8>, (u64, ObjectId)>,
+    pub(crate) next_file: u64,
+    pub(crate) always: bool,
+    pub(crate) rng: Rng,
+    pub(crate) acks: u64,
+}
+
+pub(crate) fn text(e: base::Error) -> Fault {
+    format!("{e:?}")
+}
+
+impl Actor {
+    fn now(&self) -> u64 {
+        self.sim.io_seq()
+    }
+    fn pick(&mut self) -> Option<(Vec<u8>, u64, ObjectId)> {
+        if self.open.is_empty() {
+            return None;
+        }
+        let n = self.rng.below(self.open.len() as u64) as usize;
+        self.open.iter().nth(n).map(|(name, &(file, obj))| (name.clone(), file, obj))
+    }
+    fn fresh_name(&mut self) -> Vec<u8> {
+        format!("n{}", self.rng.below(8)).into_bytes()
+    }
+    /// A change of names begins.
+    fn names(&mut self, change: impl FnOnce(&mut Names)) {
+        let at = self.now();
+        let mut h = self.story.names.borrow_mut();
+        let mut names = h.last().clone();
+        change(&mut names);
+        h.begin(at, names);
+    }
+    fn units(&mut self, file: u64, change: impl FnOnce(&mut Units)) {
+        let at = self.now();
+        let mut files = self.story.files.borrow_mut();
+        let Some(h) = files.get_mut(&file) else { return };
+        let mut units = h.last().clone();
+        change(&mut units);
+        h.begin(at, units);
+    }
+    /// What the task did to names, and to this file, is durable.
+    fn durable(&mut self, file: Option<u64>) {
+        let at = self.now();
+        self.acks += 1;
+        self.story.names.borrow().durable(at);
+        let files = self.story.files.borrow();
+        if let Some(h) = file.and_then(|f| files.get(&f)) {
+            h.durable(at);
+        }
+    }
+    fn done(&mut self, file: Option<u64>) {
+        if self.always {
+            self.durable(file);
+        }
+    }
+
+    pub(crate) async fn step(&mut self) -> Check {
+        let dir = self.dir;
+        let roll = self.rng.below(100);
+        match (roll, self.pick()) {
+            (0..=11, _) | (_, None) if self.open.len() < FILES_MAX => {
+                let name = self.fresh_name();
+                if self.open.contains_key(&name) {
+                    return Ok(());
+                }
+                let file = self.next_file;
+                self.next_file += 1;
+                self.story.files.borrow_mut().insert(file, History::new(Vec::new()));
+                self.names(|n| {
+                    n.insert(name.clone(), file);
+                });
+                let made = self.fs.create(dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+                self.open.insert(name, (file, made.obj));
+                self.done(None);
+            }
+            (12..=45, Some((_, file, obj))) => self.write(file, obj, false).await?,
+            (46..=62, Some((_, file, obj))) => self.write(file, obj, true).await?,
+            (63..=80, Some((_, file, obj))) => {
+                self.fs.fsync(obj).await.map_err(text)?;
+                self.durable(Some(file));
+            }
+            (81..=85, Some((name, file, _))) => {
+                let new = self.fresh_name();
+                if new == name {
+                    return Ok(());
+                }
+                // The target of a rename may be another name of the same file: then nothing happens.
+                if self.open.get(&new).is_some_and(|(f, _)| *f == file) {
+                    return Ok(());
+                }
+                self.names(|n| {
+                    n.remove(&name);
+                    n.insert(new.clone(), file);
+                });
+                self.fs.rename(dir, &name, dir, &new, RenameFlags::default()).await.map_err(text)?;
+                if let Some(entry) = self.open.remove(&name) {
+                    self.open.insert(new, entry);
+                }
+                // What a file holds does not come after its new name.
+                self.done(None);
+            }
+            (86..=88, Some((_, file, obj))) => {
+                let new = self.fresh_name();
+                if self.open.contains_key(&new) {
+                    return Ok(());
+                }
+                self.names(|n| {
+                    n.insert(new.clone(), file);
+                });
+                self.fs.link(obj, dir, &new).await.map_err(text)?;
+                self.open.insert(new, (file, obj));
+                self.done(None);
+            }
+            (89..=92, Some((name, _, _))) => {
+                self.names(|n| {
+                    n.remove(&name);
+                });
+                self.fs.unlink(dir, &name).await.map_err(text)?;
+                self.open.remove(&name);
+                self.done(None);
+            }
+            (93..=96, Some((_, file, obj))) => {
+                let size = self.rng.below(UNITS_MAX);
+                self.units(file, |u| u.resize(size as usize, 0));
+                self.fs.truncate(obj, size * UNIT).await.map_err(text)?;
+                self.done(Some(file));
+            }
+            (_, Some((_, file, obj))) => {
+                let from = self.rng.below(UNITS_MAX);
+                let len = 1 + self.rng.below(8);
+                self.units(file, |u| {
+                    u.iter_mut().skip(from as usize).take(len as usize).for_each(|v| *v = 0);
+                });
+                let done = self.fs.fallocate(obj, Fallocate::PunchHole, from * UNIT, len * UNIT).await;
+                done.map_err(text)?;
+                self.done(Some(file));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn write(&mut self, file: u64, obj: ObjectId, sync: bool) -> Check {
+        let from = self.rng.below(UNITS_MAX - 1);
+        let most = if self.rng.percent(15) { UNITS_MAX - from } else { 3 };
+        let len = 1 + self.rng.below(most.min(UNITS_MAX - from));
+        let version = self.story.versions.get() + 1;
+        self.story.versions.set(version);
+        let mut data = vec![0; (len * UNIT) as usize];
+        for n in 0..len {
+            let at = (n * UNIT) as usize;
+            unit_bytes(file, from + n, version, &mut data[at..at + UNIT as usize]);
+        }
+        self.units(file, |u| {
+            let end = (from + len) as usize;
+            if u.len() < end {
+                u.resize(end, 0);
+            }
+            u[from as usize..end].fill(version);
+        });
+        let data = vec![Bytes::copy_from(&data)];
+        if sync {
+            self.fs.write_sync(obj, from * UNIT, data, false).await.map_err(text)?;
+            self.durable(Some(file));
+        } else {
+            self.fs.write(obj, from * UNIT, data, false).await.map_err(text)?;
+            self.done(Some(file));
+        }
+        Ok(())
+    }
+
+    /// After a failure: what is there counts, as begun and not durable.
+    pub(crate) async fn look(&mut self) -> Check {
+        let list = self.fs.readdir(self.dir, 0, 1000).await.map_err(text)?;
+        let known: BTreeMap<ObjectId, u64> = self.open.values().map(|&(file, obj)| (obj, file)).collect();
+        self.open.clear();
+        for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
+            // The only one that nobody has seen yet is the newest.
+            let file = known.get(&e.obj).copied().unwrap_or(self.next_file - 1);
+            self.open.insert(e.name, (file, e.obj));
+        }
+        let now: Names = self.open.iter().map(|(name, &(file, _))| (name.clone(), file)).collect();
+        self.names(|n| *n = now);
+        let files: BTreeMap<u64, ObjectId> = self.open.values().copied().collect();
+        for (file, obj) in files {
+            let size = self.fs.getattr(obj).await.map_err(text)?.size;
+            let mut all = Vec::with_capacity(size as usize);
+            for part in self.fs.read(obj, 0, size).await.map_err(text)? {
+                all.extend_from_slice(&part);
+            }
+            let mut units = Units::new();
+            for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
+                units.push(version_of(file, n as u64, bytes)?);
+            }
+            self.units(file, |u| *u = units);
+        }
+        Ok(())
+    }
+}
