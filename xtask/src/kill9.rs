@@ -373,14 +373,12 @@ struct Written {
 impl Fio {
     fn start(folder: &Path, seed: u64) -> Result<Fio, String> {
         let file = folder.join("fio");
-        let mut args: Vec<String> = ["--name=kill", "--rw=randwrite", "--bs=4k", "--size=64m", "--verify=crc32c"]
-            .iter()
-            .map(|a| a.to_string())
-            .collect();
+        let mut args: Vec<String> =
+            ["--name=kill", "--bs=4k", "--verify=crc32c", "--fallocate=none"].iter().map(|a| a.to_string()).collect();
         args.push(format!("--randseed={seed}"));
         args.push(format!("--filename={}", file.display()));
         let mut cmd = Command::new("fio");
-        cmd.args(&args).args(["--fsync=1", "--do_verify=0", "--fallocate=none", "--output-format=json"]);
+        cmd.args(&args).args(["--rw=write", "--size=64m", "--fsync=1", "--do_verify=0", "--output-format=json"]);
         cmd.stdout(Stdio::piped()).stderr(Stdio::null());
         let child = cmd.spawn().map_err(|e| format!("fio: {e}"))?;
         Ok(Fio { child, args })
@@ -406,7 +404,8 @@ impl Written {
             return Ok(0);
         }
         let mut cmd = Command::new("fio");
-        cmd.args(&self.args).args(["--verify_only", "--verify_fatal=1"]).arg(format!("--number_ios={}", self.acks));
+        // A job that reads checks each block; one that writes would begin with an empty file.
+        cmd.args(&self.args).args(["--rw=read", "--verify_fatal=1"]).arg(format!("--size={}k", self.acks * 4));
         output(cmd).map_err(|e| format!("of {} blocks: {e}", self.acks))?;
         Ok(self.acks)
     }
