@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use base::{Nanos, WallTime};
 use bdev::{BlockDev, Bytes, DevInfo, HeldDev, MemDev, conformance};
-use rt::{HostIdentity, Rt, TaskId, TimerId, World};
+use rt::{CpuClass, HostIdentity, Rt, TaskId, TimerId, World};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
@@ -51,7 +51,7 @@ impl World for Mini {
     fn entropy(&self, out: &mut [u8]) {
         out.fill(4);
     }
-    fn cpu(&self, _: Nanos, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
+    fn cpu(&self, _: Nanos, _: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
         job();
         self.spawn("cpu", Box::pin(async move { done() }));
     }

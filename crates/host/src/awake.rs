@@ -41,6 +41,7 @@ pub enum KeepAwake {
 /// The request and what speaks for it.
 #[derive(Debug)]
 pub(crate) struct Awake {
+    mode: KeepAwake,
     allowed: bool,
     streak: u32,
     held: Option<File>,
@@ -49,7 +50,14 @@ pub(crate) struct Awake {
 impl Awake {
     pub(crate) fn new(mode: KeepAwake) -> Awake {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Awake { allowed: mode == KeepAwake::Auto && cores <= CORES_MAX, streak: 0, held: None }
+        Awake { mode, allowed: mode == KeepAwake::Auto && cores <= CORES_MAX, streak: 0, held: None }
+    }
+
+    /// Changes the mode; the request begins and ends with it.
+    pub(crate) fn set(&mut self, mode: KeepAwake) {
+        if mode != self.mode {
+            *self = Awake::new(mode);
+        }
     }
 
     /// Counts a wait; what to do about the request.
@@ -105,7 +113,7 @@ mod tests {
 
     #[test]
     fn only_a_dense_sequence_holds_the_request() {
-        let mut a = Awake { allowed: true, streak: 0, held: None };
+        let mut a = Awake { mode: KeepAwake::Auto, allowed: true, streak: 0, held: None };
         for _ in 0..1000 {
             // A slow disk now and then breaks the sequence.
             for _ in 0..STREAK - 1 {
@@ -121,13 +129,20 @@ mod tests {
 
     #[test]
     fn silence_releases_it() {
-        let mut a = Awake { allowed: true, streak: STREAK, held: some_file() };
+        let mut a = Awake { mode: KeepAwake::Auto, allowed: true, streak: STREAK, held: some_file() };
         assert_eq!(a.limit(), Some(QUIET));
         assert_eq!(a.judge(QUIET / 2), Verdict::Keep);
         assert_eq!(a.judge(QUIET), Verdict::Release);
         a.held = None;
         assert_eq!(a.limit(), None);
         assert_eq!(a.judge(SHORT), Verdict::Keep);
+    }
+
+    #[test]
+    fn switching_it_off_releases_it() {
+        let mut a = Awake { mode: KeepAwake::Auto, allowed: true, streak: STREAK, held: some_file() };
+        a.set(KeepAwake::Off);
+        assert!(a.held.is_none() && !a.allowed);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::awake::KeepAwake;
 use crate::engine::Inner;
 
 /// Bit of a token that marks the poll which precedes an operation.
@@ -122,6 +123,8 @@ pub(crate) trait Driver {
     fn name(&self) -> &'static str;
     /// System calls made by [`Driver::turn`] so far.
     fn enters(&self) -> u64;
+    /// Whether idle cores may be kept awake from now on; drivers that never do take no notice.
+    fn set_keep_awake(&mut self, _mode: KeepAwake) {}
 }
 
 /// Whether a turn may wait.

@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use base::{Error, ErrorKind, Nanos, Result, WallTime};
-use rt::{HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
+use rt::{CpuClass, HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
 
 use crate::awake::KeepAwake;
 use crate::driver::{Driver, Owner, Request, Wait};
@@ -131,6 +131,8 @@ pub(crate) struct Inner {
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
     cpu_done: RefCell<Slab<Box<dyn FnOnce()>>>,
     cpu: Workers,
+    /// For jobs that somebody waits for: at the engine's own priority, so that they displace those of `cpu`.
+    cpu_urgent: Workers,
     ops: RefCell<Slab<OpSlot>>,
     last_op: Cell<u64>,
     driver: RefCell<Box<dyn Driver>>,
@@ -189,6 +191,7 @@ impl Engine {
             timers: RefCell::default(),
             deferred: RefCell::default(),
             cpu_done: RefCell::new(Slab::new()),
+            cpu_urgent: Workers::new("weir-cpu-now", std::thread::available_parallelism().map_or(1, |n| n.get()), 0),
             cpu: Workers::new("weir-cpu", cpu_threads, config.cpu_nice.clamp(0, 19)),
             ops: RefCell::new(Slab::new()),
             last_op: Cell::new(0),
@@ -270,6 +273,16 @@ impl Handle {
     /// What carries out I/O: `io_uring` or `threads`.
     pub fn backend(&self) -> &'static str {
         self.0.driver.borrow().name()
+    }
+
+    /// Whether idle cores may be kept awake from now on.
+    pub fn set_keep_awake(&self, mode: KeepAwake) {
+        self.0.driver.borrow_mut().set_keep_awake(mode);
+    }
+
+    /// How many threads for CPU jobs there may be from now on, at least one.
+    pub fn set_cpu_threads(&self, threads: usize) {
+        self.0.cpu.set_max(threads);
     }
 
     /// Counters up to now.
@@ -494,6 +507,7 @@ impl Inner {
         self.ended.set(true);
         drop(self.shared.close());
         self.cpu.stop();
+        self.cpu_urgent.stop();
         // Tasks hold the engine through their `Rt`: they go first. Dropping them may start or cancel operations.
         loop {
             let tasks = self.tasks.borrow_mut().take_all();
@@ -597,10 +611,11 @@ impl World for Inner {
         ident::entropy(out);
     }
 
-    fn cpu(&self, _cost: Nanos, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
+    fn cpu(&self, _cost: Nanos, class: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
         let id = self.cpu_done.borrow_mut().insert(done);
         let shared = self.shared.clone();
-        self.cpu.run(Box::new(move || {
+        let workers = if class == CpuClass::Urgent { &self.cpu_urgent } else { &self.cpu };
+        workers.run(Box::new(move || {
             // The panic of a job is the engine's: it goes on there.
             let panic: Option<Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(job)).err();
             let _ = shared.post(Msg::CpuDone { id, panic });

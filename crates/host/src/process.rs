@@ -69,6 +69,29 @@ impl Signals {
     }
 }
 
+impl Signals {
+    /// Waits for one of them at most so long and takes it: whether there was one.
+    pub fn wait_for(&self, span: std::time::Duration) -> bool {
+        let until = std::time::Instant::now() + span;
+        loop {
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let time = libc::timespec {
+                tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            // SAFETY: the set was initialised by `hold`, the time is valid, and no information is asked for.
+            let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const time) };
+            if signal > 0 {
+                return true;
+            }
+            // A signal that is not ours interrupted the wait: go on with what is left of it.
+            if std::time::Instant::now() >= until {
+                return false;
+            }
+        }
+    }
+}
+
 /// Asks this process to end, as SIGTERM from outside does.
 pub fn terminate_self() {
     // SAFETY: plain kill of our own process; the signal is held back or ends us, both as wanted.

@@ -336,6 +336,10 @@ impl Driver for Ring {
     fn enters(&self) -> u64 {
         self.enters
     }
+
+    fn set_keep_awake(&mut self, mode: KeepAwake) {
+        self.awake.set(mode);
+    }
 }
 
 impl Drop for Ring {

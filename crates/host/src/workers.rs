@@ -12,6 +12,8 @@ struct Queue {
     jobs: VecDeque<Job>,
     idle: usize,
     threads: usize,
+    /// Threads that there may be; who finds more ends.
+    max: usize,
     stop: bool,
 }
 
@@ -31,22 +33,28 @@ pub(crate) struct Workers {
     core: Arc<Core>,
     name: &'static str,
     nice: i32,
-    max: usize,
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Workers {
     /// A pool whose threads run at `nice` (0: as the process does).
     pub(crate) fn new(name: &'static str, max: usize, nice: i32) -> Workers {
-        let core = Core { queue: Mutex::default(), wake: Condvar::new() };
-        Workers { core: Arc::new(core), name, nice, max: max.max(1), handles: Mutex::default() }
+        let queue = Queue { max: max.max(1), ..Queue::default() };
+        let core = Core { queue: Mutex::new(queue), wake: Condvar::new() };
+        Workers { core: Arc::new(core), name, nice, handles: Mutex::default() }
+    }
+
+    /// Changes how many threads there may be, at least one. What runs goes on to its end.
+    pub(crate) fn set_max(&self, max: usize) {
+        self.core.lock().max = max.max(1);
+        self.core.wake.notify_all();
     }
 
     pub(crate) fn run(&self, job: Job) {
         let mut q = self.core.lock();
         q.jobs.push_back(job);
         // An idle thread counts until it has taken a job, so compare with the jobs that wait.
-        let start = q.idle < q.jobs.len() && q.threads < self.max;
+        let start = q.idle < q.jobs.len() && q.threads < q.max;
         if start {
             q.threads += 1;
         }
@@ -97,6 +105,12 @@ fn work(core: &Core) {
     let mut q = core.lock();
     loop {
         if q.stop {
+            return;
+        }
+        if q.threads > q.max {
+            q.threads -= 1;
+            // The call that woke it may have been for a job.
+            core.wake.notify_one();
             return;
         }
         if let Some(job) = q.jobs.pop_front() {

@@ -131,6 +131,45 @@ fn cpu_jobs_run_elsewhere_and_come_back() {
 }
 
 #[test]
+fn an_urgent_cpu_job_passes_all_bulk_ones() {
+    both(|rt| async move {
+        // Every bulk job waits for a word that only the urgent job gives: it would never end behind them.
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let told = std::sync::Arc::new(std::sync::Mutex::new(told));
+        let bulk: Vec<_> = (0..8)
+            .map(|_| {
+                let (rt2, told) = (rt.clone(), told.clone());
+                rt.spawn("bulk", async move {
+                    rt2.cpu(Nanos::from_ms(1), move || told.lock().expect("no panics").recv().expect("told")).await;
+                })
+            })
+            .collect();
+        rt.cpu_as(rt::CpuClass::Urgent, Nanos::from_ms(1), move || {
+            (0..8).for_each(|_| tell.send(()).expect("somebody listens"));
+        })
+        .await;
+        for job in bulk {
+            job.await;
+        }
+    });
+}
+
+#[test]
+fn fewer_cpu_threads_do_the_same_work() {
+    for backend in [BackendChoice::Auto, BackendChoice::Threads] {
+        let engine = on(backend);
+        let (rt, handle) = (engine.rt(), engine.handle());
+        engine.block_on(async {
+            for threads in [1, 3, 0, 2] {
+                handle.set_cpu_threads(threads);
+                let jobs = (0..40u64).map(|i| rt.cpu(Nanos::from_ms(1), move || i));
+                assert_eq!(join_all(jobs.collect()).await, (0..40).collect::<Vec<u64>>());
+            }
+        });
+    }
+}
+
+#[test]
 fn a_panic_in_a_cpu_job_reaches_the_engine() {
     let engine = on(BackendChoice::Auto);
     let rt = engine.rt();

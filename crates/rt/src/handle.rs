@@ -12,7 +12,7 @@ use base::{Guid, Nanos, WallTime};
 
 use crate::sync::oneshot;
 use crate::trace::{Event, Tracer};
-use crate::world::{HostIdentity, TaskId, TimerId, World};
+use crate::world::{CpuClass, HostIdentity, TaskId, TimerId, World};
 
 /// CPU work expected to take less than this runs inline: a hand-over to another core costs about as much (50 us).
 pub const CPU_INLINE_NS_MAX: Nanos = Nanos(50_000);
@@ -120,6 +120,15 @@ impl Rt {
     /// Runs CPU work that is expected to take `cost`: inline (and charged) below [`CPU_INLINE_NS_MAX`], else away from
     /// the engine. A dropped future does not stop work that has begun.
     pub async fn cpu<T: Send + 'static>(&self, cost: Nanos, f: impl FnOnce() -> T + Send + 'static) -> T {
+        self.cpu_as(CpuClass::Bulk, cost, f).await
+    }
+    /// As [`Rt::cpu`], in that class.
+    pub async fn cpu_as<T: Send + 'static>(
+        &self,
+        class: CpuClass,
+        cost: Nanos,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         if cost < CPU_INLINE_NS_MAX {
             self.charge(cost);
             return f();
@@ -129,6 +138,7 @@ impl Rt {
         let slot = result.clone();
         self.0.cpu(
             cost,
+            class,
             Box::new(move || {
                 let value = f();
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);

@@ -17,4 +17,4 @@ mod world;
 
 pub use handle::{CPU_INLINE_NS_MAX, JoinHandle, Rt, Sleep, YieldNow};
 pub use rank::{Rank, TaskLocks};
-pub use world::{HostIdentity, TaskId, TimerId, World};
+pub use world::{CpuClass, HostIdentity, TaskId, TimerId, World};

@@ -26,6 +26,15 @@ impl fmt::Display for TaskId {
     }
 }
 
+/// What a CPU job is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CpuClass {
+    /// Somebody waits for it: a read's decompression.
+    Urgent,
+    /// What a txg writes, scrub, and the like: much of it, and nobody waits for a single piece.
+    Bulk,
+}
+
 /// Who this machine is, as pools record it (format page 03: `hostid`, `hostname`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostIdentity {
@@ -54,8 +63,9 @@ pub trait World {
     fn rng_u64(&self) -> u64;
     /// Fills `out` from the system's entropy (seeded in `sim`): for keys, IVs and guids.
     fn entropy(&self, out: &mut [u8]);
-    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done` on the engine thread.
-    fn cpu(&self, cost: Nanos, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>);
+    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done` on the engine thread. A job of the class
+    /// [`CpuClass::Urgent`] never waits behind one of [`CpuClass::Bulk`].
+    fn cpu(&self, cost: Nanos, class: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>);
     /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time in `sim`.
     fn charge(&self, cost: Nanos);
     /// Physical memory of the machine, in bytes.

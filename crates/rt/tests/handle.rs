@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{Nanos, WallTime};
-use rt::{CPU_INLINE_NS_MAX, TaskId};
+use rt::{CPU_INLINE_NS_MAX, CpuClass, TaskId};
 use sim::{Sim, SimConfig};
 
 fn us(n: u64) -> Nanos {
@@ -106,6 +106,21 @@ fn cpu_jobs_share_the_cores() {
         });
         assert_eq!(rt::join::join_all(jobs.collect()).await, [0, 1, 2, 3]);
         assert_eq!(rt.now(), us(200), "four jobs of 100 us on two cores");
+    });
+}
+
+#[test]
+fn urgent_cpu_jobs_do_not_wait_for_bulk_ones() {
+    let sim = Sim::new(SimConfig { cores: 1, ..SimConfig::seeded(6) });
+    let rt = sim.rt();
+    sim.block_on(async {
+        for _ in 0..50 {
+            let rt2 = rt.clone();
+            drop(rt.spawn("bulk", async move { rt2.cpu(us(1000), || ()).await }));
+        }
+        rt.sleep(us(10)).await;
+        rt.cpu_as(CpuClass::Urgent, us(100), || ()).await;
+        assert_eq!(rt.now(), us(110));
     });
 }
 

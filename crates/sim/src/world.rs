@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
 use base::{Nanos, WallTime};
-use rt::{HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
+use rt::{CpuClass, HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
 
 use crate::report::{BlockedTask, StallCause, StallReport};
 use crate::rng::Rng;
@@ -158,6 +158,7 @@ pub(crate) struct SimWorld {
     poll_charge: Cell<Nanos>,
     charged: Cell<Nanos>,
     cores: RefCell<Vec<Nanos>>,
+    urgent_cores: RefCell<Vec<Nanos>>,
     cpu_busy: Cell<Nanos>,
     pick_rng: RefCell<Rng>,
     cpu_rng: RefCell<Rng>,
@@ -247,6 +248,7 @@ impl SimWorld {
             poll_charge: Cell::default(),
             charged: Cell::default(),
             cores: RefCell::new(vec![Nanos(0); config.cores]),
+            urgent_cores: RefCell::new(vec![Nanos(0); config.cores]),
             cpu_busy: Cell::default(),
             pick_rng: RefCell::new(Rng::stream(seed, 1)),
             cpu_rng: RefCell::new(Rng::stream(seed, 2)),
@@ -562,12 +564,14 @@ impl World for SimWorld {
     fn entropy(&self, out: &mut [u8]) {
         self.entropy_rng.borrow_mut().fill(out);
     }
-    fn cpu(&self, cost: Nanos, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
+    fn cpu(&self, cost: Nanos, class: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>) {
         if self.dead.get() {
             return;
         }
         let (start, end) = {
-            let mut cores = self.cores.borrow_mut();
+            // Urgent jobs push bulk ones aside; that those then take longer is neglected.
+            let cores = if class == CpuClass::Urgent { &self.urgent_cores } else { &self.cores };
+            let mut cores = cores.borrow_mut();
             let core = cores.iter_mut().min().expect("a world has a core");
             let start = (*core).max(self.now.get());
             *core = start + cost;

@@ -8,6 +8,7 @@ use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits, Dva};
 use ondisk::byteswap::swap_block;
 use ondisk::object_type::ObjectType;
+use rt::CpuClass;
 use vdev::{BlockPlace, FailMode, FirstRead, Place, Prio, Verify};
 
 use crate::cost;
@@ -190,7 +191,7 @@ impl Inner {
     }
 
     /// Verifies and unpacks, away from the engine if that is costly.
-    async fn check(&self, what: &Unpacking, raw: Bytes) -> Copy {
+    async fn check(&self, what: &Unpacking, raw: Bytes, prio: Prio) -> Copy {
         let cost = what.cost();
         if cost < rt::CPU_INLINE_NS_MAX {
             self.spend(cost).await;
@@ -199,11 +200,13 @@ impl Inner {
                 Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),
             };
         }
+        // What somebody waits for goes before all that a txg compresses.
+        let class = if prio == Prio::SyncRead { CpuClass::Urgent } else { CpuClass::Bulk };
         let job = what.clone();
         let (room, mine) = (self.room(what), raw.clone());
         let copy = self
             .rt
-            .cpu(cost, move || match job.verify(&raw) {
+            .cpu_as(class, cost, move || match job.verify(&raw) {
                 Err(e) => Copy::Bad(e),
                 Ok(()) => Copy::Good(job.unpack(raw, room)),
             })
@@ -227,7 +230,7 @@ impl Inner {
         let mut error = match self.read_copy(dva, psize, birth, prio).await {
             Ok(FirstRead { data, failed }) => {
                 let raw = keep.then(|| data.clone());
-                match self.check(what, data).await {
+                match self.check(what, data, prio).await {
                     Copy::Good(result) => {
                         if failed {
                             // The block is known; what a device failed to read is written anew.
@@ -250,7 +253,7 @@ impl Inner {
             match self.second_look(bp, dva, psize, since, prio, verify).await {
                 Ok(raw) => {
                     let kept = keep.then(|| raw.clone());
-                    return (self.check(what, raw).await, kept);
+                    return (self.check(what, raw, prio).await, kept);
                 }
                 Err(e) => error = e,
             }
@@ -305,7 +308,7 @@ impl Inner {
         let psize = bp.psize();
         if bp.is_gang() {
             let raw = self.read_gang(bp, prio, depth).await?;
-            return match self.check(&what, raw).await {
+            return match self.check(&what, raw, prio).await {
                 Copy::Good(result) => result,
                 Copy::Bad(e) => {
                     self.count(|s| s.unreadable += 1);
