@@ -15,6 +15,7 @@ use ondisk::dsl::DslDirPhys;
 use crate::core::Space;
 use crate::crypto::KeyObject;
 use crate::dataset::Dataset;
+use crate::iolimit::Limiter;
 use crate::props::{self, PropSource, PropValue};
 use crate::registry::Registry;
 use crate::space::{self, Admission, Asking, PoolSpace, SpaceCheck};
@@ -56,6 +57,7 @@ pub struct Dir {
     livelist: Cell<Option<u64>>,
     me: Weak<Dir>,
     registry: Rc<Registry>,
+    limiter: Limiter,
 }
 
 impl Dir {
@@ -84,7 +86,11 @@ impl Dir {
             livelist: Cell::new(None),
             me: me.clone(),
             registry,
+            limiter: Limiter::default(),
         });
+        for name in crate::iolimit::PROPS {
+            dir.limiter.set(name, dir.own_number(name));
+        }
         if let Some(parent) = parent {
             parent.children.borrow_mut().insert(name, dir.clone());
         }
@@ -112,6 +118,10 @@ impl Dir {
     /// A number that is set here and never inherited, 0 if it is not.
     pub(crate) fn own_number(&self, name: &str) -> u64 {
         self.props.borrow().get(name).map_or(0, PropValue::num)
+    }
+
+    pub(crate) fn limiter(&self) -> &Limiter {
+        &self.limiter
     }
 
     /// Whether this is `other` or one of the directories above it.
@@ -367,6 +377,7 @@ impl Dir {
     }
 
     pub(crate) fn store_prop(&self, name: &str, value: Option<PropValue>) {
+        self.limiter.set(name, value.as_ref().map_or(0, PropValue::num));
         match value {
             Some(value) => self.props.borrow_mut().insert(name.to_string(), value),
             None => self.props.borrow_mut().remove(name),

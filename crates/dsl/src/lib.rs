@@ -16,6 +16,7 @@ mod destroy;
 pub mod dir;
 pub mod features;
 mod freeing;
+pub mod iolimit;
 mod livelist;
 pub mod pool;
 mod promote;

@@ -282,6 +282,12 @@ pub const PROPS: &[Prop] = &[
     text("encryptionroot", PropKind::ReadOnly, "-", "<filesystem|volume>"),
     text("keystatus", PropKind::ReadOnly, "-", "available | unavailable"),
     size("special_small_blocks", PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+    size("iolimit_bw_read", PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_bw_write", PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_bw_total", PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_op_read", PropKind::Default, 0, true, "<operations a second> | none"),
+    size("iolimit_op_write", PropKind::Default, 0, true, "<operations a second> | none"),
+    size("iolimit_op_total", PropKind::Default, 0, true, "<operations a second> | none"),
 ];
 
 /// The feature without which a value cannot be set, for a property whose values are not all as old as the format.

@@ -29,6 +29,9 @@ fn opts() -> EngineOpts {
     let mut opts = EngineOpts::for_memory(4 << 30);
     opts.arc_max = 512 << 20;
     opts.txg.dirty_data_max = 256 << 20;
+    if let Ok(name) = std::env::var("FS_SPEED_THROTTLE") {
+        opts.txg.policy = txg::ThrottlePolicy::parse(&name).expect("FS_SPEED_THROTTLE names a throttle");
+    }
     opts
 }
 

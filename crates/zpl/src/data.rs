@@ -105,6 +105,13 @@ impl Zfs {
     /// Up to `len` bytes from `off`, fewer at the end of the file, as slices of blocks.
     pub async fn read(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
         let n = self.node(obj).await?;
+        if self.dataset().dir().has_io_limit() {
+            let size = self.attrs(&n).await?.size;
+            let bytes = len.min(size.saturating_sub(off));
+            if bytes > 0 {
+                self.dataset().dir().io_limit(self.os.ctx().rt(), false, bytes).await;
+            }
+        }
         let _data = n.st.data.read(off, len).await;
         let a = self.attrs(&n).await?;
         self.check_file(&n, &a)?;
@@ -116,6 +123,7 @@ impl Zfs {
             return Err(gone(obj));
         }
         self.accessed(&n, &a);
+        self.count_io(false, len.min(a.size - off));
         Ok(out)
     }
 
@@ -179,10 +187,14 @@ impl Zfs {
         append: bool,
         commit: bool,
     ) -> Result<(u64, u64)> {
+        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
+        // Before it counts as a user: who waits for a limit does not hold up an unmount.
+        if len > 0 && self.dataset().dir().has_io_limit() {
+            self.dataset().dir().io_limit(self.os.ctx().rt(), true, len).await;
+        }
         let _pass = self.enter()?;
         let commit = commit || self.opts().sync == SyncMode::Always;
         let n = self.node(obj).await?;
-        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
         let (_data, off, a) = self.lock_for_write(&n, off, len, append).await?;
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
         if off < a.size {
@@ -204,6 +216,7 @@ impl Zfs {
             }
         }
         drop(_data);
+        self.count_io(true, done);
         self.settle(obj).await?;
         Ok((done, size))
     }

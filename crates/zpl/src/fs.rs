@@ -61,6 +61,8 @@ pub struct Zfs {
     pub(crate) reaping: RefCell<BTreeSet<u64>>,
     /// Objects of the delete queue that could not be freed.
     pub(crate) reap_errors: Cell<u64>,
+    /// Reads, their bytes, writes, their bytes.
+    io: Cell<[u64; 4]>,
     /// The record of the intent log that is being replayed; nobody else changes anything then.
     pub(crate) replaying: Cell<Option<u64>>,
     /// Where the file ends that a replayed write belongs to, whatever is written behind that.
@@ -140,6 +142,7 @@ impl Zfs {
             flushing_atimes: Cell::new(false),
             reaping: RefCell::default(),
             reap_errors: Cell::new(0),
+            io: Cell::default(),
             replaying: Cell::new(None),
             replay_eof: Cell::new(None),
             replayed: RefCell::default(),
@@ -214,6 +217,16 @@ impl Zfs {
     /// What the replay of its intent log came to, when its use began.
     pub fn replayed(&self) -> Replayed {
         self.replayed.borrow().clone()
+    }
+    /// Reads, bytes read, writes, bytes written since it was opened.
+    pub fn io_counts(&self) -> [u64; 4] {
+        self.io.get()
+    }
+    pub(crate) fn count_io(&self, write: bool, bytes: u64) {
+        let mut io = self.io.get();
+        let at = usize::from(write) * 2;
+        (io[at], io[at + 1]) = (io[at] + 1, io[at + 1] + bytes);
+        self.io.set(io);
     }
     /// How it is used.
     pub fn opts(&self) -> MountOpts {
