@@ -19,7 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("zdb", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl"]),
     ("daemon", &["*", "host", "fuse", "zdb"]),
-    ("cli", &["*", "host", "fuse", "daemon", "zdb"]),
+    ("cli", &["*", "host", "fuse", "daemon", "zdb", "lab"]),
     ("lab", &["*", "sim"]),
     ("ztest", &["*", "sim", "host", "zdb"]),
     ("xtask", &[]),

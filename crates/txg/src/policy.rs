@@ -13,7 +13,7 @@ use crate::throttle::ThrottlePolicy;
 /// Settings of the throttle and the pipeline; names and units are OpenZFS's without the prefix `zfs_`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxgTunables {
-    /// Which throttle (`weir_throttle_policy`).
+    /// Which throttle (tunable `throttle`).
     pub policy: ThrottlePolicy,
     /// Most bytes of changes in memory (`zfs_dirty_data_max`).
     pub dirty_data_max: u64,

@@ -28,7 +28,7 @@ pub enum ThrottlePolicy {
 }
 
 impl ThrottlePolicy {
-    /// All of them, in the order of their numbers (tunable `weir_throttle_policy`).
+    /// All of them, in the order of their numbers (tunable `throttle`).
     pub const ALL: [ThrottlePolicy; 5] = [
         ThrottlePolicy::OpenZfs,
         ThrottlePolicy::OpenZfs2013,

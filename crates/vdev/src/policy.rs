@@ -93,7 +93,7 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// All of them, in the order of their numbers (tunable `weir_vdev_scheduler`).
+    /// All of them, in the order of their numbers (tunable `scheduler`).
     pub const ALL: [Scheduler; 4] = [Scheduler::Auto, Scheduler::On, Scheduler::Off, Scheduler::Deadline];
 
     /// The name that commands use.
@@ -149,7 +149,7 @@ pub struct ClassLimits {
 /// The tunables of the leaf queue, with OpenZFS's defaults except where a field says otherwise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueTunables {
-    /// Which scheduler (`weir_vdev_scheduler`).
+    /// Which scheduler (tunable `scheduler`).
     pub scheduler: Scheduler,
     /// Of `deadline`: operations at the device up to which one that arrives is issued at once (`zfs_vdev_min_pending`).
     pub min_pending: u32,
