@@ -1,6 +1,7 @@
 //! `weir daemon`: the daemon by hand.
 
 use base::{Error, ErrorKind};
+use daemon::metrics::Endpoint;
 use daemon::tunables::Tunables;
 use daemon::{Client, Paths, nice};
 
@@ -11,7 +12,7 @@ use crate::{Done, Fail, print};
 /// Runs `weir daemon ARGS`.
 pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
-    let p = parse_for("daemon", &args[1..], "fo:", &[], "")?;
+    let p = parse_for("daemon", &args[1..], "fo:m:", &[("metrics", true, 'm')], "")?;
     if !p.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into(), ""));
     }
@@ -20,17 +21,24 @@ pub fn run(args: &[String]) -> Done {
             host::new_session();
             let paths = Paths::of_process();
             let tunables = tunables(&paths, &p)?;
-            Ok(daemon::server::run(paths, tunables)?)
+            let metrics = p.value('m').map(Endpoint::parse).transpose()?;
+            Ok(daemon::server::run(paths, tunables, metrics)?)
         }
         "start" => {
             // Checked here, so that a mistake is said here and not in a log.
             tunables(&Paths::of_process(), &p)?;
-            let args = p.values('o').flat_map(|v| ["-o".to_string(), v.to_string()]).collect();
+            p.value('m').map(Endpoint::parse).transpose()?;
+            let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm'));
+            let args = given.flat_map(|(l, v)| [format!("-{l}"), v.clone()]).collect();
             if Client::of_process()?.with_args(args).start()? {
                 return Ok(());
             }
             let why = "the daemon runs already: 'weir daemon stop' ends it";
-            if p.value('o').is_some() { Err(Error::new(ErrorKind::Exists, why).into()) } else { Ok(()) }
+            if p.value('o').is_some() || p.value('m').is_some() {
+                Err(Error::new(ErrorKind::Exists, why).into())
+            } else {
+                Ok(())
+            }
         }
         "stop" => {
             if !Client::of_process()?.stop(p.has('f'))? {

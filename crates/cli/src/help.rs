@@ -484,12 +484,13 @@ Unmounts one file system, or with -a all.
     },
     Page {
         name: "daemon",
-        usage: &["start [-o tunable=value] ...", "stop [-f]", "status"],
+        usage: &["start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT]", "stop [-f]", "status"],
         text: "\
 The daemon owns imported pools and their mounts. The first command that needs
 it starts it; pools that were imported when it ended are imported again.
 
-  start   start it by hand, with tunables
+  start   start it by hand, with tunables; -m gives out metrics for Prometheus
+          on a Unix socket or a loopback port (nothing is given out otherwise)
   stop    unmount, write everything, end; -f also if a file system is in use
   status  what it does, its memory, its tunables
 
@@ -498,6 +499,93 @@ Its socket is in $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /run/weir
 /var/lib/weir (root), else $XDG_STATE_HOME/weir or ~/.local/state/weir.
 Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
 from tunables.conf in the state folder.
+",
+    },
+    Page {
+        name: "zpool iostat",
+        usage: &["iostat [-vlqHpyj] [-w | -r] [-T d|u] [<pool> ...] [<interval> [<count>]]"],
+        text: "\
+What the devices of pools do: since the pool was opened, then in each interval.
+A vdev above devices has the sums of its devices.
+
+  -v      each vdev as well
+  -l      mean latencies: all told, at the device, in the queues
+  -q      what waits and what is at the devices, by class
+  -w      histograms of latencies
+  -r      histograms of sizes: alone, and gathered
+  -y      without the line since the pool was opened
+  -T      a time stamp before each: d a date, u seconds since 1970
+  -p -H   exact numbers; without headers, with tabs
+  -j      JSON
+",
+    },
+    Page {
+        name: "tune",
+        usage: &[
+            "[list] [-v] [-j] [-p pool] [<part of a name> ...]",
+            "get [-j] [-p pool] <name> ...",
+            "set [--save] [-p pool] <name>=<value> ...",
+        ],
+        text: "\
+Tunables, with OpenZFS's names and units. What is set holds at once, for all
+pools or for one; what is set for one wins. 'throttle' and 'scheduler' choose
+the write throttle and the I/O scheduler. The value 'default' takes back what
+was set.
+
+  -p      of one pool
+  -v      with meaning, range, default and origin
+  --save  also for later daemons: into tunables.conf in the state folder
+  -j      JSON
+",
+    },
+    Page {
+        name: "top",
+        usage: &["[-i seconds] [-c count] [<pool> ...]"],
+        text: "\
+How data flow through pools: dirty data on a gauge with the shares where a txg
+is closed (s) and where writes begin to be delayed (d); devices by class; the
+last txgs, open (-), waiting (.) and written (#); the cache; file systems.
+
+  -i      how often (1)
+  -c      end after so many pictures; otherwise Ctrl-C ends it
+",
+    },
+    Page {
+        name: "trace",
+        usage: &["dirty|txg|io|queue|delay|zil [-i seconds] [-c count] [--json] <pool>"],
+        text: "\
+What a pool does, live; Ctrl-C ends it with a summary.
+
+  dirty   dirty data and its limit whenever a txg begins to sync
+  txg     how long each txg was open, quiescing, waiting, syncing
+  io      latency distributions of reads, writes, flushes and trims
+  queue   how many writes of a txg are at a device whenever one is issued
+  delay   which writes the throttle delayed, and how long
+  zil     blocks of intent logs from opened to durable
+
+  -i      show distributions every so many seconds, not only at the end
+  -c      end after so many
+  --json  one object a line
+",
+    },
+    Page {
+        name: "lab throttle",
+        usage: &[
+            "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
+        ],
+        text: "\
+Endless writers against a device of fixed bandwidth, in virtual time: the same
+engine, so what it shows is what a pool does. Equal seeds give equal reports.
+
+  --policy     openzfs, openzfs-2013, legacy-2008, smoothing or none
+  --bandwidth  bytes a second of the device (100M)
+  --threads    clients (10)
+  --block      bytes of a write (8k)
+  --seconds    virtual time; the first quarter does not count (60)
+  --offered    what the clients could write a second if nobody held them (1G)
+  --mem        memory of the machine (8G): a tenth of it may be dirty
+  --seed       what is left to chance (0)
+  --json       one object with everything, the timeline included
 ",
     },
     Page {
@@ -579,13 +667,17 @@ weir: OpenZFS in user space
 usage: weir <command> ...
 
   zpool       pools: create, destroy, import, export, list, status, get, set,
-              sync, labelclear, checkpoint, history
+              sync, labelclear, checkpoint, history, iostat
   zfs         file systems: create, destroy, list, get, set, inherit, rename,
               mount, unmount; snapshots: snapshot, rollback, clone, promote,
               hold, release, holds, bookmark
   zdb         look into and check pools that are not imported
   daemon      start, stop, status of the daemon that owns imported pools
   quickstart  a tour on a scratch pool
+  tune        settings, at run time
+  top         how data flow through pools, drawn anew every second
+  trace       what a pool does, live
+  lab         studies in virtual time: throttle
   version     the version
   help        this, or 'weir help zpool create' and the like
 

@@ -7,12 +7,18 @@
 
 mod daemon_cmd;
 mod help;
+pub mod iostat;
 mod json;
+mod lab;
 pub mod opts;
 mod progress;
+pub mod quantize;
 mod quickstart;
 pub mod table;
+pub mod top;
+mod trace;
 mod tree;
+mod tune;
 mod zfs;
 pub mod zfs_key;
 mod zfs_out;
@@ -73,6 +79,10 @@ fn weir(args: &[String]) -> u8 {
         Some("zfs") => report("zfs", zfs::run(rest)),
         Some("zdb") => zdb(rest),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
+        Some("tune") => report("tune", tune::run(rest)),
+        Some("trace") => report("trace", trace::run(rest)),
+        Some("top") => report("top", top::run(rest)),
+        Some("lab") => report("lab", lab::run(rest)),
         Some("quickstart") => report("quickstart", quickstart::run(rest)),
         Some("version" | "--version" | "-V") => {
             print(&format!("weir {}\n", env!("CARGO_PKG_VERSION")));
@@ -146,6 +156,12 @@ fn logged(request: &Request) -> Option<Request> {
             | Request::Pools { .. }
             | Request::PoolHistory { .. }
             | Request::PoolLatency { .. }
+            | Request::PoolIo { .. }
+            | Request::PoolFlow { .. }
+            | Request::Tune { .. }
+            | Request::TuneSet { .. }
+            | Request::TraceStart { .. }
+            | Request::TraceTake { .. }
             | Request::Datasets(_)
             | Request::Mounted
             | Request::Holds { .. }

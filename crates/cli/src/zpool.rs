@@ -11,7 +11,7 @@ use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["events", "iostat", "reguid", "reopen", "split", "upgrade", "wait"];
+const NOT_YET: &[&str] = &["events", "reguid", "reopen", "split", "upgrade", "wait"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -39,6 +39,7 @@ pub fn run(args: &[String]) -> Done {
         "remove" => remove(&parse(rest, "npsw", &[], "remove")?),
         "trim" => work(&parse(rest, "dcswr:", &[], "trim")?, false),
         "initialize" => work(&parse(rest, "csw", &[], "initialize")?, true),
+        "iostat" => crate::iostat::run(&parse(rest, "vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
         "scrub" => scrub(&parse(rest, "spw", &[], "scrub")?),

@@ -461,6 +461,115 @@ fn tunables_reach_the_daemon() {
 }
 
 #[test]
+fn settings_change_at_run_time_and_last_if_asked() {
+    let w = World::new("cli-set");
+    w.pool();
+    let get = |what: &str| w.ok(&format!("tune get {what}"));
+    assert_eq!(get("throttle"), "throttle=openzfs\n");
+    w.fails("tune set throtle=none", 1, "did you mean 'throttle'?");
+    w.fails("tune set throttle=fast", 1, "it must be one of openzfs, openzfs-2013, legacy-2008, smoothing, none");
+    w.fails("tune set zfs_txg_timeout=0", 1, "it must be 1 to 3600 s; 1 is the nearest that can be");
+    w.fails("tune set -p lake throttle=none", 1, "no such pool");
+    w.fails("tune get nonsense", 1, "weir tune list");
+    w.fails("tune fly", 2, "list, get and set");
+    w.ok("tune set -p tank throttle=legacy-2008 scheduler=deadline");
+    w.ok("tune set zfs_vdev_async_write_max_active=7");
+    assert_eq!(get("-p tank throttle scheduler"), "throttle=legacy-2008\nscheduler=deadline\n");
+    assert_eq!(get("throttle"), "throttle=openzfs\n");
+    assert_eq!(get("-p tank zfs_vdev_async_write_max_active"), "zfs_vdev_async_write_max_active=7\n");
+    w.ok("tune set --save -p tank zfs_txg_timeout=9");
+    w.ok("tune set --save keep_awake=off");
+    let long = w.ok("tune list -v keep_awake");
+    assert!(
+        long.starts_with("keep_awake=off (set)\n") && long.contains("range off|auto, default auto, from weir"),
+        "{long}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&w.ok("tune list -j -p tank zfs_txg_timeout")).unwrap();
+    assert_eq!((&json[0]["value"], &json[0]["source"], &json[0]["unit"]), (&"9".into(), &"pool".into(), &"s".into()));
+    // What was saved is there for the next daemon, the rest is not.
+    w.ok("daemon stop");
+    assert_eq!(
+        get("-p tank zfs_txg_timeout throttle keep_awake"),
+        "zfs_txg_timeout=9\nthrottle=openzfs\nkeep_awake=off\n"
+    );
+    w.ok("tune set --save -p tank zfs_txg_timeout=default");
+    assert_eq!(get("-p tank zfs_txg_timeout"), "zfs_txg_timeout=5\n");
+    assert_eq!(std::fs::read_to_string(w.path("state/tunables.conf")).unwrap(), "keep_awake=off\n");
+}
+
+#[test]
+fn instruments_show_a_pool() {
+    let w = World::new("cli-flow");
+    w.pool();
+    w.ok("zfs create tank/a");
+    w.ok("zpool sync");
+    let line = w.ok("zpool iostat -Hp tank");
+    let fields: Vec<&str> = line.trim_end().split('\t').collect();
+    assert_eq!((fields.len(), fields[0]), (7, "tank"), "{line}");
+    assert!(fields[1].parse::<u64>().unwrap() > 0);
+    let all = w.ok("zpool iostat -vlq tank");
+    assert!(all.contains("total_wait") && all.contains("a.img") && all.contains("syncq_read"), "{all}");
+    assert!(w.ok("zpool iostat -w tank").contains("latency"));
+    assert!(w.ok("zpool iostat -r").contains("req_size"));
+    assert_eq!(w.ok("zpool iostat -y -H -T u tank 0.1 2").lines().count(), 4);
+    let json: serde_json::Value = serde_json::from_str(&w.ok("zpool iostat -v -j tank")).unwrap();
+    assert!(json["vdevs"][0]["write_bytes"].as_u64().unwrap() > 0 && json["vdevs"].as_array().unwrap().len() == 3);
+    w.fails("zpool iostat -w -r", 2, "only one of");
+    w.fails("zpool iostat lake", 1, "no such pool");
+    for what in ["dirty", "txg", "io", "queue", "delay", "zil"] {
+        let lines = w.ok(&format!("trace {what} -i 0.1 -c 2 --json tank"));
+        assert_eq!(
+            lines.lines().filter(|l| serde_json::from_str::<serde_json::Value>(l).is_ok()).count(),
+            2,
+            "{lines}"
+        );
+    }
+    w.fails("trace dirt tank", 2, "dirty, txg, io, queue, delay, zil");
+    w.fails("trace dirty lake", 1, "no such pool");
+    let top = w.ok("top -i 0.1 -c 1 tank");
+    assert!(top.starts_with("tank   throttle openzfs\ndirty [") && top.contains("async write"), "{top}");
+}
+
+#[test]
+fn metrics_are_given_out_where_asked() {
+    use std::io::{Read, Write};
+    let w = World::new("cli-metrics");
+    w.fails("daemon start -m 0.0.0.0:9100", 1, "loopback");
+    w.ok(&format!("daemon start -m unix:{}", w.path("metrics")));
+    w.pool();
+    let mut s = std::os::unix::net::UnixStream::connect(w.path("metrics")).unwrap();
+    s.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut text = String::new();
+    s.read_to_string(&mut text).unwrap();
+    assert!(text.contains("weir_dirty_limit_bytes{pool=\"tank\"} "), "{text}");
+    assert!(text.contains("class=\"asyncq_write\"}"), "{text}");
+}
+
+#[test]
+fn the_laboratory_answers_with_one_object() {
+    let w = World::new("cli-lab");
+    let line =
+        "lab throttle --policy openzfs --bandwidth 4M --threads 10 --block 32k --seconds 4 --mem 256M --seed 7 --json";
+    let json: serde_json::Value = serde_json::from_str(&w.ok(line)).unwrap();
+    for key in [
+        "dirty_percent_steady",
+        "throughput_bytes_per_s",
+        "delayed_percent",
+        "latency_p50_us",
+        "latency_p99_us",
+        "latency_p999_us",
+        "latency_max_us",
+    ] {
+        assert!(json[key].is_number(), "{key}: {json}");
+    }
+    assert!(json["latency_histogram"].as_array().is_some_and(|h| !h.is_empty()));
+    w.fails("lab throttle --policy fast", 1, "legacy-2008");
+    w.fails("lab throttle --block 3000", 1, "power of two");
+    w.fails("lab fly", 2, "throttle");
+    assert!(!w.dir.join("run").exists(), "no daemon is needed");
+}
+
+#[test]
 fn file_systems_are_mounted_and_moved() {
     if !can_mount("mounting") {
         return;

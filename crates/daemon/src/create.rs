@@ -365,7 +365,7 @@ impl Daemon {
         let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
         let devices: Vec<String> = plan.vdevs.paths().cloned().collect();
         let altroot = plan.altroot.clone();
-        let opts = self.engine_opts(1);
+        let opts = self.engine_opts(&plan.request.name, 1);
         let thread = EngineThread::start()?;
         let guid = thread
             .call(move |rt| {

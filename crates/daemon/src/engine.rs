@@ -16,6 +16,7 @@ use rt::sync::{Semaphore, oneshot};
 use spa::Pool;
 
 use crate::mounts::Mounts;
+use crate::tunables::Settings;
 
 /// A pool on its engine thread, with what the daemon knows about it beyond the pool itself.
 pub struct PoolEngine {
@@ -29,6 +30,10 @@ pub struct PoolEngine {
     pub load_guid: u64,
     /// Properties of the pool as stored in its MOS, by name.
     pub props: RefCell<crate::pool_props::Stored>,
+    /// Instruments that listen.
+    pub traces: crate::trace::Traces,
+    /// When the counters of its devices began, on the engine's clock.
+    pub since: base::Nanos,
     /// Held by whoever changes mounts or names.
     pub admin: Semaphore,
 }
@@ -38,11 +43,22 @@ impl PoolEngine {
     pub fn default_ashift(&self) -> Option<u8> {
         self.props.borrow().get("ashift").copied().filter(|n| (9..=16).contains(n)).map(|n| n as u8)
     }
+    /// Takes over settings; the cache's limit is the broker's.
+    pub fn tune(&self, settings: &Settings) {
+        self.pool.tune(&settings.engine);
+        if let Some(host) = host::Handle::of(self.pool.rt()) {
+            let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+            host.set_keep_awake(settings.keep_awake);
+            host.set_cpu_threads(settings.cpu_threads(cores));
+        }
+    }
     /// A pool that was just created or imported; `props` are those in its MOS.
     pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool_props::Stored) -> Rc<PoolEngine> {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
-        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, admin: Semaphore::new(1) });
+        let (traces, since) = (crate::trace::Traces::default(), pool.rt().now());
+        let admin = Semaphore::new(1);
+        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, since, admin });
         engine.apply_pool_props();
         engine.expand_if_wanted();
         engine

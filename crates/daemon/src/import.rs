@@ -360,7 +360,7 @@ impl Daemon {
 
     /// What `-F` would do to a pool, in a sentence.
     fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>) -> Result<Outcome> {
-        let engine = self.engine_opts(1);
+        let engine = self.engine_opts(name, 1);
         let thread = EngineThread::start()?;
         let rewind = thread
             .call(move |rt| {
@@ -402,7 +402,8 @@ impl Daemon {
             guid,
             devices: devices.clone(),
             opts,
-            engine: self.engine_opts(1),
+            // What is set for this pool only follows when its name is known.
+            engine: self.engine_opts("", 1),
             altroot: altroot.clone(),
             wanted,
             mount,

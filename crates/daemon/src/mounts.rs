@@ -223,6 +223,11 @@ impl Mounts {
         self.0.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
+    /// What was read and written through each mount: reads, bytes, writes, bytes.
+    pub fn counted(&self) -> Vec<(String, [u64; 4])> {
+        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
+    }
+
     /// Where `name` is mounted.
     pub fn path_of(&self, name: &str) -> Option<PathBuf> {
         let mounts = self.0.borrow();

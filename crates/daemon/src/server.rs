@@ -19,6 +19,7 @@ use spa::EngineOpts;
 
 use crate::engine::{EngineThread, PoolEngine, Progress};
 use crate::import::no_such_pool;
+use crate::metrics::Endpoint;
 use crate::paths::{Locks, Paths};
 use crate::pool_props::{Wanted, When};
 use crate::proto::{self, DaemonInfo, DatasetView, HoldView, KeyView, PoolView, REQUEST_MAX, Reply, Request, Select};
@@ -57,7 +58,7 @@ impl Running {
 /// The daemon.
 pub struct Daemon {
     paths: Paths,
-    tunables: Tunables,
+    tunables: Mutex<Tunables>,
     state: Mutex<State>,
     pools: Mutex<BTreeMap<String, Arc<Running>>>,
     namespace: Mutex<()>,
@@ -71,8 +72,8 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a daemon until it is told to end. Prints what it has to say to standard error, which is its log.
-pub fn run(paths: Paths, tunables: Tunables) -> Result<()> {
+/// Runs a daemon until it is told to end, giving out metrics at `metrics`. Prints what it has to say to standard error, which is its log.
+pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<()> {
     let signals = Signals::hold();
     paths.make_runtime()?;
     paths.make_state()?;
@@ -82,7 +83,7 @@ pub fn run(paths: Paths, tunables: Tunables) -> Result<()> {
     let broker = Mutex::new(MemBroker::new(tunables.arc_max()));
     let daemon = Arc::new(Daemon {
         paths,
-        tunables,
+        tunables: Mutex::new(tunables),
         state: Mutex::new(state),
         pools: Mutex::default(),
         namespace: Mutex::default(),
@@ -109,6 +110,10 @@ pub fn run(paths: Paths, tunables: Tunables) -> Result<()> {
             }
         }
     });
+    if let Some(endpoint) = metrics {
+        let daemon = daemon.clone();
+        endpoint.serve(move || daemon.flows(&[]).unwrap_or_default())?;
+    }
     let failures = daemon.import_remembered();
     for failure in &failures {
         eprintln!("{failure}");
@@ -303,6 +308,30 @@ impl Daemon {
             Request::PoolLatency { pool } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(|e| async move { Ok(e.latency()) })?)
+            }
+            Request::PoolIo { names } => {
+                let mut out = Vec::new();
+                for running in self.chosen(&names)? {
+                    out.push(running.thread.with_pool(|e| async move { Ok(e.io_view()) })?);
+                }
+                json(&out)
+            }
+            Request::PoolFlow { names } => json(&self.flows(&names)?),
+            Request::Tune { pool } => {
+                if let Some(pool) = &pool {
+                    self.need_running(pool)?;
+                }
+                let pools = lock(&self.pools).len();
+                json(&lock(&self.tunables).views(pool.as_deref(), pools))
+            }
+            Request::TuneSet { assignment, save } => json(&self.tune(&assignment, save)?),
+            Request::TraceStart { pool, what } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move { e.traces.start(e.pool.rt(), &what) })?)
+            }
+            Request::TraceTake { pool, id, end } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(move |e| async move { e.traces.take(e.pool.rt().now(), id, end) })?)
             }
             Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),
             Request::Datasets(select) => json(&self.datasets(&select)?),
@@ -611,24 +640,51 @@ impl Daemon {
         lock(&self.state).device_paths()
     }
 
-    /// Tunables of a pool when `more` are about to run beside those that do.
-    pub(crate) fn engine_opts(&self, more: usize) -> EngineOpts {
+    /// Tunables of a pool (its name, as far as it is known) when `more` are about to run beside those that do.
+    pub(crate) fn engine_opts(&self, name: &str, more: usize) -> EngineOpts {
         let pools = lock(&self.pools).len() + more;
         // The others give up their part before the new one has it.
         self.limit_all(pools);
-        self.tunables.engine_opts(pools)
+        lock(&self.tunables).settings(name, pools).engine
     }
 
     /// Holds the running pools to their part of the limits among `pools`.
     fn limit_all(&self, pools: usize) {
         for running in self.all_running() {
-            let opts = self.tunables.engine_opts(pools);
+            let settings = lock(&self.tunables).settings(&running.name, pools);
             let _ = running.thread.with_pool(move |e| async move {
-                e.pool.arc().set_limit(opts.arc_max.min(e.pool.arc().limit()));
-                e.pool.txg().set_tunables(opts.txg);
+                e.pool.arc().set_limit(settings.engine.arc_max.min(e.pool.arc().limit()));
+                e.tune(&settings);
                 Ok(())
             });
         }
+    }
+
+    /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save` for later daemons as well.
+    fn tune(&self, assignment: &str, save: bool) -> Result<()> {
+        // Not taken over before it is checked, and saved.
+        let mut new = lock(&self.tunables).clone();
+        new.set(assignment)?;
+        if let Some((pool, _)) = assignment.split_once(':').filter(|(pool, _)| !save && !pool.contains('=')) {
+            self.need_running(pool)?;
+        }
+        if save {
+            let file = self.paths.tunables_file();
+            let old = match std::fs::read_to_string(&file) {
+                Ok(text) => text,
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+                Err(e) => return Err(Error::new(ErrorKind::Io, format!("'{}' cannot be read: {e}", file.display()))),
+            };
+            crate::paths::replace_file(&file, crate::tunables::saved(&old, assignment).as_bytes())?;
+        }
+        let arc_max = new.arc_max();
+        let changed = arc_max != lock(&self.tunables).arc_max();
+        *lock(&self.tunables) = new;
+        if changed {
+            *lock(&self.broker) = MemBroker::new(arc_max);
+        }
+        self.balance();
+        Ok(())
     }
 
     /// Splits the limits over the running pools by what their caches want.
@@ -640,23 +696,25 @@ impl Daemon {
             }
         }
         let limits = lock(&self.broker).limits();
-        let txg = self.tunables.txg(running.len());
         // Those that shrink go first, so that the sum never exceeds the limit.
         for shrink in [true, false] {
             for r in &running {
                 let Some((_, limit)) = limits.iter().find(|(guid, _)| *guid == r.guid).copied() else { continue };
-                let txg = txg.clone();
+                let settings = lock(&self.tunables).settings(&r.name, running.len());
                 let _ = r.thread.with_pool(move |e| async move {
                     if (limit < e.pool.arc().limit()) == shrink {
                         e.pool.arc().set_limit(limit);
                     }
-                    if e.pool.txg().tunables().dirty_data_max != txg.dirty_data_max {
-                        e.pool.txg().set_tunables(txg);
-                    }
+                    e.tune(&settings);
                     Ok(())
                 });
             }
         }
+    }
+
+    fn flows(&self, names: &[String]) -> Result<Vec<proto::FlowView>> {
+        let running = self.chosen(names)?;
+        running.iter().map(|r| r.thread.with_pool(|e| async move { Ok(e.flow_view()) })).collect()
     }
 
     fn pool_views(&self, names: &[String]) -> Result<Vec<PoolView>> {
@@ -746,7 +804,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pools: self.all_running().iter().map(|r| r.name.clone()).collect(),
             mounts,
-            tunables: self.tunables.all(),
+            tunables: lock(&self.tunables).all(),
             peak_memory: peak_memory(),
             failures: lock(&self.failures).clone(),
         }

@@ -1,48 +1,620 @@
 //! Tunables: the names and units of OpenZFS, where they come from, and how they are split over pools.
 //!
-//! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, `#` begins a comment), `$WEIR_TUNABLES` (`name=value`, separated by commas or
-//! spaces), `weir daemon start -o name=value`. `zfs_arc_max` and `zfs_dirty_data_max` are limits of the whole process; [`Tunables::engine_opts`] gives each pool
-//! its share.
+//! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, or `pool:name=value` for one pool; `#` begins a comment), `$WEIR_TUNABLES` (the same,
+//! separated by commas or spaces), `weir daemon start -o name=value`, `weir tune set`. What is set for one pool wins over what is set for all. `zfs_arc_max` and
+//! `zfs_dirty_data_max` are limits of the whole process; [`Tunables::settings`] gives each pool its share.
+//!
+//! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes from, and where its value lives in [`Settings`].
 
 use base::{Error, Nanos, Result};
+use host::KeepAwake;
 use spa::EngineOpts;
-use txg::TxgTunables;
+use txg::{ThrottlePolicy, TxgTunables};
+use vdev::{Prio, Scheduler};
 
-/// A tunable's name, what it means, and its range.
-struct Known {
-    name: &'static str,
-    meaning: &'static str,
-    min: u64,
-    max: u64,
-}
+use crate::proto::TunableView;
 
 const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+const SEC: u64 = 1_000_000_000;
 
-const KNOWN: &[Known] = &[
-    Known {
-        name: "zfs_arc_max",
-        meaning: "most bytes that the caches of all pools hold",
-        min: 16 * MIB,
-        max: u64::MAX >> 1,
-    },
-    Known {
-        name: "zfs_dirty_data_max",
-        meaning: "most bytes of all pools that are written but not yet on disk",
-        min: MIB,
-        max: u64::MAX >> 1,
-    },
-    Known { name: "zfs_dirty_data_sync_percent", meaning: "share of it at which a txg is closed", min: 1, max: 100 },
-    Known { name: "zfs_delay_min_dirty_percent", meaning: "share of it at which writes are delayed", min: 0, max: 100 },
-    Known { name: "zfs_delay_scale", meaning: "how fast the delay grows, in ns", min: 1, max: 1_000_000_000 },
-    Known { name: "zfs_delay_max_ns", meaning: "longest delay of a write, in ns", min: 0, max: 10_000_000_000 },
-    Known { name: "zfs_txg_timeout", meaning: "seconds after which a txg is closed", min: 1, max: 3600 },
+/// What a value is counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Percent.
+    Percent,
+    /// Nanoseconds.
+    Ns,
+    /// Milliseconds.
+    Ms,
+    /// Seconds.
+    Seconds,
+    /// A plain number.
+    Count,
+    /// One of these words, stored as its place.
+    Word(&'static [&'static str]),
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Percent => "percent",
+            Unit::Ns => "ns",
+            Unit::Ms => "ms",
+            Unit::Seconds => "s",
+            Unit::Count => "",
+            Unit::Word(_) => "word",
+        }
+    }
+}
+
+/// Everything that tunables decide for one pool.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Of the engine's layers.
+    pub engine: EngineOpts,
+    /// Whether idle cores may be kept awake while many short requests come.
+    pub keep_awake: KeepAwake,
+    /// Threads for heavy CPU work, in percent of the machine's cores.
+    pub batch_pct: u32,
+}
+
+impl Settings {
+    /// The defaults on a machine with `physmem` bytes.
+    pub fn for_memory(physmem: u64) -> Settings {
+        Settings { engine: EngineOpts::for_memory(physmem), keep_awake: KeepAwake::Auto, batch_pct: 80 }
+    }
+
+    /// How many threads for heavy CPU work that means on a machine of `cores`: at least one.
+    pub fn cpu_threads(&self, cores: usize) -> usize {
+        (cores * self.batch_pct as usize).div_ceil(100).max(1)
+    }
+}
+
+/// Where a value lives.
+#[derive(Clone, Copy)]
+enum Place {
+    Field(fn(&Settings) -> u64, fn(&mut Settings, u64)),
+    ClassMin(Prio),
+    ClassMax(Prio),
+}
+
+impl Place {
+    fn get(self, o: &Settings) -> u64 {
+        match self {
+            Place::Field(get, _) => get(o),
+            Place::ClassMin(p) => o.engine.queue.classes[p.index()].min_active.into(),
+            Place::ClassMax(p) => o.engine.queue.classes[p.index()].max_active.into(),
+        }
+    }
+    fn set(self, o: &mut Settings, v: u64) {
+        match self {
+            Place::Field(_, set) => set(o, v),
+            Place::ClassMin(p) => o.engine.queue.classes[p.index()].min_active = v as u32,
+            Place::ClassMax(p) => o.engine.queue.classes[p.index()].max_active = v as u32,
+        }
+    }
+}
+
+/// One tunable.
+pub struct Tunable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    /// The least.
+    pub min: u64,
+    /// The most.
+    pub max: u64,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Where it comes from.
+    pub origin: &'static str,
+    place: Place,
+}
+
+const OZ: &str = "OpenZFS 2.1";
+const OLD: &str = "OpenZFS before 2013";
+const WEIR: &str = "weir";
+const U32: u64 = u32::MAX as u64;
+const HALF: u64 = u64::MAX >> 1;
+
+macro_rules! field {
+    ($name:literal, $unit:expr, $min:expr, $max:expr, $origin:expr, $meaning:literal, |$o:ident| $get:expr, |$m:ident, $v:ident| $set:expr) => {
+        Tunable {
+            name: $name,
+            unit: $unit,
+            min: $min,
+            max: $max,
+            meaning: $meaning,
+            origin: $origin,
+            place: Place::Field(|$o| $get, |$m, $v| $set),
+        }
+    };
+}
+
+const fn class(name: &'static str, prio: Prio, is_max: bool, meaning: &'static str) -> Tunable {
+    let place = if is_max { Place::ClassMax(prio) } else { Place::ClassMin(prio) };
+    Tunable { name, unit: Unit::Count, min: 0, max: U32, meaning, origin: OZ, place }
+}
+
+const POLICIES: &[&str] = &["openzfs", "openzfs-2013", "legacy-2008", "smoothing", "none"];
+const SCHEDULERS: &[&str] = &["auto", "on", "off", "deadline"];
+const AWAKE: &[&str] = &["off", "auto"];
+const AWAKE_VALUES: [KeepAwake; 2] = [KeepAwake::Off, KeepAwake::Auto];
+
+/// Every tunable that there is.
+pub const TABLE: &[Tunable] = &[
+    field!(
+        "zfs_arc_max",
+        Unit::Bytes,
+        16 * MIB,
+        HALF,
+        OZ,
+        "most bytes that the caches of all pools hold",
+        |o| o.engine.arc_max,
+        |o, v| o.engine.arc_max = v
+    ),
+    field!(
+        "zfs_dirty_data_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OZ,
+        "most bytes of all pools that are written but not yet on disk",
+        |o| o.engine.txg.dirty_data_max,
+        |o, v| {
+            // The log's limit is twice that unless it was set.
+            if o.engine.txg.wrlog_data_max == o.engine.txg.dirty_data_max.saturating_mul(2) {
+                o.engine.txg.wrlog_data_max = v.saturating_mul(2);
+            }
+            o.engine.txg.dirty_data_max = v;
+        }
+    ),
+    field!(
+        "zfs_dirty_data_sync_percent",
+        Unit::Percent,
+        1,
+        100,
+        OZ,
+        "share of it at which a txg is closed",
+        |o| o.engine.txg.dirty_data_sync_percent.into(),
+        |o, v| o.engine.txg.dirty_data_sync_percent = v as u32
+    ),
+    field!(
+        "zfs_delay_min_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "share of it at which writes are delayed",
+        |o| o.engine.txg.delay_min_dirty_percent.into(),
+        |o, v| o.engine.txg.delay_min_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_delay_scale",
+        Unit::Ns,
+        1,
+        SEC,
+        OZ,
+        "delay of a write in the middle between that share and the limit",
+        |o| o.engine.txg.delay_scale,
+        |o, v| o.engine.txg.delay_scale = v
+    ),
+    field!(
+        "zfs_delay_max_ns",
+        Unit::Ns,
+        0,
+        10 * SEC,
+        OZ,
+        "longest delay of a write",
+        |o| o.engine.txg.delay_max.0,
+        |o, v| { o.engine.txg.delay_max = Nanos(v) }
+    ),
+    field!(
+        "zfs_wrlog_data_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OZ,
+        "most bytes of intent logs that are not yet synced",
+        |o| o.engine.txg.wrlog_data_max,
+        |o, v| o.engine.txg.wrlog_data_max = v
+    ),
+    field!(
+        "zfs_txg_timeout",
+        Unit::Seconds,
+        1,
+        3600,
+        OZ,
+        "seconds after which a txg is closed",
+        |o| o.engine.txg.txg_timeout.0 / SEC,
+        |o, v| o.engine.txg.txg_timeout = Nanos::from_secs(v)
+    ),
+    field!(
+        "throttle",
+        Unit::Word(POLICIES),
+        0,
+        4,
+        WEIR,
+        "which write throttle",
+        |o| place_of(&ThrottlePolicy::ALL, &o.engine.txg.policy),
+        |o, v| o.engine.txg.policy = ThrottlePolicy::ALL[v as usize]
+    ),
+    field!(
+        "zfs_write_smoothing",
+        Unit::Seconds,
+        0,
+        3600,
+        "a proposal of 2021",
+        "policy smoothing: how long delays go on after the dirty share fell",
+        |o| o.engine.txg.write_smoothing.0 / SEC,
+        |o, v| o.engine.txg.write_smoothing = Nanos::from_secs(v)
+    ),
+    field!(
+        "zfs_smoothing_scale",
+        Unit::Ns,
+        0,
+        SEC,
+        "a proposal of 2021",
+        "policy smoothing: those delays where half of the limit is dirty",
+        |o| o.engine.txg.smoothing_scale,
+        |o, v| o.engine.txg.smoothing_scale = v
+    ),
+    field!(
+        "zfs_txg_synctime_ms",
+        Unit::Ms,
+        1,
+        3_600_000,
+        OLD,
+        "policy legacy-2008: how long a sync should take",
+        |o| o.engine.txg.txg_synctime.0 / MS,
+        |o, v| o.engine.txg.txg_synctime = Nanos::from_ms(v)
+    ),
+    field!(
+        "zfs_write_limit_min",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OLD,
+        "policy legacy-2008: least bytes of a txg",
+        |o| o.engine.txg.write_limit_min,
+        |o, v| o.engine.txg.write_limit_min = v
+    ),
+    field!(
+        "zfs_write_limit_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OLD,
+        "policy legacy-2008: most bytes of a txg",
+        |o| o.engine.txg.write_limit_max,
+        |o, v| o.engine.txg.write_limit_max = v
+    ),
+    field!(
+        "zfs_write_limit_override",
+        Unit::Bytes,
+        0,
+        HALF,
+        OLD,
+        "policy legacy-2008: bytes of a txg for good, 0 to learn them",
+        |o| o.engine.txg.write_limit_override,
+        |o, v| o.engine.txg.write_limit_override = v
+    ),
+    field!(
+        "zfs_throttle_delay",
+        Unit::Ms,
+        0,
+        1000,
+        OLD,
+        "policy legacy-2008: what a write sleeps in the last eighth of a txg",
+        |o| o.engine.txg.throttle_delay.0 / MS,
+        |o, v| o.engine.txg.throttle_delay = Nanos::from_ms(v)
+    ),
+    field!(
+        "scheduler",
+        Unit::Word(SCHEDULERS),
+        0,
+        3,
+        WEIR,
+        "which I/O scheduler",
+        |o| place_of(&Scheduler::ALL, &o.engine.queue.scheduler),
+        |o, v| o.engine.queue.scheduler = Scheduler::ALL[v as usize]
+    ),
+    field!(
+        "zfs_vdev_max_active",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "most operations at one device",
+        |o| o.engine.queue.max_active.into(),
+        |o, v| o.engine.queue.max_active = v as u32
+    ),
+    class(
+        "zfs_vdev_sync_read_min_active",
+        Prio::SyncRead,
+        false,
+        "reads that are waited for: served first up to this many",
+    ),
+    class("zfs_vdev_sync_read_max_active", Prio::SyncRead, true, "reads that are waited for: the most at one device"),
+    class(
+        "zfs_vdev_sync_write_min_active",
+        Prio::SyncWrite,
+        false,
+        "writes that are waited for: served first up to this many",
+    ),
+    class(
+        "zfs_vdev_sync_write_max_active",
+        Prio::SyncWrite,
+        true,
+        "writes that are waited for: the most at one device",
+    ),
+    class("zfs_vdev_async_read_min_active", Prio::AsyncRead, false, "prefetch: served first up to this many"),
+    class("zfs_vdev_async_read_max_active", Prio::AsyncRead, true, "prefetch: the most at one device"),
+    class("zfs_vdev_async_write_min_active", Prio::AsyncWrite, false, "writes of txgs: as many while little is dirty"),
+    class("zfs_vdev_async_write_max_active", Prio::AsyncWrite, true, "writes of txgs: as many while much is dirty"),
+    class("zfs_vdev_scrub_min_active", Prio::Scrub, false, "scrub and resilver: served first up to this many"),
+    class("zfs_vdev_scrub_max_active", Prio::Scrub, true, "scrub and resilver: the most at one device"),
+    class("zfs_vdev_removal_min_active", Prio::Removal, false, "device removal: served first up to this many"),
+    class("zfs_vdev_removal_max_active", Prio::Removal, true, "device removal: the most at one device"),
+    class("zfs_vdev_initializing_min_active", Prio::Initializing, false, "initializing: served first up to this many"),
+    class("zfs_vdev_initializing_max_active", Prio::Initializing, true, "initializing: the most at one device"),
+    class("zfs_vdev_trim_min_active", Prio::Trim, false, "trim: served first up to this many"),
+    class("zfs_vdev_trim_max_active", Prio::Trim, true, "trim: the most at one device"),
+    class("zfs_vdev_rebuild_min_active", Prio::Rebuild, false, "sequential rebuild: served first up to this many"),
+    class("zfs_vdev_rebuild_max_active", Prio::Rebuild, true, "sequential rebuild: the most at one device"),
+    field!(
+        "zfs_vdev_async_write_active_min_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "dirty share up to which writes of txgs have their minimum",
+        |o| o.engine.queue.async_write_min_dirty_percent.into(),
+        |o, v| o.engine.queue.async_write_min_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_vdev_async_write_active_max_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "dirty share from which they have their maximum",
+        |o| o.engine.queue.async_write_max_dirty_percent.into(),
+        |o, v| o.engine.queue.async_write_max_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_vdev_nia_delay",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "completions without interactive work before scrub and the like get their maximum",
+        |o| o.engine.queue.nia_delay.into(),
+        |o, v| o.engine.queue.nia_delay = v as u32
+    ),
+    field!(
+        "zfs_vdev_nia_credit",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "operations of scrub and the like between two interactive ones",
+        |o| o.engine.queue.nia_credit.into(),
+        |o, v| o.engine.queue.nia_credit = v as u32
+    ),
+    field!(
+        "zfs_vdev_aggregation_limit",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "longest gathered operation of rotating devices",
+        |o| o.engine.queue.aggregation_limit,
+        |o, v| o.engine.queue.aggregation_limit = v
+    ),
+    field!(
+        "zfs_vdev_aggregation_limit_non_rotating",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "longest gathered operation of other devices",
+        |o| o.engine.queue.aggregation_limit_non_rotating,
+        |o, v| o.engine.queue.aggregation_limit_non_rotating = v
+    ),
+    field!(
+        "zfs_vdev_read_gap_limit",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "gap between reads that are gathered all the same",
+        |o| o.engine.queue.read_gap,
+        |o, v| o.engine.queue.read_gap = v
+    ),
+    field!(
+        "zfs_vdev_min_pending",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: operations at a device up to which one that comes is issued at once",
+        |o| o.engine.queue.min_pending.into(),
+        |o, v| o.engine.queue.min_pending = v as u32
+    ),
+    field!(
+        "zfs_vdev_max_pending",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: most operations at a device",
+        |o| o.engine.queue.max_pending.into(),
+        |o, v| o.engine.queue.max_pending = v as u32
+    ),
+    field!(
+        "zfs_vdev_ramp_rate",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: how many are issued when one is over",
+        |o| o.engine.queue.ramp_rate.into(),
+        |o, v| o.engine.queue.ramp_rate = v as u32
+    ),
+    field!(
+        "zfs_vdev_time_shift",
+        Unit::Count,
+        0,
+        63,
+        OLD,
+        "scheduler deadline: how coarse its time is, as a power of two of ns",
+        |o| o.engine.queue.time_shift.into(),
+        |o, v| o.engine.queue.time_shift = v as u32
+    ),
+    field!(
+        "zio_taskq_batch_pct",
+        Unit::Percent,
+        1,
+        100,
+        OZ,
+        "threads for compression, checksums and encryption of a pool, of the machine's cores",
+        |o| o.batch_pct.into(),
+        |o, v| o.batch_pct = v as u32
+    ),
+    field!(
+        "keep_awake",
+        Unit::Word(AWAKE),
+        0,
+        1,
+        WEIR,
+        "whether idle cores are kept awake while many short requests come (machines of up to 8 cores, as root)",
+        |o| place_of(&AWAKE_VALUES, &o.keep_awake),
+        |o, v| o.keep_awake = AWAKE_VALUES[v as usize]
+    ),
 ];
+
+fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
+    all.iter().position(|v| v == value).unwrap_or(0) as u64
+}
+
+/// How many single changes turn one word into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The tunable of that name; the error names the one that was probably meant.
+pub fn find(name: &str) -> Result<&'static Tunable> {
+    if let Some(found) = TABLE.iter().find(|t| t.name == name) {
+        return Ok(found);
+    }
+    // Without the prefix, or a part of the name, or a few letters wrong.
+    let bare = name.trim_start_matches("zfs_");
+    let near =
+        TABLE.iter().map(|t| (if !bare.is_empty() && t.name.ends_with(bare) { 0 } else { distance(name, t.name) }, t));
+    let guess = near.min_by_key(|(d, _)| *d).filter(|(d, _)| *d <= (name.chars().count() / 3).clamp(2, 8));
+    let hint = match guess {
+        Some((_, t)) => format!("did you mean '{}'?", t.name),
+        None => "'weir tune list' lists all of them".to_string(),
+    };
+    Err(Error::invalid(format!("'{name}' is not a tunable: {hint}")))
+}
+
+impl Tunable {
+    /// The value that a text means.
+    pub fn parse(&self, text: &str) -> Result<u64> {
+        if let Unit::Word(words) = self.unit {
+            let at = words.iter().position(|w| *w == text);
+            return at.map(|i| i as u64).ok_or_else(|| {
+                Error::invalid(format!("{}={text}: it must be one of {}", self.name, words.join(", ")))
+            });
+        }
+        let number = dsl::props::parse_size(text).map_err(|e| e.at(self.name))?;
+        if !(self.min..=self.max).contains(&number) {
+            let unit = self.unit.name();
+            let (min, max) = (self.min, self.max);
+            // The end of the range that is nearer.
+            let near = if number < min { min } else { max };
+            return Err(Error::invalid(format!(
+                "{}={number} is out of range: it must be {min} to {max}{}{unit}; {near} is the nearest that can be",
+                self.name,
+                if unit.is_empty() { "" } else { " " }
+            )));
+        }
+        Ok(number)
+    }
+
+    /// A value as text.
+    pub fn format(&self, value: u64) -> String {
+        match self.unit {
+            Unit::Word(words) => words.get(value as usize).unwrap_or(&"?").to_string(),
+            _ => value.to_string(),
+        }
+    }
+
+    /// Gives it that value, which must be in its range.
+    pub fn put(&self, settings: &mut Settings, value: u64) {
+        self.place.set(settings, value);
+    }
+
+    /// Its value in these settings.
+    pub fn get(&self, opts: &Settings) -> u64 {
+        self.place.get(opts)
+    }
+}
+
+/// Something that was set: for one pool or for all, by its place in [`TABLE`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Setting {
+    pool: Option<String>,
+    name: &'static str,
+    value: u64,
+}
 
 /// What is set, and the memory that the defaults are reckoned from.
 #[derive(Clone, Debug)]
 pub struct Tunables {
     physmem: u64,
-    set: Vec<(&'static str, u64)>,
+    set: Vec<Setting>,
+}
+
+/// An assignment; no value: the default.
+struct Assignment {
+    pool: Option<String>,
+    name: &'static str,
+    value: Option<u64>,
+}
+
+/// `[pool:]name=value`, taken apart and checked.
+fn assignment(text: &str) -> Result<Assignment> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| Error::invalid(format!("'{text}' is not a tunable: write name=value")))?;
+    let (pool, name) = match name.trim().split_once(':') {
+        Some((pool, name)) => (Some(pool.to_string()), name),
+        None => (None, name.trim()),
+    };
+    let known = find(name)?;
+    if pool.is_some() && known.name == "zfs_arc_max" {
+        return Err(Error::invalid("zfs_arc_max is one limit for all pools: set it without a pool"));
+    }
+    let value = if value.trim() == "default" { None } else { Some(known.parse(value.trim())?) };
+    Ok(Assignment { pool, name: known.name, value })
 }
 
 impl Tunables {
@@ -51,22 +623,13 @@ impl Tunables {
         Tunables { physmem, set: Vec::new() }
     }
 
-    /// Sets `name=value`.
-    pub fn set(&mut self, assignment: &str) -> Result<()> {
-        let (name, value) = assignment
-            .split_once('=')
-            .ok_or_else(|| Error::invalid(format!("'{assignment}' is not a tunable: write name=value")))?;
-        let known = KNOWN.iter().find(|k| k.name == name.trim()).ok_or_else(|| {
-            let all: Vec<&str> = KNOWN.iter().map(|k| k.name).collect();
-            Error::invalid(format!("'{}' is not a tunable: there are {}", name.trim(), all.join(", ")))
-        })?;
-        let number = dsl::props::parse_size(value.trim()).map_err(|e| e.at(known.name))?;
-        if !(known.min..=known.max).contains(&number) {
-            let why = format!("{}={number} is out of range: it must be {} to {}", known.name, known.min, known.max);
-            return Err(Error::invalid(why));
+    /// Sets `name=value`, or `pool:name=value`. The value `default` takes back what was set.
+    pub fn set(&mut self, text: &str) -> Result<()> {
+        let new = assignment(text)?;
+        self.set.retain(|s| s.pool != new.pool || s.name != new.name);
+        if let Some(value) = new.value {
+            self.set.push(Setting { pool: new.pool, name: new.name, value });
         }
-        self.set.retain(|(n, _)| *n != known.name);
-        self.set.push((known.name, number));
         Ok(())
     }
 
@@ -86,59 +649,88 @@ impl Tunables {
         Ok(())
     }
 
-    fn get(&self, name: &str) -> Option<u64> {
-        self.set.iter().find(|(n, _)| *n == name).map(|(_, v)| *v)
+    fn apply(&self, opts: &mut Settings, pool: Option<&str>) {
+        for known in TABLE {
+            for s in self.set.iter().filter(|s| s.name == known.name && s.pool.as_deref() == pool) {
+                known.place.set(opts, s.value);
+            }
+        }
+    }
+
+    /// Settings of a process with one pool.
+    fn whole(&self) -> Settings {
+        let mut opts = Settings::for_memory(self.physmem);
+        self.apply(&mut opts, None);
+        opts
     }
 
     /// `zfs_arc_max` of the whole process.
     pub fn arc_max(&self) -> u64 {
-        self.get("zfs_arc_max").unwrap_or_else(|| EngineOpts::for_memory(self.physmem).arc_max)
+        self.whole().engine.arc_max
     }
 
-    /// Dirty-data limits of one of `pools` pools.
-    pub fn txg(&self, pools: usize) -> TxgTunables {
-        let mut t = TxgTunables::for_memory(self.physmem);
-        if let Some(v) = self.get("zfs_dirty_data_max") {
-            t.dirty_data_max = v;
-        }
-        t.dirty_data_max = (t.dirty_data_max / pools.max(1) as u64).max(MIB);
-        t.wrlog_data_max = t.dirty_data_max * 2;
-        let percent = |name: &str, old: u32| self.get(name).map_or(old, |v| v as u32);
-        t.dirty_data_sync_percent = percent("zfs_dirty_data_sync_percent", t.dirty_data_sync_percent);
-        t.delay_min_dirty_percent = percent("zfs_delay_min_dirty_percent", t.delay_min_dirty_percent);
-        t.delay_scale = self.get("zfs_delay_scale").unwrap_or(t.delay_scale);
-        t.delay_max = self.get("zfs_delay_max_ns").map_or(t.delay_max, Nanos);
-        t.txg_timeout = self.get("zfs_txg_timeout").map_or(t.txg_timeout, Nanos::from_secs);
-        t
-    }
-
-    /// What one of `pools` pools gets.
-    pub fn engine_opts(&self, pools: usize) -> EngineOpts {
-        let mut opts = EngineOpts::for_memory(self.physmem);
-        opts.arc_max = self.arc_max() / pools.max(1) as u64;
-        opts.txg = self.txg(pools);
+    /// What `pool`, one of `pools`, gets.
+    pub fn settings(&self, pool: &str, pools: usize) -> Settings {
+        let mut opts = self.whole();
+        let n = pools.max(1) as u64;
+        opts.engine.arc_max /= n;
+        let txg: &mut TxgTunables = &mut opts.engine.txg;
+        txg.dirty_data_max = (txg.dirty_data_max / n).max(MIB);
+        txg.wrlog_data_max = (txg.wrlog_data_max / n).max(MIB);
+        self.apply(&mut opts, Some(pool));
         opts
     }
 
-    /// Every tunable with its value.
-    pub fn all(&self) -> Vec<(String, u64)> {
-        let t = self.txg(1);
-        let value = |name: &str| match name {
-            "zfs_arc_max" => self.arc_max(),
-            "zfs_dirty_data_max" => t.dirty_data_max,
-            "zfs_dirty_data_sync_percent" => u64::from(t.dirty_data_sync_percent),
-            "zfs_delay_min_dirty_percent" => u64::from(t.delay_min_dirty_percent),
-            "zfs_delay_scale" => t.delay_scale,
-            "zfs_delay_max_ns" => t.delay_max.0,
-            _ => t.txg_timeout.0 / 1_000_000_000,
+    /// Every tunable with its value for the process.
+    pub fn all(&self) -> Vec<(String, String)> {
+        let opts = self.whole();
+        TABLE.iter().map(|t| (t.name.to_string(), t.format(t.get(&opts)))).collect()
+    }
+
+    /// Every tunable as commands show it: of the process, or of one of `pools` pools.
+    pub fn views(&self, pool: Option<&str>, pools: usize) -> Vec<TunableView> {
+        let opts = pool.map_or_else(|| self.whole(), |p| self.settings(p, pools));
+        let default = Settings::for_memory(self.physmem);
+        let is_set =
+            |t: &Tunable, pool: Option<&str>| self.set.iter().any(|s| s.name == t.name && s.pool.as_deref() == pool);
+        let view = |t: &Tunable| TunableView {
+            name: t.name.into(),
+            value: t.format(t.get(&opts)),
+            default: t.format(t.get(&default)),
+            unit: t.unit.name().into(),
+            range: if let Unit::Word(words) = t.unit { words.join("|") } else { format!("{}..{}", t.min, t.max) },
+            meaning: t.meaning.into(),
+            origin: t.origin.into(),
+            source: match pool {
+                Some(p) if is_set(t, Some(p)) => "pool",
+                _ if is_set(t, None) => "set",
+                _ => "default",
+            }
+            .into(),
         };
-        KNOWN.iter().map(|k| (k.name.to_string(), value(k.name))).collect()
+        TABLE.iter().map(view).collect()
     }
 
     /// Names and meanings, for help.
     pub fn meanings() -> impl Iterator<Item = (&'static str, &'static str)> {
-        KNOWN.iter().map(|k| (k.name, k.meaning))
+        TABLE.iter().map(|t| (t.name, t.meaning))
     }
+}
+
+/// The text of a configuration file with `assignment` in it, in place of an older one of the same name; one of `default` only takes the older one away.
+pub fn saved(text: &str, assignment: &str) -> String {
+    let key = |line: &str| {
+        let line = line.split('#').next().unwrap_or("");
+        line.split_once('=').map(|(name, _)| name.trim().to_string())
+    };
+    let wanted = key(assignment);
+    let mut out: String =
+        text.lines().filter(|l| key(l).is_none() || key(l) != wanted).map(|l| format!("{l}\n")).collect();
+    if !assignment.trim_end().ends_with("=default") {
+        out.push_str(assignment);
+        out.push('\n');
+    }
+    out
 }
 
 #[cfg(test)]
@@ -151,15 +743,105 @@ mod tests {
         assert_eq!(t.arc_max(), 4 << 30);
         t.set_file("# memory\nzfs_arc_max = 512M # half\n\nzfs_txg_timeout=30\n").unwrap();
         t.set_list("zfs_dirty_data_max=256M,zfs_arc_max=1G zfs_delay_scale=1000").unwrap();
-        let opts = t.engine_opts(2);
+        let opts = t.settings("p", 2).engine;
         assert_eq!(opts.arc_max, 512 << 20);
-        assert_eq!(opts.txg.dirty_data_max, 128 << 20);
+        assert_eq!((opts.txg.dirty_data_max, opts.txg.wrlog_data_max), (128 << 20, 256 << 20));
         assert_eq!(opts.txg.txg_timeout, Nanos::from_secs(30));
         assert_eq!(opts.txg.delay_scale, 1000);
-        assert_eq!(t.all().len(), KNOWN.len());
-        for bad in ["zfs_arc_max", "zfs_arc_max=x", "zfs_arc_max=1", "nonsense=1", "zfs_dirty_data_sync_percent=101"] {
+        assert_eq!(t.all().len(), TABLE.len());
+        for bad in [
+            "zfs_arc_max",
+            "zfs_arc_max=x",
+            "zfs_arc_max=1",
+            "nonsense=1",
+            "zfs_dirty_data_sync_percent=101",
+            "p:zfs_arc_max=1G",
+        ] {
             assert!(t.set(bad).is_err(), "{bad}");
         }
         assert_eq!(t.arc_max(), 1 << 30);
+        // One pool has its own.
+        t.set_list("p:zfs_vdev_async_write_max_active=3 zfs_vdev_async_write_max_active=7 p:throttle=legacy-2008")
+            .unwrap();
+        let writes =
+            |t: &Tunables, pool: &str| t.settings(pool, 2).engine.queue.classes[Prio::AsyncWrite.index()].max_active;
+        assert_eq!((writes(&t, "p"), writes(&t, "q")), (3, 7));
+        assert_eq!(t.settings("p", 2).engine.txg.policy, ThrottlePolicy::Legacy2008);
+        assert_eq!(t.settings("q", 2).engine.txg.policy, ThrottlePolicy::OpenZfs);
+        let view = |t: &Tunables, pool, name: &str| {
+            t.views(pool, 2).into_iter().find(|v| v.name == name).map(|v| (v.value, v.source))
+        };
+        let some = |v: &str, s: &str| Some((v.to_string(), s.to_string()));
+        assert_eq!(view(&t, Some("p"), "throttle"), some("legacy-2008", "pool"));
+        assert_eq!(view(&t, Some("q"), "zfs_vdev_async_write_max_active"), some("7", "set"));
+        assert_eq!(view(&t, None, "zfs_vdev_scrub_max_active"), some("3", "default"));
+        t.set_list("p:throttle=default zfs_vdev_async_write_max_active=default keep_awake=off").unwrap();
+        assert_eq!(view(&t, Some("p"), "throttle"), some("openzfs", "default"));
+        assert_eq!((writes(&t, "p"), writes(&t, "q")), (3, 10));
+        assert_eq!(t.settings("q", 1).keep_awake, KeepAwake::Off);
+    }
+
+    #[test]
+    fn batch_threads_are_a_share_of_the_cores() {
+        let mut s = Settings::for_memory(1 << 30);
+        assert_eq!([1, 2, 4, 8].map(|n| s.cpu_threads(n)), [1, 2, 4, 7]);
+        s.batch_pct = 1;
+        assert_eq!([1, 8, 128].map(|n| s.cpu_threads(n)), [1, 1, 2]);
+    }
+
+    #[test]
+    fn every_tunable_keeps_what_it_is_given_and_its_default_is_in_range() {
+        for (i, t) in TABLE.iter().enumerate() {
+            let mut opts = Settings::for_memory(8 << 30);
+            let default = t.get(&opts);
+            assert!((t.min..=t.max).contains(&default), "{}: default {default}", t.name);
+            assert_eq!(t.parse(&t.format(default)).unwrap(), default, "{}", t.name);
+            for v in [t.min, t.max] {
+                let others: Vec<u64> = TABLE.iter().map(|o| o.get(&opts)).collect();
+                t.place.set(&mut opts, v);
+                assert_eq!(t.get(&opts), v, "{}", t.name);
+                for (j, o) in TABLE.iter().enumerate() {
+                    let follows = t.name == "zfs_dirty_data_max" && o.name == "zfs_wrlog_data_max";
+                    assert!(j == i || follows || o.get(&opts) == others[j], "{} changes {}", t.name, o.name);
+                }
+            }
+            assert_eq!(TABLE.iter().filter(|o| o.name == t.name).count(), 1, "{}", t.name);
+            if let Unit::Word(words) = t.unit {
+                assert_eq!(words.len() as u64, t.max + 1);
+            }
+        }
+        let names: Vec<&str> = ThrottlePolicy::ALL.iter().map(|p| p.name()).collect();
+        assert_eq!(names, POLICIES);
+        let names: Vec<&str> = Scheduler::ALL.iter().map(|p| p.name()).collect();
+        assert_eq!(names, SCHEDULERS);
+    }
+
+    #[test]
+    fn what_was_meant_is_suggested() {
+        let hint = |name: &str| find(name).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(hint("zfs_dirty_data_mx").contains("'zfs_dirty_data_max'"), "{}", hint("zfs_dirty_data_mx"));
+        assert!(hint("zfs_async_write_max_active").contains("'zfs_vdev_async_write_max_active'"));
+        assert!(hint("txg_timeout").contains("'zfs_txg_timeout'"));
+        assert!(hint("compression").contains("weir tune list"), "{}", hint("compression"));
+        assert!(hint("").contains("weir tune list"));
+        let e = find("zfs_txg_timeout").unwrap().parse("0").unwrap_err().to_string();
+        assert!(e.contains("1 to 3600 s; 1 is the nearest"), "{e}");
+        let e = find("scheduler").unwrap().parse("fifo").unwrap_err().to_string();
+        assert!(e.contains("auto, on, off, deadline"), "{e}");
+    }
+
+    #[test]
+    fn a_saved_setting_takes_the_place_of_the_old_one() {
+        let old = "# mine\nzfs_txg_timeout = 30 # slow\np:zfs_txg_timeout=7\n";
+        let new = saved(old, "zfs_txg_timeout=9");
+        assert_eq!(new, "# mine\np:zfs_txg_timeout=7\nzfs_txg_timeout=9\n");
+        let mut t = Tunables::for_memory(8 << 30);
+        t.set_file(&new).unwrap();
+        assert_eq!(
+            (t.settings("p", 1).engine.txg.txg_timeout, t.settings("q", 1).engine.txg.txg_timeout),
+            (Nanos::from_secs(7), Nanos::from_secs(9))
+        );
+        assert_eq!(saved("", "a=1"), "a=1\n");
+        assert_eq!(saved("a=1\nb=2\n", "a=default"), "b=2\n");
     }
 }

@@ -92,6 +92,12 @@ const FILESYSTEM: &[&str] = &[
     "encryptionroot",
     "keystatus",
     "special_small_blocks",
+    "iolimit_bw_read",
+    "iolimit_bw_write",
+    "iolimit_bw_total",
+    "iolimit_op_read",
+    "iolimit_op_write",
+    "iolimit_op_total",
 ];
 const VOLUME: &[&str] = &[
     "type",
@@ -373,7 +379,11 @@ impl PoolEngine {
         };
         let mut props: Vec<PropView> = order
             .iter()
-            .filter(|name| wanted.is_empty() || wanted.iter().any(|w| w == *name))
+            .filter(|name| {
+                // What OpenZFS does not have is listed where it is set.
+                let ours = dsl::iolimit::PROPS.contains(name) && ds.dir().prop(name).0.num() == 0;
+                wanted.is_empty() && !ours || wanted.iter().any(|w| w == *name)
+            })
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "-")));

@@ -27,7 +27,7 @@ impl PoolEngine {
         let pool = &self.pool;
         let space = pool.allocator().space(ClassKind::Normal);
         let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
-        let vdevs = self.vdevs();
+        let vdevs = self.vdev_views();
         let suspended = pool.suspended();
         let state = match suspended {
             Some(_) => "SUSPENDED",
@@ -172,7 +172,7 @@ impl PoolEngine {
         }
     }
 
-    fn vdevs(&self) -> VdevView {
+    pub(crate) fn vdev_views(&self) -> VdevView {
         let tops = self.pool.tree().tops.borrow().clone();
         let shown = tops.iter().filter(|t| !t.is_hole() && !t.is_indirect());
         VdevView {

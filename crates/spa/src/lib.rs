@@ -31,6 +31,7 @@ mod space_map;
 mod state;
 mod store;
 mod sync;
+mod tune;
 
 pub use attach::NewDevice;
 pub use aux::AuxDevices;

@@ -1,0 +1,101 @@
+//! `weir lab`: studies in virtual time.
+
+use std::fmt::Write as _;
+
+use base::Error;
+use lab::throttle::{Report, Study};
+use txg::ThrottlePolicy;
+
+use crate::quantize::quantize;
+use crate::zpool::parse_for;
+use crate::{Done, Fail, print};
+
+/// Runs `weir lab ARGS`.
+pub fn run(args: &[String]) -> Done {
+    match args.first().map(String::as_str) {
+        Some("throttle") => throttle(&args[1..]),
+        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there is throttle"), "")),
+        None => Err(Fail::Usage("missing study".into(), "")),
+    }
+}
+
+fn throttle(args: &[String]) -> Done {
+    let long: &'static [(&'static str, bool, char)] = &[
+        ("policy", true, 'p'),
+        ("bandwidth", true, 'w'),
+        ("threads", true, 't'),
+        ("block", true, 'b'),
+        ("seconds", true, 's'),
+        ("seed", true, 'S'),
+        ("mem", true, 'm'),
+        ("offered", true, 'O'),
+        ("json", false, 'j'),
+    ];
+    let p = parse_for("lab", args, "p:w:t:b:s:S:m:O:j", long, "throttle")?;
+    if let Some(extra) = p.operands.first() {
+        return Err(Fail::Usage(format!("'{extra}' is too much"), "throttle"));
+    }
+    let mut study = Study::default();
+    let size = |letter: char, name: &str, old: u64| match p.value(letter) {
+        Some(text) => dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}"))),
+        None => Ok(old),
+    };
+    if let Some(name) = p.value('p') {
+        study.policy = ThrottlePolicy::parse(name)?;
+    }
+    study.bandwidth = size('w', "bandwidth", study.bandwidth)?;
+    study.threads = u32::try_from(size('t', "threads", study.threads.into())?).unwrap_or(u32::MAX);
+    study.block = size('b', "block", study.block)?;
+    study.seconds = size('s', "seconds", study.seconds)?;
+    study.seed = size('S', "seed", study.seed)?;
+    study.mem = size('m', "mem", study.mem)?;
+    study.offered = size('O', "offered", study.offered)?;
+    let report = study.run()?;
+    if p.has('j') {
+        let text =
+            serde_json::to_string(&report).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
+        print(&format!("{text}\n"));
+    } else {
+        print(&show(&report));
+    }
+    Ok(())
+}
+
+fn show(r: &Report) -> String {
+    let mut out = String::new();
+    let mb = |b: f64| b / f64::from(1 << 20);
+    let _ = writeln!(out, "policy {}, seed {}, {} s that count", r.policy, r.seed, r.measured_seconds);
+    let _ = writeln!(out, "dirty        {:6.1} % of {:.0} MiB", r.dirty_percent_steady, mb(r.dirty_data_max as f64));
+    let _ = writeln!(
+        out,
+        "clients      {:6.1} MiB/s, {} writes, {:.1} % delayed",
+        mb(r.throughput_bytes_per_s),
+        r.writes,
+        r.delayed_percent
+    );
+    let _ = writeln!(out, "device       {:6.1} MiB/s, {} txgs", mb(r.device_bytes_per_s), r.txgs);
+    let _ = writeln!(
+        out,
+        "latency      p50 {:.0} us, p99 {:.0} us, p99.9 {:.0} us, max {:.0} us, mean {:.0} us; {} mode{}",
+        r.latency_p50_us,
+        r.latency_p99_us,
+        r.latency_p999_us,
+        r.latency_max_us,
+        r.latency_mean_us,
+        r.latency_modes,
+        if r.latency_modes == 1 { "" } else { "s" }
+    );
+    let [fast, slow, long, longest] = r.per_txg;
+    let _ = writeln!(
+        out,
+        "per txg      {fast:.0} under 5 ms, {slow:.0} under 100 ms, {long:.0} under 1 s, {longest:.0} longer"
+    );
+    let _ = writeln!(
+        out,
+        "unevenness   clients {:.3}, device {:.3}, queue {:.3} (deviation over mean, per 100 ms)",
+        r.cv_admitted, r.cv_device, r.cv_queue
+    );
+    let _ = writeln!(out, "\n  write latency, us");
+    let buckets: Vec<(u64, u64)> = r.latency_histogram.iter().map(|b| (b.from_us, b.count)).collect();
+    out + &quantize(&buckets)
+}

@@ -1,0 +1,236 @@
+//! `weir trace`: what the D scripts of the tuning article show, live.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use base::Error;
+use daemon::proto::{Dist, Request, TraceView};
+
+use crate::quantize::quantize;
+use crate::zpool::parse_for;
+use crate::{Done, Fail, ask, print};
+
+/// What there is to see.
+const WHAT: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil"];
+
+/// Runs `weir trace ARGS`.
+pub fn run(args: &[String]) -> Done {
+    let long = &[("json", false, 'j'), ("interval", true, 'i'), ("count", true, 'c')];
+    let p = parse_for("trace", args, "i:c:j", long, "")?;
+    let [what, pool] = p.operands.as_slice() else {
+        return Err(Fail::Usage("an instrument and a pool are needed".into(), ""));
+    };
+    if !WHAT.contains(&what.as_str()) {
+        return Err(Fail::Usage(format!("'{what}' is not an instrument: there are {}", WHAT.join(", ")), ""));
+    }
+    let seconds = |text: &str| match text.parse::<f64>() {
+        Ok(s) if (0.1..=3600.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
+        _ => Err(Fail::Usage(format!("'{text}' is not an interval of 0.1 to 3600 seconds"), "")),
+    };
+    let interval = p.value('i').map(seconds).transpose()?;
+    let count = match p.value('c').map(str::parse::<u64>) {
+        None => u64::MAX,
+        Some(Ok(n)) if n > 0 => n,
+        Some(_) => return Err(Fail::Usage("the count must be a number above 0".into(), "")),
+    };
+    let signals = host::Signals::hold();
+    let id: u64 = ask(&Request::TraceStart { pool: pool.clone(), what: what.clone() })?;
+    let take = |end| ask::<TraceView>(&Request::TraceTake { pool: pool.clone(), id, end });
+    // Without an interval lines of txgs come as they happen, distributions at the end.
+    let lines = matches!(what.as_str(), "dirty" | "txg");
+    let step = interval.unwrap_or(Duration::from_secs(1));
+    let mut whole = TraceView::default();
+    let mut shown = 0;
+    let mut next = Instant::now() + step;
+    loop {
+        let stopped = signals.wait_for(next.saturating_duration_since(Instant::now()));
+        next += step;
+        let last = stopped || shown + 1 >= count;
+        let view = take(last)?;
+        let live = lines || interval.is_some();
+        if live {
+            print(&if p.has('j') { json_line(&view)? } else { show(what, &view) });
+            shown += 1;
+        } else if count != u64::MAX {
+            shown += 1;
+        }
+        merge(&mut whole, view);
+        if last {
+            break;
+        }
+    }
+    if p.has('j') {
+        if !(lines || interval.is_some()) {
+            print(&json_line(&whole)?);
+        }
+    } else {
+        print(&summary(what, &whole));
+    }
+    Ok(())
+}
+
+fn json_line(view: &TraceView) -> Result<String, Fail> {
+    let text = serde_json::to_string(view).map_err(|e| Error::invalid(format!("the answer cannot be written: {e}")))?;
+    Ok(text + "\n")
+}
+
+fn merge(whole: &mut TraceView, view: TraceView) {
+    whole.span += view.span;
+    whole.events += view.events;
+    whole.txgs.extend(view.txgs);
+    for (name, dist) in view.io {
+        match whole.io.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, old)) => old.merge(&dist),
+            None => whole.io.push((name, dist)),
+        }
+    }
+    whole.queue.extend(view.queue);
+    whole.undelayed += view.undelayed;
+    whole.delay.merge(&view.delay);
+    whole.log.merge(&view.log);
+}
+
+fn bars(dist: &Dist) -> String {
+    let first = dist.buckets.iter().position(|&c| c > 0).unwrap_or(0);
+    let list: Vec<(u64, u64)> = (first..dist.buckets.len()).map(|b| (1u64 << b.min(63), dist.buckets[b])).collect();
+    quantize(&list)
+}
+
+const KINDS: [&str; 4] = ["read", "write", "flush", "trim"];
+
+/// What came since the last time.
+fn show(what: &str, v: &TraceView) -> String {
+    let mib = |b: u64| b >> 20;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let mut out = String::new();
+    match what {
+        "dirty" => v.txgs.iter().for_each(|t| {
+            let _ = writeln!(out, "txg {:<10} {:>6} MB of {:>6} MB used", t.txg, mib(t.dirty), mib(t.limit));
+        }),
+        "txg" => v.txgs.iter().for_each(|t| {
+            let [open, quiescing, waiting, syncing] = t.spans.map(ms);
+            let _ = writeln!(out, "txg {:<10} open {open:.0} ms, quiescing {quiescing:.1} ms, waiting {waiting:.1} ms, sync took {syncing:.0} ms, {} MB", t.txg, mib(t.of_txg));
+        }),
+        _ => out = summary(what, v),
+    }
+    out
+}
+
+/// Distributions and totals.
+fn summary(what: &str, v: &TraceView) -> String {
+    let mut out = String::new();
+    let seconds = (v.span as f64 / 1e9).max(1e-9);
+    match what {
+        "dirty" => {
+            let most = v.txgs.iter().map(|t| t.dirty).max().unwrap_or(0);
+            let _ = writeln!(
+                out,
+                "{} txgs in {seconds:.1} s, at most {} MB dirty when one began to sync",
+                v.txgs.len(),
+                most >> 20
+            );
+        }
+        "txg" => {
+            let mut dist = Dist::default();
+            v.txgs.iter().filter(|t| t.spans[3] > 0).for_each(|t| dist.add(t.spans[3] / 1_000_000, t.of_txg));
+            let _ = writeln!(out, "\n  sync duration, ms");
+            out.push_str(&bars(&dist));
+            let _ = writeln!(
+                out,
+                "{} txgs in {seconds:.1} s, mean {:.0} ms, deviation {:.0} ms",
+                dist.count,
+                dist.mean(),
+                dist.deviation()
+            );
+        }
+        "io" => {
+            for (name, dist) in v.io.iter().filter(|(n, _)| KINDS.contains(&n.as_str())) {
+                let _ = writeln!(out, "\n  {name} latency, us");
+                out.push_str(&bars(dist));
+            }
+            let _ = writeln!(
+                out,
+                "\n{:<14} {:>12} {:>12} {:>12} {:>14}",
+                "", "avg latency", "stddev", "iops", "throughput"
+            );
+            for (name, d) in &v.io {
+                let _ = writeln!(
+                    out,
+                    "{name:<14} {:>10.0}us {:>10.0}us {:>10.0}/s {:>12.0}k/s",
+                    d.mean(),
+                    d.deviation(),
+                    d.count as f64 / seconds,
+                    d.bytes as f64 / 1024.0 / seconds
+                );
+            }
+        }
+        "queue" => {
+            let mut all = Dist::default();
+            for (txg, dist) in &v.queue {
+                let _ = writeln!(
+                    out,
+                    "txg {txg:<10} {} async writes issued, depth {:.1} on average",
+                    dist.count,
+                    dist.mean()
+                );
+                all.merge(dist);
+            }
+            let _ = writeln!(out, "\n  async writes at a device when one is issued");
+            out.push_str(&bars(&all));
+        }
+        "delay" => {
+            let total = v.undelayed + v.delay.count;
+            let share = v.delay.count as f64 * 100.0 / (total.max(1)) as f64;
+            let _ = writeln!(out, "\n  delay of those that were delayed, us");
+            out.push_str(&bars(&v.delay));
+            let _ = writeln!(
+                out,
+                "{total} transactions, {share:.1} % delayed, mean {:.0} us, deviation {:.0} us",
+                v.delay.mean(),
+                v.delay.deviation()
+            );
+        }
+        _ => {
+            let _ = writeln!(out, "\n  intent log blocks from opened to durable, us");
+            out.push_str(&bars(&v.log));
+            let _ = writeln!(out, "{} blocks, {} bytes of records in {seconds:.1} s", v.log.count, v.log.bytes);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instrument_shows_something_and_sums_add_up() {
+        let mut dist = Dist::default();
+        [3, 5, 900].into_iter().for_each(|v| dist.add(v, 512));
+        let txg = daemon::proto::TxgView {
+            txg: 9,
+            dirty: 700 << 20,
+            limit: 800 << 20,
+            of_txg: 1 << 20,
+            spans: [1_000_000; 4],
+        };
+        let view = TraceView {
+            span: 1_000_000_000,
+            events: 7,
+            txgs: vec![txg],
+            io: vec![("read".into(), dist.clone())],
+            queue: vec![(9, dist.clone())],
+            undelayed: 1,
+            delay: dist.clone(),
+            log: dist,
+        };
+        assert!(show("dirty", &view).contains("700 MB of    800 MB used"), "{}", show("dirty", &view));
+        assert!(show("txg", &view).contains("sync took 1 ms"));
+        assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
+        WHAT.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
+        let mut whole = TraceView::default();
+        merge(&mut whole, view.clone());
+        merge(&mut whole, view);
+        assert_eq!((whole.events, whole.io[0].1.count, whole.delay.count, whole.txgs.len()), (14, 6, 6, 2));
+    }
+}

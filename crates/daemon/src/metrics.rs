@@ -1,0 +1,227 @@
+//! Metrics in the text form of Prometheus, over HTTP on a Unix socket or a loopback port; off unless it is asked for.
+//!
+//! `weir daemon start -m unix:PATH` or `-m 127.0.0.1:PORT`. Every request is answered with everything; nothing is read of it but its end. Only loopback addresses are
+//! taken: what pools do is nobody's business elsewhere.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::{Error, ErrorKind, Result};
+use vdev::Prio;
+
+use crate::proto::{FlowView, IoView};
+
+/// How long a client may take to ask.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest request.
+const REQUEST_MAX: usize = 16 << 10;
+
+/// Where metrics are given out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Endpoint {
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+    /// A loopback address.
+    Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    /// `unix:PATH` or `ADDRESS:PORT`.
+    pub fn parse(text: &str) -> Result<Endpoint> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(Error::invalid("the metrics' socket needs a path: unix:PATH"));
+            }
+            return Ok(Endpoint::Unix(PathBuf::from(path)));
+        }
+        let at: SocketAddr = text.parse().map_err(|_| {
+            Error::invalid(format!("'{text}' is no place for metrics: it must be unix:PATH or 127.0.0.1:PORT"))
+        })?;
+        if !at.ip().is_loopback() {
+            return Err(Error::invalid(format!("metrics are given out on loopback addresses only, and {at} is none")));
+        }
+        Ok(Endpoint::Tcp(at))
+    }
+
+    /// Listens and answers for ever, on a thread of its own; `read` gives the pools' pictures.
+    pub fn serve(&self, read: impl Fn() -> Vec<FlowView> + Send + 'static) -> Result<()> {
+        let fail =
+            |e: std::io::Error| Error::new(ErrorKind::Io, format!("metrics cannot be given out at {self:?}: {e}"));
+        match self {
+            Endpoint::Unix(path) => {
+                // Only a socket that nobody answers at any more is taken away.
+                if std::os::unix::net::UnixStream::connect(path)
+                    .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+                {
+                    std::fs::remove_file(path).map_err(fail)?;
+                }
+                let listener = UnixListener::bind(path).map_err(fail)?;
+                std::thread::spawn(move || {
+                    for stream in listener.incoming().flatten() {
+                        let _ = stream.set_read_timeout(Some(PATIENCE));
+                        let _ = stream.set_write_timeout(Some(PATIENCE));
+                        answer(stream, &read);
+                    }
+                });
+            }
+            Endpoint::Tcp(at) => {
+                let listener = TcpListener::bind(at).map_err(fail)?;
+                std::thread::spawn(move || {
+                    for stream in listener.incoming().flatten() {
+                        let _ = stream.set_read_timeout(Some(PATIENCE));
+                        let _ = stream.set_write_timeout(Some(PATIENCE));
+                        answer(stream, &read);
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(mut stream: impl Read + Write, read: &impl Fn() -> Vec<FlowView>) {
+    let mut request = Vec::new();
+    let mut part = [0u8; 1024];
+    while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+        match stream.read(&mut part) {
+            Ok(n) if n > 0 && request.len() < REQUEST_MAX => request.extend_from_slice(&part[..n]),
+            _ => return,
+        }
+    }
+    let (status, body) = if request.starts_with(b"GET ") {
+        ("200 OK", render(&read()))
+    } else {
+        ("405 Method Not Allowed", "only GET\n".to_string())
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    // A client that has gone away is no error.
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+}
+
+/// A label's value with what must not stand in it escaped.
+fn quoted(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn leaves<'a>(view: &'a IoView, out: &mut Vec<&'a IoView>) {
+    if view.children.is_empty() {
+        out.push(view);
+    }
+    view.children.iter().for_each(|c| leaves(c, out));
+}
+
+/// All pools in the text form, version 0.0.4.
+pub fn render(pools: &[FlowView]) -> String {
+    let mut out = String::new();
+    let mut metric = |name: &str, kind: &str, help: &str, samples: Vec<(String, f64)>| {
+        let _ = writeln!(out, "# HELP weir_{name} {help}\n# TYPE weir_{name} {kind}");
+        for (labels, value) in samples {
+            let _ = writeln!(out, "weir_{name}{{{labels}}} {value}");
+        }
+    };
+    let each = |f: &dyn Fn(&FlowView) -> f64| -> Vec<(String, f64)> {
+        pools.iter().map(|p| (format!("pool=\"{}\"", quoted(&p.io.name)), f(p))).collect()
+    };
+    metric("dirty_bytes", "gauge", "Bytes written but not yet on disk.", each(&|p| p.dirty as f64));
+    metric("dirty_limit_bytes", "gauge", "The limit of that (zfs_dirty_data_max).", each(&|p| p.dirty_max as f64));
+    metric("write_delay_seconds", "gauge", "Delay of a write that comes now.", each(&|p| p.delay_ns as f64 / 1e9));
+    metric("delayed_writes_total", "counter", "Transactions that the throttle delayed.", each(&|p| p.delayed as f64));
+    metric("delayed_seconds_total", "counter", "How long they were.", each(&|p| p.delayed_ns as f64 / 1e9));
+    metric("blocked_writes_total", "counter", "Transactions that met the limit.", each(&|p| p.blocked as f64));
+    metric("txgs_synced_total", "counter", "Transaction groups on disk.", each(&|p| p.synced as f64));
+    metric("arc_bytes", "gauge", "Memory of the cache.", each(&|p| p.arc[0] as f64));
+    metric("arc_limit_bytes", "gauge", "Its limit.", each(&|p| p.arc[1] as f64));
+    metric("arc_hits_total", "counter", "Reads served from memory.", each(&|p| p.arc[2] as f64));
+    metric("arc_misses_total", "counter", "Reads that went to a device.", each(&|p| p.arc[3] as f64));
+    let mut devices: Vec<(String, &IoView)> = Vec::new();
+    for p in pools {
+        let mut list = Vec::new();
+        leaves(&p.io, &mut list);
+        let label = |l: &IoView| format!("pool=\"{}\",device=\"{}\"", quoted(&p.io.name), quoted(&l.name));
+        devices.extend(list.into_iter().map(|l| (label(l), l)));
+    }
+    let per_class = |f: &dyn Fn(&IoView, usize) -> f64| -> Vec<(String, f64)> {
+        let classes = |(label, view): &(String, &IoView)| {
+            Prio::ALL.map(|c| (format!("{label},class=\"{}\"", c.name()), f(view, c.index()))).to_vec()
+        };
+        devices.iter().flat_map(classes).collect()
+    };
+    let class = |v: &IoView, c: usize, part: usize| v.stats.class.get(c).map_or(0.0, |s| s[part] as f64);
+    metric("device_operations_total", "counter", "Operations by class.", per_class(&|v, c| class(v, c, 0)));
+    metric("device_bytes_total", "counter", "Bytes by class.", per_class(&|v, c| class(v, c, 1)));
+    metric("device_total_seconds_total", "counter", "Time from queue to end.", per_class(&|v, c| class(v, c, 2) / 1e9));
+    metric("device_disk_seconds_total", "counter", "Time at the device.", per_class(&|v, c| class(v, c, 3) / 1e9));
+    let depth = |list: &[u64], c: usize| list.get(c).copied().unwrap_or(0) as f64;
+    metric("device_queued", "gauge", "Operations that wait.", per_class(&|v, c| depth(&v.stats.queued, c)));
+    metric("device_active", "gauge", "Operations at the device.", per_class(&|v, c| depth(&v.stats.active, c)));
+    let flushes = devices.iter().map(|(label, v)| (label.clone(), v.stats.flushes as f64)).collect();
+    metric("device_flushes_total", "counter", "Flushes.", flushes);
+    let datasets = |f: &dyn Fn(&[u64; 4]) -> u64| -> Vec<(String, f64)> {
+        let of = |d: &crate::proto::DatasetIo| (format!("dataset=\"{}\"", quoted(&d.name)), f(&d.io) as f64);
+        pools.iter().flat_map(|p| &p.datasets).map(of).collect()
+    };
+    metric("dataset_reads_total", "counter", "Reads of a mounted file system.", datasets(&|d| d[0]));
+    metric("dataset_read_bytes_total", "counter", "Their bytes.", datasets(&|d| d[1]));
+    metric("dataset_writes_total", "counter", "Writes of a mounted file system.", datasets(&|d| d[2]));
+    metric("dataset_written_bytes_total", "counter", "Their bytes.", datasets(&|d| d[3]));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{DatasetIo, IoStats};
+
+    #[test]
+    fn only_sockets_and_loopback_are_taken() {
+        assert_eq!(Endpoint::parse("unix:/run/m").unwrap(), Endpoint::Unix("/run/m".into()));
+        assert!(matches!(Endpoint::parse("127.0.0.1:9100").unwrap(), Endpoint::Tcp(_)));
+        assert!(matches!(Endpoint::parse("[::1]:9100").unwrap(), Endpoint::Tcp(_)));
+        for bad in ["", "unix:", "9100", "0.0.0.0:9100", "192.168.0.1:80", "localhost:80", "127.0.0.1:99999"] {
+            assert!(Endpoint::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_sample_has_a_type_and_odd_names_are_escaped() {
+        let mut leaf = IoView { name: "a\"b\\c".into(), stats: IoStats::nothing(), ..IoView::default() };
+        leaf.stats.class[3] = [5, 640, 2_000_000_000, 1_000_000_000];
+        let io = IoView { name: "tank".into(), stats: leaf.stats.clone(), children: vec![leaf], ..IoView::default() };
+        let datasets = vec![DatasetIo { name: "tank/x".into(), io: [1, 2, 3, 4] }];
+        let text = render(&[FlowView { io, dirty: 7, datasets, ..FlowView::default() }]);
+        assert!(text.contains("weir_dirty_bytes{pool=\"tank\"} 7\n"), "{text}");
+        let line = "weir_device_total_seconds_total{pool=\"tank\",device=\"a\\\"b\\\\c\",class=\"asyncq_write\"} 2\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("weir_dataset_written_bytes_total{dataset=\"tank/x\"} 4\n"));
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            let name = line.split('{').next().unwrap();
+            assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_scrape_gets_everything_and_others_a_refusal() {
+        let dir = host::TempDir::new("metrics").unwrap();
+        let path = dir.path().join("socket");
+        let endpoint = Endpoint::Unix(path.clone());
+        endpoint.serve(|| vec![FlowView { dirty: 9, ..FlowView::default() }]).unwrap();
+        let ask = |what: &str| {
+            let mut s = std::os::unix::net::UnixStream::connect(&path).unwrap();
+            s.write_all(what.as_bytes()).unwrap();
+            let mut all = String::new();
+            s.read_to_string(&mut all).unwrap();
+            all
+        };
+        let text = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.contains("weir_dirty_bytes{pool=\"\"} 9"), "{text}");
+        assert!(ask("POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+        assert!(endpoint.serve(Vec::new).is_err(), "somebody is there already");
+    }
+}
