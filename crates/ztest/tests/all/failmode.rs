@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::Nanos;
+use base::{ErrorKind, Nanos};
 use dsl::props::PropValue;
 use sim::{Fault, OpKind, Rng};
 use spa::Pool;
@@ -130,6 +130,70 @@ fn failmode_wait_blocks_until_clear() {
     }
 }
 
+#[test]
+fn failmode_continue_says_so() {
+    let layout = layout(4203, "stripe");
+    let lab = Rc::new(Lab::new(4203, &layout));
+    lab.sim.block_on(async {
+        // They can still be read: what the sync itself reads would be missing else.
+        let fault = Fault::FailSome { kind: Some(OpKind::Write), per_mille: 1000 };
+        let (pool, fs) = suspended(&lab, &layout, FailMode::Continue, fault).await;
+        let e = write(&fs, 21).await.expect_err("nothing can be written");
+        assert_eq!(e.kind(), ErrorKind::Suspended);
+        for n in 0..20 {
+            assert_eq!(read(&fs, n).await.expect("what is there can be read"), content(n));
+        }
+        // A disk that is gone: an error instead of waiting.
+        for d in &lab.disks {
+            d.fault(Fault::Offline);
+        }
+        let mut failed = 0;
+        for n in 0..20 {
+            match read(&fs, n).await {
+                Ok(got) => assert_eq!(got, content(n)),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(failed > 5, "the cache holds little");
+        back(&lab, &pool).await;
+        write(&fs, 21).await.expect("written");
+        for n in 0..22 {
+            assert_eq!(read(&fs, n).await.expect("readable"), content(n), "file {n}");
+        }
+        fs.unmount().await.expect("unmounted");
+        scan::scrub_clean(&pool).await.expect("clean");
+        pool.export().await.expect("exported");
+    });
+    judged(&lab, "failmode-continue");
+}
+
+/// A pool that is given up leaves the last txg; closing it otherwise is refused.
+#[test]
+fn a_suspended_pool_can_be_given_up() {
+    let layout = layout(4204, "stripe");
+    let lab = Rc::new(Lab::new(4204, &layout));
+    lab.sim.block_on(async {
+        let (pool, fs) = suspended(&lab, &layout, FailMode::Wait, Fault::Offline).await;
+        assert!(pool.export().await.is_err(), "it cannot be exported");
+        pool.give_up().await;
+        assert!(fs.unmount().await.is_err());
+        assert!(pool.sync().await.is_err());
+        drop((fs, pool));
+        lab.disks.iter().for_each(|d| d.clear_faults());
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        let fs = mount(&pool).await;
+        for n in 0..20 {
+            assert_eq!(read(&fs, n).await.expect("readable"), content(n), "file {n}");
+        }
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+    });
+    judged(&lab, "failmode-given-up");
+}
+
 /// Only the commit fails: flushes, then labels and uberblocks.
 #[test]
 fn a_commit_that_fails_is_repeated() {
@@ -195,4 +259,37 @@ fn devices_are_opened_again() {
         pool.export().await.expect("exported");
     });
     judged(&lab, "failmode-reopen");
+}
+
+/// Devices that grow: the pool does when all of a vdev have, and what is there stays.
+#[test]
+fn grown_devices_make_the_pool_grow() {
+    let mut layout = layout(4207, "mirror");
+    layout.devices.fill(80 << 20);
+    let lab = Rc::new(Lab::new(4207, &layout));
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, vec![("atime".into(), PropValue::Num(0))]).await.expect("created");
+        let fs = mount(&pool).await;
+        write(&fs, 0).await.expect("written");
+        pool.sync().await.expect("synced");
+        let total = |pool: &Pool| pool.allocator().space(metaslab::ClassKind::Normal).total_raw;
+        let before = total(&pool);
+        lab.disks[0].grow(layout.devices[0] * 4);
+        pool.expand_all().await.expect("nothing to do");
+        assert_eq!(total(&pool), before, "one device is not enough");
+        for (d, size) in lab.disks.iter().zip(&layout.devices).skip(1) {
+            d.grow(size * 4);
+        }
+        let top = pool.tree().tops.borrow()[0].clone();
+        pool.expand_all().await.expect("grown");
+        assert_eq!(pool.expandable(&top), 0);
+        assert!(total(&pool) > before * 3, "{} after {before}", total(&pool));
+        // More than there was room for.
+        for n in 1..(before >> 20) * 4 {
+            write(&fs, n).await.expect("written");
+        }
+        assert_eq!(read(&fs, 0).await.expect("readable"), content(0));
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+    });
 }

@@ -11,6 +11,7 @@ mod imports;
 mod layouts;
 mod logs;
 mod mutations;
+mod old;
 mod presence;
 mod reference;
 mod scan;
