@@ -255,6 +255,23 @@ fn faults_strike_as_told() {
         write(2048, 7).await.expect("it says so");
         assert_eq!(disk.peek(2048, 1), [0]);
 
+        let lost = disk.fault(Fault::LoseSome { per_mille: 1000 });
+        write(2048, 7).await.expect("it says so");
+        assert_eq!(disk.peek(2048, 1), [0]);
+        disk.unfault(lost);
+
+        let old = disk.image();
+        let (seen, other) = (Rc::new(RefCell::new(Vec::new())), disk.clone());
+        let trigger = seen.clone();
+        disk.at_completion(1, move || trigger.borrow_mut().push(other.peek(0, 1)[0]));
+        write(0, 8).await.expect("written");
+        assert!(seen.borrow().is_empty());
+        write(0, 9).await.expect("written");
+        write(0, 10).await.expect("written");
+        assert_eq!(*seen.borrow(), [9]);
+        disk.restore(&old);
+        assert_eq!(bdev::read(&disk, 0, 512).await.expect("readable")[0], 4);
+
         disk.fault(Fault::FlipOnRead { range: 2050..2051 });
         assert_eq!(bdev::read(&disk, 2048, 512).await.expect("readable")[1..4], [0, 255, 0]);
         disk.fault(Fault::Offline);

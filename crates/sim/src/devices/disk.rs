@@ -114,6 +114,8 @@ struct State {
     rng: Rng,
     counters: Counters,
     log: Option<DiskLog>,
+    /// What tests do at completions to come: how many come first, and what.
+    triggers: Vec<(u64, Box<dyn FnOnce()>)>,
     /// Completions that will never be called: the power is off.
     limbo: Vec<Completion>,
 }
@@ -167,6 +169,7 @@ impl SimDisk {
             rng: Rng::stream(config.seed, 2),
             counters: Counters::default(),
             log: None,
+            triggers: Vec::new(),
             limbo: Vec::new(),
         };
         let world = sim.0.clone();
@@ -267,6 +270,10 @@ impl SimDisk {
     pub fn unfault(&self, id: FaultId) {
         self.0.state.borrow_mut().faults.remove(id);
     }
+    /// Calls `f` when `n` more operations have completed (0: at the next), just before the owner of that one hears of it.
+    pub fn at_completion(&self, n: u64, f: impl FnOnce() + 'static) {
+        self.0.state.borrow_mut().triggers.push((n, Box::new(f)));
+    }
     /// Takes all faults away.
     pub fn clear_faults(&self) {
         self.0.state.borrow_mut().faults.clear();
@@ -289,6 +296,14 @@ impl SimDisk {
         state.current.write(offset, data);
         state.durability.stable_mut().write(offset, data);
     }
+    /// Puts the whole contents back to `image`, of the same size, now and for good. What is in flight still arrives.
+    pub fn restore(&self, image: &DiskImage) {
+        let mut state = self.0.state.borrow_mut();
+        assert!(state.log.is_none(), "a recorded log would not know of it");
+        assert_eq!(state.current.size(), image.size(), "a disk keeps its size");
+        state.current = image.clone();
+        *state.durability.stable_mut() = image.clone();
+    }
     /// `len` bytes at `offset` as reads see them, past all models.
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         self.0.state.borrow().current.read_vec(offset, len)
@@ -300,6 +315,17 @@ impl SimDisk {
 }
 
 impl State {
+    /// What is due at this completion.
+    fn take_triggers(&mut self) -> Vec<Box<dyn FnOnce()>> {
+        let mut due = Vec::new();
+        for (left, f) in std::mem::take(&mut self.triggers) {
+            match left.checked_sub(1) {
+                None => due.push(f),
+                Some(left) => self.triggers.push((left, f)),
+            }
+        }
+        due
+    }
     fn moment(&mut self, world: &SimWorld, moment: Moment) {
         let seq = world.next_io_seq();
         self.durability.apply(&moment, &mut self.current);
@@ -342,7 +368,7 @@ impl Inner {
     }
     /// Completes at most one operation, so that each completion is a turn of its own.
     fn event(&self) {
-        let (done, result) = {
+        let (due, (done, result)) = {
             let mut state = self.state.borrow_mut();
             state.armed = None;
             if self.dead.get() {
@@ -359,10 +385,11 @@ impl Inner {
             };
             self.rearm(&mut state);
             match over {
-                Some(over) => over,
+                Some(over) => (state.take_triggers(), over),
                 None => return,
             }
         };
+        due.into_iter().for_each(|f| f());
         done(result);
     }
     fn complete(&self, state: &mut State, number: u64) -> (Completion, Result<Done>) {
@@ -396,7 +423,7 @@ impl Inner {
                 state.moment(&self.world, Moment::FlushCompleted { op: number, honest: !fate.fail && !fate.lie });
             }
             // A lost write never became a change of the medium.
-            OpKind::Write if fate.lose && !fate.fail => {}
+            OpKind::Write | OpKind::Discard if fate.lose => {}
             OpKind::Write | OpKind::Discard => {
                 let torn = fate.fail.then(|| state.rng.next_u64());
                 state.moment(&self.world, Moment::Completed { op: number, torn });
@@ -425,14 +452,16 @@ impl Inner {
 impl PowerOff for Inner {
     fn power_off(&self) {
         self.dead.set(true);
-        let armed = {
+        let (armed, triggers) = {
             let mut state = self.state.borrow_mut();
             let in_flight = std::mem::take(&mut state.in_flight);
             let refused = std::mem::take(&mut state.refused);
             state.limbo.extend(in_flight.into_values().map(|each| each.done));
             state.limbo.extend(refused.into_values().map(|(done, _)| done));
-            state.armed.take()
+            (state.armed.take(), std::mem::take(&mut state.triggers))
         };
+        // They may own this disk.
+        drop(triggers);
         if let Some((id, _)) = armed {
             self.world.disarm(id);
         }
@@ -493,7 +522,7 @@ impl BlockDev for SimDisk {
         match &op {
             Op::Read { .. } => {}
             Op::Flush => state.moment(&inner.world, Moment::FlushSubmitted { op: number }),
-            Op::Write { .. } if fate.lose && !fate.fail => {}
+            Op::Write { .. } | Op::Discard { .. } if fate.lose => {}
             Op::Write { bufs, .. } => {
                 let change = Change::Write { offset, data: bufs.iter().cloned().collect() };
                 state.moment(&inner.world, Moment::Submitted { op: number, change });

@@ -44,6 +44,11 @@ pub enum Fault {
         /// How many writes are stored first.
         skip: u64,
     },
+    /// So many of a thousand writes succeed but never reach the medium, drawn from the disk's seed.
+    LoseSome {
+        /// Lost writes in a thousand.
+        per_mille: u64,
+    },
     /// Reads of the range succeed with other bytes than are stored.
     FlipOnRead {
         /// Where.
@@ -51,7 +56,7 @@ pub enum Fault {
     },
     /// Flushes succeed and do nothing: a disk that lies. A test that this does not break proves nothing.
     LyingFlush,
-    /// Everything fails with an I/O error: the disk was pulled out.
+    /// Everything that is submitted fails with an I/O error and leaves no trace: the disk was pulled out.
     Offline,
 }
 
@@ -106,6 +111,10 @@ impl Faults {
                 *skip = skip.saturating_sub(1);
                 keep
             }
+            Fault::LoseSome { per_mille } if op == OpKind::Write => {
+                fate.lose |= chance() % 1000 < *per_mille;
+                true
+            }
             Fault::FailRange { kind, range } if is(kind) && len > 0 => {
                 fate.fail |= touches(range, offset, len);
                 true
@@ -119,7 +128,8 @@ impl Faults {
                 true
             }
             Fault::Offline => {
-                fate.fail = true;
+                // What is not there is not even written in part.
+                (fate.fail, fate.lose) = (true, true);
                 true
             }
             _ => true,
