@@ -58,6 +58,8 @@ pub(crate) struct DeviceWork {
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     admin: Semaphore,
     me: RefCell<Weak<Pool>>,
+    /// The last txg at whose beginning leaves were asked whether they failed to write.
+    pub(crate) dtls_asked: Cell<Txg>,
     /// The pool is being closed: whatever goes on in the background ends.
     pub(crate) closing: Cell<bool>,
 }
@@ -70,6 +72,7 @@ impl Default for DeviceWork {
             door: RefCell::default(),
             admin: Semaphore::new(1),
             me: RefCell::default(),
+            dtls_asked: Cell::new(Txg(u64::MAX)),
             closing: Cell::new(false),
         }
     }

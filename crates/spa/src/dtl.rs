@@ -6,7 +6,7 @@ use base::{Error, Guid, ObjectId, Result, ResultExt, Txg};
 use dmu::{Objset, Tx};
 use ondisk::feature::FeatureId;
 use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, SpaceMapPhys, entries};
-use vdev::{Condition, Top, TxgSet, VdevTree};
+use vdev::{Condition, Health, Top, TxgSet, VdevTree};
 
 use crate::import::FoundDevice;
 use crate::pool::Pool;
@@ -90,10 +90,19 @@ pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) 
 }
 
 impl Pool {
+    /// Whether some leaf failed to write that is thought to be good, and that is not in its log yet. Those with more errors than that would keep the pool busy with them.
+    pub(crate) fn has_failed_writes(&self) -> bool {
+        let tops = self.tree.tops.borrow();
+        let mut all = tops.iter().flat_map(|top| top.kind().conditions());
+        all.any(|(_, condition)| condition.has_failed_write() && condition.health() == Health::Online)
+    }
+
     /// At the beginning of the sync of `txg`, in which something is written: leaves that are away miss it, those that failed to write may miss it, and what has
     /// changed is written.
     pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
+        // Failures since then have not been asked about; txgs without changes do not ask.
+        let asked = self.devices.dtls_asked.replace(txg);
         for top in tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()) {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {
@@ -106,8 +115,8 @@ impl Pool {
                     condition.miss(start.min(txg.0), txg.0 + 1);
                 }
                 if condition.take_failed_write() {
-                    // Since the last sync ended: of that txg's last writes or of log blocks of those that are open.
-                    condition.miss(txg.0.saturating_sub(1), txg.0 + 3);
+                    // Of the writes of those txgs, or of log blocks of those that are open.
+                    condition.miss(asked.0.min(txg.0.saturating_sub(1)), txg.0 + 3);
                 }
                 if condition.take_dirty() {
                     self.write_dtl(top, guid, &condition.missing(), tx).await?;

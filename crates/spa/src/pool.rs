@@ -195,6 +195,9 @@ async fn class_of(mos: &Objset, top: &Top) -> Result<ClassKind> {
     Ok(class_named(bias, top.is_log))
 }
 
+/// Txgs at the end of a pool that only note what the one before failed to write.
+const LAST_TXGS_MAX: u32 = 3;
+
 impl Drop for Pool {
     /// Cuts the circles of references, so that devices are closed and unlocked.
     fn drop(&mut self) {
@@ -394,6 +397,13 @@ impl Pool {
         self.config.borrow_mut().state = state;
         self.dirty_config();
         self.txg.wait_synced(Txg(0)).await?;
+        // What a device failed to write of the last txg is known after it only.
+        for _ in 0..LAST_TXGS_MAX {
+            if !self.has_failed_writes() {
+                break;
+            }
+            self.txg.wait_synced(Txg(0)).await?;
+        }
         self.txg.stop();
         let task = self.sync_task.borrow_mut().take();
         if let Some(task) = task {

@@ -166,8 +166,10 @@ impl Pool {
             _ => return Err(Error::invalid("it is not a device").at(&place)),
         };
         let is_open = condition.health() == Health::Online && matches!(node, VdevKind::Leaf(_) | VdevKind::Dspare(_));
+        // One that others cannot stand in for is never closed.
+        let needed = condition.health().is_open() && !top.kind().outage(Some(guid)).is_empty();
         drop(node);
-        if !is_open && self.devices_door().is_none() {
+        if !is_open && (needed || self.devices_door().is_none()) {
             self.online_device(name)?;
         } else if !is_open {
             let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;

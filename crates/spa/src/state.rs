@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use vdev::{Health, Top, VdevKind};
+use vdev::{Condition, Health, Top, VdevKind};
 
 use crate::attach::names;
 use crate::pool::Pool;
@@ -80,14 +80,7 @@ impl Pool {
                 "cannot online {name}: the device is not there; import the pool again"
             )));
         };
-        self.note_away(&leaf.condition, Health::Online);
-        leaf.condition.forgive();
-        top.update_config(|c| {
-            if let Some(leaf) = c.find_mut(guid) {
-                (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);
-            }
-        });
-        self.dirty_config();
+        self.take_back(&top, guid, &leaf.condition);
         self.request_resilver();
         Ok(())
     }
@@ -110,16 +103,42 @@ impl Pool {
         Ok(())
     }
 
-    /// Forgets the errors of one device, or of all.
+    /// Forgets the errors of one device, or of all. Devices that were given up or doubted because of errors are in use again, and what they missed is brought to them.
     pub fn clear_device_errors(&self, name: Option<&str>) -> Result<()> {
-        let Some(name) = name else {
-            self.tree.tops.borrow().iter().for_each(|t| t.kind().clear_errors());
-            return Ok(());
+        let tops = self.tree.tops.borrow().clone();
+        let scope: Vec<(Rc<Top>, VdevKind)> = match name {
+            None => tops.iter().map(|t| (t.clone(), t.kind())).collect(),
+            Some(name) => {
+                let (top, guid) = self.named(name)?;
+                let node = top.kind().find(guid);
+                node.into_iter().map(|node| (top.clone(), node)).collect()
+            }
         };
-        let (top, guid) = self.named(name)?;
-        if let Some(node) = top.kind().find(guid) {
+        for (top, node) in scope {
             node.clear_errors();
+            for leaf in node.leaves() {
+                let sick = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);
+                if sick && !self.readonly {
+                    self.take_back(&top, leaf.guid(), &leaf.condition);
+                }
+                if leaf.condition.health().is_open() && !leaf.condition.missing().is_empty() {
+                    self.request_resilver();
+                }
+            }
         }
         Ok(())
+    }
+
+    /// A leaf whose device is there is in use again.
+    fn take_back(&self, top: &Top, guid: Guid, condition: &Condition) {
+        self.note_away(condition, Health::Online);
+        condition.forgive();
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);
+                leaf.aux_state = None;
+            }
+        });
+        self.dirty_config();
     }
 }

@@ -66,7 +66,8 @@ impl Pool {
         let mut root: Option<Blkptr> = None;
         self.take_device_changes(&tx).await?;
         // Commands told while this txg is written are for the next one.
-        if self.config_dirty.get() || self.is_dirty(txg) || !self.history.borrow().is_empty() {
+        let written = self.config_dirty.get() || self.is_dirty(txg) || !self.history.borrow().is_empty();
+        if written || self.has_failed_writes() {
             self.sync_dtls(txg, &tx).await?;
         }
         // Set by whoever changes the configuration from now on: for the next txg.
@@ -146,7 +147,7 @@ impl Pool {
         self.ddt.synced();
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
         self.push_space(deferred);
-        if self.scan.wants_txg() {
+        if self.scan.wants_txg() || self.has_failed_writes() {
             self.txg.kick();
         }
         Ok(())

@@ -275,6 +275,10 @@ impl Condition {
     pub(crate) fn note_failed_write(&self) {
         self.failed_write.set(true);
     }
+    /// Whether a write failed that nobody has taken note of.
+    pub fn has_failed_write(&self) -> bool {
+        self.failed_write.get()
+    }
     /// Whether a write failed since the last call.
     pub fn take_failed_write(&self) -> bool {
         self.failed_write.replace(false)
