@@ -100,40 +100,6 @@ fn live(runner: &mut Runner, seed: u64, profile: Profile, effort: Effort) -> Che
     })
 }
 
-/// Runs a seed on a pool of that shape while disks are away, come back stale, and rot: `lost` of each go at a time. Whatever the model says must be there.
-pub fn run_losses(seed: u64, shape: &'static Shape, lost: &[usize], ops: u64) -> Check {
-    let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
-    for life in 0..4u64 {
-        if life == 1 {
-            *runner.lab.away.borrow_mut() = lost.to_vec();
-        }
-        if life == 3 {
-            // Everything but labels, on the disks that were away: what they missed was never brought to them, so no others may go.
-            for i in lost {
-                let disk = &runner.lab.disks[*i];
-                let noise: Vec<u8> = (0..1u64 << 20).map(|n| (n.wrapping_mul(seed | 1) >> 7) as u8 ^ 0x5a).collect();
-                (4..56).for_each(|mib| disk.poke(mib << 20, &noise));
-            }
-        }
-        let run = drive(&mut runner, async |r: &mut Runner| {
-            if life == 0 {
-                r.create().await?;
-            } else {
-                r.import().await?;
-                r.compare().await.map_err(|e| format!("after import: {e}"))?;
-            }
-            for _ in 0..ops {
-                r.step().await?;
-            }
-            r.compare().await?;
-            r.export().await
-        });
-        run.map_err(|e| format!("{}, life {life} without {lost:?}: {e}", shape.name))?;
-        runner.lab = Rc::new(runner.lab.reborn(seed.wrapping_mul(1000).wrapping_add(life + 1)));
-    }
-    Ok(())
-}
-
 /// The longest that a part of a seed may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 

@@ -26,7 +26,7 @@ pub struct Shape {
     pub caches: usize,
 }
 
-const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
+pub(crate) const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
     Shape { name, groups, spares: 0, caches: 0 }
 }
 

@@ -26,6 +26,10 @@ ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotion
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
+ztest --losses N|FROM..TO [--layout NAME] [--state FILE]
+                                                    devices lost at any moment of a workload, as many as the layout can do without
+ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
+                                                    power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
@@ -245,17 +249,7 @@ fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
         let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("snaps{seed}")));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         total.seeds += 1;
-        match verdict {
-            Ok(Verdict::Good) => {}
-            Ok(Verdict::Missing(what)) => {
-                total.missing += 1;
-                println!("MISSING seed {seed}: {what}");
-            }
-            Ok(Verdict::Bad(why)) | Err(why) => {
-                total.bad += 1;
-                println!("BAD seed {seed}: {why}");
-            }
-        }
+        count(&mut total, seed, "stripe", verdict);
     });
     let tally = total.into_inner().unwrap_or_else(|e| e.into_inner());
     println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
@@ -290,6 +284,78 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     println!("cuts={} running={} resumed={}", met.cuts, met.running, met.resumed);
     println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
     tally.bad + tally.missing == 0
+}
+
+/// The totals of a profile that remembers its seeds, and their last line.
+struct Seeds<'a> {
+    state: Option<&'a str>,
+    done: BTreeMap<u64, Vec<u64>>,
+    total: Mutex<(Tally, Vec<u64>)>,
+}
+
+impl<'a> Seeds<'a> {
+    fn new(args: &'a Args, figures: usize) -> Seeds<'a> {
+        let state = args.value("--state");
+        Seeds { state, done: done_before(state), total: Mutex::new((Tally::default(), vec![0; figures])) }
+    }
+    /// Runs a seed unless it is done: `run` gives the verdict and the figures.
+    fn run(&self, seed: u64, shape: &str, run: impl FnOnce() -> (Result<Verdict, String>, Vec<u64>)) {
+        let (verdict, figures) = match self.done.get(&seed) {
+            Some(figures) => (None, figures.clone()),
+            None => {
+                let (verdict, figures) = run();
+                (Some(verdict), figures)
+            }
+        };
+        let mut total = self.total.lock().unwrap_or_else(|e| e.into_inner());
+        total.0.seeds += 1;
+        for (sum, n) in total.1.iter_mut().zip(&figures) {
+            *sum += n;
+        }
+        let Some(verdict) = verdict else { return };
+        if verdict == Ok(Verdict::Good) {
+            let words: Vec<String> = std::iter::once(&seed).chain(&figures).map(u64::to_string).collect();
+            remember(self.state, &words.join(" "));
+        }
+        count(&mut total.0, seed, shape, verdict);
+    }
+    fn end(self, names: &[&str]) -> bool {
+        let (tally, figures) = self.total.into_inner().unwrap_or_else(|e| e.into_inner());
+        let figures: Vec<String> = names.iter().zip(figures).map(|(name, n)| format!("{name}={n}")).collect();
+        println!("{}", figures.join(" "));
+        println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
+        tally.bad + tally.missing == 0
+    }
+}
+
+fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::losses::{LAYOUTS, Met, run_seed};
+    let seeds = Seeds::new(args, 4);
+    let named = args.value("--layout").and_then(|name| LAYOUTS.iter().find(|s| s.name == name));
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let shape = named.unwrap_or(&LAYOUTS[seed as usize % LAYOUTS.len()]);
+        seeds.run(seed, shape.name, || {
+            let mut met = Met::default();
+            let got = run_seed(seed, shape, args.number("--ops", 30), &mut met);
+            (got.map(|images| ztest::judge::judge(&images, level, &format!("losses{seed}"))), met.figures().to_vec())
+        });
+    });
+    seeds.end(&["lost", "midway", "replaced", "mended"])
+}
+
+fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::snaps::{CUTS, cuts};
+    let seeds = Seeds::new(args, 1);
+    spread(args.number("--jobs", 2), from, to, |seed| {
+        let what = CUTS[seed as usize % CUTS.len()];
+        seeds.run(seed, &format!("{what:?}"), || {
+            let got = std::panic::catch_unwind(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
+            let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+            let n = *got.as_ref().unwrap_or(&0);
+            (got.map(|_| Verdict::Good), vec![n])
+        });
+    });
+    seeds.end(&["cuts"])
 }
 
 fn foreign(args: &Args, from: u64, to: u64) -> bool {
@@ -503,6 +569,10 @@ fn main() -> ExitCode {
         snapshots(&args, from, to, level)
     } else if let Some((from, to)) = of("--scans") {
         scans(&args, from, to, level)
+    } else if let Some((from, to)) = of("--losses") {
+        losses(&args, from, to, level)
+    } else if let Some((from, to)) = of("--snapcuts") {
+        snapcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {
         foreign(&args, from, to)
     } else if let Some((from, to)) = of("--devices") {

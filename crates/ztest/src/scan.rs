@@ -4,21 +4,24 @@ use std::rc::Rc;
 
 use base::Nanos;
 use ondisk::scan::{ScanFunc, ScanState};
+use ondisk::vdev_config::VdevKind as ConfigKind;
 use sim::{DiskImage, Rng};
-use spa::{GroupKind, Pool, ScanStatus};
+use spa::{DevSpec, GroupKind, NewDevice, Pool, ScanStatus};
+use vdev::{Health, MirrorRole, VdevKind};
 
 use crate::campaign::drive;
-use crate::lab::Shape;
+use crate::devices::LabDoor;
+use crate::lab::{Lab, Shape};
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault};
 
 /// Where the address space begins on a device, and what labels take at its end.
-const FRONT: u64 = 4 << 20;
-const BACK: u64 = 512 << 10;
+pub(crate) const FRONT: u64 = 4 << 20;
+pub(crate) const BACK: u64 = 512 << 10;
 /// The longest that a scan may take, in virtual time.
 const SCAN_MAX: Nanos = Nanos::from_secs(6 * 3600);
 
-fn told(what: &str) -> impl Fn(base::Error) -> Fault {
+pub(crate) fn told(what: &str) -> impl Fn(base::Error) -> Fault {
     move |e| format!("{what}: {e:?}")
 }
 
@@ -61,6 +64,68 @@ pub async fn scrub_clean(pool: &Rc<Pool>) -> Check {
         }
     }
     Ok(())
+}
+
+/// Puts a disk that the pool does not have in the place of every device that is not there, brings back those that were taken out, and mends everything. False if
+/// nothing was wrong.
+pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
+    wait(pool).await?;
+    let mut wrong = false;
+    let tops = pool.tree().tops.borrow().clone();
+    pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+    for top in &tops {
+        for (guid, condition) in top.kind().conditions() {
+            let kind = top.kind();
+            let Some(node) = kind.find(guid) else { continue };
+            if condition.health() == Health::Online && !matches!(node, VdevKind::Absent(_)) {
+                continue;
+            }
+            wrong = true;
+            let name = guid.0.to_string();
+            let replaced = kind.parent_of(guid).and_then(|p| p.role()) == Some(MirrorRole::Replacing);
+            match node {
+                // Another is about to take its place.
+                VdevKind::Absent(_) if replaced => {}
+                VdevKind::Absent(_) => {
+                    let free = blank(lab, pool).ok_or("no disk is free")?;
+                    let new = NewDevice::Device(DevSpec { dev: lab.disks[free].dev(), is_disk: false });
+                    pool.replace_device(&name, new, None).await.map_err(told("replace"))?;
+                }
+                _ => pool.bring_online(&name, false).await.map_err(told("online"))?,
+            }
+        }
+    }
+    if !wrong {
+        return Ok(false);
+    }
+    wait(pool).await?;
+    for _ in 0..3 {
+        pool.sync().await.map_err(told("sync"))?;
+    }
+    let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
+    for spare in spares {
+        let last = spare.children.last().ok_or("a spare without children")?;
+        pool.detach_device(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
+    }
+    let first = scrub(pool).await?;
+    if first.phys.errors != 0 {
+        return Err(format!("the first scrub of a pool made whole: {:?}", first.phys));
+    }
+    scrub_clean(pool).await?;
+    // Devices with many wrong blocks are doubted until somebody says otherwise.
+    pool.clear_device_errors(None).map_err(told("clear"))?;
+    wait(pool).await?;
+    match pool.tree().health() {
+        Health::Online => Ok(true),
+        health => Err(format!("the pool is {health:?} still")),
+    }
+}
+
+/// A disk without a label.
+fn blank(lab: &Lab, pool: &Pool) -> Option<usize> {
+    let config = pool.mos_config();
+    let used = |n: usize| config.vdev_tree.iter().any(|c| c.path.as_deref() == Some(&format!("disk{n}.img")));
+    (0..lab.disks.len()).find(|n| !used(*n) && lab.disks[*n].peek(0, 256 << 10).iter().all(|b| *b == 0))
 }
 
 /// How many devices each top-level vdev of a shape may lose, with the numbers of its devices.
@@ -111,6 +176,8 @@ fn rot(image: &mut DiskImage, rng: &mut Rng, all: bool) {
 pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0x5c4b);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
+    // What has no checksum may rot unseen.
+    runner.keep_checksums();
     drive(&mut runner, async |r: &mut Runner| {
         r.create().await?;
         for _ in 0..ops {
@@ -127,7 +194,7 @@ pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskIma
         rot(&mut images[*i], &mut rng, all);
         sure |= all && !shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }));
     }
-    runner.lab = Rc::new(crate::lab::Lab::with_images(seed.wrapping_mul(77), images, true));
+    runner.lab = Rc::new(Lab::with_images(seed.wrapping_mul(77), images, true));
     drive(&mut runner, async |r: &mut Runner| {
         r.import().await?;
         let pool = r.pool();
@@ -255,7 +322,7 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
         let images: Vec<DiskImage> = images.collect();
         runner.lab.sim.crash();
         runner.forget();
-        runner.lab = Rc::new(crate::lab::Lab::with_images(seed.wrapping_mul(999).wrapping_add(cut), images, true));
+        runner.lab = Rc::new(Lab::with_images(seed.wrapping_mul(999).wrapping_add(cut), images, true));
         if !running {
             break;
         }

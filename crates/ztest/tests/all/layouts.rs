@@ -1,6 +1,6 @@
-//! Pools of every shape: random workloads, the judges on what they leave, and the same while disks are away or rotten.
+//! Pools of every shape: random workloads, and the judges on what they leave.
 
-use ztest::campaign::{Effort, run_losses, run_shape};
+use ztest::campaign::{Effort, run_shape};
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::SHAPES;
 use ztest::workload::Profile;
@@ -38,20 +38,4 @@ shapes! {
     log "log";
     special "special";
     beside "beside";
-}
-
-/// Disks away, back with old content, and full of noise: nothing that was written is lost, nothing else is read.
-#[test]
-fn losses() {
-    for (seed, name, lost) in [
-        (2100, "mirror", &[0][..]),
-        (2101, "mirrors", &[1, 2, 4]),
-        (2102, "raidz1", &[1]),
-        (2103, "raidz2", &[0, 3]),
-        (2104, "raidz3", &[1, 2, 4]),
-        (2105, "draid2", &[2, 6]),
-    ] {
-        let shape = SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
-        run_losses(seed, shape, lost, 12).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
 }

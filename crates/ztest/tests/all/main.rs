@@ -10,6 +10,7 @@ mod images;
 mod imports;
 mod layouts;
 mod logs;
+mod losses;
 mod mutations;
 mod old;
 mod presence;
