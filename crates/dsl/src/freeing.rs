@@ -5,7 +5,7 @@
 //! the same txg how far it came, so that it goes on after a power cut with nothing freed twice or forgotten.
 //!
 //! A tree is walked ([`crate::walk`]) so that a block comes after everything below it. The place of an entry names the block that is freed next, and everything below that is free already; it is the
-//! order of OpenZFS, which may go on where weir stopped. An unreadable block loses what is below it; that space then belongs to `$LEAK`.
+//! order of OpenZFS, which may go on where weir stopped: at a block of level 0, never at an indirect block or an object set, as it asserts. An unreadable block loses what is below it; that space then belongs to `$LEAK`.
 
 use std::cell::{Cell, RefCell};
 
@@ -343,11 +343,12 @@ impl Visitor for TreeWalk<'_> {
         }
     }
     fn visit(&mut self, child: &Child) {
-        if *self.left == 0 {
+        // OpenZFS goes on at blocks of level 0 only.
+        if *self.left == 0 && child.at.level == 0 {
             self.stopped = Some(Bookmark { objset: DESTROYED, ..child.at });
             return;
         }
-        *self.left -= 1;
+        *self.left = self.left.saturating_sub(1);
         self.freed.add(Space::of(&child.bp, &self.pool.core().zio));
         self.pool.core().free(&child.bp, self.tx.txg());
     }
