@@ -201,7 +201,10 @@ fn head(width: usize, o: &Opts) -> String {
     let (mut one, mut two) = (" ".repeat(width), format!("{:<width$}", "pool"));
     for (name, columns) in groups(o) {
         let field = columns.len() * 7 - 2;
-        let _ = write!(one, "  {:^field$}", name.chars().take(field).collect::<String>());
+        let name: String = name.chars().take(field).collect();
+        // In the middle, rather to the right, as OpenZFS has it.
+        let left = (field - name.len()).div_ceil(2);
+        let _ = write!(one, "  {}{name:<rest$}", " ".repeat(left), rest = field - left);
         columns.iter().for_each(|c| {
             let _ = write!(two, "  {c:>5}");
         });
@@ -211,7 +214,7 @@ fn head(width: usize, o: &Opts) -> String {
 
 fn fields(row: &Row, o: &Opts) -> Vec<String> {
     let s = &row.stats;
-    let bytes = |b: u64| if o.exact { b.to_string() } else { nice::bytes(b) };
+    let bytes = |b: u64| if o.exact { b.to_string() } else { nice::num(b) };
     let rate = |n: u64| (n as f64 / row.seconds).round() as u64;
     let number = |n: u64| if o.exact { n.to_string() } else { nice_count(n) };
     let space = |b: Option<u64>| b.map_or_else(|| "-".to_string(), bytes);

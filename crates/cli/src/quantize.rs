@@ -7,7 +7,7 @@ const BAR: u64 = 40;
 
 /// The lines of a distribution: each value with its count, in order; one empty line before and after as `quantize()` has it.
 pub fn quantize(buckets: &[(u64, u64)]) -> String {
-    let mut out = format!("{:>16}  {:-^41} count    \n", "value", " Distribution ");
+    let mut out = format!("{:>16}  {:-^40} count    \n", "value", " Distribution ");
     let total: u64 = buckets.iter().map(|b| b.1).sum();
     if total == 0 {
         return out;
