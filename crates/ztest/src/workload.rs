@@ -624,8 +624,8 @@ impl Runner {
                 let free = space.total.saturating_sub(space.alloc);
                 let quotas =
                     self.model.datasets.values().any(|d| d.props.keys().any(|k| k == "quota" || k == "reservation"));
-                // Reserving may ask for any amount.
-                if free > 200 << 20 && !quotas && what != "fallocate" {
+                // Reserving may ask for any amount, and a quota may be less than what is there.
+                if free > 200 << 20 && !quotas && !matches!(what, "fallocate" | "set") {
                     return Err(format!("{what}: no space although {free} bytes are free: {e:?}"));
                 }
                 Ok(None)
