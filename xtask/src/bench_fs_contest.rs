@@ -29,13 +29,13 @@ pub(crate) trait Contestant {
     fn stop(&mut self);
 }
 
-fn command(args: &[impl AsRef<OsStr>]) -> Command {
+pub fn command(args: &[impl AsRef<OsStr>]) -> Command {
     let mut cmd = Command::new(args[0].as_ref());
     cmd.args(&args[1..]);
     cmd
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.display().to_string()
 }
 

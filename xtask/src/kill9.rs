@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench_fs::in_path;
-use crate::bench_fs_contest::build;
+use crate::bench_fs_contest::{build, command, text};
 use crate::bench_fs_jobs::output;
 
 /// Rounds after which zdb looks at the pool.
@@ -210,9 +210,8 @@ impl Yard {
     /// Exports the pool and asks zdb.
     fn judge(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.weir(&["zpool", "export", "pool"])?;
-        let mut zdb = Command::new("zdb");
-        zdb.args(["-e", "-p"]).arg(self.o.dir.join("disk")).args(["-bcc", "pool"]);
-        output(zdb).map_err(|e| format!("zdb: {e}"))?;
+        let disks = text(&self.o.dir.join("disk"));
+        output(command(&["zdb", "-e", "-p", &disks, "-bcc", "pool"])).map_err(|e| format!("zdb: {e}"))?;
         tally.zdb += 1;
         Ok(())
     }
@@ -276,11 +275,7 @@ impl Yard {
 
 /// Signal 9, and the wait until the process is gone.
 fn kill(pid: u32) -> Result<(), String> {
-    output({
-        let mut cmd = Command::new("kill");
-        cmd.args(["-9", &pid.to_string()]);
-        cmd
-    })?;
+    output(command(&["kill", "-9", &pid.to_string()]))?;
     let until = Instant::now() + PATIENCE;
     let zombie = || {
         std::fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -216,7 +216,7 @@ fn fields(row: &Row, o: &Opts) -> Vec<String> {
     let s = &row.stats;
     let bytes = |b: u64| if o.exact { b.to_string() } else { nice::num(b) };
     let rate = |n: u64| (n as f64 / row.seconds).round() as u64;
-    let number = |n: u64| if o.exact { n.to_string() } else { nice_count(n) };
+    let number = |n: u64| if o.exact { n.to_string() } else { nice::num(n) };
     let space = |b: Option<u64>| b.map_or_else(|| "-".to_string(), bytes);
     let mut out = vec![
         space(row.view.alloc),
@@ -261,14 +261,6 @@ fn fields(row: &Row, o: &Opts) -> Vec<String> {
 }
 
 /// A count as OpenZFS shortens it.
-fn nice_count(n: u64) -> String {
-    match n {
-        0..=9_999 => n.to_string(),
-        10_000..=999_999 => format!("{:.1}K", n as f64 / 1e3),
-        _ => format!("{:.1}M", n as f64 / 1e6),
-    }
-}
-
 fn time(ns: u64, exact: bool) -> String {
     match ns {
         _ if exact => ns.to_string(),

@@ -26,6 +26,7 @@ pub mod nice;
 pub mod paths;
 pub mod pool_props;
 pub mod proto;
+mod proto_flow;
 mod scan_ops;
 pub mod server;
 pub mod snap_ops;

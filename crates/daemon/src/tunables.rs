@@ -141,8 +141,24 @@ const fn class(name: &'static str, prio: Prio, is_max: bool, meaning: &'static s
     Tunable { name, unit: Unit::Count, min: 0, max: U32, meaning, origin: OZ, place }
 }
 
-const POLICIES: &[&str] = &["openzfs", "openzfs-2013", "legacy-2008", "smoothing", "none"];
-const SCHEDULERS: &[&str] = &["auto", "on", "off", "deadline"];
+const POLICIES: [&str; ThrottlePolicy::ALL.len()] = {
+    let mut names = [""; ThrottlePolicy::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = ThrottlePolicy::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+const SCHEDULERS: [&str; Scheduler::ALL.len()] = {
+    let mut names = [""; Scheduler::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = Scheduler::ALL[i].name();
+        i += 1;
+    }
+    names
+};
 const AWAKE: &[&str] = &["off", "auto"];
 const AWAKE_VALUES: [KeepAwake; 2] = [KeepAwake::Off, KeepAwake::Auto];
 
@@ -236,9 +252,9 @@ pub const TABLE: &[Tunable] = &[
     ),
     field!(
         "throttle",
-        Unit::Word(POLICIES),
+        Unit::Word(&POLICIES),
         0,
-        4,
+        POLICIES.len() as u64 - 1,
         WEIR,
         "which write throttle",
         |o| place_of(&ThrottlePolicy::ALL, &o.engine.txg.policy),
@@ -316,9 +332,9 @@ pub const TABLE: &[Tunable] = &[
     ),
     field!(
         "scheduler",
-        Unit::Word(SCHEDULERS),
+        Unit::Word(&SCHEDULERS),
         0,
-        3,
+        SCHEDULERS.len() as u64 - 1,
         WEIR,
         "which I/O scheduler",
         |o| place_of(&Scheduler::ALL, &o.engine.queue.scheduler),
@@ -810,10 +826,6 @@ mod tests {
                 assert_eq!(words.len() as u64, t.max + 1);
             }
         }
-        let names: Vec<&str> = ThrottlePolicy::ALL.iter().map(|p| p.name()).collect();
-        assert_eq!(names, POLICIES);
-        let names: Vec<&str> = Scheduler::ALL.iter().map(|p| p.name()).collect();
-        assert_eq!(names, SCHEDULERS);
     }
 
     #[test]

@@ -92,12 +92,6 @@ const FILESYSTEM: &[&str] = &[
     "encryptionroot",
     "keystatus",
     "special_small_blocks",
-    "iolimit_bw_read",
-    "iolimit_bw_write",
-    "iolimit_bw_total",
-    "iolimit_op_read",
-    "iolimit_op_write",
-    "iolimit_op_total",
 ];
 const VOLUME: &[&str] = &[
     "type",
@@ -377,13 +371,13 @@ impl PoolEngine {
             (false, true) => ("volume", VOLUME),
             (false, false) => ("filesystem", FILESYSTEM),
         };
-        let mut props: Vec<PropView> = order
-            .iter()
-            .filter(|name| {
-                // What OpenZFS does not have is listed where it is set.
-                let ours = dsl::iolimit::PROPS.contains(name) && ds.dir().prop(name).0.num() == 0;
-                wanted.is_empty() && !ours || wanted.iter().any(|w| w == *name)
-            })
+        let asked = |name: &str| wanted.iter().any(|w| w == name);
+        let usual = order.iter().filter(|name| wanted.is_empty() || asked(name));
+        // What OpenZFS does not have is listed where it is set.
+        let set = |name: &str| wanted.is_empty() && ds.dir().prop(name).0.num() != 0;
+        let limits = dsl::iolimit::PROPS.iter().filter(|name| kind == "filesystem" && (asked(name) || set(name)));
+        let mut props: Vec<PropView> = usual
+            .chain(limits)
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "-")));

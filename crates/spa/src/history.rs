@@ -37,10 +37,13 @@ impl Pool {
             return;
         }
         let end = (0..=COMMAND_MAX.min(command.len())).rev().find(|&n| command.is_char_boundary(n)).unwrap_or(0);
-        let host = self.rt.host_identity();
-        let time = self.rt.wall_clock().secs.max(0) as u64;
-        let origin = Origin { time, who, zone: "linux", hostname: &host.hostname };
-        self.history.borrow_mut().push(command_record(&command[..end], origin));
+        let host = self.rt.host_identity().hostname;
+        self.history.borrow_mut().push(command_record(&command[..end], self.origin(who, &host)));
+    }
+
+    /// Now, for records of what `who` did on `hostname`.
+    fn origin<'a>(&self, who: u64, hostname: &'a str) -> Origin<'a> {
+        Origin { time: self.rt.wall_clock().secs.max(0) as u64, who, zone: "linux", hostname }
     }
 
     fn has_history(&self) -> bool {
@@ -95,9 +98,8 @@ impl Pool {
         if events.is_empty() || !self.has_history() {
             return Ok(());
         }
-        let host = self.rt.host_identity();
-        let time = self.rt.wall_clock().secs.max(0) as u64;
-        let origin = Origin { time, who: 0, zone: "linux", hostname: &host.hostname };
+        let host = self.rt.host_identity().hostname;
+        let origin = self.origin(0, &host);
         let record = |e: &dsl::core::Event| {
             let dataset = e.dataset.as_ref().map(|(name, object)| (name.as_str(), *object));
             event_record(e.name, &e.text, e.txg, dataset, origin)

@@ -329,7 +329,6 @@ impl Inner {
         let list = std::mem::take(&mut self.lists.borrow_mut().sync);
         self.company();
         let mut stalled: Option<Vec<Rc<Waiter>>> = None;
-        let mut first_of_batch = self.chain.borrow().lwbs.back().cloned();
         for itx in list {
             match (&itx.what, &mut stalled) {
                 (What::Commit(w), Some(waiters)) => waiters.push(w.clone()),
@@ -342,16 +341,13 @@ impl Inner {
                 }
             }
         }
-        if first_of_batch.as_ref().is_none_or(|l| l.is_over()) {
-            first_of_batch = None;
-        }
         if let Some(waiters) = stalled {
             self.count(|s| s.stalls += 1);
             let result = self.recover().await;
             waiters.iter().for_each(|w| w.finish(result.is_ok()));
             return Ok(());
         }
-        self.settle(first_of_batch).await
+        self.settle().await
     }
 
     /// Measures how much company commits have.
@@ -364,7 +360,7 @@ impl Inner {
     }
 
     /// After everything is packed: closes the open block, or leaves it to the timers of those who wait for it.
-    async fn settle(self: &Rc<Self>, first_of_batch: Option<Rc<Lwb>>) -> Result<()> {
+    async fn settle(self: &Rc<Self>) -> Result<()> {
         let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
         if self.parallel.get() > 0 {
             self.parallel.set(self.parallel.get() - 1);
@@ -379,9 +375,7 @@ impl Inner {
                 return self.recover().await;
             }
         }
-        if self.tun.get().policy == CommitPolicy::Batched {
-            self.end_batch(first_of_batch).await;
-        }
+        self.end_batch().await;
         Ok(())
     }
 
@@ -669,13 +663,14 @@ impl Inner {
         }
     }
 
-    /// The end of a batch: waits for its writes, flushes once, wakes everybody.
-    async fn end_batch(&self, first: Option<Rc<Lwb>>) {
-        let batch: Vec<Rc<Lwb>> = {
-            let chain = self.chain.borrow();
-            let from = first.and_then(|f| chain.lwbs.iter().position(|l| Rc::ptr_eq(l, &f))).unwrap_or(0);
-            chain.lwbs.iter().skip(from).filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get()).cloned().collect()
-        };
+    /// The blocks of the batch under way that are issued. It is one batch: the issuer's lock is held from its first block to its end.
+    fn batch(&self) -> Vec<Rc<Lwb>> {
+        self.chain.borrow().lwbs.iter().filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get()).cloned().collect()
+    }
+
+    /// The end of a batch: waits for its writes, flushes once, wakes everybody. Nothing happens where the policy makes no batches.
+    async fn end_batch(&self) {
+        let batch = self.batch();
         if batch.is_empty() {
             return;
         }
@@ -700,15 +695,7 @@ impl Inner {
 
     /// The batch under way ends here, unflushed: who waits for it waits for the txg. Its blocks hold txgs, so this comes before every wait for one.
     async fn give_up_batch(&self) {
-        let batch: Vec<Rc<Lwb>> = self
-            .chain
-            .borrow()
-            .lwbs
-            .iter()
-            .filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get())
-            .cloned()
-            .collect();
-        for lwb in batch {
+        for lwb in self.batch() {
             lwb.wait_written().await;
             lwb.finish(false);
         }

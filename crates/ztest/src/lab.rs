@@ -192,8 +192,11 @@ impl Lab {
     }
     /// Imports the pool that is on the disks.
     pub async fn import(&self, readonly: bool, opts: EngineOpts) -> Result<Rc<Pool>> {
-        let import = ImportOpts { readonly, ..ImportOpts::default() };
-        Pool::import(self.sim.rt(), self.find().await?, import, opts).await
+        self.import_as(ImportOpts { readonly, ..ImportOpts::default() }, opts).await
+    }
+    /// The same in a particular way.
+    pub async fn import_as(&self, how: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
+        Pool::import(self.sim.rt(), self.find().await?, how, opts).await
     }
     /// The pool that is on the disks.
     pub async fn find(&self) -> Result<PoolCandidate> {

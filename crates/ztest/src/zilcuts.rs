@@ -249,8 +249,7 @@ async fn gone(lab: &Lab, layout: &Layout, stories: &[Rc<Story>], sealed: bool, f
     pool.export().await.map_err(text)?;
     *lab.away.borrow_mut() = log_disks(layout.shape);
     let import = ImportOpts { missing_log: true, ..ImportOpts::default() };
-    let found = lab.find().await.map_err(text)?;
-    let pool = Pool::import(lab.sim.rt(), found, import, layout.opts()).await.map_err(text)?;
+    let pool = lab.import_as(import, layout.opts()).await.map_err(text)?;
     let fs = open(&pool, sealed).await.map_err(text)?;
     compare(stories, &fs, u64::MAX).await.map_err(|w| format!("imported without the log: {}", w.why()))?;
     fs.unmount().await.map_err(text)?;
@@ -460,9 +459,7 @@ fn recover(
         }
         // A log device that failed often is out of service, and what counts is in the pool: then `zpool import` asks for `-m`.
         let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
-        let wrong = |e: base::Error| Wrong::Torn(format!("import: {e:?}"));
-        let found = lab.find().await.map_err(wrong)?;
-        let pool = Pool::import(lab.sim.rt(), found, import, rec.layout.opts()).await.map_err(wrong)?;
+        let pool = lab.import_as(import, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
         let fs = open(&pool, rec.sealed).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
         let replayed = fs.replayed();
         if let Some(e) = replayed.failed {

@@ -1,7 +1,5 @@
 //! Ways to import a pool: under a name for a while, without its log device; and what a pool remembers of the commands given to it.
 
-use std::rc::Rc;
-
 use sim::Rng;
 use spa::{ImportOpts, Pool};
 use ztest::judge::{Level, Verdict, judge};
@@ -15,10 +13,6 @@ fn lab(seed: u64, shape: &str) -> (Lab, Layout) {
     let shape = SHAPES.iter().find(|s| s.name == shape).expect("a known shape");
     let layout = layout.shaped(shape, &mut rng);
     (Lab::new(seed, &layout), layout)
-}
-
-async fn import(lab: &Lab, layout: &Layout, how: ImportOpts) -> base::Result<Rc<Pool>> {
-    Pool::import(lab.sim.rt(), lab.find().await?, how, layout.opts()).await
 }
 
 fn good(lab: &Lab, name: &str) {
@@ -55,7 +49,7 @@ fn a_pool_remembers_commands() {
         assert_eq!(commands(&pool).await.last().unwrap().split(' ').nth(2), Some("a:b=899"));
         pool.export().await.unwrap();
         drop(pool);
-        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
         let all = commands(&pool).await;
         assert_eq!(all[0], "zpool create lab");
         assert!(all.len() > 200 && all.len() < 900, "{}", all.len());
@@ -73,13 +67,13 @@ fn a_name_for_a_while() {
     lab.sim.block_on(async {
         lab.create(&layout, Vec::new()).await.unwrap().export().await.unwrap();
         let how = ImportOpts { new_name: Some("other".into()), temporary_name: true, ..ImportOpts::default() };
-        let pool = import(&lab, &layout, how).await.unwrap();
+        let pool = lab.import_as(how, layout.opts()).await.unwrap();
         assert_eq!((pool.name().as_str(), pool.dsl().root().name().as_str()), ("other", "other"));
         pool.log_command("zpool import -t lab other", 0);
         pool.export().await.unwrap();
         drop(pool);
         assert_eq!(lab.find().await.unwrap().name, POOL);
-        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
         assert_eq!(pool.name(), POOL);
         pool.export().await.unwrap();
     });
@@ -103,7 +97,7 @@ fn without_the_log_device() {
         pool.export().await.unwrap();
         drop(pool);
         lab.away.borrow_mut().clear();
-        let pool = import(&lab, &layout, ImportOpts::default()).await.unwrap();
+        let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
         pool.dsl().find(&format!("{POOL}/made")).unwrap();
         pool.export().await.unwrap();
     });

@@ -1,0 +1,171 @@
+//! What the daemon says about flow: latencies, queues, transaction groups, the throttle. Counters are totals since the pool was opened, so that whoever asks twice
+//! has rates; times are in nanoseconds unless a field says otherwise.
+
+use serde::{Deserialize, Serialize};
+
+/// Latency histograms: bucket b counts operations of 2^b to 2^(b+1) ns.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolLatency {
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Per class, from the queue's entry to completion.
+    pub total: Vec<Vec<u64>>,
+    /// Per class, at the device.
+    pub disk: Vec<Vec<u64>>,
+}
+
+/// Counters of a device, or of all devices below a vdev together.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct IoStats {
+    /// Reads and writes that were asked for.
+    pub ops: [u64; 2],
+    /// Their bytes.
+    pub bytes: [u64; 2],
+    /// Flushes.
+    pub flushes: u64,
+    /// Per class: operations, bytes, ns from the queue's entry to the end, ns at the device.
+    pub class: Vec<[u64; 4]>,
+    /// Per class: operations by time from the queue's entry to the end; bucket b: 2^b ns and more.
+    pub total: Vec<Vec<u64>>,
+    /// Per class: by time at the device.
+    pub disk: Vec<Vec<u64>>,
+    /// Flushes by time.
+    pub flush: Vec<u64>,
+    /// Per class: device operations that went alone, by size; bucket b: 2^(b+9) bytes and more.
+    pub ind: Vec<Vec<u64>>,
+    /// Per class: gathered device operations by size.
+    pub agg: Vec<Vec<u64>>,
+    /// Per class: operations that wait now.
+    pub queued: Vec<u64>,
+    /// Per class: operations at the device now.
+    pub active: Vec<u64>,
+}
+
+/// A pool or vdev with its counters.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct IoView {
+    /// Its name.
+    pub name: String,
+    /// Bytes in use; only pools and top-level vdevs have it.
+    pub alloc: Option<u64>,
+    /// Bytes free.
+    pub free: Option<u64>,
+    /// When, on the engine's clock in ns; the same for all vdevs of a pool.
+    pub at: u64,
+    /// Since when the counters count, on the same clock.
+    pub since: u64,
+    /// The counters.
+    pub stats: IoStats,
+    /// What it is made of.
+    pub children: Vec<IoView>,
+}
+
+/// A txg's life so far.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TxgSpan {
+    /// Which.
+    pub txg: u64,
+    /// `open`, `quiescing`, `quiesced`, `syncing`, `synced`.
+    pub state: String,
+    /// Bytes made dirty in it.
+    pub dirty: u64,
+    /// Transactions delayed or blocked while it was open.
+    pub delayed: u64,
+    /// How long it was open, then waited, then was written, in ns.
+    pub spans: [u64; 3],
+}
+
+/// What was read and written through the mount of a file system.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DatasetIo {
+    /// Its name.
+    pub name: String,
+    /// Reads, their bytes, writes, their bytes.
+    pub io: [u64; 4],
+}
+
+/// How data flow through a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct FlowView {
+    /// Its devices; the pool's name and moment are in it.
+    pub io: IoView,
+    /// The throttle's policy.
+    pub throttle: String,
+    /// Dirty bytes.
+    pub dirty: u64,
+    /// Their limit.
+    pub dirty_max: u64,
+    /// From how many dirty bytes on writes are delayed.
+    pub delay_from: u64,
+    /// From how many a txg is closed.
+    pub sync_from: u64,
+    /// The delay of a write now, in ns.
+    pub delay_ns: u64,
+    /// Transactions that were delayed.
+    pub delayed: u64,
+    /// How long, in ns.
+    pub delayed_ns: u64,
+    /// Transactions that met the limit.
+    pub blocked: u64,
+    /// Those that wait at it now.
+    pub blocked_now: u64,
+    /// Txgs on disk since the import.
+    pub synced: u64,
+    /// The last txgs, the open one last.
+    pub txgs: Vec<TxgSpan>,
+    /// The cache: bytes, limit, hits, misses.
+    pub arc: [u64; 4],
+    /// Mounted file systems.
+    pub datasets: Vec<DatasetIo>,
+}
+
+/// A distribution with its sums. Bucket b counts values of 2^b up to twice that; bucket 0 also 0.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct Dist {
+    /// Counts.
+    pub buckets: Vec<u64>,
+    /// Values.
+    pub count: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// The sum of their squares.
+    pub squares: f64,
+    /// Bytes that belong to them.
+    pub bytes: u64,
+}
+
+/// A txg as an instrument saw it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TxgView {
+    /// Which.
+    pub txg: u64,
+    /// Dirty bytes of the pool when its sync began.
+    pub dirty: u64,
+    /// The dirty limit then.
+    pub limit: u64,
+    /// Bytes made dirty in it.
+    pub of_txg: u64,
+    /// How long it was open, quiescing, waiting and syncing, in ns; 0 for what was not seen from its beginning to its end.
+    pub spans: [u64; 4],
+}
+
+/// What was counted of trace events.
+#[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
+pub struct TraceView {
+    /// The time that it covers, in ns.
+    pub span: u64,
+    /// All events that were heard.
+    pub events: u64,
+    /// Txgs that began to sync (dirty) or are on disk (txg), the last thousand.
+    pub txgs: Vec<TxgView>,
+    /// Latencies in us: read, write, flush, trim, then each class by name.
+    pub io: Vec<(String, Dist)>,
+    /// Depth of the queue of async writes at each issue, per txg that was syncing.
+    pub queue: Vec<(u64, Dist)>,
+    /// Writes that passed the throttle without waiting.
+    pub undelayed: u64,
+    /// Waits of the others in us.
+    pub delay: Dist,
+    /// Blocks of intent logs: from opened to done, in us.
+    pub log: Dist,
+}
