@@ -125,7 +125,7 @@ impl Counting {
                 self.classes.entry(class).or_default().add(us(total), len);
             }
             Event::Flushed { total, .. } => self.kinds[FLUSH].add(us(total), 0),
-            Event::Log { phase: LogPhase::Done, bytes, age, .. } => self.log.add(us(age), bytes),
+            Event::Log { phase: LogPhase::Done, bytes, times: t, .. } => self.log.add(us(Nanos(t.queue.0 + t.write.0 + t.flush.0 + t.order.0)), bytes),
             Event::Log { .. } => {}
         }
     }

@@ -14,12 +14,13 @@ use bdev::Bytes;
 use rt::trace::{Event, Groups};
 use serde::Serialize;
 use sim::{DiskConfig, DiskImage, Model, Pick, Sim, SimConfig, SimDisk};
-use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
+use spa::{EngineOpts, Pool};
 use txg::ThrottlePolicy;
 use vdev::QueueTunables;
-use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
+use zpl::{Cred, Zfs};
 
 use crate::hist::{self, Bucket};
+use crate::stage;
 
 /// A bin of the timeline.
 const BIN: Nanos = Nanos(100_000_000);
@@ -273,29 +274,10 @@ impl Study {
     }
 
     async fn start(&self, sim: &Sim, disk: &SimDisk, opts: EngineOpts) -> Result<(Rc<Pool>, Rc<Zfs>)> {
-        let time = sim.rt().wall_clock();
-        let prop = |name: &str, value: &str| {
-            let known =
-                dsl::props::find(name).ok_or_else(|| Error::invalid(format!("there is no property '{name}'")))?;
-            Ok::<_, Error>((name.to_string(), known.parse(value)?))
-        };
-        let spec = PoolSpec {
-            name: "lab".into(),
-            devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
-            ashift: Some(if self.block < 4096 { 9 } else { 12 }),
-            features: ondisk::feature::default_features(),
-            comment: None,
-            fs_props: vec![
-                prop("compression", "off")?,
-                prop("atime", "off")?,
-                prop("recordsize", &self.block.to_string())?,
-            ],
-            init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default()),
-        };
-        let pool = Pool::create(sim.rt(), spec, opts).await?;
-        let ds = pool.dsl().find("lab")?;
-        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
-        Ok((pool, fs))
+        let ashift = if self.block < 4096 { 9 } else { 12 };
+        let recordsize = self.block.to_string();
+        let props = [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize)];
+        stage::new_fs(&sim.handle(), std::slice::from_ref(disk), opts, ashift, &props).await
     }
 
     /// Makes a file for each client and starts them.

@@ -30,12 +30,25 @@ pub enum TxgPhase {
 /// Where a block of an intent log is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogPhase {
-    /// Allocated, records go into it.
+    /// Its first record goes into it.
     Opened,
-    /// At the device.
+    /// Going to its device.
     Issued,
-    /// Written and flushed.
+    /// Durable, as is everything before it; or failed.
     Done,
+}
+
+/// Where the time of a block of an intent log went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LogTimes {
+    /// From its first record until it went to its device: time for company.
+    pub queue: Nanos,
+    /// Its write.
+    pub write: Nanos,
+    /// The flush that made it durable.
+    pub flush: Nanos,
+    /// What it waited besides: for blocks before it, for others of its batch, for the flush of the next block to begin.
+    pub order: Nanos,
 }
 
 /// Something that happened.
@@ -116,10 +129,12 @@ pub enum Event {
         phase: LogPhase,
         /// Bytes of records in it.
         bytes: u64,
+        /// Its size in bytes.
+        size: u64,
         /// Who waits for it.
         waiters: u32,
-        /// Since it was opened.
-        age: Nanos,
+        /// Where its time went, as far as it is known: all of it when it is done.
+        times: LogTimes,
     },
 }
 

@@ -27,7 +27,10 @@ use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
 use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
 use rt::join::{join_all, select2};
 use rt::sync::{Mutex, Rank};
+use rt::trace::{LogPhase, LogTimes};
 use zio::{ClassKind, Prio, WriteDone};
+
+mod batch;
 
 use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
 use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What};
@@ -465,7 +468,9 @@ impl Inner {
             return Ok(());
         }
         if !lwb.has_records() {
-            lwb.opened.set(self.os.ctx().rt().now());
+            let rt = self.os.ctx().rt();
+            lwb.opened.set(rt.now());
+            lwb.trace(rt, self.os.id(), LogPhase::Opened, LogTimes::default());
         }
         self.seq.set(self.seq.get() + 1);
         self.burst.set(self.burst.get() + len as u64);
@@ -534,6 +539,9 @@ impl Inner {
         let mut bytes = Buf::zeroed(written.min(lwb.bp.psize() as usize));
         bytes[..nused].copy_from_slice(&lwb.buf.borrow());
         let sealed = block::seal(&mut bytes, &lwb.bp, &next_bp, nused, ctx.key().map(|k| &**k));
+        lwb.issued.set(ctx.rt().now());
+        let queue = lwb.issued.get().since(lwb.opened.get());
+        lwb.trace(ctx.rt(), self.os.id(), LogPhase::Issued, LogTimes { queue, ..LogTimes::default() });
         let top = ctx.zio().tree().top(dva.vdev())?;
         let bulk = top.is_log && self.burst.get() > self.tun.get().slog_bulk;
         let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
@@ -541,8 +549,6 @@ impl Inner {
             Ok(()) => top.write(dva.offset(), bytes.freeze(), prio),
             Err(e) => WriteDone::ready(Err(e)),
         };
-        let now = ctx.rt().now();
-        lwb.issued.set(now);
         lwb.enter(LwbState::Issued);
         let before = before.filter(|b| !b.is_over());
         let policy = self.tun.get().policy;
@@ -599,7 +605,9 @@ impl Inner {
             good &= !b.failed.get();
         }
         let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
+        let began = rt.now();
         good &= self.flush(&vdevs).await;
+        let flush = rt.now().since(began);
         if let Some(b) = before.get(mine.len()) {
             b.wait_over().await;
             good &= !b.failed.get();
@@ -607,21 +615,23 @@ impl Inner {
         if !good {
             self.failure(&lwb);
         }
-        let (queue, took) = (lwb.issued.get().since(lwb.opened.get()), rt.now().since(lwb.issued.get()));
+        let took = rt.now().since(lwb.issued.get());
         let latency = self.latency.get();
         self.latency.set(if latency.0 == 0 { took } else { Nanos((latency.0 * 7 + took.0) / 8) });
         if self.tun.get().policy == CommitPolicy::Batchless2017 {
             self.latency.set(took);
         }
-        self.count(|s| {
-            s.queue_time = s.queue_time + queue;
-            s.write_time = s.write_time + lwb.written.get().since(lwb.issued.get());
-            s.total_time = s.total_time + took;
-            s.waiters += lwb.waiters.borrow().len() as u64;
-        });
-        for b in mine.iter().rev() {
-            b.finish(good);
+        for b in mine.iter().rev().chain([&lwb]) {
+            self.over(b, flush, good);
         }
+    }
+
+    /// A block is over; that flush was for it.
+    fn over(&self, lwb: &Lwb, flush: Nanos, good: bool) {
+        let rt = self.os.ctx().rt();
+        let times = lwb.times(rt.now(), flush);
+        self.count(|s| s.block_over(lwb.waiters.borrow().len(), times));
+        lwb.trace(rt, self.os.id(), LogPhase::Done, times);
         lwb.finish(good);
     }
 
@@ -660,44 +670,6 @@ impl Inner {
         let on_log = self.os.ctx().zio().tree().top(lwb.bp.dva(0).vdev()).is_ok_and(|t| t.is_log);
         if on_log {
             self.avoid_slog.set(Txg(self.synced().0 + 16));
-        }
-    }
-
-    /// The blocks of the batch under way that are issued. It is one batch: the issuer's lock is held from its first block to its end.
-    fn batch(&self) -> Vec<Rc<Lwb>> {
-        self.chain.borrow().lwbs.iter().filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get()).cloned().collect()
-    }
-
-    /// The end of a batch: waits for its writes, flushes once, wakes everybody. Nothing happens where the policy makes no batches.
-    async fn end_batch(&self) {
-        let batch = self.batch();
-        if batch.is_empty() {
-            return;
-        }
-        let mut good = true;
-        let mut vdevs = Vec::new();
-        for lwb in &batch {
-            lwb.wait_written().await;
-            good &= !lwb.failed.get();
-            vdevs.extend(lwb.vdevs.borrow().iter().copied());
-        }
-        vdevs.sort_unstable();
-        vdevs.dedup();
-        good &= self.flush(&vdevs).await;
-        for lwb in &batch {
-            if !good {
-                self.failure(lwb);
-            }
-            self.count(|s| s.waiters += lwb.waiters.borrow().len() as u64);
-            lwb.finish(good);
-        }
-    }
-
-    /// The batch under way ends here, unflushed: who waits for it waits for the txg. Its blocks hold txgs, so this comes before every wait for one.
-    async fn give_up_batch(&self) {
-        for lwb in self.batch() {
-            lwb.wait_written().await;
-            lwb.finish(false);
         }
     }
 

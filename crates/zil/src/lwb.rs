@@ -8,7 +8,9 @@ use base::{Nanos, Txg, VdevId};
 use ondisk::blkptr::Blkptr;
 use ondisk::bytes::put_le64;
 use ondisk::zil::ZIL_CHAIN_SIZE;
+use rt::Rt;
 use rt::sync::Notify;
+use rt::trace::{Event, LogPhase, LogTimes};
 use txg::TxgHold;
 use zio::WriteDone;
 
@@ -99,6 +101,20 @@ impl Lwb {
         put_le64(&mut buf[at..], 16, txg.0);
         put_le64(&mut buf[at..], 24, seq);
         self.max_txg.set(self.max_txg.get().max(txg));
+    }
+    /// Where its time went, when it ends now and this flush made it durable.
+    pub fn times(&self, now: Nanos, flush: Nanos) -> LogTimes {
+        let queue = self.issued.get().since(self.opened.get());
+        let write = self.written.get().since(self.issued.get());
+        LogTimes { queue, write, flush, order: Nanos(now.since(self.written.get()).0.saturating_sub(flush.0)) }
+    }
+    /// Tells listeners where it is.
+    pub fn trace(&self, rt: &Rt, objset: u64, phase: LogPhase, times: LogTimes) {
+        rt.trace(|| {
+            let bytes = self.buf.borrow().len().saturating_sub(ZIL_CHAIN_SIZE) as u64;
+            let waiters = self.waiters.borrow().len() as u32;
+            Event::Log { objset, phase, bytes, size: self.bp.psize(), waiters, times }
+        });
     }
     /// Somebody waits for it.
     pub fn attach(self: &Rc<Self>, w: &Rc<Waiter>) {

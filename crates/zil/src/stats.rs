@@ -1,6 +1,7 @@
 //! Counters of a log.
 
 use base::Nanos;
+use rt::trace::LogTimes;
 
 /// What a log has done since it came into use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -41,6 +42,19 @@ pub struct ZilStats {
     pub queue_time: Nanos,
     /// Time that their writes took.
     pub write_time: Nanos,
+    /// Time that flushes took; one that made several blocks durable counts for each.
+    pub flush_time: Nanos,
     /// Time from issue to the end: write, flush, the block before.
     pub total_time: Nanos,
+}
+
+impl ZilStats {
+    /// A block is over that so many commits waited for.
+    pub(crate) fn block_over(&mut self, waiters: usize, t: LogTimes) {
+        self.waiters += waiters as u64;
+        self.queue_time = self.queue_time + t.queue;
+        self.write_time = self.write_time + t.write;
+        self.flush_time = self.flush_time + t.flush;
+        self.total_time = self.total_time + t.write + t.flush + t.order;
+    }
 }

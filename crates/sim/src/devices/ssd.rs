@@ -64,6 +64,23 @@ impl SsdModel {
     }
 }
 
+impl SsdModel {
+    /// A SAS SSD of 12 Gb/s with protection against power loss, as data sheets of 2014 to 2017 describe them (HGST Ultrastar SSD1600MM, Samsung PM1633, Toshiba PX04S: 1.1 to
+    /// 1.9 GB/s read, 0.7 to 1.0 GB/s written): 0.95 GB/s written here. The time of a command is that of a guest behind a hypervisor.
+    pub fn enterprise_sas() -> SsdModel {
+        SsdModel {
+            dies: 32,
+            page: 16 << 10,
+            read: Nanos::from_us(75),
+            program: Nanos::from_us(550),
+            link: 1_100_000_000,
+            command: Nanos::from_us(75),
+            buffer: 32 << 20,
+            protected: true,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Die {
     reads_until: Nanos,

@@ -1,0 +1,530 @@
+//! `weir lab zil`: synchronous writers on pools of disks, under the commit policies of the intent log.
+//!
+//! It repeats what Prakash Surya measured for illumos 8585 (OpenZFS pull request 447, September 2017; [`crate::published`]): a stripe of disks with one file system,
+//! `threads` writers with a file each, 8 KiB at a time, one after the other, each durable before the next. They write as fast as they can, or 64 times a second each with the
+//! gaps of a Poisson process. Everything but disks and machine is the engine: file system, intent log, allocator, leaf queues, syncs of txgs.
+//!
+//! A [`Cell`] is one run in a world of its own; cells are independent, so whoever has cores runs several at once. A [`Report`] puts cells side by side and averages as the
+//! publication does.
+
+use std::cell::{Cell as Slot, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, Nanos, ObjectId, Result};
+use bdev::Bytes;
+use rt::trace::{Event, Groups, LogPhase};
+use serde::Serialize;
+use sim::{DiskConfig, DiskImage, HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
+use spa::{EngineOpts, Pool};
+use ::zil::{CommitPolicy, ZilStats, ZilTunables};
+use zpl::{Cred, Zfs};
+
+use crate::{hist, published, stage};
+
+/// Bytes of a write, and the record size.
+pub const BLOCK: u64 = 8 << 10;
+/// Writes that count, when there are as many: enough for a mean within a few percent.
+const ENOUGH: usize = 40_000;
+/// How often a cell looks whether it has seen enough.
+const STEP: Nanos = Nanos(100_000_000);
+/// Writers begin within this time, as processes that are started one after the other.
+const START: Nanos = Nanos(50_000_000);
+
+/// What the disks are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Medium {
+    /// Spinning.
+    Hdd,
+    /// Flash.
+    Ssd,
+}
+
+impl Medium {
+    /// By its name.
+    pub fn parse(name: &str) -> Result<Medium> {
+        match name {
+            "hdd" => Ok(Medium::Hdd),
+            "ssd" => Ok(Medium::Ssd),
+            _ => Err(Error::invalid(format!("'{name}' is not a medium: there are hdd and ssd"))),
+        }
+    }
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Medium::Hdd => "hdd",
+            Medium::Ssd => "ssd",
+        }
+    }
+    /// The disk of that seed.
+    fn model(self, seed: u64) -> Model {
+        match self {
+            Medium::Hdd => Model::Hdd(HddModel::enterprise_10k().without_write_cache().one_of(seed)),
+            Medium::Ssd => Model::Ssd(SsdModel::enterprise_sas()),
+        }
+    }
+    fn size(self) -> u64 {
+        match self {
+            Medium::Hdd => 600 << 30,
+            Medium::Ssd => 400 << 30,
+        }
+    }
+    /// The machine.
+    fn host(self) -> Host {
+        match self {
+            Medium::Hdd => Host { cores: 8, mem: 128 << 30, write: Nanos::from_us(20), pack: Nanos::from_us(10) },
+            Medium::Ssd => Host { cores: 32, mem: 512 << 30, write: Nanos::from_us(20), pack: Nanos::from_us(10) },
+        }
+    }
+    /// The longest virtual time of a cell in seconds, unless the command says another: a cell ends before when it has seen enough.
+    pub fn seconds(self) -> u64 {
+        match self {
+            Medium::Hdd => 24,
+            Medium::Ssd => 12,
+        }
+    }
+    /// The shortest time that counts: some txgs, some hundred turns of a disk.
+    fn least(self) -> Nanos {
+        match self {
+            Medium::Hdd => Nanos::from_ms(3000),
+            Medium::Ssd => Nanos::from_ms(600),
+        }
+    }
+}
+
+/// The machine that the writers run on.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    /// Cores for writers.
+    cores: usize,
+    /// Bytes of memory.
+    mem: u64,
+    /// Time of a core for one write before it reaches the intent log: system call, copy, transaction.
+    write: Nanos,
+    /// Time to bring the record of one write into a log block. One at a time: that is done under a lock of the log.
+    pack: Nanos,
+}
+
+/// How fast writers write.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rate {
+    /// The next begins when the last is durable.
+    Max,
+    /// So many a second by each writer on average, with the gaps of a Poisson process; late ones follow at once.
+    PerSecond(u32),
+}
+
+impl Rate {
+    /// `max`, or a number of writes a second.
+    pub fn parse(text: &str) -> Result<Rate> {
+        match text.parse::<u32>() {
+            _ if text == "max" => Ok(Rate::Max),
+            Ok(n) if (1..=100_000).contains(&n) => Ok(Rate::PerSecond(n)),
+            _ => Err(Error::invalid(format!("'{text}' is not a rate: max, or 1 to 100000 writes a second by each thread"))),
+        }
+    }
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Rate::Max => "max".into(),
+            Rate::PerSecond(n) => n.to_string(),
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cell {
+    /// The disks.
+    pub medium: Medium,
+    /// How many.
+    pub disks: u32,
+    /// Writers.
+    pub threads: u32,
+    /// The policy of the intent log.
+    pub policy: CommitPolicy,
+    /// How fast they write.
+    pub rate: Rate,
+    /// Virtual seconds at most; the first quarter does not count.
+    pub seconds: u64,
+    /// Seed of the world.
+    pub seed: u64,
+}
+
+/// What a run has shown.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Seen {
+    /// The disks.
+    pub medium: Medium,
+    /// How many.
+    pub disks: u32,
+    /// Writers.
+    pub threads: u32,
+    /// The policy of the intent log.
+    pub policy: &'static str,
+    /// `max`, or writes a second by each.
+    pub rate: String,
+    /// Virtual seconds that counted.
+    pub seconds: f64,
+    /// Writes that counted.
+    pub writes: u64,
+    /// Durable writes a second, of all writers.
+    pub iops: f64,
+    /// From the call to its end.
+    pub latency_mean_us: f64,
+    /// Half of them took no longer.
+    pub latency_p50_us: f64,
+    /// 99 percent.
+    pub latency_p99_us: f64,
+    /// Log blocks a second.
+    pub blocks_per_s: f64,
+    /// Commits that a log block served, on average.
+    pub waiters_per_block: f64,
+    /// Share of the written bytes of log blocks that records take, in percent.
+    pub fill_percent: f64,
+    /// Flushes a second, of all disks.
+    pub flushes_per_s: f64,
+    /// Txgs that were synced.
+    pub txgs: u64,
+    /// Identifies the run: equal for equal cells.
+    pub digest: String,
+}
+
+/// What writers write down.
+#[derive(Default)]
+struct Notes {
+    on: Slot<bool>,
+    latencies: RefCell<Vec<u64>>,
+    failed: RefCell<Option<Error>>,
+}
+
+/// The cores of the machine: when each is free.
+struct Cores(RefCell<Vec<Nanos>>);
+
+impl Cores {
+    /// The end of a job of `cost` that comes at `now`.
+    fn take(&self, now: Nanos, cost: Nanos) -> Nanos {
+        let mut cores = self.0.borrow_mut();
+        match cores.iter_mut().min() {
+            Some(core) => {
+                *core = (*core).max(now) + cost;
+                *core
+            }
+            None => now + cost,
+        }
+    }
+}
+
+/// The gap before the next event of a Poisson process of `rate` a second, from a number drawn evenly.
+pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
+    // 53 bits, never 0: its logarithm is finite.
+    let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    Nanos((-even.ln() * 1e9 / f64::from(rate)) as u64)
+}
+
+impl Cell {
+    fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::invalid(format!("a study of the intent log needs {what}")));
+        match () {
+            () if !(1..=64).contains(&self.disks) => bad("1 to 64 disks"),
+            () if !(1..=16_384).contains(&self.threads) => bad("1 to 16384 threads"),
+            () if !(1..=3600).contains(&self.seconds) => bad("1 to 3600 seconds"),
+            () => Ok(()),
+        }
+    }
+
+    fn opts(&self) -> EngineOpts {
+        let mut opts = EngineOpts::for_memory(self.medium.host().mem);
+        // What is written is not read again: a cache would only cost time.
+        opts.arc_max = 256 << 20;
+        // Of 2017: a txg is closed when 64 MiB of it are dirty (`zfs_dirty_data_sync`); the share of the limit comes closest with 2 %.
+        opts.txg.dirty_data_sync_percent = 2;
+        opts
+    }
+
+    /// Settings of the log as of 2017, whatever the policy.
+    fn log(&self) -> ZilTunables {
+        ZilTunables {
+            policy: self.policy,
+            commit_timeout_pct: if self.policy == CommitPolicy::Modern { 10 } else { 5 },
+            ..ZilTunables::default()
+        }
+    }
+
+    /// Runs it.
+    pub fn run(&self) -> Result<Seen> {
+        self.check()?;
+        let host = self.medium.host();
+        let sim = Sim::new(SimConfig {
+            physmem: host.mem,
+            cores: host.cores,
+            pick: Pick::Fifo,
+            poll_charge_max: None,
+            polls_per_instant_max: u64::MAX,
+            ..SimConfig::seeded(self.seed)
+        });
+        let disks: Vec<SimDisk> = (0..self.disks)
+            .map(|n| {
+                let image = DiskImage::zeroed(self.medium.size());
+                let seed = self.seed * 64 + u64::from(n);
+                let mut disk = DiskConfig::new(image, self.medium.model(seed), seed);
+                // No power is cut here: what a cut could take back need not be remembered.
+                disk.volatile = false;
+                SimDisk::with(&sim.handle(), disk)
+            })
+            .collect();
+        let (pool, fs, files) = sim.block_on(self.start(&sim, &disks))?;
+        let notes: Rc<Notes> = Rc::default();
+        self.writers(&sim, &fs, &files, &notes);
+        // What the machine needs for packing is spent while the log's lock is held, before the block goes to its disk.
+        let rt = sim.rt();
+        let packing = sim.rt().tracer().listen(Groups::LOG, move |_, e| {
+            if let Event::Log { phase: LogPhase::Issued, bytes, .. } = e {
+                rt.charge(Nanos(host.pack.0 * bytes / BLOCK));
+            }
+        });
+        let begin = sim.now();
+        let total = Nanos::from_secs(self.seconds);
+        // Long enough to settle: a quarter of the time, or a quarter of the writes.
+        let seen = |least: Nanos, most: Nanos, enough: usize| {
+            let from = sim.now();
+            while sim.now().since(from) < most {
+                sim.run_for(STEP);
+                let count = notes.latencies.borrow().len();
+                if sim.now().since(from) >= least && count >= enough || notes.failed.borrow().is_some() {
+                    break;
+                }
+            }
+        };
+        let least = self.medium.least();
+        notes.on.set(true);
+        seen(Nanos(least.0 / 4), Nanos(total.0 / 4), ENOUGH / 4);
+        notes.latencies.take();
+        let before = (sim.now(), pool.txg().last_synced().0, self.log_stats(&fs)?);
+        seen(least, begin + total - sim.now(), ENOUGH);
+        notes.on.set(false);
+        drop(packing);
+        if let Some(e) = notes.failed.take().or(pool.txg().ended()) {
+            return Err(e);
+        }
+        let txgs = pool.txg().last_synced().0 - before.1;
+        Ok(self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest()))
+    }
+
+    fn log_stats(&self, fs: &Zfs) -> Result<ZilStats> {
+        let log = fs.log().ok_or_else(|| Error::invalid("the file system has no intent log"))?;
+        Ok(log.stats())
+    }
+
+    async fn start(&self, sim: &Sim, disks: &[SimDisk]) -> Result<(Rc<Pool>, Rc<Zfs>, Vec<ObjectId>)> {
+        let recordsize = BLOCK.to_string();
+        let props = [
+            ("compression", "off"),
+            ("atime", "off"),
+            ("recordsize", &*recordsize),
+            ("redundant_metadata", "most"),
+        ];
+        let (pool, fs) = stage::new_fs(&sim.handle(), disks, self.opts(), 12, &props).await?;
+        if let Some(log) = fs.log() {
+            log.set_tunables(self.log());
+        }
+        let mut files = Vec::new();
+        for n in 0..self.threads {
+            let name = format!("job{n}");
+            files.push(fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj);
+        }
+        fs.sync_all().await?;
+        Ok((pool, fs, files))
+    }
+
+    fn writers(&self, sim: &Sim, fs: &Rc<Zfs>, files: &[ObjectId], notes: &Rc<Notes>) {
+        let host = self.medium.host();
+        let cores = Rc::new(Cores(RefCell::new(vec![sim.now(); host.cores])));
+        let block = Bytes::zeroed(BLOCK as usize);
+        let rt = sim.rt();
+        for (n, &file) in files.iter().enumerate() {
+            let (rt2, fs, notes, cores, block) = (rt.clone(), fs.clone(), notes.clone(), cores.clone(), block.clone());
+            let mut rng = Rng::stream(self.seed, 1000 + n as u64);
+            let rate = self.rate;
+            drop(rt.spawn("writer", async move {
+                let mut due = rt2.now() + Nanos(rng.below(START.0));
+                let mut offset = 0;
+                loop {
+                    rt2.sleep_until(due).await;
+                    let begin = rt2.now();
+                    // Half to one and a half times the mean: no two calls take the same path through a machine.
+                    let cost = Nanos(rng.between(host.write.0 / 2, host.write.0 * 3 / 2));
+                    rt2.sleep_until(cores.take(begin, cost)).await;
+                    if let Err(e) = fs.write_sync(file, offset, vec![block.clone()], false).await {
+                        notes.failed.borrow_mut().get_or_insert(e);
+                        return;
+                    }
+                    offset += BLOCK;
+                    if notes.on.get() {
+                        notes.latencies.borrow_mut().push(rt2.now().since(begin).0);
+                    }
+                    due = match rate {
+                        Rate::Max => rt2.now(),
+                        Rate::PerSecond(rate) => due + poisson_gap(rate, rng.next_u64()),
+                    };
+                }
+            }));
+        }
+    }
+
+    fn seen(&self, notes: &Notes, span: Nanos, txgs: u64, (a, b): (ZilStats, ZilStats), digest: u64) -> Seen {
+        let mut all = notes.latencies.take();
+        all.sort_unstable();
+        let n = all.len() as u64;
+        let seconds = span.0 as f64 / 1e9;
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let per = |a: u64, b: u64| a as f64 / b.max(1) as f64;
+        let blocks = b.blocks - a.blocks;
+        Seen {
+            medium: self.medium,
+            disks: self.disks,
+            threads: self.threads,
+            policy: self.policy.name(),
+            rate: self.rate.name(),
+            seconds,
+            writes: n,
+            iops: n as f64 / seconds,
+            latency_mean_us: per(all.iter().sum::<u64>(), n) / 1000.0,
+            latency_p50_us: us(hist::percentile(&all, 500)),
+            latency_p99_us: us(hist::percentile(&all, 990)),
+            blocks_per_s: blocks as f64 / seconds,
+            waiters_per_block: per(b.waiters - a.waiters, blocks),
+            fill_percent: per(b.bytes - a.bytes, b.block_bytes - a.block_bytes) * 100.0,
+            flushes_per_s: (b.flushes - a.flushes) as f64 / seconds,
+            txgs,
+            digest: format!("{digest:016x}"),
+        }
+    }
+}
+
+/// Before and after side by side.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Row {
+    /// The disks.
+    pub medium: Medium,
+    /// How many.
+    pub disks: u32,
+    /// `max`, or writes a second by each.
+    pub rate: String,
+    /// Writers.
+    pub threads: u32,
+    /// `iops` at the highest rate, `latency_mean_us` at a fixed one.
+    pub measure: &'static str,
+    /// With `batched`.
+    pub batched: f64,
+    /// With `batchless-2017`.
+    pub batchless: f64,
+    /// Their change in percent.
+    pub change_percent: f64,
+    /// As published, before.
+    pub published_batched: Option<f64>,
+    /// As published, after.
+    pub published_batchless: Option<f64>,
+    /// As published, the change.
+    pub published_change_percent: Option<f64>,
+}
+
+/// The change from `before` to `after` in percent of `before`.
+pub fn change_percent(before: f64, after: f64) -> f64 {
+    if before == 0.0 { 0.0 } else { (after - before) / before * 100.0 }
+}
+
+/// The mean of the changes as the publication forms it: each number of threads counts the same, one thread does not count, and of latencies of disks only those up to 64 threads do: with more the disks do not
+/// keep the rate up, and before and after write different amounts. `None` if nothing is left. `changes`: by threads.
+pub fn average_as_published(medium: Medium, rate: Rate, changes: &[(u32, f64)]) -> Option<f64> {
+    let most = if medium == Medium::Hdd && rate != Rate::Max { 64 } else { 1024 };
+    let of: Vec<f64> = changes.iter().filter(|(t, _)| (2..=most).contains(t)).map(|&(_, c)| c).collect();
+    (!of.is_empty()).then(|| of.iter().sum::<f64>() / of.len() as f64)
+}
+
+/// Averages by medium (`hdd`, `ssd`).
+pub type ByMedium = BTreeMap<&'static str, f64>;
+
+/// All cells, and what they come to.
+#[derive(Clone, PartialEq, Debug, Serialize, Default)]
+pub struct Report {
+    /// Average gain of writes a second at the highest rate, on the largest number of disks (the publication's headline has 8).
+    pub gain_percent: ByMedium,
+    /// Average change of the mean latency at the fixed rate, on the largest number of disks.
+    pub latency_change_percent: ByMedium,
+    /// The first for each number of disks.
+    pub gain_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
+    /// The second for each number of disks.
+    pub latency_change_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
+    /// What was published, averaged over the same numbers of threads.
+    pub published_gain_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
+    /// What was published of latencies.
+    pub published_latency_change_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
+    /// Before and after.
+    pub rows: Vec<Row>,
+    /// Every run.
+    pub cells: Vec<Seen>,
+}
+
+impl Report {
+    /// Puts runs side by side.
+    pub fn of(cells: Vec<(Cell, Seen)>) -> Report {
+        let mut report = Report::default();
+        let mut pairs: BTreeMap<(Medium, Rate, u32, u32), [Option<f64>; 2]> = BTreeMap::new();
+        for (cell, seen) in &cells {
+            let value = if cell.rate == Rate::Max { seen.iops } else { seen.latency_mean_us };
+            let side = match cell.policy {
+                CommitPolicy::Batched => 0,
+                CommitPolicy::Batchless2017 => 1,
+                CommitPolicy::Modern => continue,
+            };
+            pairs.entry((cell.medium, cell.rate, cell.disks, cell.threads)).or_default()[side] = Some(value);
+        }
+        let mut measured: BTreeMap<(Medium, Rate, u32), Vec<(u32, f64)>> = BTreeMap::new();
+        let mut known: BTreeMap<(Medium, Rate, u32), Vec<(u32, f64)>> = BTreeMap::new();
+        for (&(medium, rate, disks, threads), pair) in &pairs {
+            let &[Some(batched), Some(batchless)] = pair else { continue };
+            let published = published::value(medium, rate, disks, threads);
+            let change = change_percent(batched, batchless);
+            let published_change = published.map(|(a, b)| change_percent(a, b));
+            measured.entry((medium, rate, disks)).or_default().push((threads, change));
+            if let Some(c) = published_change {
+                known.entry((medium, rate, disks)).or_default().push((threads, c));
+            }
+            report.rows.push(Row {
+                medium,
+                disks,
+                rate: rate.name(),
+                threads,
+                measure: if rate == Rate::Max { "iops" } else { "latency_mean_us" },
+                batched,
+                batchless,
+                change_percent: change,
+                published_batched: published.map(|p| p.0),
+                published_batchless: published.map(|p| p.1),
+                published_change_percent: published_change,
+            });
+        }
+        for (&(medium, rate, disks), changes) in &measured {
+            let Some(mean) = average_as_published(medium, rate, changes) else { continue };
+            let (all, by_disks) = match rate {
+                Rate::Max => (&mut report.gain_percent, &mut report.gain_percent_by_disks),
+                Rate::PerSecond(_) => (&mut report.latency_change_percent, &mut report.latency_change_percent_by_disks),
+            };
+            // Disks come in rising order: the largest number stays.
+            all.insert(medium.name(), mean);
+            by_disks.entry(medium.name()).or_default().insert(disks, mean);
+        }
+        for (&(medium, rate, disks), changes) in &known {
+            let Some(mean) = average_as_published(medium, rate, changes) else { continue };
+            let by_disks = match rate {
+                Rate::Max => &mut report.published_gain_percent_by_disks,
+                Rate::PerSecond(_) => &mut report.published_latency_change_percent_by_disks,
+            };
+            by_disks.entry(medium.name()).or_default().insert(disks, mean);
+        }
+        report.cells = cells.into_iter().map(|(_, seen)| seen).collect();
+        report
+    }
+}
