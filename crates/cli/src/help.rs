@@ -589,6 +589,29 @@ engine, so what it shows is what a pool does. Equal seeds give equal reports.
 ",
     },
     Page {
+        name: "lab zil",
+        usage: &[
+            "zil [--disks list] [--media list] [--rate max|64] [--threads list] [--seconds n] [--seed n] [--jobs n] [--json]",
+        ],
+        text: "\
+Synchronous writers of 8 KiB on stripes of disks, in virtual time: the intent
+log with the commit policy of before illumos 8585 (batched) and of after it
+(batchless-2017), beside what was published of both. Equal seeds give equal
+reports.
+
+  --disks      numbers of disks (1,8)
+  --media      hdd, ssd (both)
+  --rate       max, or writes a second by each thread, Poisson (max)
+  --threads    numbers of writers (1,2,4 ... 1024)
+  --seconds    virtual time of a run at most; its first quarter does not count
+               (24 on hdd, 12 on ssd)
+  --seed       what is left to chance (0)
+  --jobs       runs at once (1)
+  --json       one object: every run in cells, gain_percent and
+               latency_change_percent by medium
+",
+    },
+    Page {
         name: "quickstart",
         usage: &["quickstart [--dir DIR] [--tree DIR]"],
         text: "\
@@ -677,7 +700,7 @@ usage: weir <command> ...
   tune        settings, at run time
   top         how data flow through pools, drawn anew every second
   trace       what a pool does, live
-  lab         studies in virtual time: throttle
+  lab         studies in virtual time: throttle, zil
   version     the version
   help        this, or 'weir help zpool create' and the like
 

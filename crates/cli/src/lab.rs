@@ -14,7 +14,8 @@ use crate::{Done, Fail, print};
 pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("throttle") => throttle(&args[1..]),
-        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there is throttle"), "")),
+        Some("zil") => crate::lab_zil::run(&args[1..]),
+        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there are throttle and zil"), "")),
         None => Err(Fail::Usage("missing study".into(), "")),
     }
 }

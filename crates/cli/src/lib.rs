@@ -10,6 +10,7 @@ mod help;
 pub mod iostat;
 mod json;
 mod lab;
+mod lab_zil;
 pub mod opts;
 mod progress;
 pub mod quantize;

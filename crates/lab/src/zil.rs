@@ -18,6 +18,7 @@ use serde::Serialize;
 use sim::{DiskConfig, DiskImage, HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
 use spa::{EngineOpts, Pool};
 use ::zil::{CommitPolicy, ZilStats, ZilTunables};
+use vdev::Prio;
 use zpl::{Cred, Zfs};
 
 use crate::{hist, published, stage};
@@ -87,8 +88,8 @@ impl Medium {
     /// The shortest time that counts: some txgs, some hundred turns of a disk.
     fn least(self) -> Nanos {
         match self {
-            Medium::Hdd => Nanos::from_ms(3000),
-            Medium::Ssd => Nanos::from_ms(600),
+            Medium::Hdd => Nanos::from_secs(15),
+            Medium::Ssd => Nanos::from_ms(1500),
         }
     }
 }
@@ -224,7 +225,8 @@ pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
 }
 
 impl Cell {
-    fn check(&self) -> Result<()> {
+    /// Whether it makes sense.
+    pub fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::invalid(format!("a study of the intent log needs {what}")));
         match () {
             () if !(1..=64).contains(&self.disks) => bad("1 to 64 disks"),
@@ -240,6 +242,11 @@ impl Cell {
         opts.arc_max = 256 << 20;
         // Of 2017: a txg is closed when 64 MiB of it are dirty (`zfs_dirty_data_sync`); the share of the limit comes closest with 2 %.
         opts.txg.dirty_data_sync_percent = 2;
+        // illumos begins with one async write at a time at each disk (`zfs_vdev_async_write_min_active`; 2 on Linux since 0.7). A disk without write cache loses a turn between two of them.
+        opts.queue.classes[Prio::AsyncWrite.index()].min_active = 1;
+        // Of 2017 as well: no gathered operation is longer than 128 KiB (`zfs_vdev_aggregation_limit`).
+        opts.queue.aggregation_limit = 128 << 10;
+        opts.queue.aggregation_limit_non_rotating = 128 << 10;
         opts
     }
 

@@ -1,0 +1,188 @@
+//! `weir lab zil`: the commit policies of the intent log side by side, as published and as they come out here.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ::zil::CommitPolicy;
+use base::{Error, Result};
+use lab::published;
+use lab::zil::{Cell, Medium, Rate, Report, Row, Seen};
+
+use crate::opts::Parsed;
+use crate::zpool::parse_for;
+use crate::{Done, Fail, print};
+
+/// Before and after.
+const POLICIES: [CommitPolicy; 2] = [CommitPolicy::Batched, CommitPolicy::Batchless2017];
+/// Most threads of this process.
+const JOBS_MAX: usize = 256;
+
+/// Runs `weir lab zil ARGS`.
+pub fn run(args: &[String]) -> Done {
+    let long: &'static [(&'static str, bool, char)] = &[
+        ("disks", true, 'd'),
+        ("media", true, 'm'),
+        ("rate", true, 'r'),
+        ("threads", true, 't'),
+        ("seconds", true, 's'),
+        ("seed", true, 'S'),
+        ("jobs", true, 'J'),
+        ("json", false, 'j'),
+    ];
+    let p = parse_for("lab", args, "d:m:r:t:s:S:J:j", long, "zil")?;
+    if let Some(extra) = p.operands.first() {
+        return Err(Fail::Usage(format!("'{extra}' is too much"), "zil"));
+    }
+    let cells = cells(&p)?;
+    let jobs = number(&p, 'J', "jobs", 1)?.unwrap_or(1) as usize;
+    if jobs > JOBS_MAX {
+        return Err(Error::invalid(format!("--jobs: {jobs} is more than {JOBS_MAX}")).into());
+    }
+    let report = Report::of(spread(cells, jobs)?);
+    if p.has('j') {
+        let text =
+            serde_json::to_string(&report).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
+        print(&format!("{text}\n"));
+    } else {
+        print(&show(&report));
+    }
+    Ok(())
+}
+
+/// The parts of a list with commas, each once.
+fn list<T: PartialEq>(text: &str, name: &str, one: impl Fn(&str) -> Result<T>) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    for part in text.split(',') {
+        let value = one(part.trim()).map_err(|e| Error::invalid(format!("--{name}: {e}")))?;
+        if !out.contains(&value) {
+            out.push(value);
+        }
+    }
+    Ok(out)
+}
+
+fn count(text: &str) -> Result<u32> {
+    match text.parse::<u32>() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(Error::invalid(format!("'{text}' is not a number above 0"))),
+    }
+}
+
+fn number(p: &Parsed, letter: char, name: &str, least: u64) -> Result<Option<u64>> {
+    let one = |text: &str| match text.parse::<u64>() {
+        Ok(n) if n >= least => Ok(n),
+        _ => Err(Error::invalid(format!("--{name}: '{text}' is not a number of at least {least}"))),
+    };
+    p.value(letter).map(one).transpose()
+}
+
+/// The runs that the options ask for.
+fn cells(p: &Parsed) -> Result<Vec<Cell>> {
+    let every = published::THREADS.map(|t| t.to_string()).join(",");
+    let disks = list(p.value('d').unwrap_or("1,8"), "disks", count)?;
+    let media = list(p.value('m').unwrap_or("hdd,ssd"), "media", Medium::parse)?;
+    let rates = list(p.value('r').unwrap_or("max"), "rate", Rate::parse)?;
+    let threads = list(p.value('t').unwrap_or(&every), "threads", count)?;
+    let seconds = number(p, 's', "seconds", 1)?;
+    let seed = number(p, 'S', "seed", 0)?.unwrap_or(0);
+    let mut cells = Vec::new();
+    for &medium in &media {
+        for &rate in &rates {
+            for &disks in &disks {
+                for &threads in &threads {
+                    for policy in POLICIES {
+                        let seconds = seconds.unwrap_or(medium.seconds());
+                        let cell = Cell { medium, disks, threads, policy, rate, seconds, seed };
+                        cell.check()?;
+                        cells.push(cell);
+                    }
+                }
+            }
+        }
+    }
+    Ok(cells)
+}
+
+/// Runs them on so many threads of this process, each cell in a world of its own: how many threads changes nothing but the time it takes.
+fn spread(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Seen)>> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<BTreeMap<usize, Result<Seen>>> = Mutex::default();
+    // Those with many writers take longest, so they come first.
+    let mut order: Vec<usize> = (0..cells.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(cells[i].threads));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.min(cells.len()) {
+            scope.spawn(|| {
+                while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let seen = cells[at].run();
+                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, seen);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().map(|(at, seen)| Ok((cells[at], seen?))).collect()
+}
+
+fn show(r: &Report) -> String {
+    let mut out = String::new();
+    let mut rows = &r.rows[..];
+    while let Some(first) = rows.first() {
+        let same = |row: &&Row| (row.medium, &row.rate, row.disks) == (first.medium, &first.rate, first.disks);
+        let (these, rest) = rows.split_at(rows.iter().take_while(same).count());
+        rows = rest;
+        let max = first.rate == "max";
+        let what = if max { "writes a second".into() } else { format!("mean latency in us at {}/s each", first.rate) };
+        let _ = writeln!(out, "{}, {} disk{}: {what}", first.medium.name(), first.disks, plural(first.disks));
+        let _ = writeln!(out, "threads   batched batchless  change   published: before    after  change");
+        for row in these {
+            let _ = write!(out, "{:>7} {:>9.0} {:>9.0} {:>+6.1}%", row.threads, row.batched, row.batchless, row.change_percent);
+            let known = (row.published_batched, row.published_batchless, row.published_change_percent);
+            if let (Some(before), Some(after), Some(change)) = known {
+                let _ = write!(out, "          {before:>9.0} {after:>8.0} {change:>+6.1}%");
+            }
+            out.push('\n');
+        }
+        let pick = |m: &BTreeMap<&'static str, BTreeMap<u32, f64>>| Some(*m.get(first.medium.name())?.get(&first.disks)?);
+        let (mean, known) = if max {
+            (pick(&r.gain_percent_by_disks), pick(&r.published_gain_percent_by_disks))
+        } else {
+            (pick(&r.latency_change_percent_by_disks), pick(&r.published_latency_change_percent_by_disks))
+        };
+        if let Some(mean) = mean {
+            let _ = write!(out, "average {mean:>+26.1}%");
+            if let Some(known) = known {
+                let _ = write!(out, "{known:>+35.1}%");
+            }
+            out.push('\n');
+        }
+        if !rows.is_empty() {
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn plural(n: u32) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_taken_apart_and_checked() {
+        assert_eq!(list("1,8,8", "disks", count).expect("a list"), [1, 8]);
+        for bad in ["", "1,,2", "0", "x", "1;2"] {
+            assert!(list(bad, "disks", count).is_err(), "{bad}");
+        }
+        assert_eq!(list("ssd,hdd", "media", Medium::parse).expect("a list"), [Medium::Ssd, Medium::Hdd]);
+        assert!(list("tape", "media", Medium::parse).is_err());
+        assert_eq!(list("max,64", "rate", Rate::parse).expect("a list"), [Rate::Max, Rate::PerSecond(64)]);
+        assert!(list("0", "rate", Rate::parse).is_err() && list("fast", "rate", Rate::parse).is_err());
+    }
+}
