@@ -561,7 +561,9 @@ What a pool does, live; Ctrl-C ends it with a summary.
   io      latency distributions of reads, writes, flushes and trims
   queue   how many writes of a txg are at a device whenever one is issued
   delay   which writes the throttle delayed, and how long
-  zil     blocks of intent logs from opened to durable
+  zil     blocks of intent logs: latency, how many a second, how full, how many
+          commits waited for each, time in queue, write, flush and waiting for
+          the blocks before
 
   -i      show distributions every so many seconds, not only at the end
   -c      end after so many

@@ -139,14 +139,19 @@ fn show(r: &Report) -> String {
         let _ = writeln!(out, "{}, {} disk{}: {what}", first.medium.name(), first.disks, plural(first.disks));
         let _ = writeln!(out, "threads   batched batchless  change   published: before    after  change");
         for row in these {
-            let _ = write!(out, "{:>7} {:>9.0} {:>9.0} {:>+6.1}%", row.threads, row.batched, row.batchless, row.change_percent);
+            let _ = write!(
+                out,
+                "{:>7} {:>9.0} {:>9.0} {:>+6.1}%",
+                row.threads, row.batched, row.batchless, row.change_percent
+            );
             let known = (row.published_batched, row.published_batchless, row.published_change_percent);
             if let (Some(before), Some(after), Some(change)) = known {
                 let _ = write!(out, "          {before:>9.0} {after:>8.0} {change:>+6.1}%");
             }
             out.push('\n');
         }
-        let pick = |m: &BTreeMap<&'static str, BTreeMap<u32, f64>>| Some(*m.get(first.medium.name())?.get(&first.disks)?);
+        let pick =
+            |m: &BTreeMap<&'static str, BTreeMap<u32, f64>>| Some(*m.get(first.medium.name())?.get(&first.disks)?);
         let (mean, known) = if max {
             (pick(&r.gain_percent_by_disks), pick(&r.published_gain_percent_by_disks))
         } else {

@@ -88,6 +88,7 @@ fn merge(whole: &mut TraceView, view: TraceView) {
     whole.undelayed += view.undelayed;
     whole.delay.merge(&view.delay);
     whole.log.merge(&view.log);
+    whole.log_blocks.merge(&view.log_blocks);
 }
 
 fn bars(dist: &Dist) -> String {
@@ -193,9 +194,37 @@ fn summary(what: &str, v: &TraceView) -> String {
         _ => {
             let _ = writeln!(out, "\n  intent log blocks from opened to durable, us");
             out.push_str(&bars(&v.log));
-            let _ = writeln!(out, "{} blocks, {} bytes of records in {seconds:.1} s", v.log.count, v.log.bytes);
+            out.push_str(&log_figures(v, seconds));
         }
     }
+    out
+}
+
+/// What log blocks were like: how many, how full, for how many commits, and where their time went.
+fn log_figures(v: &TraceView, seconds: f64) -> String {
+    let (n, b) = (v.log.count, &v.log_blocks);
+    let mut out = format!("{n} blocks, {} bytes of records in {seconds:.1} s", v.log.bytes);
+    if n == 0 {
+        return out + "\n";
+    }
+    let mean = |sum: u64| sum as f64 / n as f64;
+    let _ = writeln!(
+        out,
+        ": {:.0} blocks a second, {:.0} % full, {:.1} commits waited for each",
+        n as f64 / seconds,
+        v.log.bytes as f64 * 100.0 / b.size.max(1) as f64,
+        mean(b.waiters)
+    );
+    let us = |sum: u64| mean(sum) / 1000.0;
+    let _ = writeln!(
+        out,
+        "mean {:.0} us: queue {:.0}, write {:.0}, flush {:.0}, order {:.0}",
+        us(b.queue + b.write + b.flush + b.order),
+        us(b.queue),
+        us(b.write),
+        us(b.flush),
+        us(b.order)
+    );
     out
 }
 
@@ -223,10 +252,21 @@ mod tests {
             undelayed: 1,
             delay: dist.clone(),
             log: dist,
+            log_blocks: daemon::proto::LogView {
+                size: 3 * 1024,
+                waiters: 6,
+                queue: 3000,
+                write: 6000,
+                flush: 9000,
+                order: 12000,
+            },
         };
         assert!(show("dirty", &view).contains("700 MB of    800 MB used"), "{}", show("dirty", &view));
         assert!(show("txg", &view).contains("sync took 1 ms"));
         assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
+        let log = summary("zil", &view);
+        assert!(log.contains("3 blocks a second, 50 % full, 2.0 commits waited for each"), "{log}");
+        assert!(log.contains("mean 10 us: queue 1, write 2, flush 3, order 4"), "{log}");
         WHAT.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
         let mut whole = TraceView::default();
         merge(&mut whole, view.clone());

@@ -12,7 +12,9 @@ use base::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use crate::proto_flow::{DatasetIo, Dist, FlowView, IoStats, IoView, PoolLatency, TraceView, TxgSpan, TxgView};
+pub use crate::proto_flow::{
+    DatasetIo, Dist, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView, TxgSpan, TxgView,
+};
 
 /// Longest request in bytes.
 pub const REQUEST_MAX: usize = 4 << 20;

@@ -166,6 +166,38 @@ pub struct TraceView {
     pub undelayed: u64,
     /// Waits of the others in us.
     pub delay: Dist,
-    /// Blocks of intent logs: from opened to done, in us.
+    /// Blocks of intent logs: from their first record until they were durable, in us; bytes are those of records.
     pub log: Dist,
+    /// What else is known of these blocks.
+    #[serde(default)]
+    pub log_blocks: LogView,
+}
+
+/// Sums over the blocks of intent logs that became durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LogView {
+    /// Their sizes in bytes.
+    pub size: u64,
+    /// Commits that waited for one of them.
+    pub waiters: u64,
+    /// Time in ns from the first record until a block went to its device.
+    pub queue: u64,
+    /// Time of writes.
+    pub write: u64,
+    /// Time of flushes; one that was for several blocks counts for each.
+    pub flush: u64,
+    /// Time that blocks waited besides, for those before them or for their batch.
+    pub order: u64,
+}
+
+impl LogView {
+    /// Adds another.
+    pub fn merge(&mut self, other: &LogView) {
+        self.size += other.size;
+        self.waiters += other.waiters;
+        self.queue += other.queue;
+        self.write += other.write;
+        self.flush += other.flush;
+        self.order += other.order;
+    }
 }

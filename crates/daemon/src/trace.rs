@@ -13,7 +13,7 @@ use rt::Rt;
 use rt::trace::{Event, Groups, Listening, LogPhase, TxgPhase};
 use vdev::Prio;
 
-use crate::proto::{Dist, TraceView, TxgView};
+use crate::proto::{Dist, LogView, TraceView, TxgView};
 
 /// Txgs that are kept between two questions.
 const TXGS_MAX: usize = 1000;
@@ -125,7 +125,17 @@ impl Counting {
                 self.classes.entry(class).or_default().add(us(total), len);
             }
             Event::Flushed { total, .. } => self.kinds[FLUSH].add(us(total), 0),
-            Event::Log { phase: LogPhase::Done, bytes, times: t, .. } => self.log.add(us(Nanos(t.queue.0 + t.write.0 + t.flush.0 + t.order.0)), bytes),
+            Event::Log { phase: LogPhase::Done, bytes, size, waiters, times: t, .. } => {
+                self.log.add(us(Nanos(t.queue.0 + t.write.0 + t.flush.0 + t.order.0)), bytes);
+                self.log_blocks.merge(&LogView {
+                    size,
+                    waiters: waiters.into(),
+                    queue: t.queue.0,
+                    write: t.write.0,
+                    flush: t.flush.0,
+                    order: t.order.0,
+                });
+            }
             Event::Log { .. } => {}
         }
     }
@@ -198,6 +208,7 @@ impl Counting {
             undelayed: old.undelayed,
             delay: old.delay,
             log: old.log,
+            log_blocks: old.log_blocks,
         }
     }
 }

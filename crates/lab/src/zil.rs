@@ -11,13 +11,13 @@ use std::cell::{Cell as Slot, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ::zil::{CommitPolicy, ZilStats, ZilTunables};
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::Bytes;
 use rt::trace::{Event, Groups, LogPhase};
 use serde::Serialize;
 use sim::{DiskConfig, DiskImage, HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
 use spa::{EngineOpts, Pool};
-use ::zil::{CommitPolicy, ZilStats, ZilTunables};
 use vdev::Prio;
 use zpl::{Cred, Zfs};
 
@@ -26,7 +26,7 @@ use crate::{hist, published, stage};
 /// Bytes of a write, and the record size.
 pub const BLOCK: u64 = 8 << 10;
 /// Writes that count, when there are as many: enough for a mean within a few percent.
-const ENOUGH: usize = 40_000;
+const ENOUGH: usize = 20_000;
 /// How often a cell looks whether it has seen enough.
 const STEP: Nanos = Nanos(100_000_000);
 /// Writers begin within this time, as processes that are started one after the other.
@@ -88,8 +88,8 @@ impl Medium {
     /// The shortest time that counts: some txgs, some hundred turns of a disk.
     fn least(self) -> Nanos {
         match self {
-            Medium::Hdd => Nanos::from_secs(15),
-            Medium::Ssd => Nanos::from_ms(1500),
+            Medium::Hdd => Nanos::from_secs(6),
+            Medium::Ssd => Nanos::from_ms(800),
         }
     }
 }
@@ -122,7 +122,9 @@ impl Rate {
         match text.parse::<u32>() {
             _ if text == "max" => Ok(Rate::Max),
             Ok(n) if (1..=100_000).contains(&n) => Ok(Rate::PerSecond(n)),
-            _ => Err(Error::invalid(format!("'{text}' is not a rate: max, or 1 to 100000 writes a second by each thread"))),
+            _ => Err(Error::invalid(format!(
+                "'{text}' is not a rate: max, or 1 to 100000 writes a second by each thread"
+            ))),
         }
     }
     /// Its name.
@@ -326,12 +328,8 @@ impl Cell {
 
     async fn start(&self, sim: &Sim, disks: &[SimDisk]) -> Result<(Rc<Pool>, Rc<Zfs>, Vec<ObjectId>)> {
         let recordsize = BLOCK.to_string();
-        let props = [
-            ("compression", "off"),
-            ("atime", "off"),
-            ("recordsize", &*recordsize),
-            ("redundant_metadata", "most"),
-        ];
+        let props =
+            [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize), ("redundant_metadata", "most")];
         let (pool, fs) = stage::new_fs(&sim.handle(), disks, self.opts(), 12, &props).await?;
         if let Some(log) = fs.log() {
             log.set_tunables(self.log());

@@ -129,9 +129,12 @@ fn a_report_pairs_runs_and_averages_the_largest_stripe() {
 #[test]
 fn studies_that_make_no_sense_are_refused() {
     let good = cell(CommitPolicy::Batched, 1);
-    for bad in
-        [Cell { disks: 0, ..good }, Cell { threads: 0, ..good }, Cell { seconds: 0, ..good }, Cell { disks: 65, ..good }]
-    {
+    for bad in [
+        Cell { disks: 0, ..good },
+        Cell { threads: 0, ..good },
+        Cell { seconds: 0, ..good },
+        Cell { disks: 65, ..good },
+    ] {
         assert!(bad.run().is_err(), "{bad:?}");
     }
     assert!(Medium::parse("tape").is_err());
