@@ -89,6 +89,7 @@ pub struct Counting {
     undelayed: u64,
     delay: Dist,
     log: Dist,
+    log_blocks: LogView,
 }
 
 impl Counting {

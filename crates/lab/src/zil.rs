@@ -94,7 +94,8 @@ impl Medium {
     }
 }
 
-/// The machine that the writers run on.
+/// The machine that the writers run on. Cores and memory are those of the publication. The two times were chosen so that one and two writers with one batch at a time, and very many
+/// without batches, come out on SSDs as published (5,169, 5,696 and 88,000 a second on 8 of them).
 #[derive(Clone, Copy, Debug)]
 struct Host {
     /// Cores for writers.
@@ -318,7 +319,10 @@ impl Cell {
             return Err(e);
         }
         let txgs = pool.txg().last_synced().0 - before.1;
-        Ok(self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest()))
+        let seen = self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
+        // Tasks hold the world that holds them: without an end each cell would stay in memory.
+        sim.crash();
+        Ok(seen)
     }
 
     fn log_stats(&self, fs: &Zfs) -> Result<ZilStats> {
