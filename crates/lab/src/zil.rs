@@ -320,8 +320,9 @@ impl Cell {
         }
         let txgs = pool.txg().last_synced().0 - before.1;
         let seen = self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
-        // Tasks hold the world that holds them: without an end each cell would stay in memory.
+        // What is left of a pool that was not exported may hold its disks: their contents need not stay in memory as well.
         sim.crash();
+        disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(self.medium.size())));
         Ok(seen)
     }
 
