@@ -358,7 +358,6 @@ pub fn saved(text: &str, assignment: &str) -> String {
 mod tests {
     use base::Nanos;
     use txg::ThrottlePolicy;
-    use vdev::Scheduler;
 
     use super::*;
 
