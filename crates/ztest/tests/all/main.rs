@@ -5,6 +5,7 @@ mod cuts;
 mod devices;
 mod encrypted;
 mod failmode;
+mod features;
 mod history;
 mod images;
 mod imports;
