@@ -9,6 +9,7 @@ mod features;
 mod history;
 mod images;
 mod imports;
+mod kinds;
 mod layouts;
 mod logs;
 mod losses;
