@@ -591,7 +591,7 @@ mod tests {
             action: "The pool cannot be imported. Access the pool on a system that supports the required feature(s), or recreate the pool from backup.".into(),
             ..c
         };
-        let want = "   pool: tank\n     id: 42\n  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\tcom.example:a (About a.)\n\tcom.example:b\n action: The pool cannot be imported. Access the pool on a system that supports\n\tthe required feature(s), or recreate the pool from backup.\n config:\n";
+        let want = "   pool: tank\n     id: 42\n  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\tcom.example:a (About a.)\n\tcom.example:b\n action: The pool cannot be imported. Access the pool on a system that\n\tsupports the required feature(s), or recreate the pool from backup.\n config:\n";
         assert!(candidate(&c).starts_with(want), "{}", candidate(&c));
     }
 }

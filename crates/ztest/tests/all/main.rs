@@ -6,6 +6,7 @@ mod devices;
 mod encrypted;
 mod failmode;
 mod features;
+mod growth;
 mod history;
 mod images;
 mod imports;
