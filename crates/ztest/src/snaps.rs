@@ -174,7 +174,9 @@ impl Snaps {
     }
 
     async fn create(&mut self) -> Check {
-        let props = vec![("compression".to_string(), PropValue::Num(15))];
+        // What the pool has: lz4 or lzjb.
+        let lz4 = self.layout.features.contains(&ondisk::feature::FeatureId::Lz4Compress);
+        let props = vec![("compression".to_string(), PropValue::Num(if lz4 { 15 } else { 3 }))];
         let pool = self.lab.create(&self.layout, props).await.map_err(|e| format!("create: {e:?}"))?;
         self.slow_down(&pool);
         self.pool = Some(pool);
