@@ -363,6 +363,7 @@ pub fn candidate(c: &Candidate) -> String {
     if let Some(text) = &c.status {
         out.push_str(&paragraph(" status", text));
     }
+    c.features.iter().for_each(|f| out.push_str(&format!("\t{f}\n")));
     out.push_str(&paragraph(" action", &c.action));
     out.push_str(" config:\n\n");
     let style = Style::default();
@@ -583,5 +584,14 @@ mod tests {
         };
         let want = "   pool: tank\n     id: 42\n  state: ONLINE\n action: The pool can be imported using its name or numeric identifier.\n config:\n\n\ttank        ONLINE\n\t  d0.img    ONLINE\n";
         assert_eq!(candidate(&c), want);
+        let c = Candidate {
+            state: "UNAVAIL".into(),
+            status: Some("The pool uses the following feature(s) not supported on this system:".into()),
+            features: vec!["com.example:a (About a.)".into(), "com.example:b".into()],
+            action: "The pool cannot be imported. Access the pool on a system that supports the required feature(s), or recreate the pool from backup.".into(),
+            ..c
+        };
+        let want = "   pool: tank\n     id: 42\n  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\tcom.example:a (About a.)\n\tcom.example:b\n action: The pool cannot be imported. Access the pool on a system that\n\tsupports the required feature(s), or recreate the pool from backup.\n config:\n";
+        assert!(candidate(&c).starts_with(want), "{}", candidate(&c));
     }
 }

@@ -812,3 +812,34 @@ fn snapshots_are_folders_of_the_mount() {
     w.ok("zpool export tank");
     judge(&w, "tank");
 }
+
+/// What a pool of another release looks like from here: listed, refused by name, and left alone.
+#[test]
+fn pools_with_features_of_others_are_listed_and_refused() {
+    let w = World::new("features");
+    w.pool();
+    w.ok("zpool export tank");
+    let images = ["a.img", "b.img"].map(|n| w.dir.join(n));
+    for image in &images {
+        let mut bytes = std::fs::read(image).unwrap();
+        for label in ondisk::label::label_offsets(bytes.len() as u64) {
+            let at = ondisk::label::config_offset(label);
+            let region = &mut bytes[at as usize..][..ondisk::label::CONFIG_SIZE];
+            let mut config =
+                ondisk::label::LabelConfig::from_nvlist(&ondisk::label::parse_config(region, at).unwrap()).unwrap();
+            config.features_for_read.push("org.openzfs:raidz_expansion".into());
+            region.copy_from_slice(&ondisk::label::seal_config(&config.to_nvlist(), at).unwrap());
+        }
+        std::fs::write(image, bytes).unwrap();
+    }
+    let before = images.each_ref().map(|i| std::fs::read(i).unwrap());
+    let listed = w.ok("zpool import -d .");
+    let want = "  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\torg.openzfs:raidz_expansion\n action: The pool cannot be imported. ";
+    assert!(listed.contains(want), "{listed}");
+    assert!(listed.contains("UNAVAIL  unsupported feature(s)\n"), "{listed}");
+    let why = "cannot import 'tank': the pool uses org.openzfs:raidz_expansion, which weir cannot read: import it with OpenZFS 2.3 or newer";
+    for how in ["", "-f", "-F", "-Fn", "-o readonly=on"] {
+        w.fails(&format!("zpool import -d . {how} tank"), 1, why);
+    }
+    assert!(images.each_ref().map(|i| std::fs::read(i).unwrap()) == before, "the devices were written");
+}

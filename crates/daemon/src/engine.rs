@@ -2,7 +2,7 @@
 //!
 //! Pool state is `Rc` and never leaves its thread. Other threads send closures in ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,7 @@ use host::{Engine, EngineConfig, RemoteCall, RemoteSpawner};
 use rt::Rt;
 use rt::sync::{Semaphore, oneshot};
 use spa::Pool;
+use zil::ZilTunables;
 
 use crate::mounts::Mounts;
 use crate::tunables::Settings;
@@ -34,6 +35,8 @@ pub struct PoolEngine {
     pub traces: crate::trace::Traces,
     /// When the counters of its devices began, on the engine's clock.
     pub since: base::Nanos,
+    /// Settings of the intent logs of file systems that are mounted later.
+    pub zil: Cell<ZilTunables>,
     /// Held by whoever changes mounts or names.
     pub admin: Semaphore,
 }
@@ -46,6 +49,8 @@ impl PoolEngine {
     /// Takes over settings; the cache's limit is the broker's.
     pub fn tune(&self, settings: &Settings) {
         self.pool.tune(&settings.engine);
+        self.zil.set(settings.zil);
+        self.mounts.set_zil_tunables(settings.zil);
         if let Some(host) = host::Handle::of(self.pool.rt()) {
             let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
             host.set_keep_awake(settings.keep_awake);
@@ -57,8 +62,8 @@ impl PoolEngine {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
         let (traces, since) = (crate::trace::Traces::default(), pool.rt().now());
-        let admin = Semaphore::new(1);
-        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, since, admin });
+        let (zil, admin) = (Cell::default(), Semaphore::new(1));
+        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, since, zil, admin });
         engine.apply_pool_props();
         engine.expand_if_wanted();
         engine

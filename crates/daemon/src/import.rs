@@ -13,7 +13,7 @@ use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use rt::Rt;
-use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState};
+use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, Unsupported};
 
 use crate::create::{open_device, stored_props};
 use crate::device_ops::HostDoor;
@@ -79,7 +79,8 @@ fn search_paths(search: &Search, remembered: Vec<String>) -> Result<Vec<PathBuf>
     Ok(out)
 }
 
-async fn search_here(rt: Rt, paths: Vec<PathBuf>, progress: Arc<Progress>) -> Vec<Found> {
+/// Finds pools; with `examine` also tells of each whether its features allow an import.
+async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, progress: Arc<Progress>) -> Vec<Found> {
     progress.begin("searching devices", paths.len() as u64);
     let mut devices: Vec<Rc<dyn BlockDev>> = Vec::new();
     for path in paths {
@@ -93,7 +94,43 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, progress: Arc<Progress>) -> Ve
         }
         progress.step();
     }
-    spa::scan(devices).await.iter().map(found).collect()
+    let mut out = Vec::new();
+    for pool in spa::scan(devices).await {
+        let mut found = found(&pool);
+        // What lacks devices cannot be opened, and what cannot be opened says why when it is imported.
+        if let Some(opts) = examine.as_ref().filter(|_| found.candidate.state != "UNAVAIL")
+            && let Ok(unsupported) = Pool::unsupported(&rt, &pool, opts).await
+        {
+            note_unsupported(&mut found.candidate, unsupported);
+        }
+        out.push(found);
+    }
+    out
+}
+
+/// Says in a listing that features keep the pool from being imported, or from being written.
+fn note_unsupported(c: &mut Candidate, unsupported: Unsupported) {
+    let Unsupported { read, write } = unsupported;
+    let (status, action, features) = match (read.is_empty(), write.is_empty()) {
+        (true, true) => return,
+        (false, _) => (
+            "The pool uses the following feature(s) not supported on this system:",
+            "The pool cannot be imported. Access the pool on a system that supports the required feature(s), or recreate the pool from backup.",
+            read,
+        ),
+        (true, false) => (
+            "The pool can only be accessed in read-only mode on this system. It cannot be accessed in read-write mode because it uses the following feature(s) not supported on this system:",
+            "The pool cannot be imported in read-write mode. Import the pool with \"-o readonly=on\", access the pool on a system that supports the required feature(s), or recreate the pool from backup.",
+            write,
+        ),
+    };
+    (c.status, c.action) = (Some(status.to_string()), action.to_string());
+    c.features = features
+        .into_iter()
+        .map(|f| if f.description.is_empty() { f.guid } else { format!("{} ({})", f.guid, f.description) })
+        .collect();
+    c.state = "UNAVAIL".into();
+    (c.vdevs.state, c.vdevs.why) = ("UNAVAIL".into(), Some("unsupported feature(s)".into()));
 }
 
 fn found(pool: &PoolCandidate) -> Found {
@@ -176,6 +213,7 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
         destroyed,
         status,
         action,
+        features: Vec::new(),
         vdevs: root,
     }
 }
@@ -255,14 +293,15 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
 }
 
 impl Daemon {
-    fn search(&self, search: &Search, progress: &Arc<Progress>) -> Result<Vec<Found>> {
+    fn search(&self, search: &Search, examine: bool, progress: &Arc<Progress>) -> Result<Vec<Found>> {
         let paths = search_paths(search, self.remembered_paths())?;
         let progress = progress.clone();
+        let examine = examine.then(|| self.engine_opts("", 1));
         let thread = EngineThread::start()?;
         let found = thread
             .call(move |rt| {
                 let rt = rt.clone();
-                async move { search_here(rt, paths, progress).await }
+                async move { search_here(rt, paths, examine, progress).await }
             })
             .wait()?;
         let running = self.all_running();
@@ -273,7 +312,7 @@ impl Daemon {
 
     /// `zpool import` without a pool.
     pub(crate) fn pool_scan(&self, search: &Search, progress: &Arc<Progress>) -> Result<Vec<Candidate>> {
-        let mut found = self.search(search, progress)?;
+        let mut found = self.search(search, true, progress)?;
         found.retain(|f| f.candidate.destroyed == search.destroyed);
         Ok(found.into_iter().map(|f| f.candidate).collect())
     }
@@ -285,7 +324,7 @@ impl Daemon {
             spa::check_pool_name(name)?;
         }
         let _namespace = self.namespace();
-        let mut found = self.search(&request.search, progress)?;
+        let mut found = self.search(&request.search, false, progress)?;
         found.retain(|f| f.candidate.destroyed == request.search.destroyed);
         if let Some(wanted) = &request.pool {
             let guid = wanted.parse::<u64>().ok();
@@ -525,6 +564,8 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
 
 #[cfg(test)]
 mod tests {
+    use spa::UnsupportedFeature;
+
     use super::*;
 
     #[test]
@@ -541,5 +582,24 @@ mod tests {
         assert_eq!(paths(&[".", "a.img"]).unwrap().len(), 2);
         assert_eq!(paths(&["note.txt"]).unwrap().len(), 1);
         assert!(paths(&["nothing"]).is_err());
+    }
+
+    #[test]
+    fn listings_tell_of_features() {
+        let feature = |guid: &str, about: &str| UnsupportedFeature { guid: guid.into(), description: about.into() };
+        let noted = |read: Vec<UnsupportedFeature>, write: Vec<UnsupportedFeature>| {
+            let mut c = Candidate { state: "ONLINE".into(), ..Candidate::default() };
+            note_unsupported(&mut c, Unsupported { read, write });
+            c
+        };
+        let (a, b) = (feature("x:a", "About a."), feature("x:b", ""));
+        assert_eq!(noted(vec![], vec![]).state, "ONLINE");
+        let c = noted(vec![], vec![a.clone(), b.clone()]);
+        assert!(c.state == "UNAVAIL" && c.action.contains("\"-o readonly=on\""), "{c:?}");
+        assert_eq!(c.features, ["x:a (About a.)", "x:b"]);
+        // What keeps it from being read matters more.
+        let c = noted(vec![b], vec![a]);
+        assert!(c.state == "UNAVAIL" && c.action.starts_with("The pool cannot be imported. "), "{c:?}");
+        assert_eq!(c.features, ["x:b"]);
     }
 }

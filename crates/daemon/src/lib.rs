@@ -32,6 +32,7 @@ pub mod server;
 pub mod snap_ops;
 pub mod state;
 pub mod trace;
+mod tunable_table;
 pub mod tunables;
 mod vdev_spec;
 pub mod view_flow;

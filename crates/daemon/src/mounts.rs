@@ -17,6 +17,7 @@ use dmu::LocalBoxFuture;
 use dsl::props::PropSource;
 use dsl::{Dataset, Dir};
 use rt::Rt;
+use zil::ZilTunables;
 
 use crate::engine::{PoolEngine, Progress};
 use crate::files::{self, Zfs};
@@ -171,6 +172,13 @@ struct Mounted {
 /// The mounts of one pool, by dataset name.
 #[derive(Default)]
 pub struct Mounts(RefCell<BTreeMap<String, Mounted>>);
+
+impl Mounts {
+    /// Takes over the settings of intent logs.
+    pub fn set_zil_tunables(&self, tun: ZilTunables) {
+        self.0.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
+    }
+}
 
 /// Where a dataset would be mounted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -395,6 +403,7 @@ impl PoolEngine {
                 return Err(e);
             }
         };
+        zfs.set_zil_tunables(self.zil.get());
         let snaps = Rc::new(SnapshotsOf { dsl: self.pool.dsl().clone(), head: ds.clone() });
         match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps).await {
             Ok(front) => {

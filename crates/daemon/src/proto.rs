@@ -621,6 +621,8 @@ pub struct Candidate {
     pub destroyed: bool,
     /// A paragraph about what is unusual.
     pub status: Option<String>,
+    /// Features that the status tells of, each with what the pool says about it.
+    pub features: Vec<String>,
     /// What to do.
     pub action: String,
     /// Its devices.

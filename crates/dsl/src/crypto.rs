@@ -520,6 +520,36 @@ impl DslPool {
         Ok(())
     }
 
+    /// Whether a clone may take its origin's place: either the origin's directory is an encryption root, which moves, or nothing about keys changes, which it would if the
+    /// two stood below different roots (format page 12 section 3). Error: `Denied`.
+    pub(crate) fn check_promotion_keys(&self, clone: &Dir, origin: &Dir) -> Result<()> {
+        if origin.crypt().is_none() || self.is_encryption_root(origin) {
+            return Ok(());
+        }
+        let root_above = |dir: &Dir| dir.parent().and_then(|p| p.crypt()).map(|c| c.root.get());
+        if root_above(clone) == root_above(origin) {
+            return Ok(());
+        }
+        let (clone, origin) = (clone.full_name(), origin.full_name());
+        let why = format!("cannot promote '{clone}': it does not stand below the same encryption root as '{origin}'");
+        Err(Error::new(ErrorKind::Denied, why))
+    }
+
+    /// Everything that is wrapped with the key of the root `old` has `new` for its root, and so has `keylocation` (syncing context). The keys stay as they are.
+    pub(crate) async fn move_encryption_root(&self, old: &Rc<Dir>, new: &Rc<Dir>, tx: &Tx) -> Result<()> {
+        for key in self.keys_of(old.object) {
+            key.root.set(new.object);
+            key.store_wrapping(&self.mos().hold(key.object).await?, tx).await?;
+        }
+        let wrapping = self.keys().wrapping.borrow_mut().remove(&old.object);
+        if let Some(wrapping) = wrapping {
+            self.keys().wrapping.borrow_mut().insert(new.object, wrapping);
+        }
+        let location = old.prop("keylocation").0;
+        self.write_prop(old, "keylocation", None, tx).await?;
+        self.write_prop(new, "keylocation", Some(&location), tx).await
+    }
+
     /// Derives the wrapping key that a new dataset brings along, away from the sync.
     pub(crate) async fn prepare_crypt(&self, new: NewCrypt) -> Result<PreparedCrypt> {
         let wrapping = match &new.key {

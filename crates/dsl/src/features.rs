@@ -99,6 +99,13 @@ impl Features {
         Self::counts_of(self.zaps.as_ref().map(|z| &z.write)).await
     }
 
+    /// What the pool says about a feature, by guid; none if it says nothing.
+    pub async fn description(&self, guid: &str) -> Result<Option<String>> {
+        let Some(zaps) = &self.zaps else { return Ok(None) };
+        let text = zap::lookup(&zaps.descriptions, guid.as_bytes()).await?;
+        Ok(text.and_then(|v| v.as_text()))
+    }
+
     async fn counts_of(dn: Option<&Dnode>) -> Result<Vec<(String, u64)>> {
         let Some(dn) = dn else { return Ok(Vec::new()) };
         let all = zap::list(dn).await?.into_iter();

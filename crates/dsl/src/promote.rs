@@ -93,12 +93,7 @@ impl DslPool {
         let Some(origin) = self.origin_of(&clone_head).await? else {
             return Err(Error::invalid(format!("cannot promote '{name}': not a cloned filesystem")));
         };
-        if self.is_encryption_root(&origin.dir()) {
-            return Err(Error::unsupported(format!(
-                "cannot promote '{name}': '{}' holds the encryption key of both, which weir cannot move yet",
-                origin.dir().full_name()
-            )));
-        }
+        self.check_promotion_keys(&clone, &origin.dir())?;
         if clone_head.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::new(ErrorKind::Denied, format!("cannot promote '{name}': it was received in parts")));
         }
@@ -231,6 +226,9 @@ impl DslPool {
         self.count_snapshots(&p.old, -moved, tx).await?;
         self.count_snapshots(&p.clone, moved, tx).await?;
         self.move_bookmarks(&p.old_head, &p.clone_head, p.origin.phys().creation_txg, tx).await?;
+        if self.is_encryption_root(&p.old) {
+            self.move_encryption_root(&p.old, &p.clone, tx).await?;
+        }
 
         let snap_share = |dir: &Dir| dir.phys().used_breakdown[Used::Snap as usize] as i64;
         let only = |used: i64| Space { used, ..Space::default() };

@@ -451,6 +451,11 @@ impl Allocator {
         })
     }
 
+    /// Changes the settings; they hold from the next decision on.
+    pub fn set_tunables(&self, tunables: &AllocTunables) {
+        self.inner.borrow_mut().tunables.clone_from(tunables);
+    }
+
     /// Adds the metaslabs of `top` (its `ms_shift` is set), `summaries` one for each in order, to `class`. A normal vdev with many metaslabs sets the one
     /// with the least allocated aside for the intent log. Everything here may come from disk: what cannot be is `Corrupt`.
     pub fn add_top(&self, top: Rc<Top>, class: ClassKind, summaries: Vec<MsSummary>) -> Result<()> {

@@ -297,7 +297,7 @@ fn a_dead_disk_completes_nothing() {
 }
 
 #[test]
-#[should_panic(expected = "overlaps an operation in flight")]
+#[should_panic(expected = "overlaps a write of")]
 fn overlaps_can_panic() {
     let sim = Sim::new(SimConfig::seeded(9));
     let image = DiskImage::zeroed(1 << 20);

@@ -138,7 +138,8 @@ impl Assembly<'_> {
             return Ok(VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition })));
         };
         let info = found.dev.info();
-        if leaf_asize(info.size_bytes) < asize {
+        // It may have grown since it was opened.
+        if leaf_asize(found.dev.size()) < asize {
             return Err(Error::corrupt(format!("device '{}' is smaller than its label says", info.path)));
         }
         Ok(VdevKind::Leaf(Leaf::with_condition(

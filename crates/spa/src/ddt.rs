@@ -284,6 +284,17 @@ impl Ddt {
         Ok(gone)
     }
 
+    /// Blocks of earlier txgs that have got references in this one. Encrypted ones never do.
+    pub(crate) fn newly_shared(&self) -> Vec<Blkptr> {
+        let mut out = Vec::new();
+        for (key, live) in self.entries.borrow().iter() {
+            let Some((_, stored)) = &live.stored else { continue };
+            let grown = |(now, was): &(&Slot, &Slot)| was.birth != 0 && now.birth == was.birth && now.refs > was.refs;
+            out.extend(live.slots.iter().zip(stored).filter(grown).map(|(now, _)| key.pointer(now)));
+        }
+        out
+    }
+
     /// Adds or takes away what `slots` count for in the histogram of a class.
     fn count(&self, table: (u8, usize), key: &Key, slots: &Slots, add: bool) {
         let mut tables = self.tables.borrow_mut();

@@ -3,7 +3,7 @@
 //! 1. The labels of every device are read; devices with the same pool guid make a candidate.
 //! 2. The best intact uberblock of all devices is the state to import; the newest label that is not newer than it tells how the devices stand together.
 //! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up to the uberblock's sum.
-//! 4. Features decide: everything supported for writing, read-only only, or refused by name.
+//! 4. Features decide: everything supported for writing, read-only only, or refused by name ([`crate::unsupported`]).
 //!
 //! A pool whose newest label is younger than the newest intact uberblock imports in the older state and says so.
 
@@ -16,7 +16,7 @@ use bdev::BlockDev;
 use dmu::{DmuFeatures, Objset, ObjsetProps, zap};
 use dsl::DslPool;
 use dsl::features::Features;
-use ondisk::feature::{FeatureId, FeatureZap, Support, support_of};
+use ondisk::feature::FeatureId;
 use ondisk::label::{LabelConfig, MosConfig, PoolState, VERSION_FEATURES};
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
@@ -39,6 +39,7 @@ use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::removed::load_mappings;
 use crate::rewind::{self, Rewind};
 use crate::scan::Scan;
+use crate::unsupported::{Unsupported, check_labels};
 
 /// A device with pool labels.
 pub struct FoundDevice {
@@ -162,6 +163,7 @@ impl Pool {
         for ub in choices {
             match open_state(&rt, candidate, ub, &import, &DirtyGauge::default(), &opts).await {
                 Ok((best, ..)) => return Ok((best.txg < newest.txg).then(|| Rewind::new(&newest, &best))),
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Err(e),
                 Err(e) => failed = e,
             }
         }
@@ -176,7 +178,8 @@ impl Pool {
         let mut opened = Err(Error::corrupt("no state was tried"));
         for ub in choices {
             opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
-            if opened.is_ok() {
+            // A state that others can open is not damaged, even if it is not for weir to open: nothing goes back behind it.
+            if opened.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Unsupported) {
                 break;
             }
         }
@@ -228,7 +231,7 @@ impl Pool {
             VERSION_FEATURES => Features::load(&mos, &directory).await?,
             _ => Features::none(&mos),
         });
-        check_features(&features, import.readonly).await?;
+        Unsupported::in_mos(&features).await?.check(import.readonly)?;
         stack.ctx.set_features(DmuFeatures {
             hole_birth: features.is_active(FeatureId::HoleBirth),
             embedded_data: features.is_active(FeatureId::EmbeddedData),
@@ -337,7 +340,7 @@ impl Pool {
 
 /// Opens the state of an uberblock as far as that tells whether it can be opened: the MOS, its configuration, and with `-F` every directory and dataset. Gives what is
 /// the state then, its configuration, and the devices as that sees them.
-async fn open_state(
+pub(crate) async fn open_state(
     rt: &Rt,
     candidate: &PoolCandidate,
     mut ub: Uberblock,
@@ -345,6 +348,7 @@ async fn open_state(
     gauge: &DirtyGauge,
     opts: &EngineOpts,
 ) -> Result<(Uberblock, MosConfig, Rc<VdevTree>)> {
+    check_labels(candidate, ub.txg)?;
     // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
     let tops = tops_from_labels(candidate, ub.txg);
     let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts };
@@ -441,24 +445,4 @@ async fn read_trusted(
         MosConfig::from_nvlist(&read_packed(&mos, ObjectId(object)).await?).at(|| "configuration in the MOS")?;
     config.vdev_tree.validate().at(|| "configuration in the MOS")?;
     Ok(config)
-}
-
-/// Refuses pools with features that are needed and not supported.
-async fn check_features(features: &Features, readonly: bool) -> Result<()> {
-    for (zap, counts) in
-        [(FeatureZap::Read, features.read_counts().await?), (FeatureZap::Write, features.write_counts().await?)]
-    {
-        let active = counts.iter().filter(|(_, n)| *n > 0).map(|(g, _)| g.as_str());
-        let (support, names) = support_of(zap, active);
-        let need = if readonly { Support::Partial } else { Support::Write };
-        if support < need {
-            let names = names.join(", ");
-            return Err(Error::unsupported(if support >= Support::Partial {
-                format!("the pool uses {names}, which weir cannot write yet: import it with -o readonly=on")
-            } else {
-                format!("the pool uses {names}, which weir does not support")
-            }));
-        }
-    }
-    Ok(())
 }

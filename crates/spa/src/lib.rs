@@ -32,6 +32,7 @@ mod state;
 mod store;
 mod sync;
 mod tune;
+mod unsupported;
 
 pub use attach::NewDevice;
 pub use aux::AuxDevices;
@@ -46,3 +47,4 @@ pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};
 pub use rewind::Rewind;
 pub use scan::ScanStatus;
+pub use unsupported::{Unsupported, UnsupportedFeature};

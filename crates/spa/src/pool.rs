@@ -46,6 +46,8 @@ pub struct EngineOpts {
     pub queue: QueueTunables,
     /// Block layer.
     pub zio: ZioOpts,
+    /// Allocator.
+    pub alloc: AllocTunables,
 }
 
 impl EngineOpts {
@@ -56,6 +58,7 @@ impl EngineOpts {
             txg: TxgTunables::for_memory(physmem),
             queue: QueueTunables::default(),
             zio: ZioOpts::default(),
+            alloc: AllocTunables::default(),
         }
     }
 }
@@ -117,7 +120,7 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) fn new(rt: &Rt, tree: Rc<VdevTree>, first_open: Txg, gauge: DirtyGauge, opts: &EngineOpts) -> Stack {
         let store = MapStore::new();
-        let alloc = Allocator::new(rt.clone(), store.clone(), AllocTunables::default());
+        let alloc = Allocator::new(rt.clone(), store.clone(), opts.alloc.clone());
         let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio.clone());
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg.clone(), gauge);

@@ -178,7 +178,13 @@ impl Pool {
             let was = condition.health();
             let maker = self.leaf_maker()?;
             let had = self.let_go(&top, guid).is_some();
-            match self.open_leaf(&top, guid, &path, &*door).await {
+            // The txg that is being written may know the device still, and would write labels that are being read.
+            let idle = if had { self.sync().await } else { Ok(()) };
+            let opened = match idle {
+                Ok(()) => self.open_leaf(&top, guid, &path, &*door).await,
+                Err(e) => Err(e),
+            };
+            match opened {
                 Ok(dev) => self.put_back(&top, guid, &path, dev, condition.clone(), Health::Online, &maker),
                 Err(e) => {
                     if had || was != Health::Offline {
@@ -307,7 +313,7 @@ impl Pool {
         });
     }
 
-    /// Reads the labels of the devices that had errors: what cannot read any of them is gone.
+    /// Asks the devices that had errors: those that do not answer are gone.
     async fn probe_devices(&self) {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
@@ -315,9 +321,7 @@ impl Pool {
                 if leaf.errors().read + leaf.errors().write == 0 {
                     continue;
                 }
-                let read = read_labels(&*leaf.dev).await;
-                let gone = read
-                    .is_ok_and(|l| l.configs.iter().all(|(_, c)| c.as_ref().is_err_and(|e| e.kind() == ErrorKind::Io)));
+                let gone = !leaf.answers().await;
                 if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
                     self.note_away(&leaf.condition, Health::Removed);
                     let guid = leaf.guid();

@@ -1,13 +1,19 @@
 //! Settings that change while the pool runs.
 
+use zio::ZioOpts;
+
 use crate::pool::{EngineOpts, Pool};
 
 impl Pool {
-    /// Takes over the throttle's and the queues' settings, as far as they differ. The cache's limit is the broker's, see [`arc::Arc::set_limit`].
+    /// Takes over the settings of the throttle, the queues, the allocator and the block layer, as far as they differ. The cache's limit is the broker's, see [`arc::Arc::set_limit`].
     pub fn tune(&self, opts: &EngineOpts) {
         if self.txg().tunables() != opts.txg {
             self.txg().set_tunables(opts.txg);
         }
+        self.alloc.set_tunables(&opts.alloc);
+        // The salt is the pool's.
+        let zio = self.ctx.zio();
+        zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });
         for leaf in self.tree().leaves() {
             if leaf.tunables() != opts.queue {
                 leaf.set_tunables(opts.queue.clone());

@@ -59,7 +59,7 @@ impl LeafLabels {
 }
 
 /// The device offsets of the labels, if the device has room for them.
-fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
+pub(crate) fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
     let size = dev.size();
     if size < LABELS as u64 * LABEL_SIZE {
         return Err(Error::invalid(format!("{}: {size} bytes are too small for labels", dev.info().path)));

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Nanos, Result, align_up};
 use bdev::{BlockDev, Buf, Bytes, Done, Op};
+use ondisk::label::BOOT_ENV_OFFSET;
 use rt::Rt;
 use rt::trace::Event;
 
@@ -145,10 +146,15 @@ impl Leaf {
         }
     }
 
-    /// Looks whether the device answers at all: one of its labels can be read, past the queue.
+    /// Looks whether the device answers at all: the beginning of one of its labels, which nobody writes while the pool is in use, can be read, past the queue.
     pub async fn answers(&self) -> bool {
-        let labels = crate::labels::read_labels(&*self.dev).await;
-        labels.is_ok_and(|l| l.configs.iter().any(|(_, c)| !c.as_ref().is_err_and(|e| e.kind() == ErrorKind::Io)))
+        let Ok(offsets) = crate::labels::offsets(&*self.dev) else { return false };
+        for at in offsets {
+            if bdev::read(&*self.dev, at, BOOT_ENV_OFFSET as usize).await.is_ok() {
+                return true;
+            }
+        }
+        false
     }
 
     /// Its guid. It changes when the leaf takes the place of its mirror.

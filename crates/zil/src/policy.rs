@@ -20,19 +20,20 @@ pub enum CommitPolicy {
 }
 
 impl CommitPolicy {
-    /// The names that commands use.
-    pub const NAMES: [(&'static str, CommitPolicy); 3] = [
-        ("batched", CommitPolicy::Batched),
-        ("batchless-2017", CommitPolicy::Batchless2017),
-        ("modern", CommitPolicy::Modern),
-    ];
+    /// All of them, in the order in which they came.
+    pub const ALL: [CommitPolicy; 3] = [CommitPolicy::Batched, CommitPolicy::Batchless2017, CommitPolicy::Modern];
+
     /// By its name.
     pub fn by_name(name: &str) -> Option<CommitPolicy> {
-        CommitPolicy::NAMES.iter().find(|(n, _)| *n == name).map(|(_, p)| *p)
+        CommitPolicy::ALL.into_iter().find(|p| p.name() == name)
     }
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        CommitPolicy::NAMES.iter().find(|(_, p)| *p == self).map_or("", |(n, _)| n)
+    /// The name that commands use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CommitPolicy::Batched => "batched",
+            CommitPolicy::Batchless2017 => "batchless-2017",
+            CommitPolicy::Modern => "modern",
+        }
     }
 }
 

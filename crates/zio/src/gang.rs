@@ -97,8 +97,7 @@ impl Inner {
         bp.set_little_endian(true);
         bp.set_birth(req.txg, req.txg);
         bp.set_checksum_words(codec::compute(req.checksum, &data, false, self.opts.get().salt.as_ref())?.0);
-        let forced = self.opts.get().gang_above;
-        if forced == 0 || psize <= forced {
+        if !self.is_forced(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
                     for (i, dva) in places.as_slice().iter().enumerate() {

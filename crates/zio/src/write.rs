@@ -162,8 +162,8 @@ impl Inner {
 
     /// Finds places for `data`, in one piece or in several, enters them into `bp`, and queues the writes.
     async fn store(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
-        let (psize, forced) = (data.len() as u64, self.opts.get().gang_above);
-        if forced == 0 || psize <= forced {
+        let psize = data.len() as u64;
+        if !self.is_forced(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
                     places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));

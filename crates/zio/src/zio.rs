@@ -81,6 +81,12 @@ impl Inner {
         unit
     }
 
+    /// Whether a block of `psize` bytes becomes a gang block although there may be space. One of a few allocation units never does: it has no pieces.
+    pub(crate) fn is_forced(&self, psize: u64) -> bool {
+        let above = self.opts.get().gang_above;
+        above != 0 && psize > above.max(8 * self.min_alloc())
+    }
+
     /// A copy of `bp` at `dva` was not what it should be.
     pub(crate) fn note_bad_copy(&self, bp: &Blkptr, dva: Dva, kind: ErrorKind) {
         if kind == ErrorKind::Checksum {

@@ -315,6 +315,12 @@ impl Zfs {
             None => self.wait_txg(Txg(0)).await,
         }
     }
+    /// Changes the settings of its intent log, if it has one.
+    pub fn set_zil_tunables(&self, tun: ZilTunables) {
+        if let Some(log) = &*self.log.borrow() {
+            log.set_tunables(tun);
+        }
+    }
     /// The intent log.
     pub fn log(&self) -> Option<Zilog> {
         self.log.borrow().clone()

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use dsl::crypto::KeyFormat;
 use sim::DiskImage;
 
 use crate::judge::{self, Level, Scratch, Verdict};
@@ -65,6 +66,15 @@ pub const REFERENCES: &[Reference] = &[
     pool("zil"),
     pool("zil-slog"),
 ];
+
+/// The key that the collection's pools are encrypted with, in each format, as its README gives them.
+pub fn key(format: KeyFormat) -> &'static str {
+    match format {
+        KeyFormat::Raw => "0123456789abcdefFEDCBA9876543210",
+        KeyFormat::Hex => "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n",
+        KeyFormat::Passphrase => "correct-horse-battery\n",
+    }
+}
 
 /// How it went with a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]

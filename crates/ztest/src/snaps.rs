@@ -11,6 +11,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use base::{ErrorKind, Nanos, ObjectId};
+use dsl::crypto::KeyMaterial;
 use dsl::props::PropValue;
 use sim::{DiskImage, DiskLog, Rng};
 use spa::Pool;
@@ -173,7 +174,9 @@ impl Snaps {
     }
 
     async fn create(&mut self) -> Check {
-        let props = vec![("compression".to_string(), PropValue::Num(15))];
+        // What the pool has: lz4 or lzjb.
+        let lz4 = self.layout.features.contains(&ondisk::feature::FeatureId::Lz4Compress);
+        let props = vec![("compression".to_string(), PropValue::Num(if lz4 { 15 } else { 3 }))];
         let pool = self.lab.create(&self.layout, props).await.map_err(|e| format!("create: {e:?}"))?;
         self.slow_down(&pool);
         self.pool = Some(pool);
@@ -392,6 +395,12 @@ impl Snaps {
         Ok(())
     }
 
+    /// The encryption root that a file system has its key from.
+    fn key_of(&self, name: &str) -> Option<String> {
+        let dsl = self.pool().dsl().clone();
+        dsl.find_dir(name).ok().and_then(|dir| dsl.crypt_info(&dir)).map(|info| info.root)
+    }
+
     async fn promote(&mut self) -> Check {
         let clones: Vec<String> =
             self.model.fs.iter().filter(|(_, f)| f.origin.is_some()).map(|(n, _)| n.clone()).collect();
@@ -412,7 +421,16 @@ impl Snaps {
         if marks_conflict {
             return Ok(());
         }
-        let want = if conflict { Err(ErrorKind::Exists) } else { Ok(()) };
+        // Keys come first: only a root moves with its key, anything else stays below its root.
+        let roots = self.pool().dsl().encryption_roots(&self.root).map_err(|e| format!("{e:?}"))?;
+        let apart = !roots.contains(&old)
+            && self.key_of(&old).is_some()
+            && self.key_of(parent_of(&name)) != self.key_of(parent_of(&old));
+        let want = match (apart, conflict) {
+            (true, _) => Err(ErrorKind::Denied),
+            (_, true) => Err(ErrorKind::Exists),
+            _ => Ok(()),
+        };
         self.note(format!("promote {name} over {old}"));
         let got = self.pool().dsl().promote(&name).await;
         if self.agree("promote", want, got)? {
@@ -551,9 +569,11 @@ impl Snaps {
         {
             return Ok(());
         }
+        let key = self.key_of(&from);
+        let bound = key.as_ref().is_some_and(|root| *root != from) && self.key_of(&parent) != key;
         self.note(format!("rename {from} {to}"));
         let got = dsl.rename(&from, &to).await;
-        if self.agree("rename", Ok(()), got)? {
+        if self.agree("rename", if bound { Err(ErrorKind::Invalid) } else { Ok(()) }, got)? {
             for name in self.model.below(&from) {
                 let f = self.model.fs.remove(&name).expect("listed");
                 self.model.fs.insert(format!("{to}{}", &name[from.len()..]), f);
@@ -578,6 +598,7 @@ impl Snaps {
         pool.export().await.map_err(|e| format!("export: {e:?}"))?;
         drop(pool);
         let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| format!("import: {e:?}"))?;
+        unlock(&pool).await?;
         self.slow_down(&pool);
         self.pool = Some(pool);
         Ok(())
@@ -690,6 +711,24 @@ async fn compare(pool: &Rc<Pool>, model: &Model, reader: &Snaps) -> Check {
     Ok(())
 }
 
+/// The file system that one stands in.
+fn parent_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(parent, _)| parent)
+}
+
+/// Loads every key of a pool of the collection; pools that are made here have none.
+async fn unlock(pool: &Pool) -> Check {
+    let say = |e: base::Error| format!("{e:?}");
+    let dsl = pool.dsl();
+    for root in dsl.encryption_roots(&dsl.root().name()).map_err(say)? {
+        let dir = dsl.find_dir(&root).map_err(say)?;
+        let info = dsl.crypt_info(&dir).ok_or_else(|| format!("{root} is not encrypted"))?;
+        let key = KeyMaterial(crate::reference::key(info.format).as_bytes().to_vec());
+        dsl.load_key(&root, &key, false).await.map_err(|e| format!("key of {root}: {e:?}"))?;
+    }
+    Ok(())
+}
+
 /// The longest that a seed may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
@@ -717,6 +756,7 @@ impl Snaps {
             why if why.contains("readonly=on") => format!("read-only: {why}"),
             _ => format!("import: {e:?}"),
         })?;
+        unlock(&pool).await?;
         let dsl = pool.dsl().clone();
         self.root = pool.name();
         self.layout.features.retain(|f| pool.features().is_enabled(*f));

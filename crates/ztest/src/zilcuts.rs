@@ -121,7 +121,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let fit: Vec<&Shape> = SHAPES.iter().filter(|s| !trouble.needs_log() || !log_disks(s).is_empty()).collect();
     let shape = fit[rng.below(fit.len() as u64) as usize];
     layout = layout.shaped(shape, &mut rng);
-    let (_, policy) = CommitPolicy::NAMES[rng.below(3) as usize];
+    let policy = CommitPolicy::ALL[rng.below(3) as usize];
     let sealed = rng.percent(20);
     let with = if sealed { ", encrypted" } else { "" };
     let name = format!("seed {seed} ({}, {}, {}{with})", shape.name, policy.name(), trouble.name());

@@ -333,16 +333,14 @@ impl State {
             log.entries.push(Entry { seq, at: world.time(), moment });
         }
     }
-    fn overlaps(&self, kind: OpKind, offset: u64, len: u64) -> bool {
-        match kind {
-            OpKind::Flush => false,
-            OpKind::Read => self.durability.overlaps_in_flight(offset, len),
-            OpKind::Write | OpKind::Discard => self.in_flight.values().any(|other| {
-                other.kind != OpKind::Flush
-                    && other.op.offset() < offset + len
-                    && offset < other.op.offset() + other.op.len()
-            }),
+    /// What in flight an operation overlaps that it must not, in words.
+    fn overlapped(&self, kind: OpKind, offset: u64, len: u64) -> Option<String> {
+        if kind == OpKind::Flush || kind == OpKind::Read && !self.durability.overlaps_in_flight(offset, len) {
+            return None;
         }
+        let touches = |op: &Op| op.offset() < offset + len && offset < op.offset() + op.len();
+        let other = self.in_flight.values().find(|other| other.kind != OpKind::Flush && touches(&other.op))?;
+        Some(format!("a {} of {} bytes at {}", other.op.verb(), other.op.len(), other.op.offset()))
     }
 }
 
@@ -505,11 +503,11 @@ impl BlockDev for SimDisk {
             Op::Discard { .. } => OpKind::Discard,
         };
         let (offset, len) = (op.offset(), op.len());
-        if state.overlaps(kind, offset, len) {
+        if let Some(other) = state.overlapped(kind, offset, len) {
             state.counters.overlaps += 1;
             assert!(
                 !inner.config.panic_on_overlap,
-                "{}: {} of {len} bytes at {offset} overlaps an operation in flight",
+                "{}: {} of {len} bytes at {offset} overlaps {other} in flight",
                 inner.info.path,
                 op.verb()
             );

@@ -17,6 +17,7 @@
 //! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as OpenZFS does ([`walk`]); that its end does not verify is no damage;
 //! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of the newest state;
 //! * blocks born in or after the txg in which the scan began are left out: they were verified when they were written, and are rewritten in place by later passes;
+//! * a dedup'd block that gets a new reference is met then, for the old one may go before it is met. While a scrub is paused and the pool exported this is forgotten;
 //! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 
 mod damage;
@@ -423,7 +424,13 @@ impl Pool {
             }
         }
         scan.changed.notify_all();
+        if scan.is_scanning() && !scan.closed.get() {
+            self.meet_newly_shared();
+        }
         if scan.is_scanning() && !scan.is_paused() && !scan.closed.get() {
+            if scan.phase.get() == Phase::Drained && scan.has_gathered() {
+                scan.look();
+            }
             if scan.phase.get() == Phase::Drained {
                 *scan.kept.borrow_mut() = scan.now.borrow().clone();
                 scan.kept_changed.set(true);

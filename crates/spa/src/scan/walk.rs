@@ -114,7 +114,8 @@ impl Visitor for Walk<'_> {
     }
     fn visit(&mut self, child: &Child) {
         let Child { bp, at, .. } = child;
-        if !bp.is_embedded() && bp.birth() <= self.max {
+        // A dedup'd block may be much older than the pointer to it.
+        if !bp.is_embedded() && bp.phys_birth() <= self.max {
             self.scan.meet(&self.pool.tree, bp, *at);
         }
         self.moved |= at.level == 0;
@@ -184,6 +185,14 @@ impl Scan {
 }
 
 impl Pool {
+    /// Meets the old blocks that the txg's writes refer to by dedup: where the pointer stands may have been walked before, and the one that would have been met
+    /// there may be gone when its turn comes. OpenZFS does the same when an entry of a table changes.
+    pub(super) fn meet_newly_shared(&self) {
+        for bp in self.ddt.newly_shared() {
+            self.scan.meet(&self.tree, &bp, Bookmark::default());
+        }
+    }
+
     /// Walks on for a while.
     pub(super) async fn walk_on(&self, txg: Txg) {
         let until = self.rt.now() + SLICE;

@@ -132,6 +132,11 @@ impl Scan {
         self.work.is_full(self.memory_max.get())
     }
 
+    /// Whether something waits to be looked at.
+    pub(super) fn has_gathered(&self) -> bool {
+        self.work.count.get() > 0
+    }
+
     /// Looks at what was gathered, beside the txgs.
     pub(super) fn look(self: &Rc<Self>) {
         self.phase.set(Phase::Look);

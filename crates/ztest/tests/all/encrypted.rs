@@ -210,3 +210,73 @@ fn encrypted_file_systems() {
         }
     });
 }
+
+/// A clone takes the place of an encryption root: the key is the clone's then, for the old root and all that inherits from it, now and after an import.
+#[test]
+fn the_key_follows_a_promotion() {
+    let mut rng = Rng::new(9);
+    let mut layout = Layout::draw(&mut rng, 128 << 20);
+    layout.features = ondisk::feature::default_features();
+    let lab = Lab::new(9, &layout);
+    let fs = |name: &str| format!("{POOL}/{name}");
+    let everything = async |pool: &Rc<Pool>| {
+        compare(pool, &fs("enc"), 0..9).await;
+        compare(pool, &fs("enc/child"), 3..6).await;
+        compare(pool, &fs("clone"), 0..6).await;
+        compare(pool, &fs("clone"), 9..12).await;
+        compare(pool, &format!("{}@s", fs("clone")), 0..6).await;
+    };
+    run(&lab, |sim| {
+        let (lab, layout) = (&lab, &layout);
+        async move {
+            let pool = lab.create(layout, Vec::new()).await.unwrap();
+            let dsl = pool.dsl();
+            let enc = NewCrypt { suite: Some(Some(Suite::Aes256Gcm)), key: Some(key(KeyFormat::Passphrase, WORDS)) };
+            dsl.create_fs_encrypted(&fs("enc"), Vec::new(), enc, new_fs(&sim)).await.unwrap();
+            dsl.create_fs(&fs("enc/child"), Vec::new(), new_fs(&sim)).await.unwrap();
+            fill(&pool, &fs("enc"), 0..6).await;
+            fill(&pool, &fs("enc/child"), 3..6).await;
+            dsl.snapshot(vec![format!("{}@s", fs("enc")), format!("{}@s", fs("enc/child"))], false, Vec::new())
+                .await
+                .unwrap();
+            fill(&pool, &fs("enc"), 6..9).await;
+            dsl.clone_snapshot(&format!("{}@s", fs("enc")), &fs("clone"), Vec::new()).await.unwrap();
+            fill(&pool, &fs("clone"), 9..12).await;
+            // A clone of what is no root stays below its own root.
+            dsl.clone_snapshot(&format!("{}@s", fs("enc/child")), &fs("outside"), Vec::new()).await.unwrap();
+            let e = dsl.promote(&fs("outside")).await.unwrap_err();
+            assert!(e.kind() == ErrorKind::Denied && e.to_string().contains("encryption root"), "{e}");
+            dsl.destroy_fs(&fs("outside")).await.unwrap();
+
+            dsl.promote(&fs("clone")).await.unwrap();
+            assert_eq!(dsl.encryption_roots(POOL).unwrap(), [fs("clone")]);
+            everything(&pool).await;
+            pool.export().await.unwrap();
+        }
+    });
+    ask(&lab, "promoted", &[format!("{}=passphrase:{WORDS}", fs("clone"))]);
+    let lab = lab.reborn(10);
+    run(&lab, |_| {
+        let (lab, layout) = (&lab, &layout);
+        async move {
+            let pool = lab.import(false, layout.opts()).await.unwrap();
+            let dsl = pool.dsl();
+            assert_eq!(dsl.encryption_roots(POOL).unwrap(), [fs("clone")]);
+            for name in ["enc", "enc/child"] {
+                let dir = dsl.find_dir(&fs(name)).unwrap();
+                assert_eq!(dsl.crypt_info(&dir).unwrap().root, fs("clone"));
+            }
+            let location = |name: &str| dsl.find_dir(&fs(name)).unwrap().local_props().contains_key("keylocation");
+            assert!(location("clone") && !location("enc"));
+            assert!(dsl.find(&fs("enc")).unwrap().objset().await.is_err());
+            dsl.load_key(&fs("clone"), &material(WORDS), false).await.unwrap();
+            everything(&pool).await;
+            // And back.
+            dsl.promote(&fs("enc")).await.unwrap();
+            assert_eq!(dsl.encryption_roots(POOL).unwrap(), [fs("enc")]);
+            dsl.unload_key(&fs("enc")).await.unwrap();
+            assert!(dsl.find(&fs("clone")).unwrap().objset().await.is_err());
+            pool.export().await.unwrap();
+        }
+    });
+}

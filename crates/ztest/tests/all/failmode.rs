@@ -14,7 +14,7 @@ use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, POOL, SHAPES};
 use ztest::scan;
 
-fn layout(seed: u64, shape: &str) -> Layout {
+pub fn layout(seed: u64, shape: &str) -> Layout {
     let mut rng = Rng::new(seed);
     let shape = SHAPES.iter().find(|s| s.name == shape).expect("it is there");
     let mut layout = Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
@@ -35,13 +35,13 @@ fn judged(lab: &Lab, name: &str) {
     }
 }
 
-fn content(n: u64) -> Vec<u8> {
+pub fn content(n: u64) -> Vec<u8> {
     let mut out = vec![0; 300 << 10];
     Rng::new(n).fill(&mut out);
     out
 }
 
-async fn write(fs: &Zfs, n: u64) -> base::Result<()> {
+pub async fn write(fs: &Zfs, n: u64) -> base::Result<()> {
     let file = fs.create(fs.root(), format!("f{n}").as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj;
     for (i, part) in content(n).chunks(100 << 10).enumerate() {
         fs.write(file, i as u64 * (100 << 10), vec![bdev::Buf::copy_from(part).freeze()], false).await?;
@@ -49,12 +49,12 @@ async fn write(fs: &Zfs, n: u64) -> base::Result<()> {
     Ok(())
 }
 
-async fn read(fs: &Zfs, n: u64) -> base::Result<Vec<u8>> {
+pub async fn read(fs: &Zfs, n: u64) -> base::Result<Vec<u8>> {
     let attr = fs.lookup(fs.root(), format!("f{n}").as_bytes()).await?;
     Ok(fs.read(attr.obj, 0, 1 << 30).await?.iter().flat_map(|b| b.to_vec()).collect())
 }
 
-async fn mount(pool: &Pool) -> Rc<Zfs> {
+pub async fn mount(pool: &Pool) -> Rc<Zfs> {
     let ds = pool.dsl().find(POOL).expect("it exists");
     Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens")
 }

@@ -1,5 +1,7 @@
 //! Ways to import a pool: under a name for a while, without its log device; and what a pool remembers of the commands given to it.
 
+use std::rc::Rc;
+
 use sim::Rng;
 use spa::{ImportOpts, Pool};
 use ztest::judge::{Level, Verdict, judge};
@@ -100,5 +102,26 @@ fn without_the_log_device() {
         let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
         pool.dsl().find(&format!("{POOL}/made")).unwrap();
         pool.export().await.unwrap();
+    });
+}
+
+/// Whoever embeds the engine may open the devices again as soon as an export has returned: nothing of the pool lives on.
+#[test]
+fn an_exported_pool_lets_go_of_its_devices() {
+    let (lab, layout) = lab(5, "mirror");
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.unwrap();
+        let fs = zpl::Zfs::open(&pool.dsl().find(POOL).unwrap(), zpl::MountOpts::default()).await.unwrap();
+        let file = fs.create(fs.root(), b"f", 0o644, &zpl::Cred::default(), true).await.unwrap().obj;
+        fs.write(file, 0, vec![bdev::Buf::zeroed(1 << 20).freeze()], true).await.unwrap();
+        fs.unmount().await.unwrap();
+        drop(fs);
+        pool.start_scrub().await.unwrap();
+        pool.wait_scan().await.unwrap();
+        pool.export().await.unwrap();
+        let leaves: Vec<_> = pool.tree().leaves().iter().map(Rc::downgrade).collect();
+        drop(pool);
+        let held: Vec<usize> = leaves.iter().map(std::rc::Weak::strong_count).collect();
+        assert_eq!(held, [0, 0]);
     });
 }

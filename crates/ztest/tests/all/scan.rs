@@ -1,7 +1,15 @@
 //! Scrub and resilver on pools of some shapes with redundancy; the judges on what they leave.
 
+use std::rc::Rc;
+
+use dsl::props::PropValue;
+use ondisk::scan::{ScanFunc, ScanState};
+use sim::Rng;
+use spa::{ImportOpts, Pool, ScanStatus};
+use zpl::{Atime, Cred, MountOpts, Zfs};
+use ztest::devices::LabDoor;
 use ztest::judge::{self, Level, Verdict};
-use ztest::lab::{SHAPES, Shape};
+use ztest::lab::{Lab, Layout, SHAPES, Shape};
 use ztest::scan::{CutsMet, run_cuts, run_resilver, run_rot};
 
 /// The profile `--scans` has all shapes.
@@ -43,4 +51,93 @@ fn power_cuts_cost_nothing() {
         judge(&images, &format!("cuts-{name}"));
     }
     assert!(met.running > 1, "the cuts met nothing: {met:?}");
+}
+
+/// A file of `blocks` blocks that no other has, or that all files with the same `kind` have.
+async fn put(pool: &Pool, fs: &str, name: &str, kind: u64, blocks: u64) {
+    let fs = mounted(pool, fs).await;
+    let file = fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await.unwrap().obj;
+    for n in 0..blocks {
+        let data = bdev::Buf::copy_from(&block(kind, n)).freeze();
+        fs.write(file, n * RECORD as u64, vec![data], false).await.unwrap();
+    }
+    fs.unmount().await.unwrap();
+}
+
+const RECORD: usize = 128 << 10;
+
+fn block(kind: u64, n: u64) -> Vec<u8> {
+    let mut out = vec![0; RECORD];
+    Rng::new(kind << 32 | n).fill(&mut out);
+    out
+}
+
+async fn mounted(pool: &Pool, fs: &str) -> Rc<Zfs> {
+    let ds = pool.dsl().find(fs).unwrap();
+    Zfs::open(&ds, MountOpts { atime: Atime::Off, ..MountOpts::from_props(&ds) }).await.unwrap()
+}
+
+/// While a device is brought up to date a dedup'd block moves: its pointer goes to a dataset that was walked already, or to a place that is walked later with a
+/// pointer younger than all that the device misses. Whatever the walk sees, the block is brought.
+#[test]
+fn shared_blocks_that_move_are_brought_back() {
+    for (seed, to) in [(3300, "lab/early"), (3301, "lab/late")] {
+        let mut rng = Rng::new(seed);
+        let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape("mirror"), &mut rng);
+        layout.features = ondisk::feature::default_features();
+        layout.devices.fill(160 << 20);
+        (layout.arc_max, layout.dirty_max) = (1 << 20, 64 << 20);
+        let lab = Rc::new(Lab::new(seed, &layout));
+        lab.sim.block_on(async {
+            let pool = lab.create(&layout, vec![("dedup".into(), PropValue::Num(1))]).await.unwrap();
+            pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+            for fs in ["lab/early", "lab/late"] {
+                pool.dsl().create_fs(fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            pool.offline_device("disk1.img", false).unwrap();
+            pool.sync().await.unwrap();
+            put(&pool, "lab/late", "much", 1, 200).await;
+            put(&pool, "lab/late", "tail", 2, 20).await;
+            pool.sync().await.unwrap();
+            // A few blocks in each round.
+            pool.set_scan_memory(6 << 10);
+            pool.bring_online("disk1.img", false).await.unwrap();
+            let late = pool.dsl().find("lab/late").unwrap().object.0;
+            let walks_late = |s: &ScanStatus| {
+                s.phys.func == ScanFunc::Resilver
+                    && s.phys.state == ScanState::Scanning
+                    && s.phys.bookmark.objset == late
+            };
+            while !walks_late(&pool.scan_status()) {
+                assert!(pool.scan_status().phys.state != ScanState::Finished, "the resilver was too fast");
+                pool.sync().await.unwrap();
+            }
+            put(&pool, to, "moved", 2, 20).await;
+            let fs = mounted(&pool, "lab/late").await;
+            fs.unlink(fs.root(), b"tail").await.unwrap();
+            fs.unmount().await.unwrap();
+            pool.sync().await.unwrap();
+            assert!(pool.zio().stats().deduped >= 20, "{:?}", pool.zio().stats());
+            let place = pool.scan_status();
+            assert!(walks_late(&place) && place.phys.bookmark.object != 0, "{to}: the walk is elsewhere: {place:?}");
+            pool.set_scan_memory(1 << 20);
+            let s = ztest::scan::wait(&pool).await.unwrap();
+            assert_eq!((s.phys.state, s.phys.errors), (ScanState::Finished, 0));
+            pool.export().await.unwrap();
+            drop(pool);
+            // All that is left is what was brought back.
+            lab.away.borrow_mut().push(0);
+            let how = ImportOpts { readonly: true, ..ImportOpts::default() };
+            let pool = lab.import_as(how, layout.opts()).await.unwrap();
+            let fs = mounted(&pool, to).await;
+            let file = fs.lookup(fs.root(), b"moved").await.unwrap().obj;
+            for n in 0..20 {
+                let got = fs.read(file, n * RECORD as u64, RECORD as u64).await;
+                let got = got.unwrap_or_else(|e| panic!("{to}: block {n}: {e}"));
+                assert!(got.iter().flat_map(|b| b.to_vec()).eq(block(2, n)), "{to}: block {n} differs");
+            }
+            pool.export().await.unwrap();
+        });
+    }
 }

@@ -39,3 +39,18 @@ fn power_cuts_while_a_file_system_is_destroyed() {
     let n = cuts(3, Cut::FileSystem, 9).unwrap_or_else(|e| panic!("{e}"));
     assert!(n > 2, "{n}");
 }
+
+#[test]
+fn power_cuts_while_clones_come_and_go() {
+    for (seed, what) in [(4, Cut::Clone), (5, Cut::Promote), (6, Cut::Deferred)] {
+        let n = cuts(seed, what, 5).unwrap_or_else(|e| panic!("{what:?}: {e}"));
+        assert!(n > 10, "{what:?}: {n}");
+    }
+}
+
+/// Half-freed trees of several levels: zdb goes on where the freeing stopped.
+#[test]
+fn power_cuts_while_trees_are_freed() {
+    let n = cuts(7, Cut::Rollback, 33).unwrap_or_else(|e| panic!("{e}"));
+    assert!(n > 5, "{n}");
+}

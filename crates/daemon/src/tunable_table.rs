@@ -1,0 +1,566 @@
+//! The table of tunables: each with its name, unit, range, where it comes from, what it means and where its value lives.
+
+use base::Nanos;
+use host::KeepAwake;
+use txg::ThrottlePolicy;
+use vdev::{Prio, Scheduler};
+use zil::CommitPolicy;
+
+use crate::tunables::{Place, Tunable, Unit};
+
+const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+const SEC: u64 = 1_000_000_000;
+
+const OZ: &str = "OpenZFS 2.1";
+const OZ2: &str = "OpenZFS 2.2";
+const OLD: &str = "OpenZFS before 2013";
+const WEIR: &str = "weir";
+const U32: u64 = u32::MAX as u64;
+const HALF: u64 = u64::MAX >> 1;
+
+macro_rules! field {
+    ($name:literal, $unit:expr, $min:expr, $max:expr, $origin:expr, $meaning:literal, |$o:ident| $get:expr, |$m:ident, $v:ident| $set:expr) => {
+        Tunable {
+            name: $name,
+            unit: $unit,
+            min: $min,
+            max: $max,
+            meaning: $meaning,
+            origin: $origin,
+            place: Place::Field(|$o| $get, |$m, $v| $set),
+        }
+    };
+}
+
+const fn class(name: &'static str, prio: Prio, is_max: bool, meaning: &'static str) -> Tunable {
+    let place = if is_max { Place::ClassMax(prio) } else { Place::ClassMin(prio) };
+    Tunable { name, unit: Unit::Count, min: 0, max: U32, meaning, origin: OZ, place }
+}
+
+const POLICIES: [&str; ThrottlePolicy::ALL.len()] = {
+    let mut names = [""; ThrottlePolicy::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = ThrottlePolicy::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+const SCHEDULERS: [&str; Scheduler::ALL.len()] = {
+    let mut names = [""; Scheduler::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = Scheduler::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+const COMMITS: [&str; CommitPolicy::ALL.len()] = {
+    let mut names = [""; CommitPolicy::ALL.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = CommitPolicy::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+const AWAKE: &[&str] = &["off", "auto"];
+const AWAKE_VALUES: [KeepAwake; 2] = [KeepAwake::Off, KeepAwake::Auto];
+
+/// Every tunable that there is.
+pub const TABLE: &[Tunable] = &[
+    field!(
+        "zfs_arc_max",
+        Unit::Bytes,
+        16 * MIB,
+        HALF,
+        OZ,
+        "most bytes that the caches of all pools hold",
+        |o| o.engine.arc_max,
+        |o, v| o.engine.arc_max = v
+    ),
+    field!(
+        "zfs_dirty_data_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OZ,
+        "most bytes of all pools that are written but not yet on disk",
+        |o| o.engine.txg.dirty_data_max,
+        |o, v| {
+            // The log's limit is twice that unless it was set.
+            if o.engine.txg.wrlog_data_max == o.engine.txg.dirty_data_max.saturating_mul(2) {
+                o.engine.txg.wrlog_data_max = v.saturating_mul(2);
+            }
+            o.engine.txg.dirty_data_max = v;
+        }
+    ),
+    field!(
+        "zfs_dirty_data_sync_percent",
+        Unit::Percent,
+        1,
+        100,
+        OZ,
+        "share of it at which a txg is closed",
+        |o| o.engine.txg.dirty_data_sync_percent.into(),
+        |o, v| o.engine.txg.dirty_data_sync_percent = v as u32
+    ),
+    field!(
+        "zfs_delay_min_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "share of it at which writes are delayed",
+        |o| o.engine.txg.delay_min_dirty_percent.into(),
+        |o, v| o.engine.txg.delay_min_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_delay_scale",
+        Unit::Ns,
+        1,
+        SEC,
+        OZ,
+        "delay of a write in the middle between that share and the limit",
+        |o| o.engine.txg.delay_scale,
+        |o, v| o.engine.txg.delay_scale = v
+    ),
+    field!(
+        "zfs_delay_max_ns",
+        Unit::Ns,
+        0,
+        10 * SEC,
+        OZ,
+        "longest delay of a write",
+        |o| o.engine.txg.delay_max.0,
+        |o, v| { o.engine.txg.delay_max = Nanos(v) }
+    ),
+    field!(
+        "zfs_wrlog_data_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OZ,
+        "most bytes of intent logs that are not yet synced",
+        |o| o.engine.txg.wrlog_data_max,
+        |o, v| o.engine.txg.wrlog_data_max = v
+    ),
+    field!(
+        "zfs_txg_timeout",
+        Unit::Seconds,
+        1,
+        3600,
+        OZ,
+        "seconds after which a txg is closed",
+        |o| o.engine.txg.txg_timeout.0 / SEC,
+        |o, v| o.engine.txg.txg_timeout = Nanos::from_secs(v)
+    ),
+    field!(
+        "throttle",
+        Unit::Word(&POLICIES),
+        0,
+        POLICIES.len() as u64 - 1,
+        WEIR,
+        "which write throttle",
+        |o| place_of(&ThrottlePolicy::ALL, &o.engine.txg.policy),
+        |o, v| o.engine.txg.policy = ThrottlePolicy::ALL[v as usize]
+    ),
+    field!(
+        "zfs_write_smoothing",
+        Unit::Seconds,
+        0,
+        3600,
+        "a proposal of 2021",
+        "policy smoothing: how long delays go on after the dirty share fell",
+        |o| o.engine.txg.write_smoothing.0 / SEC,
+        |o, v| o.engine.txg.write_smoothing = Nanos::from_secs(v)
+    ),
+    field!(
+        "zfs_smoothing_scale",
+        Unit::Ns,
+        0,
+        SEC,
+        "a proposal of 2021",
+        "policy smoothing: those delays where half of the limit is dirty",
+        |o| o.engine.txg.smoothing_scale,
+        |o, v| o.engine.txg.smoothing_scale = v
+    ),
+    field!(
+        "zfs_txg_synctime_ms",
+        Unit::Ms,
+        1,
+        3_600_000,
+        OLD,
+        "policy legacy-2008: how long a sync should take",
+        |o| o.engine.txg.txg_synctime.0 / MS,
+        |o, v| o.engine.txg.txg_synctime = Nanos::from_ms(v)
+    ),
+    field!(
+        "zfs_write_limit_min",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OLD,
+        "policy legacy-2008: least bytes of a txg",
+        |o| o.engine.txg.write_limit_min,
+        |o, v| o.engine.txg.write_limit_min = v
+    ),
+    field!(
+        "zfs_write_limit_max",
+        Unit::Bytes,
+        MIB,
+        HALF,
+        OLD,
+        "policy legacy-2008: most bytes of a txg",
+        |o| o.engine.txg.write_limit_max,
+        |o, v| o.engine.txg.write_limit_max = v
+    ),
+    field!(
+        "zfs_write_limit_override",
+        Unit::Bytes,
+        0,
+        HALF,
+        OLD,
+        "policy legacy-2008: bytes of a txg for good, 0 to learn them",
+        |o| o.engine.txg.write_limit_override,
+        |o, v| o.engine.txg.write_limit_override = v
+    ),
+    field!(
+        "zfs_throttle_delay",
+        Unit::Ms,
+        0,
+        1000,
+        OLD,
+        "policy legacy-2008: what a write sleeps in the last eighth of a txg",
+        |o| o.engine.txg.throttle_delay.0 / MS,
+        |o, v| o.engine.txg.throttle_delay = Nanos::from_ms(v)
+    ),
+    field!(
+        "scheduler",
+        Unit::Word(&SCHEDULERS),
+        0,
+        SCHEDULERS.len() as u64 - 1,
+        WEIR,
+        "which I/O scheduler",
+        |o| place_of(&Scheduler::ALL, &o.engine.queue.scheduler),
+        |o, v| o.engine.queue.scheduler = Scheduler::ALL[v as usize]
+    ),
+    field!(
+        "zfs_vdev_max_active",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "most operations at one device",
+        |o| o.engine.queue.max_active.into(),
+        |o, v| o.engine.queue.max_active = v as u32
+    ),
+    class(
+        "zfs_vdev_sync_read_min_active",
+        Prio::SyncRead,
+        false,
+        "reads that are waited for: served first up to this many",
+    ),
+    class("zfs_vdev_sync_read_max_active", Prio::SyncRead, true, "reads that are waited for: the most at one device"),
+    class(
+        "zfs_vdev_sync_write_min_active",
+        Prio::SyncWrite,
+        false,
+        "writes that are waited for: served first up to this many",
+    ),
+    class(
+        "zfs_vdev_sync_write_max_active",
+        Prio::SyncWrite,
+        true,
+        "writes that are waited for: the most at one device",
+    ),
+    class("zfs_vdev_async_read_min_active", Prio::AsyncRead, false, "prefetch: served first up to this many"),
+    class("zfs_vdev_async_read_max_active", Prio::AsyncRead, true, "prefetch: the most at one device"),
+    class("zfs_vdev_async_write_min_active", Prio::AsyncWrite, false, "writes of txgs: as many while little is dirty"),
+    class("zfs_vdev_async_write_max_active", Prio::AsyncWrite, true, "writes of txgs: as many while much is dirty"),
+    class("zfs_vdev_scrub_min_active", Prio::Scrub, false, "scrub and resilver: served first up to this many"),
+    class("zfs_vdev_scrub_max_active", Prio::Scrub, true, "scrub and resilver: the most at one device"),
+    class("zfs_vdev_removal_min_active", Prio::Removal, false, "device removal: served first up to this many"),
+    class("zfs_vdev_removal_max_active", Prio::Removal, true, "device removal: the most at one device"),
+    class("zfs_vdev_initializing_min_active", Prio::Initializing, false, "initializing: served first up to this many"),
+    class("zfs_vdev_initializing_max_active", Prio::Initializing, true, "initializing: the most at one device"),
+    class("zfs_vdev_trim_min_active", Prio::Trim, false, "trim: served first up to this many"),
+    class("zfs_vdev_trim_max_active", Prio::Trim, true, "trim: the most at one device"),
+    class("zfs_vdev_rebuild_min_active", Prio::Rebuild, false, "sequential rebuild: served first up to this many"),
+    class("zfs_vdev_rebuild_max_active", Prio::Rebuild, true, "sequential rebuild: the most at one device"),
+    field!(
+        "zfs_vdev_async_write_active_min_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "dirty share up to which writes of txgs have their minimum",
+        |o| o.engine.queue.async_write_min_dirty_percent.into(),
+        |o, v| o.engine.queue.async_write_min_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_vdev_async_write_active_max_dirty_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "dirty share from which they have their maximum",
+        |o| o.engine.queue.async_write_max_dirty_percent.into(),
+        |o, v| o.engine.queue.async_write_max_dirty_percent = v as u32
+    ),
+    field!(
+        "zfs_vdev_nia_delay",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "completions without interactive work before scrub and the like get their maximum",
+        |o| o.engine.queue.nia_delay.into(),
+        |o, v| o.engine.queue.nia_delay = v as u32
+    ),
+    field!(
+        "zfs_vdev_nia_credit",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "operations of scrub and the like between two interactive ones",
+        |o| o.engine.queue.nia_credit.into(),
+        |o, v| o.engine.queue.nia_credit = v as u32
+    ),
+    field!(
+        "zfs_vdev_aggregation_limit",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "longest gathered operation of rotating devices",
+        |o| o.engine.queue.aggregation_limit,
+        |o, v| o.engine.queue.aggregation_limit = v
+    ),
+    field!(
+        "zfs_vdev_aggregation_limit_non_rotating",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "longest gathered operation of other devices",
+        |o| o.engine.queue.aggregation_limit_non_rotating,
+        |o, v| o.engine.queue.aggregation_limit_non_rotating = v
+    ),
+    field!(
+        "zfs_vdev_read_gap_limit",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        OZ,
+        "gap between reads that are gathered all the same",
+        |o| o.engine.queue.read_gap,
+        |o, v| o.engine.queue.read_gap = v
+    ),
+    field!(
+        "zfs_vdev_min_pending",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: operations at a device up to which one that comes is issued at once",
+        |o| o.engine.queue.min_pending.into(),
+        |o, v| o.engine.queue.min_pending = v as u32
+    ),
+    field!(
+        "zfs_vdev_max_pending",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: most operations at a device",
+        |o| o.engine.queue.max_pending.into(),
+        |o, v| o.engine.queue.max_pending = v as u32
+    ),
+    field!(
+        "zfs_vdev_ramp_rate",
+        Unit::Count,
+        1,
+        U32,
+        OLD,
+        "scheduler deadline: how many are issued when one is over",
+        |o| o.engine.queue.ramp_rate.into(),
+        |o, v| o.engine.queue.ramp_rate = v as u32
+    ),
+    field!(
+        "zfs_vdev_time_shift",
+        Unit::Count,
+        0,
+        63,
+        OLD,
+        "scheduler deadline: how coarse its time is, as a power of two of ns",
+        |o| o.engine.queue.time_shift.into(),
+        |o, v| o.engine.queue.time_shift = v as u32
+    ),
+    field!(
+        "zio_taskq_batch_pct",
+        Unit::Percent,
+        1,
+        100,
+        OZ,
+        "threads for compression, checksums and encryption of a pool, of the machine's cores",
+        |o| o.batch_pct.into(),
+        |o, v| o.batch_pct = v as u32
+    ),
+    field!(
+        "keep_awake",
+        Unit::Word(AWAKE),
+        0,
+        1,
+        WEIR,
+        "whether idle cores are kept awake while many short requests come (machines of up to 8 cores, as root)",
+        |o| place_of(&AWAKE_VALUES, &o.keep_awake),
+        |o, v| o.keep_awake = AWAKE_VALUES[v as usize]
+    ),
+    field!(
+        "zil_commit_policy",
+        Unit::Word(&COMMITS),
+        0,
+        COMMITS.len() as u64 - 1,
+        WEIR,
+        "how synchronous commits share log blocks and flushes",
+        |o| place_of(&CommitPolicy::ALL, &o.zil.policy),
+        |o, v| o.zil.policy = CommitPolicy::ALL[v as usize]
+    ),
+    field!(
+        "zfs_commit_timeout_pct",
+        Unit::Percent,
+        0,
+        10_000,
+        OZ2,
+        "how long a log block stays open for more, of what the last one took",
+        |o| o.zil.commit_timeout_pct,
+        |o, v| o.zil.commit_timeout_pct = v
+    ),
+    field!(
+        "zil_slog_bulk",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ2,
+        "a burst of more than this goes to a log device with low priority",
+        |o| o.zil.slog_bulk,
+        |o, v| o.zil.slog_bulk = v
+    ),
+    field!(
+        "zil_maxblocksize",
+        Unit::Bytes,
+        4 << 10,
+        128 << 10,
+        OZ,
+        "largest log block",
+        |o| o.zil.maxblocksize,
+        |o, v| o.zil.maxblocksize = v
+    ),
+    field!(
+        "zil_maxcopied",
+        Unit::Bytes,
+        0,
+        128 << 10,
+        OZ2,
+        "data up to this size are kept with the record when they are to be committed at once",
+        |o| o.zil.maxcopied,
+        |o, v| o.zil.maxcopied = v
+    ),
+    field!(
+        "zfs_immediate_write_sz",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "synchronous writes of at least this size are stored in blocks of their own where there is no log device",
+        |o| o.zil.immediate_write_sz,
+        |o, v| o.zil.immediate_write_sz = v
+    ),
+    field!(
+        "metaslab_aliquot",
+        Unit::Bytes,
+        512,
+        HALF,
+        OZ,
+        "what a top-level vdev gets before the next one's turn",
+        |o| o.engine.alloc.aliquot,
+        |o, v| o.engine.alloc.aliquot = v
+    ),
+    field!(
+        "metaslab_df_max_search",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "how far from the cursor first fit searches",
+        |o| o.engine.alloc.df_max_search,
+        |o, v| o.engine.alloc.df_max_search = v
+    ),
+    field!(
+        "metaslab_df_alloc_threshold",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "best fit instead of first fit when the largest free segment of a metaslab is smaller",
+        |o| o.engine.alloc.df_alloc_threshold,
+        |o, v| o.engine.alloc.df_alloc_threshold = v
+    ),
+    field!(
+        "metaslab_df_free_pct",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "best fit instead of first fit when less of a metaslab is free",
+        |o| o.engine.alloc.df_free_pct,
+        |o, v| o.engine.alloc.df_free_pct = v
+    ),
+    field!(
+        "metaslab_unload_delay",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "transaction groups after which an idle metaslab is unloaded",
+        |o| o.engine.alloc.unload_delay,
+        |o, v| o.engine.alloc.unload_delay = v
+    ),
+    field!(
+        "metaslab_force_ganging",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "blocks stored in more than this become gang blocks although there is space; 0: none",
+        |o| o.engine.zio.gang_above,
+        |o, v| o.engine.zio.gang_above = v
+    ),
+    field!(
+        "zfs_condense_pct",
+        Unit::Percent,
+        100,
+        U32,
+        OZ,
+        "a space map is rewritten when it is this long, of its shortest form",
+        |o| o.engine.alloc.condense_pct,
+        |o, v| o.engine.alloc.condense_pct = v
+    ),
+    field!(
+        "zfs_mg_fragmentation_threshold",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "top-level vdevs more fragmented than this are left out as long as there are others",
+        |o| o.engine.alloc.mg_fragmentation_threshold.into(),
+        |o, v| o.engine.alloc.mg_fragmentation_threshold = v as u8
+    ),
+];
+
+fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
+    all.iter().position(|v| v == value).unwrap_or(0) as u64
+}
