@@ -17,6 +17,7 @@
 //! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as OpenZFS does ([`walk`]); that its end does not verify is no damage;
 //! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of the newest state;
 //! * blocks born in or after the txg in which the scan began are left out: they were verified when they were written, and are rewritten in place by later passes;
+//! * trees that are being freed are not walked, so a scan does not end before they are gone (OpenZFS does not walk at all meanwhile);
 //! * a dedup'd block that gets a new reference is met then, for the old one may go before it is met. While a scrub is paused and the pool exported this is forgotten;
 //! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 
@@ -434,10 +435,11 @@ impl Pool {
             if scan.phase.get() == Phase::Drained {
                 *scan.kept.borrow_mut() = scan.now.borrow().clone();
                 scan.kept_changed.set(true);
-                if scan.met_all.get() {
-                    self.end_scan(true, tx).await?;
-                } else {
+                if !scan.met_all.get() {
                     scan.phase.set(Phase::Gather);
+                } else if !self.dsl().has_freeing() {
+                    // What is left of destroyed trees is not walked, and must be readable until it is freed.
+                    self.end_scan(true, tx).await?;
                 }
             }
             if scan.phase.get() == Phase::Gather {

@@ -141,3 +141,33 @@ fn shared_blocks_that_move_are_brought_back() {
         });
     }
 }
+
+/// A file system is destroyed that a device missed parts of. Nothing walks what is left of it, so the resilver must not say that the device misses nothing before
+/// all of it is freed.
+#[test]
+fn a_resilver_waits_for_what_is_being_freed() {
+    let mut rng = Rng::new(3310);
+    let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape("mirror"), &mut rng);
+    layout.features = ondisk::feature::default_features();
+    layout.devices.fill(160 << 20);
+    let lab = Rc::new(Lab::new(3310, &layout));
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.unwrap();
+        pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+        pool.dsl().create_fs("lab/gone", Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+        pool.sync().await.unwrap();
+        pool.offline_device("disk1.img", false).unwrap();
+        pool.sync().await.unwrap();
+        put(&pool, "lab/gone", "much", 1, 200).await;
+        pool.sync().await.unwrap();
+        pool.dsl().set_freed_per_txg(10);
+        pool.dsl().destroy_fs("lab/gone").await.unwrap();
+        pool.sync().await.unwrap();
+        pool.bring_online("disk1.img", false).await.unwrap();
+        assert!(pool.dsl().freeing() > 0, "it was freed too fast");
+        ztest::scan::wait(&pool).await.unwrap();
+        assert_eq!(pool.dsl().freeing(), 0);
+        pool.export().await.unwrap();
+    });
+    judge(&lab.images(), "freed");
+}
