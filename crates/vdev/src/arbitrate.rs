@@ -62,6 +62,8 @@ struct Replica<'a> {
     leaf: &'a Rc<Leaf>,
     promise: Promise,
     content: Option<Bytes>,
+    /// What is left of the column is zeros, as whoever wrote it left it.
+    padded: bool,
 }
 
 struct ColumnState<'a> {
@@ -199,16 +201,18 @@ async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeSt
             let mut columns = Vec::with_capacity(stripe.columns.len());
             for (i, c) in stripe.columns.iter().enumerate() {
                 let len = if i < stripe.parity { stripe.data_len_max() } else { c.len };
+                // OpenZFS verifies that what pads a column of RAID-Z or dRAID is zeros, columns of nothing else included.
+                let read = if stripe.parity > 0 { c.size } else { len };
                 let mut found = Vec::new();
-                if len > 0 {
+                if read > 0 {
                     part.kind.column_node(c).replicas(io, c.offset, Promise::Good, &mut found, 0);
                 }
                 let replicas: Vec<Replica> = found
                     .into_iter()
                     .filter(|(_, promise)| *promise != Promise::None)
-                    .map(|(leaf, promise)| Replica { leaf, promise, content: None })
+                    .map(|(leaf, promise)| Replica { leaf, promise, content: None, padded: true })
                     .collect();
-                reads.extend(replicas.iter().map(|r| r.leaf.read_data(c.offset, len, prio)));
+                reads.extend(replicas.iter().map(|r| r.leaf.read_data(c.offset, read, prio)));
                 columns.push(ColumnState { replicas, versions: Vec::new(), doubtful: false, len });
             }
             states.push(StripeState { stripe, base: part.base, columns });
@@ -217,7 +221,12 @@ async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeSt
     let mut contents = join_all(reads).await.into_iter();
     for column in states.iter_mut().flat_map(|s| &mut s.columns) {
         for r in &mut column.replicas {
-            r.content = contents.next().and_then(Result::ok);
+            let Some(read) = contents.next().and_then(Result::ok) else { continue };
+            r.padded = read[column.len as usize..].iter().all(|b| *b == 0);
+            r.content = Some(read.slice(..column.len as usize));
+        }
+        if column.len == 0 {
+            continue;
         }
         for promise in [Promise::Good, Promise::Doubtful] {
             for r in column.replicas.iter().filter(|r| r.promise == promise) {
@@ -342,7 +351,7 @@ fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, birth: Txg, r
         want.extend(data);
         for ((column, want), place) in state.columns.iter().zip(&want).zip(&state.stripe.columns) {
             for r in &column.replicas {
-                let differs = r.content.as_ref().map(|c| c != want);
+                let differs = r.content.as_ref().map(|c| c != want || !r.padded);
                 if differs == Some(false) {
                     continue;
                 }
