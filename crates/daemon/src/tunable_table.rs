@@ -38,33 +38,22 @@ const fn class(name: &'static str, prio: Prio, is_max: bool, meaning: &'static s
     Tunable { name, unit: Unit::Count, min: 0, max: U32, meaning, origin: OZ, place }
 }
 
-const POLICIES: [&str; ThrottlePolicy::ALL.len()] = {
-    let mut names = [""; ThrottlePolicy::ALL.len()];
-    let mut i = 0;
-    while i < names.len() {
-        names[i] = ThrottlePolicy::ALL[i].name();
-        i += 1;
-    }
-    names
-};
-const SCHEDULERS: [&str; Scheduler::ALL.len()] = {
-    let mut names = [""; Scheduler::ALL.len()];
-    let mut i = 0;
-    while i < names.len() {
-        names[i] = Scheduler::ALL[i].name();
-        i += 1;
-    }
-    names
-};
-const COMMITS: [&str; CommitPolicy::ALL.len()] = {
-    let mut names = [""; CommitPolicy::ALL.len()];
-    let mut i = 0;
-    while i < names.len() {
-        names[i] = CommitPolicy::ALL[i].name();
-        i += 1;
-    }
-    names
-};
+/// The names of all values of a type, in the order of their numbers.
+macro_rules! names {
+    ($kind:ty) => {{
+        let mut names = [""; <$kind>::ALL.len()];
+        let mut i = 0;
+        while i < names.len() {
+            names[i] = <$kind>::ALL[i].name();
+            i += 1;
+        }
+        names
+    }};
+}
+
+const POLICIES: [&str; ThrottlePolicy::ALL.len()] = names!(ThrottlePolicy);
+const SCHEDULERS: [&str; Scheduler::ALL.len()] = names!(Scheduler);
+const COMMITS: [&str; CommitPolicy::ALL.len()] = names!(CommitPolicy);
 const AWAKE: &[&str] = &["off", "auto"];
 const AWAKE_VALUES: [KeepAwake; 2] = [KeepAwake::Off, KeepAwake::Auto];
 
