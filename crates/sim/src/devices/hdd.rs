@@ -73,17 +73,11 @@ impl HddModel {
     pub fn enterprise_10k() -> HddModel {
         HddModel {
             rpm: 10_000,
-            phase: Nanos(0),
             seek_min: Nanos::from_us(300),
             seek_max: Nanos::from_us(8_000),
             outer_rate: 168_000_000,
             inner_rate: 93_000_000,
-            link: 550_000_000,
-            command: Nanos::from_us(50),
-            read_ahead: 1 << 20,
-            write_cache: 64 << 20,
-            queue: 32,
-            patience: Nanos::from_ms(500),
+            ..HddModel::nearline_7200()
         }
     }
     /// One of several: its platters stand anywhere, and its motor is up to 0.2 % off its speed, so that disks do not turn in step.
