@@ -75,20 +75,66 @@ impl Dist {
     }
 }
 
-/// Counts events.
-#[derive(Default, Debug)]
+/// A distribution that is being counted: fixed arrays, no allocation, a few instructions a value.
+#[derive(Clone, Copy)]
+struct Tally {
+    buckets: [u64; 64],
+    sum: u64,
+    squares: f64,
+    bytes: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally { buckets: [0; 64], sum: 0, squares: 0.0, bytes: 0 }
+    }
+}
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, value: u64, bytes: u64) {
+        let n = &mut self.buckets[(value | 1).ilog2() as usize];
+        *n = n.wrapping_add(1);
+        self.sum = self.sum.wrapping_add(value);
+        self.squares += value as f64 * value as f64;
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+    /// What was counted, with both tallies in it.
+    fn and(&self, other: &Tally) -> Tally {
+        let mut all = *self;
+        all.buckets.iter_mut().zip(&other.buckets).for_each(|(a, b)| *a += b);
+        (all.sum, all.squares, all.bytes) = (all.sum + other.sum, all.squares + other.squares, all.bytes + other.bytes);
+        all
+    }
+    fn dist(&self) -> Dist {
+        let used = self.buckets.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
+        Dist {
+            buckets: self.buckets[..used].to_vec(),
+            count: self.buckets.iter().sum(),
+            sum: self.sum as f64,
+            squares: self.squares,
+            bytes: self.bytes,
+        }
+    }
+}
+
+/// Counts events. All that an event costs is here: a place in an array; what needs more (names, lists, sums over classes) is made when somebody asks.
+#[derive(Default)]
 pub struct Counting {
     events: u64,
     /// When each phase of a txg began, for those that are not on disk.
     phases: BTreeMap<u64, [Nanos; 4]>,
     txgs: VecDeque<TxgView>,
-    kinds: [Dist; 4],
-    classes: BTreeMap<u8, Dist>,
+    /// Reads and writes of each class.
+    classes: [[Tally; 2]; Prio::ALL.len()],
+    flushes: Tally,
     syncing: u64,
+    /// Depths seen since the sync of the txg `syncing` began, and those of the ones before.
+    depth: Tally,
     queue: VecDeque<(u64, Dist)>,
     undelayed: u64,
-    delay: Dist,
-    log: Dist,
+    delay: Tally,
+    log: Tally,
     log_blocks: LogView,
 }
 
@@ -101,31 +147,19 @@ impl Counting {
             Event::Txg { txg, phase, dirty, limit, of_txg } => {
                 self.txg(now, txg, phase, TxgView { txg, dirty, limit, of_txg, spans: [0; 4] })
             }
-            Event::Admitted { waited, .. } if waited == Nanos(0) => self.undelayed += 1,
+            Event::Admitted { waited: Nanos(0), .. } => self.undelayed += 1,
             Event::Admitted { waited, .. } => self.delay.add(us(waited), 0),
             Event::Issued { class, active, len, .. } => {
                 if usize::from(class) == Prio::AsyncWrite.index() {
-                    if self.queue.back().is_none_or(|(txg, _)| *txg != self.syncing) {
-                        if self.queue.len() == TXGS_MAX {
-                            self.queue.pop_front();
-                        }
-                        self.queue.push_back((self.syncing, Dist::default()));
-                    }
-                    if let Some((_, dist)) = self.queue.back_mut() {
-                        dist.add(active.into(), len);
-                    }
+                    self.depth.add(active.into(), len);
                 }
             }
             Event::Done { class, write, len, total, .. } => {
-                let kind = match write {
-                    _ if usize::from(class) == Prio::Trim.index() => TRIM,
-                    true => WRITE,
-                    false => READ,
-                };
-                self.kinds[kind].add(us(total), len);
-                self.classes.entry(class).or_default().add(us(total), len);
+                if let Some(tallies) = self.classes.get_mut(usize::from(class)) {
+                    tallies[usize::from(write)].add(us(total), len);
+                }
             }
-            Event::Flushed { total, .. } => self.kinds[FLUSH].add(us(total), 0),
+            Event::Flushed { total, .. } => self.flushes.add(us(total), 0),
             Event::Log { phase: LogPhase::Done, bytes, size, waiters, times: t, .. } => {
                 self.log.add(us(Nanos(t.queue.0 + t.write.0 + t.flush.0 + t.order.0)), bytes);
                 self.log_blocks.merge(&LogView {
@@ -158,6 +192,7 @@ impl Counting {
             }
             TxgPhase::Syncing => {
                 phases[3] = now;
+                self.end_depths();
                 self.syncing = txg;
                 // Its dirty bytes are those of now; the record is completed when it is on disk.
                 Some(seen)
@@ -188,18 +223,36 @@ impl Counting {
         }
     }
 
+    /// The queue under one txg is what it is.
+    fn end_depths(&mut self) {
+        let depth = std::mem::take(&mut self.depth).dist();
+        if depth.count > 0 {
+            if self.queue.len() == TXGS_MAX {
+                self.queue.pop_front();
+            }
+            self.queue.push_back((self.syncing, depth));
+        }
+    }
+
     /// What was counted; counting begins anew. A txg that syncs at the moment is reported when it is on disk.
     pub fn take(&mut self, span: Nanos) -> TraceView {
+        self.end_depths();
         let mut old = std::mem::take(self);
         (self.syncing, self.phases) = (old.syncing, std::mem::take(&mut old.phases));
         let (under_way, over): (VecDeque<TxgView>, VecDeque<TxgView>) =
             old.txgs.into_iter().partition(|t: &TxgView| self.phases.contains_key(&t.txg));
         self.txgs = under_way;
-        let kinds = KINDS.iter().zip(old.kinds).map(|(name, dist)| (name.to_string(), dist));
-        let classes = old.classes.into_iter().map(|(class, dist)| {
-            let name = Prio::ALL.get(usize::from(class)).map_or("?", |p| p.name());
-            (name.to_string(), dist)
-        });
+        let mut kinds = [Tally::default(); 4];
+        kinds[FLUSH] = old.flushes;
+        for (prio, [reads, writes]) in Prio::ALL.iter().zip(&old.classes) {
+            if *prio == Prio::Trim {
+                kinds[TRIM] = kinds[TRIM].and(reads).and(writes);
+            } else {
+                (kinds[READ], kinds[WRITE]) = (kinds[READ].and(reads), kinds[WRITE].and(writes));
+            }
+        }
+        let kinds = KINDS.iter().zip(kinds).map(|(name, tally)| (name.to_string(), tally.dist()));
+        let classes = Prio::ALL.iter().zip(&old.classes).map(|(p, [r, w])| (p.name().to_string(), r.and(w).dist()));
         TraceView {
             span: span.0,
             events: old.events,
@@ -207,8 +260,8 @@ impl Counting {
             io: kinds.chain(classes).filter(|(_, d)| d.count > 0).collect(),
             queue: old.queue.into(),
             undelayed: old.undelayed,
-            delay: old.delay,
-            log: old.log,
+            delay: old.delay.dist(),
+            log: old.log.dist(),
             log_blocks: old.log_blocks,
         }
     }

@@ -30,7 +30,7 @@ fn main() {
     let event =
         |i: u64| Event::Done { leaf: i, class: 3, write: true, len: i, total: Nanos(i), disk: Nanos(i), ok: true };
     let empty = per_event(|_| {});
-    let probe = |i: u64| rt.trace(|| event(i));
+    let probe = |i: u64| rt.trace(Groups::IO, || event(i));
     println!("loop alone           {empty:.2} ns");
     println!("nobody listens       {:.2} ns", per_event(probe));
     let other = rt.tracer().listen(Groups::TXG, |_, _| {});

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use base::{Guid, Nanos, WallTime};
 
 use crate::sync::oneshot;
-use crate::trace::{Event, Tracer};
+use crate::trace::{Event, Groups, Tracer};
 use crate::world::{CpuClass, HostIdentity, TaskId, TimerId, World};
 
 /// CPU work expected to take less than this runs inline: a hand-over to another core costs about as much (50 us).
@@ -41,11 +41,18 @@ impl Rt {
     pub fn tracer(&self) -> &Rc<Tracer> {
         &self.1
     }
-    /// Says that something happened. `event` is called only if somebody listens.
+    /// Says that something of that group happens now. `event` is called only if somebody listens to the group.
     #[inline(always)]
-    pub fn trace(&self, event: impl FnOnce() -> Event) {
-        if self.1.is_on() {
+    pub fn trace(&self, group: Groups, event: impl FnOnce() -> Event) {
+        if self.1.wants(group) {
             self.1.emit(self.0.now(), &event());
+        }
+    }
+    /// As [`Rt::trace`], of what happened at `at`: for those who know the time.
+    #[inline(always)]
+    pub fn trace_at(&self, at: Nanos, group: Groups, event: impl FnOnce() -> Event) {
+        if self.1.wants(group) {
+            self.1.emit(at, &event());
         }
     }
     /// Monotonic time.

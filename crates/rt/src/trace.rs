@@ -1,8 +1,9 @@
 //! Trace events: every interesting moment of the engine as one variant of a closed enum, and who listens.
 //!
-//! The engine says [`crate::Rt::trace`] with a closure that makes the event. As long as nobody listens that is one look at a number; the closure is
-//! not called. A listener ([`Tracer::listen`]) names the [`Groups`] it wants and is called on the engine thread, in the middle of what happens:
-//! it counts and returns, and never calls the engine.
+//! The engine says [`crate::Rt::trace`] with the group of the event and a closure that makes it. As long as nobody listens to that group this is one look at
+//! a number; the closure is not called. A listener ([`Tracer::listen`]) names the [`Groups`] it wants and is called on the engine thread, in the middle of what
+//! happens: it counts and returns, and never calls the engine. Where the moment is known already it is given along ([`crate::Rt::trace_at`]): a look at the
+//! clock would cost more than all the rest.
 //!
 //! Events are plain numbers, because this crate stands below those that know what a class or a device is: `class` is the index of the I/O class,
 //! `leaf` the device's guid.
@@ -229,13 +230,15 @@ impl Tracer {
     pub fn is_on(&self) -> bool {
         self.wanted.get() != 0
     }
+    /// Whether somebody listens to one of these groups.
+    #[inline(always)]
+    pub fn wants(&self, groups: Groups) -> bool {
+        self.wanted.get() & groups.0 != 0
+    }
     /// Tells whoever wants to know.
-    #[cold]
+    #[inline(never)]
     pub fn emit(&self, now: Nanos, event: &Event) {
         let group = event.group().0;
-        if self.wanted.get() & group == 0 {
-            return;
-        }
         for (_, groups, sink) in self.sinks.borrow().iter() {
             if groups & group != 0 {
                 sink(now, event);

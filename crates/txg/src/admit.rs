@@ -6,7 +6,7 @@
 
 use base::{Nanos, Result};
 use rt::join::{Either, select2};
-use rt::trace::Event;
+use rt::trace::{Event, Groups};
 
 use crate::legacy::{self, Admission};
 use crate::policy;
@@ -49,7 +49,8 @@ impl TxgPool {
             && p.wrlog.get() == 0
             && p.above.get().is_none()
         {
-            p.rt.trace(|| Event::Admitted { txg: p.open.get().0, waited: Nanos(0), delay: Nanos(0) });
+            let (txg, none) = (p.open.get().0, Nanos(0));
+            p.rt.trace_at(start, Groups::DELAY, || Event::Admitted { txg, waited: none, delay: none });
             return Ok(());
         }
         let came = p.rt.now();
@@ -67,7 +68,7 @@ impl TxgPool {
                 (r.delayed, r.delayed_time) = (r.delayed + 1, r.delayed_time + waited);
             }
         }
-        p.rt.trace(|| Event::Admitted { txg: p.open.get().0, waited, delay });
+        p.rt.trace_at(came + waited, Groups::DELAY, || Event::Admitted { txg: p.open.get().0, waited, delay });
         p.ended().map_or(Ok(()), Err)
     }
 

@@ -11,7 +11,7 @@ use base::{Error, ErrorKind, Nanos, Result, TXG_SIZE, Txg};
 use rt::Rt;
 use rt::join::select2;
 use rt::sync::Notify;
-use rt::trace::{Event, TxgPhase};
+use rt::trace::{Event, Groups, TxgPhase};
 use vdev::DirtyGauge;
 
 use crate::history::{History, TxgRecord, TxgState};
@@ -173,7 +173,8 @@ impl Inner {
 
     fn trace_state(&self, txg: Txg, phase: TxgPhase) {
         let (dirty, limit) = (self.dirty.get(), self.tunables.get().dirty_data_max);
-        self.rt.trace(|| Event::Txg { txg: txg.0, phase, dirty, limit, of_txg: self.towrite_of[txg.slot()].get() });
+        let of_txg = self.towrite_of[txg.slot()].get();
+        self.rt.trace(Groups::TXG, || Event::Txg { txg: txg.0, phase, dirty, limit, of_txg });
     }
 
     /// Asks for every txg up to and including `txg` to be closed.

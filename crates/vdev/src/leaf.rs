@@ -10,7 +10,7 @@ use base::{Error, ErrorKind, Guid, Nanos, Result, align_up};
 use bdev::{BlockDev, Buf, Bytes, Done, Op};
 use ondisk::label::BOOT_ENV_OFFSET;
 use rt::Rt;
-use rt::trace::Event;
+use rt::trace::{Event, Groups};
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
@@ -130,7 +130,8 @@ impl Leaf {
         let result = bdev::flush(&*self.dev).await;
         let total = self.rt.now().since(start);
         self.stats.borrow_mut().flushed(total);
-        self.rt.trace(|| Event::Flushed { leaf: self.guid.get().0, total, ok: result.is_ok() });
+        let (leaf, ok) = (self.guid.get().0, result.is_ok());
+        self.rt.trace_at(start + total, Groups::IO, || Event::Flushed { leaf, total, ok });
         match result {
             Ok(()) => {
                 self.flushed.set(self.flushed.get().max(upto));
@@ -268,7 +269,8 @@ impl Leaf {
             Op::Read { offset: batch.offset, bufs }
         };
         self.stats.borrow_mut().issued(batch.prio, batch.len, batch.items.len());
-        self.rt.trace(|| {
+        let started = self.rt.now();
+        self.rt.trace_at(started, Groups::QUEUE, || {
             let class = batch.prio.index();
             let state = &self.queue.borrow().state;
             Event::Issued {
@@ -282,7 +284,7 @@ impl Leaf {
                 active: state.active[class],
             }
         });
-        let (leaf, started) = (self.clone(), self.rt.now());
+        let leaf = self.clone();
         // If the world ends first, the closure is dropped uncalled, and with it every completer, which tells its waiter.
         self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
     }
@@ -292,11 +294,11 @@ impl Leaf {
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         // The members of a gathered one that failed go alone and report then.
-        if self.rt.tracer().is_on() && (result.is_ok() || items.len() == 1) {
+        if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {
             let (leaf, disk, ok) = (self.guid.get().0, now.since(started), result.is_ok());
             for i in &items {
                 let (class, total) = (i.prio.index() as u8, now.since(i.since));
-                self.rt.trace(|| Event::Done { leaf, class, write, len: i.len, total, disk, ok });
+                self.rt.trace_at(now, Groups::IO, || Event::Done { leaf, class, write, len: i.len, total, disk, ok });
             }
         }
         match result {

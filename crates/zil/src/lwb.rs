@@ -10,7 +10,7 @@ use ondisk::bytes::put_le64;
 use ondisk::zil::ZIL_CHAIN_SIZE;
 use rt::Rt;
 use rt::sync::Notify;
-use rt::trace::{Event, LogPhase, LogTimes};
+use rt::trace::{Event, Groups, LogPhase, LogTimes};
 use txg::TxgHold;
 use zio::WriteDone;
 
@@ -110,7 +110,7 @@ impl Lwb {
     }
     /// Tells listeners where it is.
     pub fn trace(&self, rt: &Rt, objset: u64, phase: LogPhase, times: LogTimes) {
-        rt.trace(|| {
+        rt.trace(Groups::LOG, || {
             let bytes = self.buf.borrow().len().saturating_sub(ZIL_CHAIN_SIZE) as u64;
             let waiters = self.waiters.borrow().len() as u32;
             Event::Log { objset, phase, bytes, size: self.bp.psize(), waiters, times }
