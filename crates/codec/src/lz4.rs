@@ -1,61 +1,26 @@
 //! LZ4 as ZFS stores it: the length of the stream as a big-endian u32, then a raw LZ4 block (format page 02, section 4).
 
-use std::cell::RefCell;
-
 use base::Result;
-use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use lz4::block::{compress_to_buffer, decompress_to_buffer};
 
 use crate::compress::corrupt;
 
 const HEADER: usize = 4;
-/// The small table has 16-bit places, which is faster and finds more; it serves blocks below this size.
-const SMALL: usize = u16::MAX as usize;
-/// The library needs room for the worst case. That room is kept for blocks up to this size and freed after larger ones.
-const KEEP: usize = 1 << 20;
-
-struct State {
-    small: CompressTable,
-    large: CompressTable,
-    room: Vec<u8>,
-}
-
-thread_local! {
-    static STATE: RefCell<Option<Box<State>>> = const { RefCell::new(None) };
-}
 
 /// The stream's length, `None` if it is above `limit`.
 pub fn compress(src: &[u8], dst: &mut [u8], limit: usize) -> Option<usize> {
-    let body = limit.checked_sub(HEADER)?;
-    STATE.with_borrow_mut(|state| {
-        let state = state.get_or_insert_with(|| {
-            Box::new(State { small: CompressTable::small(), large: CompressTable::large(), room: Vec::new() })
-        });
-        let table = if src.len() < SMALL { &mut state.small } else { &mut state.large };
-        let worst = get_maximum_output_size(src.len());
-        let n = if dst.len() - HEADER >= worst {
-            compress_into_with_table(src, &mut dst[HEADER..], table).ok().filter(|n| *n <= body)?
-        } else {
-            if state.room.len() < worst {
-                state.room.resize(worst, 0);
-            }
-            let n = compress_into_with_table(src, &mut state.room, table).ok().filter(|n| *n <= body);
-            if let Some(n) = n {
-                dst[HEADER..HEADER + n].copy_from_slice(&state.room[..n]);
-            }
-            if worst > get_maximum_output_size(KEEP) {
-                state.room = Vec::new();
-            }
-            n?
-        };
-        dst[..HEADER].copy_from_slice(&u32::try_from(n).ok()?.to_be_bytes());
-        Some(HEADER + n)
-    })
+    // The library gives up as soon as it meets the end of its room.
+    let (header, room) = dst.get_mut(..limit)?.split_first_chunk_mut::<HEADER>()?;
+    let n = compress_to_buffer(src, None, false, room).ok()?;
+    *header = u32::try_from(n).ok()?.to_be_bytes();
+    Some(HEADER + n)
 }
 
 /// Fills `dst` from the stream `src`.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<()> {
     let stream = sized_stream("lz4", src, HEADER)?;
-    match decompress_into(stream, dst) {
+    let size = i32::try_from(dst.len()).map_err(|_| corrupt("lz4", "no block is that large"))?;
+    match decompress_to_buffer(stream, Some(size), dst) {
         Ok(n) if n == dst.len() => Ok(()),
         Ok(n) => Err(corrupt("lz4", format_args!("it makes {n} bytes of {}", dst.len()))),
         Err(e) => Err(corrupt("lz4", e)),
@@ -91,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_the_room_give_the_same_stream() {
+    fn the_room_that_a_stream_may_take_is_kept_to() {
         for len in [100, 4096, 65534, 65535, 65536, 131072, 2 << 20] {
             let src: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
             let mut tight = vec![0u8; len - len / 8];
