@@ -247,19 +247,78 @@ impl Endian {
     }
 }
 
+/// Most of the work of an embedded SHA-256, which blocks that differ only in their place share: everything but their last 40 bytes, hashed.
+#[derive(Clone)]
+pub struct EmbeddedHash(Sha256);
+
+impl EmbeddedHash {
+    /// Of a block; what it has in its last 40 bytes does not matter.
+    ///
+    /// # Panics
+    /// If `block` is shorter than 40 bytes.
+    pub fn new(block: &[u8]) -> EmbeddedHash {
+        EmbeddedHash(Sha256::new_with_prefix(&block[..block.len() - ECK_SIZE]))
+    }
+
+    /// The words that belong into the last 32 bytes of the block at the place that `verifier` stands for, in the byte order `endian`.
+    pub fn sum(&self, verifier: [u64; 4], endian: Endian) -> Checksum {
+        let mut hash = self.0.clone();
+        hash.update(endian.bytes(EMBEDDED_MAGIC));
+        for word in verifier {
+            hash.update(endian.bytes(word));
+        }
+        Checksum(be_words(&hash.finalize().into()))
+    }
+
+    /// Fills the last 40 bytes of the block, little-endian.
+    ///
+    /// # Panics
+    /// If `block` is shorter than 40 bytes.
+    pub fn seal(&self, block: &mut [u8], verifier: [u64; 4]) {
+        let Checksum(sum) = self.sum(verifier, Endian::Little);
+        let at = block.len() - ECK_SIZE;
+        let words = std::iter::once(EMBEDDED_MAGIC).chain(sum);
+        for (slot, word) in block[at..].as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *slot = word.to_le_bytes();
+        }
+    }
+}
+
 /// The words that belong into the last 32 bytes of `block`: SHA-256 over the block with the magic and `verifier` in its
 /// last 40 bytes, in the byte order `endian`. What the block has there does not matter.
 ///
 /// # Panics
 /// If `block` is shorter than 40 bytes.
 pub fn embedded_sha256(block: &[u8], verifier: [u64; 4], endian: Endian) -> Checksum {
-    let mut hash = Sha256::new();
-    hash.update(&block[..block.len() - ECK_SIZE]);
-    hash.update(endian.bytes(EMBEDDED_MAGIC));
-    for word in verifier {
-        hash.update(endian.bytes(word));
+    EmbeddedHash::new(block).sum(verifier, endian)
+}
+
+/// Checks embedded SHA-256s of blocks of which many may be the same but for their place, as the labels of a device are: those are hashed once.
+#[derive(Default)]
+pub struct EmbeddedVerifier<'a> {
+    last: Option<(&'a [u8], EmbeddedHash)>,
+}
+
+impl<'a> EmbeddedVerifier<'a> {
+    /// As [`embedded_sha256_verify`].
+    pub fn verify(&mut self, block: &'a [u8], verifier: [u64; 4]) -> Result<Endian> {
+        let fail = |what: &'static str| Error::new(ErrorKind::Checksum, what);
+        let Some((content, eck)) = block.split_last_chunk::<ECK_SIZE>() else {
+            return Err(fail("block is too short to hold an embedded checksum"));
+        };
+        let (words, _) = eck.as_chunks::<8>();
+        let endian = match u64::from_le_bytes(words[0]) {
+            EMBEDDED_MAGIC => Endian::Little,
+            magic if magic == EMBEDDED_MAGIC.swap_bytes() => Endian::Big,
+            _ => return Err(fail("block has no embedded checksum: its magic is missing")),
+        };
+        let stored = Checksum(std::array::from_fn(|i| endian.word(words[i + 1])));
+        if self.last.as_ref().is_none_or(|(last, _)| *last != content) {
+            self.last = Some((content, EmbeddedHash::new(block)));
+        }
+        let right = self.last.as_ref().is_some_and(|(_, hash)| stored == hash.sum(verifier, endian));
+        if right { Ok(endian) } else { Err(fail("embedded checksum does not match the block")) }
     }
-    Checksum(be_words(&hash.finalize().into()))
 }
 
 /// Checks the embedded SHA-256 of a label region, uberblock slot or gang header and returns the byte order of the host
@@ -267,22 +326,7 @@ pub fn embedded_sha256(block: &[u8], verifier: [u64; 4], endian: Endian) -> Chec
 ///
 /// Errors: `Checksum`, also if there is no magic, as in a place never written.
 pub fn embedded_sha256_verify(block: &[u8], verifier: [u64; 4]) -> Result<Endian> {
-    let fail = |what: &'static str| Error::new(ErrorKind::Checksum, what);
-    let Some((_, eck)) = block.split_last_chunk::<ECK_SIZE>() else {
-        return Err(fail("block is too short to hold an embedded checksum"));
-    };
-    let (words, _) = eck.as_chunks::<8>();
-    let endian = match u64::from_le_bytes(words[0]) {
-        EMBEDDED_MAGIC => Endian::Little,
-        magic if magic == EMBEDDED_MAGIC.swap_bytes() => Endian::Big,
-        _ => return Err(fail("block has no embedded checksum: its magic is missing")),
-    };
-    let stored = Checksum(std::array::from_fn(|i| endian.word(words[i + 1])));
-    if stored == embedded_sha256(block, verifier, endian) {
-        Ok(endian)
-    } else {
-        Err(fail("embedded checksum does not match the block"))
-    }
+    EmbeddedVerifier::default().verify(block, verifier)
 }
 
 /// Fills the last 40 bytes of `block` with its embedded SHA-256, little-endian; the counterpart of
@@ -291,12 +335,7 @@ pub fn embedded_sha256_verify(block: &[u8], verifier: [u64; 4]) -> Result<Endian
 /// # Panics
 /// If `block` is shorter than 40 bytes.
 pub fn embedded_sha256_seal(block: &mut [u8], verifier: [u64; 4]) {
-    let Checksum(sum) = embedded_sha256(block, verifier, Endian::Little);
-    let at = block.len() - ECK_SIZE;
-    let words = std::iter::once(EMBEDDED_MAGIC).chain(sum);
-    for (slot, word) in block[at..].as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *slot = word.to_le_bytes();
-    }
+    EmbeddedHash::new(block).seal(block, verifier);
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ mod zle;
 mod zstandard;
 
 pub use checksum::{
-    Checksum, ChecksumAlgo, EMBEDDED_MAGIC, Endian, compute, embedded_sha256, embedded_sha256_seal,
-    embedded_sha256_verify, sha256, sha512_256,
+    Checksum, ChecksumAlgo, EMBEDDED_MAGIC, EmbeddedHash, EmbeddedVerifier, Endian, compute, embedded_sha256,
+    embedded_sha256_seal, embedded_sha256_verify, sha256, sha512_256,
 };
 pub use compress::{CompressAlgo, Compression, compress, decompress, is_zero};
 pub use fletcher::{fletcher2, fletcher2_be, fletcher4, fletcher4_be, fletcher4_update};

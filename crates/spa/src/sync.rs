@@ -9,13 +9,16 @@
 //! A block, a flush or a label that no device takes suspends the pool; the txg goes on where it was when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and
 //! giving the pool up, ends it: the state on disk stays that of the last committed txg.
 
-use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use base::{Error, ErrorKind, Guid, Nanos, ObjectId, Result, ResultExt, Txg, VdevId};
 use dmu::Tx;
 use dmu::bpobj::Bpobj;
 use metaslab::Run;
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;
-use ondisk::label::MosConfig;
+use ondisk::label::{ConfigRegion, MosConfig};
 use ondisk::space_map::{Encoder, MapType};
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
@@ -315,8 +318,9 @@ impl Pool {
         let timestamp = self.rt.wall_clock().secs.max(0) as u64;
         let mut ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
         ub.version = self.config.borrow().version;
+        let mut regions = BTreeMap::new();
         if let Some(config) = config {
-            self.write_labels(LabelPair::First, config).await?;
+            self.write_labels(LabelPair::First, config, &mut regions).await?;
             self.tree.flush_all().await?;
         }
         let tops = self.tree.tops.borrow().clone();
@@ -329,7 +333,7 @@ impl Pool {
         }
         self.tree.flush_all().await?;
         if let Some(config) = config {
-            self.write_labels(LabelPair::Second, config).await?;
+            self.write_labels(LabelPair::Second, config, &mut regions).await?;
             self.tree.flush_all().await?;
         }
         *self.uberblock.borrow_mut() = ub;
@@ -337,15 +341,27 @@ impl Pool {
         Ok(())
     }
 
-    async fn write_labels(&self, pair: LabelPair, config: &MosConfig) -> Result<()> {
+    /// `regions`: those that were made for the other pair, by the devices' guids.
+    async fn write_labels(
+        &self,
+        pair: LabelPair,
+        config: &MosConfig,
+        regions: &mut BTreeMap<Guid, ConfigRegion>,
+    ) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for (index, top) in tops.iter().enumerate() {
             let mut results = Vec::new();
             for leaf in top.open_leaves() {
-                let label = config.label_for(index, leaf.guid()).ok_or_else(|| {
-                    Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
-                })?;
-                results.push(write_config(&leaf, pair, &label.to_nvlist()).await);
+                let region = match regions.entry(leaf.guid()) {
+                    Entry::Occupied(made) => made.into_mut(),
+                    Entry::Vacant(place) => {
+                        let label = config.label_for(index, leaf.guid()).ok_or_else(|| {
+                            Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
+                        })?;
+                        place.insert(ConfigRegion::new(&label.to_nvlist()).at(|| &leaf.path)?)
+                    }
+                };
+                results.push(write_config(&leaf, pair, region).await);
             }
             enough(top, results)?;
         }

@@ -9,8 +9,8 @@
 use base::{Error, ErrorKind, Guid, Result, ResultExt};
 use bdev::{BlockDev, Bytes};
 use ondisk::label::{
-    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, LABEL_SIZE, LABELS, LabelConfig, RING_OFFSET, RING_SIZE,
-    config_offset, fresh_label, label_offsets, parse_config, seal_config,
+    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, LABEL_SIZE, LABELS, LabelConfig, RING_OFFSET, RING_SIZE,
+    config_offset, fresh_label, label_offsets, parse_config_with,
 };
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::{SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_for_txg, slot_offset, slot_size};
@@ -74,9 +74,10 @@ pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
     let regions = rt::join::join_all(reads.into_iter().collect()).await;
     let mut out = LeafLabels { configs: Vec::new(), uberblocks: Vec::new(), damage: Vec::new() };
     let mut ashift = None;
+    let mut sums = codec::EmbeddedVerifier::default();
     for (i, region) in regions.iter().enumerate() {
         let config = match region {
-            Ok(r) => parse_config(&r[..CONFIG_SIZE], config_offset(at[i])),
+            Ok(r) => parse_config_with(&r[..CONFIG_SIZE], config_offset(at[i]), &mut sums),
             Err(e) => Err(e.clone()),
         }
         .at(|| format!("{}: label {i}", dev.info().path));
@@ -163,12 +164,12 @@ async fn any_good(writes: Vec<WriteDone>) -> Result<()> {
     }
 }
 
-/// Writes `config` into the config regions of a pair of labels, without a flush. `TooBig` if it does not fit a label.
-pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &NvList) -> Result<()> {
+/// Writes `config` into the config regions of a pair of labels, without a flush.
+pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigRegion) -> Result<()> {
     let mut writes = Vec::new();
     for (_, at) in offsets(&*leaf.dev)?.into_iter().enumerate().filter(|(i, _)| pair.has(*i)) {
-        let region = seal_config(config, config_offset(at)).at(|| &leaf.path)?;
-        writes.push(leaf.write(config_offset(at), Bytes::copy_from(&region), 0, Prio::SyncWrite));
+        let at = config_offset(at);
+        writes.push(leaf.write(at, Bytes::copy_from(config.at(at)), 0, Prio::SyncWrite));
     }
     any_good(writes).await
 }

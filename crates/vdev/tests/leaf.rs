@@ -5,6 +5,7 @@ use std::rc::Rc;
 use base::{ErrorKind, Guid, Nanos, ObjectId, Result, Txg, VdevId};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
+use ondisk::label::ConfigRegion;
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
@@ -295,6 +296,10 @@ fn config(txg: u64) -> NvList {
         .with("vdev_tree", ondisk::nvlist::NvValue::List(tree))
 }
 
+fn region(txg: u64) -> ConfigRegion {
+    ConfigRegion::new(&config(txg)).expect("a small list")
+}
+
 #[test]
 fn labels_survive_damage_and_tell_it() {
     let sim = Sim::new(SimConfig::seeded(7));
@@ -309,7 +314,7 @@ fn labels_survive_damage_and_tell_it() {
         assert!(fresh.configs.iter().all(|(_, c)| c.as_ref().is_ok_and(|c| *c == config(0))));
         assert_eq!((fresh.guid(), fresh.uberblocks.len(), fresh.damage.len()), (Some(Guid(77)), 0, 0));
 
-        labels::write_config(&b.leaf, LabelPair::First, &config(9)).await.expect("a sound disk");
+        labels::write_config(&b.leaf, LabelPair::First, &mut region(9)).await.expect("a sound disk");
         for txg in 9..12 {
             let ub = Uberblock::new(Txg(txg), 1, 2, Blkptr::hole());
             labels::write_uberblock(&b.leaf, 12, &ub).await.expect("a sound disk");
@@ -346,9 +351,9 @@ fn labels_survive_damage_and_tell_it() {
 
         // A pair of writes is good if one of them is.
         b.disk.fault(Fault::FailRange { kind: Some(OpKind::Write), range: 0..256 * K });
-        labels::write_config(&b.leaf, LabelPair::First, &config(20)).await.expect("L2 is good");
+        labels::write_config(&b.leaf, LabelPair::First, &mut region(20)).await.expect("L2 is good");
         b.disk.fault(Fault::Offline);
-        let e = labels::write_config(&b.leaf, LabelPair::Second, &config(20)).await.expect_err("none is good");
+        let e = labels::write_config(&b.leaf, LabelPair::Second, &mut region(20)).await.expect_err("none is good");
         assert_eq!(e.kind(), ErrorKind::Io);
         b.disk.clear_faults();
 

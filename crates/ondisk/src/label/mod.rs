@@ -11,6 +11,7 @@
 mod config;
 
 use base::{Error, Result, ResultExt, align_down};
+use codec::{EmbeddedHash, EmbeddedVerifier};
 pub use config::{
     DeviceLabel, LabelConfig, MosConfig, PoolState, VERSION_FEATURES, VERSION_MAX_LEGACY, version_supported,
 };
@@ -84,9 +85,13 @@ fn check_len(region: &[u8], want: usize, what: &str) -> Result<()> {
 /// The config in a label's config region ([`CONFIG_SIZE`] bytes) that was read at `device_offset` (of the region, see [`config_offset`]). Errors:
 /// `Checksum` for a damaged or blank region, `Corrupt` for a list that cannot be unpacked.
 pub fn parse_config(region: &[u8], device_offset: u64) -> Result<NvList> {
+    parse_config_with(region, device_offset, &mut EmbeddedVerifier::default())
+}
+
+/// As [`parse_config`], for several labels of a device: what is the same in them is hashed once.
+pub fn parse_config_with<'a>(region: &'a [u8], device_offset: u64, sums: &mut EmbeddedVerifier<'a>) -> Result<NvList> {
     check_len(region, CONFIG_SIZE, "label config")?;
-    codec::embedded_sha256_verify(region, verifier(device_offset))
-        .at(|| format!("label config at {device_offset:#x}"))?;
+    sums.verify(region, verifier(device_offset)).at(|| format!("label config at {device_offset:#x}"))?;
     parse_config_unchecked(region)
 }
 
@@ -96,18 +101,39 @@ pub fn parse_config_unchecked(region: &[u8]) -> Result<NvList> {
     NvList::decode(&region[..CONFIG_SIZE - ECK_SIZE]).at(|| "label config")
 }
 
+/// A config region ([`CONFIG_SIZE`] bytes), for any place.
+pub struct ConfigRegion {
+    bytes: Vec<u8>,
+    hash: EmbeddedHash,
+}
+
+impl ConfigRegion {
+    /// With `config` in it. Error: `TooBig` when the list does not fit.
+    pub fn new(config: &NvList) -> Result<ConfigRegion> {
+        let mut bytes = config.encode_xdr();
+        if bytes.len() > CONFIG_SIZE - ECK_SIZE {
+            return Err(Error::new(
+                base::ErrorKind::TooBig,
+                format!("the label config needs {} bytes, a label has {}", bytes.len(), CONFIG_SIZE - ECK_SIZE),
+            ));
+        }
+        bytes.resize(CONFIG_SIZE, 0);
+        let hash = EmbeddedHash::new(&bytes);
+        Ok(ConfigRegion { bytes, hash })
+    }
+
+    /// Sealed for `device_offset` (of the region).
+    pub fn at(&mut self, device_offset: u64) -> &[u8] {
+        self.hash.seal(&mut self.bytes, verifier(device_offset));
+        &self.bytes
+    }
+}
+
 /// A config region ([`CONFIG_SIZE`] bytes) with `config` for `device_offset` (of the region). Error: `TooBig` when the list does not fit.
 pub fn seal_config(config: &NvList, device_offset: u64) -> Result<Vec<u8>> {
-    let mut region = config.encode_xdr();
-    if region.len() > CONFIG_SIZE - ECK_SIZE {
-        return Err(Error::new(
-            base::ErrorKind::TooBig,
-            format!("the label config needs {} bytes, a label has {}", region.len(), CONFIG_SIZE - ECK_SIZE),
-        ));
-    }
-    region.resize(CONFIG_SIZE, 0);
-    codec::embedded_sha256_seal(&mut region, verifier(device_offset));
-    Ok(region)
+    let mut region = ConfigRegion::new(config)?;
+    region.at(device_offset);
+    Ok(region.bytes)
 }
 
 /// What the boot environment block of a label holds.
