@@ -171,11 +171,10 @@ impl Zilog {
         z.os.ctx().txg().wrlog_add(txg, size);
         let (end, mut at) = (offset + size, offset);
         while at < end {
-            let most = match state {
-                WriteState::Indirect => blocksize - at % blocksize,
-                _ => policy::data_max(&z.tun.get()),
+            let length = match state {
+                WriteState::Indirect => (blocksize - at % blocksize).min(end - at),
+                _ => policy::record_len(at, end, policy::data_max(&z.tun.get())),
             };
-            let length = most.min(end - at);
             let data = match state {
                 WriteState::Copied => Data::Here(data.to_vec()),
                 WriteState::NeedCopy => Data::Copy,

@@ -122,6 +122,17 @@ pub fn data_max(t: &ZilTunables) -> u64 {
     (block_max(t) - OVERHEAD - WRITE_SIZE as u64).min(RECORD_DATA_MAX)
 }
 
+/// Granularity of what is left of a write that nobody waited for: a page.
+const PAGE: u64 = 4096;
+
+/// Bytes of the next record of a write that has come to `at` of `end`, of which a record takes `most`. A crash may leave the first records of a write that nobody has
+/// acknowledged: where they end no page is torn, if a record takes one at all. (OpenZFS cuts anywhere.)
+pub fn record_len(at: u64, end: u64, most: u64) -> u64 {
+    let length = most.min(end - at);
+    let page = (at + length) & !(PAGE - 1);
+    if at + length < end && page > at { page - at } else { length }
+}
+
 /// The size of the next block: `bursts` are the bytes of records of the last ones, a record of `want` bytes is known to come. It always gets room, even if the settings
 /// would not have blocks that large.
 pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
@@ -209,6 +220,23 @@ mod tests {
         let old = ZilTunables { policy: CommitPolicy::Batchless2017, ..t };
         for (burst, size) in [(100, 4096), (8400, 12288), (13000, 36864), (50_000, 69632), (90_000, 131_072)] {
             assert_eq!(block_size(&[burst], 0, &old), size);
+        }
+    }
+
+    #[test]
+    fn writes_are_cut_between_pages() {
+        for (at, end, most, want) in [
+            (0, 100, 7816, 100),
+            (0, 8192, 7816, 4096),
+            (4096, 8192, 7816, 4096),
+            (100, 20_000, 7816, 4096 - 100),
+            (100, 20_000, 8192, 8192 - 100),
+            (12_288, 262_144, 130_696, 126_976),
+            (5000, 20_000, 3000, 3000),
+            (4000, 20_000, 3000, 96),
+            (0, 20_000, 3000, 3000),
+        ] {
+            assert_eq!(record_len(at, end, most), want, "{at} {end} {most}");
         }
     }
 

@@ -95,7 +95,13 @@ pub(crate) fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, Stri
     let version = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
     let mut want = vec![0; bytes.len()];
     unit_bytes(file, unit, version, &mut want);
-    if want[..] == *bytes { Ok(version) } else { Err(format!("unit {unit} is no version of it")) }
+    match want.iter().zip(bytes).position(|(a, b)| a != b) {
+        None => Ok(version),
+        Some(n) => {
+            let (head, there) = (&bytes[..24.min(bytes.len())], &bytes[n..bytes.len().min(n + 16)]);
+            Err(format!("unit {unit} is no version of it: it begins with {head:02x?}, from byte {n} on {there:02x?}"))
+        }
+    }
 }
 
 /// A task at work.
