@@ -1,11 +1,13 @@
 //! Speed of a scrub beside the raw sequential read of the same devices: `cargo run --release -p zpl --example scrub_speed -- FILE... [key=value ...]`.
 //!
-//! The files become a pool (*nothing* of them stays; they are made if they do not exist) with large files in it. Then, in turn, all that is allocated is read by a scrub, and
+//! The files become a pool (*nothing* of them stays; those that do not exist are made, every byte of them written: reading a hole costs no device anything) with large
+//! files in it. Then, in turn, all that is allocated is read by a scrub, and
 //! as many bytes of every device one after the other, 1 MiB at a time and 8 at once, past the engine. The last line has the medians and their ratio.
 //! Keys: `mib` of data (2048), `rounds` (5), `layout` (`stripe`, `mirror`, `raidz1`, `raidz2`), `each` MiB of a file that is made (4096), `record` in KiB (128).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -45,6 +47,25 @@ fn layout(kind: &str, devices: Vec<Rc<dyn BlockDev>>) -> Layout {
     Layout { groups: vec![Group { kind, bias: Bias::Normal, devices }], ..Layout::default() }
 }
 
+/// 1 MiB that does not compress.
+fn noise(x: &mut u64) -> Buf {
+    let mut b = Buf::for_overwrite(MIB);
+    for c in b.chunks_exact_mut(8) {
+        *x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        c.copy_from_slice(&(*x ^ *x >> 29).to_le_bytes());
+    }
+    b
+}
+
+/// Writes every byte of a file of `mib` MiB.
+fn make(file: &str, mib: u64) -> std::io::Result<()> {
+    let (mut f, mut x) = (std::fs::File::create(file)?, 1);
+    for _ in 0..mib {
+        f.write_all(&noise(&mut x))?;
+    }
+    f.sync_all()
+}
+
 async fn fill(pool: &Rc<Pool>, mib: u64) -> Result<()> {
     let fs = Zfs::open(&pool.dsl().find("bench")?, MountOpts::default()).await?;
     let cred = Cred::default();
@@ -53,12 +74,7 @@ async fn fill(pool: &Rc<Pool>, mib: u64) -> Result<()> {
     for n in 0..mib.div_ceil(per_file) {
         let obj = fs.create(fs.root(), format!("f{n}").as_bytes(), 0o644, &cred, true).await?.obj;
         for i in 0..per_file.min(mib - n * per_file) {
-            let mut b = Buf::for_overwrite(MIB);
-            for c in b.chunks_exact_mut(8) {
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                c.copy_from_slice(&(x ^ x >> 29).to_le_bytes());
-            }
-            fs.write(obj, i * MIB as u64, vec![b.freeze()], false).await?;
+            fs.write(obj, i * MIB as u64, vec![noise(&mut x).freeze()], false).await?;
         }
     }
     fs.unmount().await
@@ -100,7 +116,7 @@ async fn work(rt: Rt, files: Vec<String>, keys: BTreeMap<String, String>) -> Res
     let num = |key: &str, default: u64| keys.get(key).and_then(|v| v.parse().ok()).unwrap_or(default);
     let kind = keys.get("layout").cloned().unwrap_or_else(|| "stripe".into());
     for f in files.iter().filter(|f| !std::path::Path::new(f).exists()) {
-        host::create_sparse(f, num("each", 4096) << 20)?;
+        make(f, num("each", 4096)).expect("the file can be written");
     }
     let owner = InitOwner { uid: 0, gid: 0, mode: 0o755, time: WallTime { secs: 1_700_000_000, nanos: 0 } };
     let spec = PoolSpec {
