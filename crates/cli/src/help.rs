@@ -213,6 +213,19 @@ Shows the commands that changed a pool, oldest first; times are UTC.
 ",
     },
     Page {
+        name: "zpool events",
+        usage: &["events [-vHf] [pool]", "events -c"],
+        text: "\
+Lists what happened to pools and devices since the daemon began, oldest first:
+at most zfs_zevent_len_max events (512). Times are local.
+
+  -v  everything that is known of an event
+  -H  for scripts: no header, a tab between the columns
+  -f  wait for more
+  -c  forget all
+",
+    },
+    Page {
         name: "zpool export",
         usage: &["export [-f] -a|<pool> ..."],
         text: "\
@@ -692,7 +705,7 @@ weir: OpenZFS in user space
 usage: weir <command> ...
 
   zpool       pools: create, destroy, import, export, list, status, get, set,
-              sync, labelclear, checkpoint, history, iostat
+              sync, labelclear, checkpoint, history, events, iostat
   zfs         file systems: create, destroy, list, get, set, inherit, rename,
               mount, unmount; snapshots: snapshot, rollback, clone, promote,
               hold, release, holds, bookmark

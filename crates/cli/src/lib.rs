@@ -6,6 +6,7 @@
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out` modules (pure functions from views to text), `help`, `quickstart`.
 
 mod daemon_cmd;
+mod events;
 mod help;
 pub mod iostat;
 mod json;
@@ -163,6 +164,8 @@ fn logged(request: &Request) -> Option<Request> {
             | Request::TuneSet { .. }
             | Request::TraceStart { .. }
             | Request::TraceTake { .. }
+            | Request::Events { .. }
+            | Request::EventsClear
             | Request::Datasets(_)
             | Request::Mounted
             | Request::Holds { .. }

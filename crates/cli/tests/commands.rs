@@ -315,7 +315,31 @@ fn devices_are_changed() {
     {
         assert!(events.contains(event), "{event}: {events}");
     }
+    let events = w.ok("zpool events tank");
+    assert!(events.starts_with("TIME                           CLASS\n"), "{events}");
+    let internal = w.ok("zpool history -i tank");
+    for (class, internal_name) in [
+        ("vdev_attach", "] vdev attach "),
+        ("vdev_remove", "] detach "),
+        ("vdev_remove_dev", "] vdev remove "),
+        ("scrub_start", "] scan setup func=1"),
+        ("scrub_finish", "] scan done errors=0"),
+    ] {
+        let line = format!(" sysevent.fs.zfs.{class}\n");
+        let resilvers = if class == "scrub_finish" { events.matches(".resilver_finish\n").count() } else { 0 };
+        let times = events.matches(&line).count() + resilvers;
+        assert!(times > 0 && times == internal.matches(internal_name).count(), "{class}: {events}{internal}");
+    }
+    assert_eq!(events.matches(" sysevent.fs.zfs.pool_create\n").count(), 1);
+    assert!(events.contains(" sysevent.fs.zfs.initialize_finish\n"), "{events}");
+    let detail = w.ok("zpool events -vH");
+    assert!(detail.contains("\tsysevent.fs.zfs.vdev_attach\n        version = 0x0\n        class = "), "{detail}");
+    assert!(detail.contains("        history_internal_name = \"scan done\"\n"), "{detail}");
+    w.fails("zpool events -c tank", 2, "-c cannot be used with a pool");
+    assert!(w.ok("zpool events -c").starts_with("cleared "));
+    assert_eq!(w.ok("zpool events -H"), "");
     w.ok("zpool export tank");
+    assert!(w.ok("zpool events").ends_with(" sysevent.fs.zfs.pool_export\n"));
     judge(&w, "tank");
     for name in ["a.img", "b.img"] {
         let file = std::fs::OpenOptions::new().write(true).open(w.path(name)).unwrap();

@@ -378,7 +378,7 @@ impl Daemon {
         }
         made.keep();
         let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly: false };
-        self.add_running(Arc::new(Running::new(name, guid, thread)), known)?;
+        self.add_running(Arc::new(Running::new(name, guid, thread)), known, "pool_create")?;
         Ok(created)
     }
 }

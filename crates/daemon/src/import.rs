@@ -457,7 +457,7 @@ impl Daemon {
             .wait()??;
         let name = done.name.clone();
         let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly };
-        self.add_running(Arc::new(Running::new(name, guid, thread)), known)?;
+        self.add_running(Arc::new(Running::new(name, guid, thread)), known, "pool_import")?;
         Ok(done)
     }
 

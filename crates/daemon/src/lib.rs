@@ -39,6 +39,7 @@ pub mod view_flow;
 pub mod view_fs;
 pub mod view_io;
 mod view_pool;
+pub mod zevents;
 
 pub use client::Client;
 pub use paths::Paths;

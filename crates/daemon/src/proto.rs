@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use crate::proto_flow::{
-    DatasetIo, Dist, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView, TxgSpan, TxgView,
+    DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView, TxgSpan,
+    TxgView,
 };
 
 /// Longest request in bytes.
@@ -185,6 +186,17 @@ pub enum Request {
         /// `dirty`, `txg`, `io`, `queue`, `delay` or `zil`.
         what: String,
     },
+    /// Events of pools: [`EventsView`].
+    Events {
+        /// Only those with higher numbers.
+        after: u64,
+        /// Of this pool; none: of all.
+        pool: Option<String>,
+        /// If there are none, wait a few seconds for one.
+        wait: bool,
+    },
+    /// Forget all events. The answer is how many there were.
+    EventsClear,
     /// What was counted since the last time: [`TraceView`]. Who does not ask for a minute is forgotten.
     TraceTake {
         /// The pool.

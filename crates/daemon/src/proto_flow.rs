@@ -173,6 +173,34 @@ pub struct TraceView {
     pub log_blocks: LogView,
 }
 
+/// An event of a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct EventView {
+    /// Its number; the first of a daemon has 1.
+    pub eid: u64,
+    /// What happened, as OpenZFS names it.
+    pub class: String,
+    /// When: seconds since 1970.
+    pub secs: i64,
+    /// And nanoseconds.
+    pub nanos: u32,
+    /// The pool.
+    pub pool: String,
+    /// All that is known of it, line by line.
+    pub detail: Vec<String>,
+}
+
+/// Events, oldest first.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct EventsView {
+    /// The events.
+    pub events: Vec<EventView>,
+    /// The number after which to go on.
+    pub last: u64,
+    /// There are more at once.
+    pub more: bool,
+}
+
 /// Sums over the blocks of intent logs that became durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LogView {

@@ -26,6 +26,7 @@ use crate::proto::{self, DaemonInfo, DatasetView, HoldView, KeyView, PoolView, R
 use crate::snap_ops::DestroyHow;
 use crate::state::{KnownPool, State};
 use crate::tunables::Tunables;
+use crate::zevents::{PoolSink, Zevents};
 
 /// How often the broker looks at what the caches want.
 const BROKER_PERIOD: Duration = Duration::from_secs(2);
@@ -66,6 +67,7 @@ pub struct Daemon {
     failures: Mutex<Vec<String>>,
     broker: Mutex<MemBroker>,
     connections: Mutex<usize>,
+    events: Arc<Zevents>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,6 +83,8 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
     let state = State::load(&paths.state_file())?;
     let listener = listen(&paths)?;
     let broker = Mutex::new(MemBroker::new(tunables.arc_max()));
+    let events: Arc<Zevents> = Arc::default();
+    events.set_max(tunables.zevent_len_max());
     let daemon = Arc::new(Daemon {
         paths,
         tunables: Mutex::new(tunables),
@@ -91,6 +95,7 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         failures: Mutex::default(),
         broker,
         connections: Mutex::new(0),
+        events,
     });
     let (accepting, brokering) = (daemon.clone(), daemon.clone());
     std::thread::spawn(move || accepting.accept(&listener));
@@ -333,6 +338,8 @@ impl Daemon {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move { e.traces.take(e.pool.rt().now(), id, end) })?)
             }
+            Request::Events { after, pool, wait } => json(&self.events.after(after, pool.as_deref(), wait)),
+            Request::EventsClear => json(&self.events.clear()),
             Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),
             Request::Datasets(select) => json(&self.datasets(&select)?),
             Request::Mounted => {
@@ -608,8 +615,13 @@ impl Daemon {
         self.running(pool).ok_or_else(|| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
     }
 
-    /// Takes up a pool that was created or imported.
-    pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool) -> Result<()> {
+    /// Takes up a pool that was created or imported: `opened` says which.
+    pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool, opened: &'static str) -> Result<()> {
+        let events = self.events.clone();
+        running.thread.with_pool(move |e| async move {
+            e.pool.set_event_sink(Rc::new(PoolSink(events)), opened);
+            Ok(())
+        })?;
         lock(&self.pools).insert(running.name.clone(), running);
         self.balance();
         self.change_state(|s| s.remember(known))
@@ -678,6 +690,7 @@ impl Daemon {
             crate::paths::replace_file(&file, crate::tunables::saved(&old, assignment).as_bytes())?;
         }
         let arc_max = new.arc_max();
+        self.events.set_max(new.zevent_len_max());
         let changed = arc_max != lock(&self.tunables).arc_max();
         *lock(&self.tunables) = new;
         if changed {

@@ -171,7 +171,7 @@ impl Counting {
                     order: t.order.0,
                 });
             }
-            Event::Log { .. } => {}
+            Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } => {}
         }
     }
 

@@ -70,6 +70,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.arc_max = v
     ),
     field!(
+        "zfs_zevent_len_max",
+        Unit::Count,
+        0,
+        100_000,
+        OZ,
+        "events that are kept for 'zpool events', of all pools",
+        |o| o.zevent_len_max,
+        |o, v| o.zevent_len_max = v
+    ),
+    field!(
         "zfs_dirty_data_max",
         Unit::Bytes,
         MIB,

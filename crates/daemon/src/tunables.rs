@@ -63,6 +63,8 @@ pub struct Settings {
     pub batch_pct: u32,
     /// Of intent logs.
     pub zil: ZilTunables,
+    /// Events that the daemon keeps for `zpool events`.
+    pub zevent_len_max: u64,
 }
 
 impl Settings {
@@ -73,6 +75,7 @@ impl Settings {
             keep_awake: KeepAwake::Auto,
             batch_pct: 80,
             zil: ZilTunables::default(),
+            zevent_len_max: crate::zevents::LEN_MAX,
         }
     }
 
@@ -231,8 +234,8 @@ fn assignment(text: &str) -> Result<Assignment> {
         None => (None, name.trim()),
     };
     let known = find(name)?;
-    if pool.is_some() && known.name == "zfs_arc_max" {
-        return Err(Error::invalid("zfs_arc_max is one limit for all pools: set it without a pool"));
+    if pool.is_some() && matches!(known.name, "zfs_arc_max" | "zfs_zevent_len_max") {
+        return Err(Error::invalid(format!("{} is one limit for all pools: set it without a pool", known.name)));
     }
     let value = if value.trim() == "default" { None } else { Some(known.parse(value.trim())?) };
     Ok(Assignment { pool, name: known.name, value })
@@ -288,6 +291,11 @@ impl Tunables {
     /// `zfs_arc_max` of the whole process.
     pub fn arc_max(&self) -> u64 {
         self.whole().engine.arc_max
+    }
+
+    /// `zfs_zevent_len_max`.
+    pub fn zevent_len_max(&self) -> u64 {
+        self.whole().zevent_len_max
     }
 
     /// What `pool`, one of `pools`, gets.

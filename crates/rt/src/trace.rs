@@ -52,6 +52,28 @@ pub struct LogTimes {
     pub order: Nanos,
 }
 
+/// What was wrong with an operation or with what it read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// The device said that it failed.
+    Io,
+    /// What was read was not what had been written.
+    Checksum,
+    /// The device could not be reached at all.
+    Probe,
+}
+
+impl FaultKind {
+    /// OpenZFS's name of the error report.
+    pub const fn class(self) -> &'static str {
+        match self {
+            FaultKind::Io => "io",
+            FaultKind::Checksum => "checksum",
+            FaultKind::Probe => "probe_failure",
+        }
+    }
+}
+
 /// Something that happened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -137,6 +159,32 @@ pub enum Event {
         /// Where its time went, as far as it is known: all of it when it is done.
         times: LogTimes,
     },
+    /// Something was wrong with a device.
+    Fault {
+        /// The device.
+        leaf: u64,
+        /// What.
+        kind: FaultKind,
+        /// The I/O class, if it is known.
+        class: u8,
+        /// It was a write.
+        write: bool,
+        /// Where on the device.
+        offset: u64,
+        /// Bytes; 0 if neither this nor the place is known.
+        len: u64,
+    },
+    /// A block could not be had from anywhere.
+    Damaged {
+        /// Its object set.
+        objset: u64,
+        /// Its object.
+        object: u64,
+        /// Its level.
+        level: i64,
+        /// Its number.
+        blkid: u64,
+    },
 }
 
 /// Kinds of events, as bits.
@@ -154,6 +202,8 @@ impl Groups {
     pub const QUEUE: Groups = Groups(8);
     /// Intent logs.
     pub const LOG: Groups = Groups(16);
+    /// Errors of devices and damaged blocks.
+    pub const FAULT: Groups = Groups(32);
     /// Everything.
     pub const ALL: Groups = Groups(u32::MAX);
 
@@ -172,6 +222,7 @@ impl Event {
             Event::Issued { .. } => Groups::QUEUE,
             Event::Done { .. } | Event::Flushed { .. } => Groups::IO,
             Event::Log { .. } => Groups::LOG,
+            Event::Fault { .. } | Event::Damaged { .. } => Groups::FAULT,
         }
     }
 }

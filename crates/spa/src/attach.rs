@@ -110,6 +110,7 @@ impl Pool {
                         _ => format!("attach vdev={new_path} to vdev={old_path}"),
                     };
                     pool.core.note("vdev attach", text, tx.txg());
+                    pool.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
                     let zap = match pool.zap_map().await? {
                         Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
                         None => None,
@@ -307,6 +308,7 @@ impl Pool {
                 let above = kind.parent_of(guid).expect("it was checked");
                 let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
                 pool.core.note("detach", format!("vdev={path}"), tx.txg());
+                pool.post_vdev("vdev_remove", guid);
                 pool.restore_path(&top, guid);
                 // The device itself leaves: its spare takes its place for good.
                 let last = above.children().last().and_then(VdevKind::guid);

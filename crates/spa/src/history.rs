@@ -95,6 +95,7 @@ impl Pool {
     /// Appends the events that were noted up to now in the txg that is being synced.
     pub(crate) async fn sync_events(&self, tx: &Tx) -> Result<()> {
         let events = self.core.take_events();
+        self.post_history(&events);
         if events.is_empty() || !self.has_history() {
             return Ok(());
         }

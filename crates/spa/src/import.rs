@@ -310,6 +310,7 @@ impl Pool {
             sync_task: RefCell::default(),
             devices: DeviceWork::default(),
             works: RefCell::default(),
+            events: Default::default(),
             aux: RefCell::new(aux),
             scan,
             history: RefCell::default(),

@@ -266,6 +266,13 @@ impl Pool {
         let path = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.path.clone()));
         let text = format!("vdev={} {how}", path.unwrap_or_default());
         self.core.note(work.kind.verb(), text, self.txg.open_txg());
+        let event = match state {
+            WorkState::Active => "start",
+            WorkState::Suspended => "suspend",
+            WorkState::Canceled => "cancel",
+            _ => "finish",
+        };
+        self.post_vdev(&format!("{}_{event}", work.kind.verb()), work.guid);
         work.state.set(state);
         work.time.set(self.rt.wall_clock().secs.max(0) as u64);
         self.write_work(work);

@@ -33,6 +33,7 @@ mod store;
 mod sync;
 mod tune;
 mod unsupported;
+mod zevent;
 
 pub use attach::NewDevice;
 pub use aux::AuxDevices;
@@ -48,3 +49,4 @@ pub use pool::{EngineOpts, Pool};
 pub use rewind::Rewind;
 pub use scan::ScanStatus;
 pub use unsupported::{Unsupported, UnsupportedFeature};
+pub use zevent::EventSink;

@@ -28,6 +28,7 @@ use crate::leaf_work::LeafWork;
 use crate::logs::Logs;
 use crate::scan::Scan;
 use crate::store::{Geometry, MapStore};
+use crate::zevent::PoolEvents;
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
 pub(crate) const METASLABS_MAX: u64 = 1 << 17;
@@ -95,6 +96,7 @@ pub struct Pool {
     pub(crate) scan: Rc<Scan>,
     pub(crate) devices: DeviceWork,
     pub(crate) works: RefCell<Vec<Rc<LeafWork>>>,
+    pub(crate) events: PoolEvents,
     /// Records of commands that the next txg writes.
     pub(crate) history: RefCell<Vec<NvList>>,
     /// The name on the devices, if that is another than the pool has now (`zpool import -t`).
@@ -412,6 +414,7 @@ impl Pool {
         if let Some(task) = task {
             task.await?;
         }
+        self.post(if state == PoolState::Destroyed { "pool_destroy" } else { "pool_export" });
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use bdev::BlockDev;
 use ondisk::label::DeviceLabel;
 use ondisk::vdev_config::VdevKind as ConfigKind;
+use rt::trace::FaultKind;
 use vdev::labels::read_labels;
 use vdev::reshape::least_asize;
 use vdev::{Absent, Condition, Health, MirrorRole, Sick, Top, VdevKind, leaf_asize};
@@ -206,6 +207,8 @@ impl Pool {
             self.expand_top(&top).await.map_err(|e| e.at(&place))?;
         }
         drop(admin);
+        self.post_states();
+        self.post_vdev("vdev_online", guid);
         self.sync().await?;
         if !is_open {
             self.resilver_from(Txg(self.txg.open_txg().0)).await?;
@@ -301,6 +304,7 @@ impl Pool {
     pub(crate) fn look_after_devices(&self) {
         let lost = self.take_faults();
         let suspects = self.has_suspects();
+        self.post_states();
         if !lost && !suspects {
             return;
         }
@@ -323,6 +327,7 @@ impl Pool {
                 }
                 let gone = !leaf.answers().await;
                 if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
+                    leaf.trace_fault(FaultKind::Probe, 0, false, 0, 0);
                     self.note_away(&leaf.condition, Health::Removed);
                     let guid = leaf.guid();
                     top.update_config(|c| {
@@ -347,6 +352,7 @@ impl Pool {
                 let name = spare.guid.0.to_string();
                 match self.replace_device(&target.0.to_string(), NewDevice::Spare(name), None).await {
                     Ok(()) => {
+                        self.post_vdev("vdev_spare", spare.guid);
                         let spare = spare.path.clone().unwrap_or_default();
                         self.notices.borrow_mut().push(format!("the hot spare '{spare}' stands in for '{path}'"));
                         break;

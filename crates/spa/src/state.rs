@@ -115,6 +115,12 @@ impl Pool {
             }
         };
         for (top, node) in scope {
+            for leaf in node.leaves() {
+                let errors = leaf.errors();
+                if errors.read + errors.write + errors.cksum > 0 || !leaf.condition.health().is_open() {
+                    self.post_vdev("vdev_clear", leaf.guid());
+                }
+            }
             node.clear_errors();
             for leaf in node.leaves() {
                 let sick = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);

@@ -133,6 +133,9 @@ impl Pool {
             self.tree.gate.hold_up(&e).await?;
         }
         self.store.commit();
+        if config.is_some() {
+            self.post("config_sync");
+        }
         self.relabel_devices().await;
         self.finish(txg).await
     }

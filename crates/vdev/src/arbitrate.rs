@@ -322,9 +322,9 @@ pub(crate) async fn arbitrate(
                 part.kind.count_own_error(true);
                 continue;
             }
-            for r in state.columns.iter().flat_map(|c| &c.replicas) {
-                if r.promise == Promise::Good && r.content.is_some() {
-                    r.leaf.count_checksum_error();
+            for (column, place) in state.columns.iter().zip(&state.stripe.columns) {
+                for r in column.replicas.iter().filter(|r| r.promise == Promise::Good && r.content.is_some()) {
+                    r.leaf.count_checksum_error(place.offset, place.size);
                     bad += 1;
                 }
             }
@@ -362,7 +362,7 @@ fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, birth: Txg, r
                 if r.promise == Promise::Good {
                     bad += 1;
                     if differs == Some(true) {
-                        r.leaf.count_checksum_error();
+                        r.leaf.count_checksum_error(place.offset, place.size);
                     }
                 }
                 if let Some(prio) = repair

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, Nanos, Result, align_up};
 use bdev::{BlockDev, Buf, Bytes, Done, Op};
 use ondisk::label::BOOT_ENV_OFFSET;
+use ondisk::label::DATA_START;
 use rt::Rt;
-use rt::trace::{Event, Groups};
+use rt::trace::{Event, FaultKind, Groups};
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
@@ -141,6 +142,7 @@ impl Leaf {
                 self.stats.borrow_mut().errors.write += 1;
                 if kind_of(&e) != ErrorKind::Interrupted {
                     self.condition.note_io_error(self.rt.now());
+                    self.trace_fault(FaultKind::Io, 0, true, 0, 0);
                 }
                 Err(Error::new(kind_of(&e), format!("{}: flush failed: {e}", self.path)))
             }
@@ -187,8 +189,15 @@ impl Leaf {
         let q = self.queue.borrow();
         QueueDepth { queued: q.state.queued, active: q.state.active }
     }
-    /// Counts a block read from here whose checksum did not match.
-    pub fn count_checksum_error(&self) {
+    /// Tells listeners of an error here.
+    pub fn trace_fault(&self, kind: FaultKind, class: u8, write: bool, offset: u64, len: u64) {
+        let leaf = self.guid.get().0;
+        self.rt.trace(Groups::FAULT, || Event::Fault { leaf, kind, class, write, offset, len });
+    }
+    /// Counts a block read from here whose checksum did not match: `len` bytes from data byte `offset` on, both 0 if that is not known.
+    pub fn count_checksum_error(&self, offset: u64, len: u64) {
+        let at = if len > 0 { offset + DATA_START } else { 0 };
+        self.trace_fault(FaultKind::Checksum, 0, false, at, len);
         self.stats.borrow_mut().errors.cksum += 1;
         self.condition.note_checksum_error(self.rt.now());
     }
@@ -328,6 +337,7 @@ impl Leaf {
                     let n = if write { &mut stats.errors.write } else { &mut stats.errors.read };
                     *n += 1;
                     self.condition.note_io_error(now);
+                    self.trace_fault(FaultKind::Io, prio.index() as u8, write, offset, len);
                     if write {
                         self.condition.note_failed_write();
                     }

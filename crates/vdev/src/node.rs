@@ -283,7 +283,7 @@ impl VdevKind {
             VdevKind::Mirror(m) => &m.errors,
             VdevKind::Raidz(r) => &r.errors,
             VdevKind::Draid(d) => &d.errors,
-            VdevKind::Leaf(l) if checksum => return l.count_checksum_error(),
+            VdevKind::Leaf(l) if checksum => return l.count_checksum_error(0, 0),
             _ => return,
         };
         let mut n = errors.get();

@@ -209,7 +209,7 @@ fn a_bad_sector_costs_only_its_own_block() {
         }
         assert_eq!((b.leaf.stats().errors.read, b.leaf.stats().errors.write), (1, 1));
         b.leaf.clear_errors();
-        b.leaf.count_checksum_error();
+        b.leaf.count_checksum_error(0, 512);
         assert_eq!(b.leaf.stats().errors, vdev::IoErrors { read: 0, write: 0, cksum: 1 });
         let e = b.leaf.write(64 * M, Bytes::zeroed(512), 0, Prio::SyncWrite).await.expect_err("beyond the end");
         assert_eq!(e.kind(), ErrorKind::Invalid);

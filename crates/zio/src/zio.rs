@@ -94,7 +94,7 @@ impl Inner {
             if let Ok(top) = self.tree.top(dva.vdev())
                 && let VdevKind::Leaf(leaf) = top.kind()
             {
-                leaf.count_checksum_error();
+                leaf.count_checksum_error(dva.offset(), dva.asize());
             }
         } else {
             self.count(|s| s.read_errors += 1);

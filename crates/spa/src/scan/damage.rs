@@ -4,6 +4,7 @@ use base::{ObjectId, Result, ResultExt};
 use dmu::{Dnode, Tx, zap};
 use ondisk::bpobj::Bookmark;
 use ondisk::object_type::ObjectType;
+use rt::trace::{Event, Groups};
 
 use super::Scan;
 use crate::pool::Pool;
@@ -31,6 +32,8 @@ impl Scan {
         let mut damaged = self.damaged.borrow_mut();
         if damaged.len() >= DAMAGED_MAX || damaged.insert((at.objset, at.object, at.level, at.blkid)) {
             self.now.borrow_mut().phys.errors += 1;
+            let Bookmark { objset, object, level, blkid } = at;
+            self.rt.trace(Groups::FAULT, || Event::Damaged { objset, object, level, blkid });
             if damaged.len() < DAMAGED_MAX {
                 self.damaged_new.borrow_mut().push(at);
             }

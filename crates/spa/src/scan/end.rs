@@ -3,7 +3,7 @@
 use base::{ObjectId, Result, Txg};
 use dmu::Tx;
 use ondisk::bpobj::Bookmark;
-use ondisk::scan::{PAUSED, ScanState, VISIT_AGAIN};
+use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
 
 use super::{FUTURE, Phase, secs};
 use crate::pool::Pool;
@@ -35,6 +35,11 @@ impl Pool {
         scan.kept_changed.set(true);
         let event = if complete { "scan done" } else { "scan cancelled" };
         self.core.note(event, format!("errors={}", phys.errors), tx.txg());
+        self.post(match (phys.func, complete) {
+            (ScanFunc::Resilver, _) => "resilver_finish",
+            (_, true) => "scrub_finish",
+            (_, false) => "scrub_abort",
+        });
         scan.rotate_errors(complete, tx).await?;
         // Without knowing what could not be written before the import, a resilver with errors proves nothing.
         if complete && (scan.here.get() || phys.errors == 0) {

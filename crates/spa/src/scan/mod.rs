@@ -318,6 +318,7 @@ impl Scan {
         self.phase.set(Phase::Gather);
         let text = format!("func={} mintxg={min} maxtxg={max}", func as u64);
         pool.core.note("scan setup", text, tx.txg());
+        pool.post(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
         for top in pool.tree.tops.borrow().iter() {
             top.kind().conditions().iter().for_each(|(_, c)| c.scan_begins());
         }
@@ -492,6 +493,7 @@ impl Pool {
                 let scan = &pool.scan;
                 if scan.is_paused() && scan.func() == ScanFunc::Scrub {
                     scan.set_paused(false);
+                    pool.post("scrub_resume");
                     return Ok(());
                 }
                 if scan.is_scanning() {
@@ -519,6 +521,7 @@ impl Pool {
                     return Err(Error::new(ErrorKind::Busy, "scrub is already paused"));
                 }
                 scan.set_paused(true);
+                pool.post("scrub_paused");
                 Ok(())
             })
         })

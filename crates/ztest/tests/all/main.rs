@@ -4,6 +4,7 @@ mod classes;
 mod cuts;
 mod devices;
 mod encrypted;
+mod events;
 mod failmode;
 mod features;
 mod growth;

@@ -1,0 +1,313 @@
+//! Events of a pool for `zpool events`: what happened to it and its devices, in OpenZFS's classes and with its payloads.
+//!
+//! The pool tells an [`EventSink`] that somebody above gives it; without one nothing is made. Three sources:
+//!
+//! * *sysevents* and *history events* are posted where the thing happens, mostly in syncing context.
+//! * *state changes* of leaves are found by comparison: at the beginning of every txg, and whenever errors are looked at, the states are held against those of the
+//!   last time. So nobody who changes a state can forget to say so.
+//! * *ereports* begin as trace events of the group [`Groups::FAULT`], in the middle of what a device does. They are kept as plain numbers and looked at a moment
+//!   later by a task, which knows the tree; so many errors at once are one piece of work, and what comes too fast is counted and left out, as in OpenZFS.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
+
+use base::{Guid, Nanos, WallTime};
+use ondisk::nvlist::{NvList, NvValue};
+use rt::trace::{Event, FaultKind, Groups, Listening};
+use vdev::{FailMode, Health, Top, VdevKind};
+
+use crate::pool::Pool;
+
+/// Faults that wait to be looked at; more than these at once are left out.
+const FAULTS_MAX: usize = 64;
+/// How long faults are gathered.
+const GATHER: Nanos = Nanos::from_ms(20);
+/// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second` of OpenZFS 2.1: 20).
+const PER_SECOND: u32 = 20;
+
+/// Who keeps events.
+pub trait EventSink {
+    /// Keeps one. `time` is when it happened; the payload has no class and time yet.
+    fn post(&self, class: String, time: WallTime, payload: NvList);
+}
+
+/// What a pool needs for its events.
+#[derive(Default)]
+pub(crate) struct PoolEvents {
+    sink: RefCell<Option<Rc<dyn EventSink>>>,
+    listening: RefCell<Option<Listening>>,
+    faults: Rc<RefCell<VecDeque<(Nanos, Event)>>>,
+    gathering: Rc<Cell<bool>>,
+    states: RefCell<BTreeMap<u64, Health>>,
+    /// Per leaf: the second, and ereports in it.
+    rates: RefCell<BTreeMap<u64, (u64, u32)>>,
+    suspensions: Cell<u64>,
+}
+
+/// OpenZFS's number of a state.
+fn state_number(health: Health) -> u64 {
+    match health {
+        Health::Offline => 2,
+        Health::Removed => 3,
+        Health::Unavail => 4,
+        Health::Faulted => 5,
+        Health::Degraded => 6,
+        Health::Online => 7,
+    }
+}
+
+/// The number of an error as Linux has it; a wrong checksum is `EBADE` there.
+fn errno(kind: FaultKind) -> u64 {
+    match kind {
+        FaultKind::Checksum => 52,
+        _ => 5,
+    }
+}
+
+impl Pool {
+    /// From now on `sink` gets the pool's events, the first of which says how it was opened: `pool_create` or `pool_import`.
+    pub fn set_event_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
+        *self.events.sink.borrow_mut() = Some(sink);
+        let (faults, gathering) = (self.events.faults.clone(), self.events.gathering.clone());
+        let (me, rt): (Weak<Pool>, _) = (Rc::downgrade(self), self.rt.clone());
+        let listening = self.rt.tracer().listen(Groups::FAULT, move |now, event| {
+            let mut faults = faults.borrow_mut();
+            if faults.len() < FAULTS_MAX {
+                faults.push_back((now, *event));
+            }
+            drop(faults);
+            if !gathering.replace(true) {
+                let (me, rt2) = (me.clone(), rt.clone());
+                drop(rt.spawn("zevents", async move {
+                    rt2.sleep(GATHER).await;
+                    if let Some(pool) = me.upgrade() {
+                        pool.events.gathering.set(false);
+                        pool.post_faults();
+                    }
+                }));
+            }
+        });
+        *self.events.listening.borrow_mut() = Some(listening);
+        self.post(opened);
+        let tops = self.tree.tops.borrow().clone();
+        for (top, guid, health) in self.leaf_states() {
+            if !matches!(health, Health::Online | Health::Offline)
+                && let Some(top) = tops.iter().find(|t| t.id.0 == top)
+            {
+                let nv = self.vdev_payload(self.ereport_base(), top, guid);
+                self.post_list("ereport.fs.zfs.vdev.open_failed", self.rt.wall_clock(), nv);
+            }
+            self.events.states.borrow_mut().insert(guid.0, health);
+        }
+    }
+
+    fn has_sink(&self) -> bool {
+        self.events.sink.borrow().is_some()
+    }
+
+    /// Posts an event about the pool itself: `sysevent.fs.zfs.NAME`.
+    pub fn post(&self, name: &str) {
+        if self.has_sink() {
+            self.post_list(&format!("sysevent.fs.zfs.{name}"), self.rt.wall_clock(), self.sysevent_base());
+        }
+    }
+
+    /// The same about one of its devices.
+    pub(crate) fn post_vdev(&self, name: &str, guid: Guid) {
+        if !self.has_sink() {
+            return;
+        }
+        let tops = self.tree.tops.borrow().clone();
+        let top = tops.iter().find(|t| t.config_ref().find(guid).is_some());
+        let base = self.sysevent_base().with_u64("vdev_guid", guid.0);
+        let nv = match top {
+            Some(top) => self.vdev_state(self.sysevent_base(), top, guid),
+            None => base,
+        };
+        self.post_list(&format!("sysevent.fs.zfs.{name}"), self.rt.wall_clock(), nv);
+    }
+
+    /// Posts what the pool's history was told besides commands.
+    pub(crate) fn post_history(&self, events: &[dsl::core::Event]) {
+        if !self.has_sink() {
+            return;
+        }
+        let host = self.rt.host_identity().hostname;
+        for e in events {
+            let time = self.rt.wall_clock();
+            let mut nv = self.sysevent_base();
+            nv.put_str("history_hostname", host.clone());
+            if let Some((name, object)) = &e.dataset {
+                nv.put_str("history_dsname", name.clone());
+                nv.put_u64("history_dsid", object.0);
+            }
+            nv.put_str("history_internal_str", e.text.clone());
+            nv.put_str("history_internal_name", e.name);
+            nv.put_u64("history_txg", e.txg.0);
+            nv.put_u64("history_time", time.secs.max(0) as u64);
+            self.post_list("sysevent.fs.zfs.history_event", time, nv);
+        }
+    }
+
+    /// Posts the states of leaves that changed since the last time.
+    pub(crate) fn post_states(&self) {
+        if !self.has_sink() {
+            return;
+        }
+        let now = self.leaf_states();
+        let before = self.events.states.replace(now.iter().map(|(_, g, h)| (g.0, *h)).collect());
+        let tops = self.tree.tops.borrow().clone();
+        for (top, guid, health) in now {
+            let was = before.get(&guid.0).copied();
+            // A leaf that is new is told of by whoever put it in.
+            let (Some(was), Some(top)) = (was.filter(|w| *w != health), tops.iter().find(|t| t.id.0 == top)) else {
+                continue;
+            };
+            let class = if health == Health::Removed { "removed" } else { "statechange" };
+            let nv = self.vdev_state(self.sysevent_base(), top, guid).with_u64("vdev_laststate", state_number(was));
+            self.post_list(&format!("resource.fs.zfs.{class}"), self.rt.wall_clock(), nv);
+        }
+    }
+
+    /// Posts the faults that were gathered.
+    fn post_faults(&self) {
+        let faults = self.events.faults.take();
+        let tops = self.tree.tops.borrow().clone();
+        let (now, wall) = (self.rt.now(), self.rt.wall_clock());
+        for (at, event) in faults {
+            let (class, nv) = match event {
+                Event::Fault { leaf, kind, class, offset, len, .. } => {
+                    let guid = Guid(leaf);
+                    let Some(top) = tops.iter().find(|t| t.kind().find(guid).is_some()) else { continue };
+                    if !self.may_report(leaf, at) {
+                        continue;
+                    }
+                    let mut nv = self.vdev_payload(self.ereport_base(), top, guid);
+                    nv.put_u64("zio_err", errno(kind));
+                    if len > 0 {
+                        nv.put_u64("zio_offset", offset);
+                        nv.put_u64("zio_size", len);
+                    }
+                    nv.put_u64("zio_priority", class.into());
+                    (kind.class(), nv)
+                }
+                Event::Damaged { objset, object, level, blkid } => {
+                    if !self.may_report(0, at) {
+                        continue;
+                    }
+                    let nv = self.ereport_base().with_u64("zio_err", errno(FaultKind::Io));
+                    let nv = nv.with_u64("zio_objset", objset).with_u64("zio_object", object);
+                    ("data", nv.with_i64("zio_level", level).with_u64("zio_blkid", blkid))
+                }
+                _ => continue,
+            };
+            let ago = now.since(at).0;
+            let nanos = i128::from(wall.secs) * 1_000_000_000 + i128::from(wall.nanos) - i128::from(ago);
+            let time = WallTime {
+                secs: nanos.div_euclid(1_000_000_000) as i64,
+                nanos: nanos.rem_euclid(1_000_000_000) as u32,
+            };
+            self.post_list(&format!("ereport.fs.zfs.{class}"), time, nv);
+        }
+        let times = self.tree.gate.times();
+        if self.events.suspensions.replace(times) != times {
+            self.post_list("ereport.fs.zfs.io_failure", wall, self.ereport_base());
+        }
+        self.post_states();
+    }
+
+    fn may_report(&self, leaf: u64, at: Nanos) -> bool {
+        let mut rates = self.events.rates.borrow_mut();
+        let (second, n) = rates.entry(leaf).or_default();
+        if *second != at.0 / 1_000_000_000 {
+            (*second, *n) = (at.0 / 1_000_000_000, 0);
+        }
+        *n += 1;
+        *n <= PER_SECOND
+    }
+
+    fn post_list(&self, class: &str, time: WallTime, payload: NvList) {
+        // Out of the borrow: a sink may be anything.
+        let sink = self.events.sink.borrow().clone();
+        if let Some(sink) = sink {
+            sink.post(class.to_string(), time, payload);
+        }
+    }
+
+    fn leaf_states(&self) -> Vec<(u32, Guid, Health)> {
+        let tops = self.tree.tops.borrow();
+        let of = |t: &Rc<Top>| {
+            let id = t.id.0;
+            t.kind().conditions().into_iter().map(move |(g, c)| (id, g, c.health())).collect::<Vec<_>>()
+        };
+        tops.iter().flat_map(of).collect()
+    }
+
+    fn sysevent_base(&self) -> NvList {
+        let mut nv = NvList::new();
+        nv.put_u64("version", 0);
+        nv.put_str("pool", self.name());
+        nv.put_u64("pool_guid", self.guid.0);
+        nv.put_u64("pool_state", self.config.borrow().state as u64);
+        nv.put("pool_context", NvValue::Int32(0));
+        nv
+    }
+
+    fn ereport_base(&self) -> NvList {
+        let mode = match self.tree.gate.mode() {
+            FailMode::Wait => "wait",
+            FailMode::Continue => "continue",
+            FailMode::Panic => "panic",
+        };
+        let mut nv = self.sysevent_base();
+        nv.remove("version");
+        nv.with_str("pool_failmode", mode)
+    }
+
+    /// What a state change says of a leaf.
+    fn vdev_state(&self, mut nv: NvList, top: &Top, guid: Guid) -> NvList {
+        nv.put_u64("vdev_guid", guid.0);
+        let state = top.kind().conditions().iter().find(|(g, _)| *g == guid).map(|(_, c)| c.health());
+        if let Some(state) = state {
+            nv.put_u64("vdev_state", state_number(state));
+        }
+        if let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) {
+            nv.put_str("vdev_path", path);
+        }
+        nv
+    }
+
+    /// What an ereport says of a leaf and what is above it.
+    fn vdev_payload(&self, nv: NvList, top: &Top, guid: Guid) -> NvList {
+        let detector = NvList::new().with_u64("version", 0).with_str("scheme", "zfs");
+        let detector = detector.with_u64("pool", self.guid.0).with_u64("vdev", guid.0);
+        let mut all = NvList::new().with_list("detector", detector);
+        nv.into_iter().for_each(|(name, value)| all.put(&name, value));
+        let mut nv = self.vdev_state(all, top, guid);
+        if let Some(config) = top.config_ref().find(guid) {
+            nv.put_str("vdev_type", config.kind.to_string());
+        }
+        nv.put_u64("vdev_ashift", top.ashift.into());
+        let kind = top.kind();
+        if let Some(VdevKind::Leaf(leaf)) = kind.find(guid) {
+            let errors = leaf.errors();
+            nv.put_u64("vdev_read_errors", errors.read);
+            nv.put_u64("vdev_write_errors", errors.write);
+            nv.put_u64("vdev_cksum_errors", errors.cksum);
+        }
+        if let Some(parent) = kind.parent_of(guid).and_then(|p| p.guid()) {
+            nv.put_u64("parent_guid", parent.0);
+            if let Some(config) = top.config_ref().find(parent) {
+                nv.put_str("parent_type", config.kind.to_string());
+            }
+        }
+        let aux = self.aux();
+        if !aux.spares.is_empty() {
+            let paths = aux.spares.iter().map(|s| s.path.clone().unwrap_or_default()).collect();
+            nv.put("vdev_spare_paths", NvValue::StringArray(paths));
+            nv.put("vdev_spare_guids", NvValue::Uint64Array(aux.spares.iter().map(|s| s.guid.0).collect()));
+        }
+        nv
+    }
+}

@@ -1,0 +1,135 @@
+//! What a pool tells whoever keeps its events (`zpool events`), against what was done to it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use base::{Nanos, WallTime};
+use ondisk::nvlist::NvList;
+use sim::{Fault, OpKind};
+use spa::EventSink;
+use ztest::campaign::drive;
+use ztest::devices::LabDoor;
+use ztest::lab::SHAPES;
+use ztest::workload::{Profile, Runner};
+
+#[derive(Default)]
+struct Kept(RefCell<Vec<(String, NvList)>>);
+
+impl EventSink for Kept {
+    fn post(&self, class: String, time: WallTime, payload: NvList) {
+        assert!(time.nanos < 1_000_000_000);
+        assert_eq!(payload.str("pool"), Some(ztest::lab::POOL), "{class}");
+        self.0.borrow_mut().push((class, payload));
+    }
+}
+
+impl Kept {
+    fn of(&self, end: &str) -> Vec<NvList> {
+        self.0.borrow().iter().filter(|(c, _)| c.ends_with(end)).map(|(_, p)| p.clone()).collect()
+    }
+}
+
+/// A disk fails, is cleared, is taken out and comes back, while scrubs run.
+#[test]
+fn events_tell_what_happened() {
+    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
+    let mut r = Runner::new(3300, Profile::Small).expect("a runner").shaped(3300, shape);
+    let kept: Rc<Kept> = Rc::default();
+    let theirs = kept.clone();
+    drive(&mut r, async move |r: &mut Runner| {
+        let text = |e: base::Error| e.to_string();
+        r.create().await?;
+        let pool = r.pool();
+        pool.set_event_sink(theirs.clone(), "pool_create");
+        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
+        for _ in 0..5 {
+            r.step().await?;
+        }
+        pool.sync().await.map_err(text)?;
+        assert_eq!(theirs.of("pool_create").len(), 1);
+        assert!(theirs.of(".io").is_empty() && theirs.of("statechange").is_empty());
+        let pause = Nanos::from_ms(200);
+        pool.start_scrub().await.map_err(text)?;
+        pool.wait_scan().await.map_err(text)?;
+        assert_eq!((theirs.of("scrub_start").len(), theirs.of("scrub_finish").len()), (1, 1));
+        // Every write to one disk fails until it is given up.
+        r.lab.disks[0].fault(Fault::FailSome { kind: Some(OpKind::Write), per_mille: 1000 });
+        for _ in 0..10 {
+            r.step().await?;
+            pool.sync().await.map_err(text)?;
+            r.lab.sim.rt().sleep(pause).await;
+        }
+        let errors = theirs.of("ereport.fs.zfs.io");
+        assert!(!errors.is_empty() && errors.len() <= 20 * 60, "{}", errors.len());
+        let guid = pool.tree().leaves()[0].guid().0;
+        for e in &errors {
+            assert_eq!(e.u64("vdev_guid"), Some(guid));
+            assert_eq!((e.str("parent_type"), e.u64("zio_err")), (Some("mirror"), Some(5)));
+            assert!(e.contains("vdev_path") && e.list("detector").is_some() && !e.contains("version"));
+        }
+        let changes = theirs.of("resource.fs.zfs.statechange");
+        assert_eq!(
+            (changes.len(), changes[0].u64("vdev_state"), changes[0].u64("vdev_laststate")),
+            (1, Some(5), Some(7))
+        );
+        r.lab.disks[0].clear_faults();
+        pool.clear(None).await.map_err(text)?;
+        pool.sync().await.map_err(text)?;
+        pool.wait_scan().await.map_err(text)?;
+        assert_eq!(theirs.of("vdev_clear").len(), 1);
+        assert_eq!((theirs.of("resilver_start").len(), theirs.of("resilver_finish").len()), (1, 1));
+        let name = pool.tree().leaves()[1].guid().0.to_string();
+        pool.offline_device(&name, true).map_err(text)?;
+        pool.sync().await.map_err(text)?;
+        pool.bring_online(&name, false).await.map_err(text)?;
+        pool.sync().await.map_err(text)?;
+        let states: Vec<_> = theirs.of("statechange").iter().map(|p| p.u64("vdev_state")).collect();
+        // Its device is closed and opened anew on the way back.
+        assert_eq!(states, [5, 7, 2, 4, 7].map(Some));
+        assert_eq!(theirs.of("vdev_online").len(), 1);
+        pool.wait_scan().await.map_err(text)?;
+        // The internal history and the events are told of the same.
+        let history = theirs.of("history_event");
+        let scans = history.iter().filter(|p| p.str("history_internal_name") == Some("scan done")).count();
+        assert_eq!(scans, theirs.of("resilver_finish").len() + theirs.of("scrub_finish").len());
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+    assert!(kept.of("config_sync").len() > 2);
+    assert_eq!((kept.of("pool_export").len(), kept.of("checksum").len(), kept.of(".data").len()), (1, 0, 0));
+}
+
+/// Rot on a disk: a scrub mends it and says where it was.
+#[test]
+fn wrong_contents_are_reported() {
+    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
+    let mut r = Runner::new(3301, Profile::Small).expect("a runner").shaped(3301, shape);
+    let kept: Rc<Kept> = Rc::default();
+    let theirs = kept.clone();
+    drive(&mut r, async move |r: &mut Runner| {
+        let text = |e: base::Error| e.to_string();
+        r.create().await?;
+        let pool = r.pool();
+        pool.set_event_sink(theirs.clone(), "pool_create");
+        for _ in 0..10 {
+            r.step().await?;
+        }
+        pool.sync().await.map_err(text)?;
+        r.lab.disks[0].fault(Fault::FlipOnRead { range: 4 << 20..64 << 20 });
+        pool.start_scrub().await.map_err(text)?;
+        pool.wait_scan().await.map_err(text)?;
+        r.lab.disks[0].clear_faults();
+        r.lab.sim.rt().sleep(Nanos::from_ms(200)).await;
+        let wrong = theirs.of("ereport.fs.zfs.checksum");
+        assert!(!wrong.is_empty());
+        let guid = pool.tree().leaves()[0].guid().0;
+        for e in &wrong {
+            assert_eq!((e.u64("vdev_guid"), e.u64("zio_err")), (Some(guid), Some(52)));
+            assert!(e.u64("zio_offset").is_some_and(|at| at >= 4 << 20) && e.u64("zio_size").is_some_and(|n| n >= 512));
+        }
+        assert!(theirs.of(".data").is_empty(), "the other disk had all");
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
