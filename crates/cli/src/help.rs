@@ -586,7 +586,7 @@ What a pool does, live; Ctrl-C ends it with a summary.
     Page {
         name: "lab throttle",
         usage: &[
-            "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
+            "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
         ],
         text: "\
 Endless writers against a device of fixed bandwidth, in virtual time: the same
@@ -596,6 +596,7 @@ engine, so what it shows is what a pool does. Equal seeds give equal reports.
   --bandwidth  bytes a second of the device (100M)
   --threads    clients (10)
   --block      bytes of a write (8k)
+  --copies     copies of each block on the device, 1 to 3 (1)
   --seconds    virtual time; the first quarter does not count (60)
   --offered    what the clients could write a second if nobody held them (1G)
   --mem        memory of the machine (8G): a tenth of it may be dirty

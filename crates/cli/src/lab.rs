@@ -26,13 +26,14 @@ fn throttle(args: &[String]) -> Done {
         ("bandwidth", true, 'w'),
         ("threads", true, 't'),
         ("block", true, 'b'),
+        ("copies", true, 'c'),
         ("seconds", true, 's'),
         ("seed", true, 'S'),
         ("mem", true, 'm'),
         ("offered", true, 'O'),
         ("json", false, 'j'),
     ];
-    let p = parse_for("lab", args, "p:w:t:b:s:S:m:O:j", long, "throttle")?;
+    let p = parse_for("lab", args, "p:w:t:b:c:s:S:m:O:j", long, "throttle")?;
     if let Some(extra) = p.operands.first() {
         return Err(Fail::Usage(format!("'{extra}' is too much"), "throttle"));
     }
@@ -47,6 +48,7 @@ fn throttle(args: &[String]) -> Done {
     study.bandwidth = size('w', "bandwidth", study.bandwidth)?;
     study.threads = u32::try_from(size('t', "threads", study.threads.into())?).unwrap_or(u32::MAX);
     study.block = size('b', "block", study.block)?;
+    study.copies = size('c', "copies", study.copies)?;
     study.seconds = size('s', "seconds", study.seconds)?;
     study.seed = size('S', "seed", study.seed)?;
     study.mem = size('m', "mem", study.mem)?;

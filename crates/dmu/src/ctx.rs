@@ -14,7 +14,7 @@ use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use rt::Rt;
-use txg::TxgPool;
+use txg::{ThrottlePolicy, TxgPool};
 use zio::{ClassKind, DataKey, DedupMode, Prio, WriteDone, Zio};
 
 /// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and must not read or change the object set that calls.
@@ -375,6 +375,25 @@ impl DmuCtx {
     }
     pub(crate) fn dirty_add(&self, txg: Txg, bytes: u64) {
         self.0.txg.dirty_add(txg, bytes);
+    }
+    /// Takes `dirty` bytes back as their write goes: when it is over or, under the policy of 2013, a share with every device that has written its part.
+    pub(crate) fn retire(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
+        let pool = self.txg().clone();
+        if pool.tunables().policy != ThrottlePolicy::OpenZfs2013 {
+            done.on_done(move |_| pool.dirty_done(txg, dirty));
+            return;
+        }
+        let left = Rc::new(Cell::new(dirty));
+        let (part_left, part_pool) = (left.clone(), pool.clone());
+        done.on_parts(move |nth, of, result| {
+            // What a device failed to take is taken back with the whole.
+            if result.is_ok() {
+                let share = txg::throttle::retired(dirty, of, nth).min(part_left.get());
+                part_left.set(part_left.get() - share);
+                part_pool.dirty_done(txg, share);
+            }
+        });
+        done.on_done(move |_| pool.dirty_done(txg, left.take()));
     }
     pub(crate) fn dirty_done(&self, txg: Txg, bytes: u64) {
         self.0.txg.dirty_done(txg, bytes);

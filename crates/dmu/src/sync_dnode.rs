@@ -180,8 +180,7 @@ impl<'a> SyncCx<'a> {
             ctx.issued(&bp, data, &out.done, metadata);
         }
         if dirty > 0 {
-            let (pool, txg) = (ctx.txg().clone(), self.txg);
-            out.done.on_done(move |_| pool.dirty_done(txg, dirty));
+            ctx.retire(self.txg, dirty, &out.done);
         }
         match out.done.result() {
             Some(r) => r?,

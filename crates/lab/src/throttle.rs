@@ -40,6 +40,8 @@ pub struct Study {
     pub threads: u32,
     /// Bytes of a write; also the record size.
     pub block: u64,
+    /// Copies of each block on the device (property `copies`), 1 to 3.
+    pub copies: u64,
     /// Virtual seconds.
     pub seconds: u64,
     /// Seed of the world.
@@ -61,6 +63,7 @@ impl Default for Study {
             bandwidth: 100 << 20,
             threads: 10,
             block: 8 << 10,
+            copies: 1,
             seconds: 60,
             seed: 0,
             mem: 8 << 30,
@@ -192,6 +195,7 @@ impl Study {
             () if !(512..=1 << 20).contains(&self.block) || !self.block.is_power_of_two() => {
                 bad("blocks of 512 bytes to 1M, a power of two")
             }
+            () if !(1..=3).contains(&self.copies) => bad("1 to 3 copies"),
             () if !(1..=3600).contains(&self.seconds) => bad("1 to 3600 seconds"),
             () if !(256 << 20..=1 << 40).contains(&self.mem) => bad("256M to 1T of memory"),
             () => Ok(()),
@@ -276,7 +280,8 @@ impl Study {
     async fn start(&self, sim: &Sim, disk: &SimDisk, opts: EngineOpts) -> Result<(Rc<Pool>, Rc<Zfs>)> {
         let ashift = if self.block < 4096 { 9 } else { 12 };
         let recordsize = self.block.to_string();
-        let props = [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize)];
+        let copies = self.copies.to_string();
+        let props = [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize), ("copies", &*copies)];
         stage::new_fs(&sim.handle(), std::slice::from_ref(disk), opts, ashift, &props).await
     }
 

@@ -1,8 +1,12 @@
 //! The throttles on the real engine, small: the full cases are the commands of docs/lab.md.
 #![allow(clippy::unwrap_used)]
 
+use base::Nanos;
 use lab::throttle::{Report, Study};
+use sim::{DiskConfig, DiskImage, Model, Sim, SimConfig, SimDisk};
+use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, Layout, Pool, PoolSpec};
 use txg::ThrottlePolicy;
+use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
 fn small(policy: ThrottlePolicy) -> Study {
     Study { policy, bandwidth: 10 << 20, seconds: 24, mem: 1 << 30, ..Study::default() }
@@ -58,9 +62,77 @@ fn studies_that_make_no_sense_are_refused() {
         Study { threads: 0, ..Study::default() },
         Study { block: 3000, ..Study::default() },
         Study { seconds: 0, ..Study::default() },
+        Study { copies: 4, ..Study::default() },
         Study { mem: 1, ..Study::default() },
         Study { offered: 0, ..Study::default() },
     ] {
         assert!(bad.run().is_err(), "{bad:?}");
     }
+}
+
+/// A mirror of a fast and a very slow device: what is dirty after the fast one has written everything.
+fn dirty_when_one_half_is_written(policy: ThrottlePolicy) -> (u64, u64) {
+    const SIZE: u64 = 8 << 20;
+    let sim = Sim::new(SimConfig::seeded(7));
+    let disk = |bandwidth| {
+        let model = Model::Fixed { latency: Nanos::from_us(50), bandwidth };
+        SimDisk::with(&sim.handle(), DiskConfig::new(DiskImage::zeroed(256 << 20), model, 7))
+    };
+    let (fast, slow) = (disk(400 << 20), disk(1 << 20));
+    let mut opts = EngineOpts::for_memory(1 << 30);
+    opts.txg.policy = policy;
+    let devices = [&fast, &slow].map(|d| DevSpec { dev: d.dev(), is_disk: false }).to_vec();
+    let group = Group { kind: GroupKind::Mirror, bias: Bias::Normal, devices };
+    let prop = |name: &str, value| (name.to_string(), dsl::props::find(name).unwrap().parse(value).unwrap());
+    let handle = sim.handle();
+    let spec = PoolSpec {
+        name: "lab".into(),
+        devices: Layout { groups: vec![group], ..Layout::default() },
+        ashift: Some(12),
+        features: ondisk::feature::default_features(),
+        comment: None,
+        fs_props: vec![prop("compression", "off"), prop("recordsize", "8k")],
+        init: init_fs(
+            InitOwner { uid: 0, gid: 0, mode: 0o755, time: handle.rt().wall_clock() },
+            FsCreateProps::default(),
+        ),
+    };
+    let (pool, fs) = sim.block_on(async {
+        let pool = Pool::create(handle.rt(), spec, opts).await.unwrap();
+        let ds = pool.dsl().find("lab").unwrap();
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.unwrap();
+        (pool, fs)
+    });
+    sim.block_on(async {
+        let file = fs.create(fs.root(), b"f", 0o644, &Cred::new(0, 0), true).await.unwrap().obj;
+        pool.sync().await.unwrap();
+        let data = bdev::Buf::copy_from(&[0x5a; 8 << 10]).freeze();
+        for n in 0..SIZE / (8 << 10) {
+            fs.write(file, n * (8 << 10), vec![data.clone()], false).await.unwrap();
+        }
+    });
+    let before = pool.txg().dirty();
+    let base = fast.counters().write_bytes;
+    pool.txg().kick();
+    let mut rounds = 0;
+    while fast.counters().write_bytes < base + SIZE {
+        sim.run_for(Nanos::from_ms(1));
+        rounds += 1;
+        assert!(rounds < 60_000, "the fast device never gets there");
+    }
+    let dirty = pool.txg().dirty();
+    assert!(slow.counters().write_bytes > 0 && before >= SIZE);
+    sim.block_on(pool.sync()).unwrap();
+    assert_eq!(pool.txg().dirty(), 0);
+    (before, dirty)
+}
+
+#[test]
+fn in_2013_each_device_took_its_share_back() {
+    // How deep the slow device's queue may be decides how far the fast one is ahead; half of what only the fast one has is dirty no more.
+    let (all, whole) = dirty_when_one_half_is_written(ThrottlePolicy::OpenZfs);
+    let (_, share) = dirty_when_one_half_is_written(ThrottlePolicy::OpenZfs2013);
+    eprintln!("{all} dirty, {whole} when one device has it, {share} in 2013");
+    assert!(whole > all / 10 * 8, "{whole} of {all}");
+    assert!(share > all / 10 * 4 && share < all / 10 * 6, "{share} of {all}");
 }

@@ -1,8 +1,8 @@
 //! The throttles that there are: values of one enum, chosen per pool and changed at run time.
 //!
 //! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever delays longer.
-//! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. That version also took dirty bytes back copy by copy as devices wrote them;
-//!   [`retired`] says how much, but nobody asks it yet: bytes are taken back as with `openzfs`.
+//! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. Dirty bytes are taken back device by device as each writes its part of a block
+//!   ([`retired`] says how much); later versions wait for the whole block.
 //! * `legacy-2008`: a limit per txg, learned from how fast txgs were written ([`crate::legacy`]).
 //! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay that goes on.
 //! * `none`: nobody is delayed; at the limit everybody blocks.
@@ -101,7 +101,7 @@ pub fn smoothing_ns(load: &Load, t: &TxgTunables) -> Nanos {
     Nanos(u64::try_from(ns).unwrap_or(u64::MAX)).min(t.delay_max)
 }
 
-/// Dirty bytes of a block of `size` that are taken back when copy number `nth` (from 0) of `copies` has been written: equal
+/// Dirty bytes of a block of `size` that are taken back when physical write number `nth` (from 0) of `copies` has been written: equal
 /// shares, rounded down; the last one takes the rest.
 pub fn retired(size: u64, copies: u64, nth: u64) -> u64 {
     let copies = copies.max(1);

@@ -33,10 +33,14 @@ struct Shared {
     result: RefCell<Option<Result<()>>>,
     wakers: RefCell<Vec<Waker>>,
     hooks: RefCell<Vec<Hook>>,
+    /// What it is made of, as long as it is not over.
+    parts: RefCell<Vec<WriteDone>>,
 }
 
 impl Shared {
     fn finish(&self, result: Result<()>) {
+        // Parts know whom they belong to: the circle ends here.
+        drop(self.parts.take());
         *self.result.borrow_mut() = Some(result.clone());
         for hook in self.hooks.take() {
             hook(&result);
@@ -99,11 +103,46 @@ impl WriteDone {
             error: RefCell::new(error),
             completer: RefCell::new(Some(completer)),
         });
-        for part in parts {
+        for part in &parts {
             let gathered = gathered.clone();
             part.on_done(move |r| gathered.one(r));
         }
+        all.made_of(parts);
         all
+    }
+
+    /// Says what a pending write is made of, for [`WriteDone::on_parts`].
+    pub fn made_of(&self, parts: Vec<WriteDone>) {
+        if let State::Waits(shared) = &self.0
+            && shared.result.borrow().is_none()
+        {
+            *shared.parts.borrow_mut() = parts;
+        }
+    }
+
+    fn devices(&self, out: &mut Vec<WriteDone>) {
+        match &self.0 {
+            State::Waits(shared) if !shared.parts.borrow().is_empty() => {
+                shared.parts.borrow().iter().for_each(|p| p.devices(out));
+            }
+            _ => out.push(self.clone()),
+        }
+    }
+
+    /// Calls `f` for every write to a device that this one is made of, when that one is over: the how manieth it is, of how many, and its result. Those
+    /// that were over before the write was put together are not among them.
+    pub fn on_parts(&self, f: impl Fn(u64, u64, &Result<()>) + 'static) {
+        let mut parts = Vec::new();
+        self.devices(&mut parts);
+        let (f, over, of) = (Rc::new(f), Rc::new(Cell::new(0)), parts.len() as u64);
+        for part in parts {
+            let (f, over) = (f.clone(), over.clone());
+            part.on_done(move |r| {
+                let nth = over.get();
+                over.set(nth + 1);
+                f(nth, of, r);
+            });
+        }
     }
 
     /// Calls `f` once, inside the completion, when the write is over; at once if it is over already. `f` may start other operations but must be short.
@@ -302,6 +341,20 @@ mod tests {
             }
             assert_eq!(all.result().expect("over").is_ok(), good);
         }
+        // Two copies, one of them on a mirror: three devices. The whole is over before the last one is told of.
+        let (parts, mut ends): (Vec<_>, Vec<_>) = (0..3).map(|_| WriteDone::pending()).unzip();
+        let mirror = WriteDone::quorum(parts[..2].to_vec(), 1);
+        let (both, end) = WriteDone::pending();
+        both.made_of(vec![mirror, parts[2].clone()]);
+        let told: Rc<RefCell<Vec<(u64, u64, bool)>>> = Rc::default();
+        let t = told.clone();
+        both.on_parts(move |nth, of, r| t.borrow_mut().push((nth, of, r.is_ok())));
+        ends.remove(2).complete(Ok(()));
+        ends.remove(0).complete(Err(Error::new(ErrorKind::Io, "lost")));
+        ends.remove(0).complete(Ok(()));
+        assert_eq!(*told.borrow(), [(0, 3, true), (1, 3, false), (2, 3, true)]);
+        end.complete(Ok(()));
+        assert_eq!(Rc::strong_count(&told), 1, "nothing keeps the parts alive");
         let (c, cc) = WriteDone::pending();
         drop(cc);
         assert_eq!(c.result().expect("over").expect_err("gone").kind(), ErrorKind::Interrupted);

@@ -102,6 +102,7 @@ impl Inner {
         let mut own = Places { len: places.len(), ..Places::default() };
         own.dvas[..places.len()].copy_from_slice(places);
         let (inner, data) = (self.clone(), data.clone());
+        done.made_of(vec![first.clone()]);
         first.on_done(move |result| match result {
             Err(e) if e.kind() == ErrorKind::Io => {
                 let (rt, cause) = (inner.rt.clone(), e.clone());
@@ -141,7 +142,7 @@ impl Inner {
             good: Cell::new(false),
             completer: Cell::new(Some(completer)),
         });
-        for part in parts {
+        for part in &parts {
             let (state, inner) = (state.clone(), self.clone());
             part.on_done(move |r| {
                 if r.is_err() {
@@ -157,6 +158,7 @@ impl Inner {
                 }
             });
         }
+        any.made_of(parts);
         any
     }
 
