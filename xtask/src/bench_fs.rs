@@ -49,7 +49,7 @@ pub(crate) struct Options {
 }
 
 const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR] [--weir PROGRAM] [--first]\n\
-    contestants: weir engine zfs-fuse plain; rows: seq-write seq-read rand-read overwrite create stat remove tree";
+    contestants: weir engine zfs-fuse plain, and if named legacy (the engine with the write throttle of 2008); rows: seq-write seq-read rand-read overwrite create stat remove tree";
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options, String> {
@@ -94,7 +94,9 @@ impl Options {
         if let Some(bad) = o.rows.iter().find(|r| Row::ALL.iter().all(|row| row.name() != r.as_str())) {
             return Err(format!("there is no row '{bad}'\n{USAGE}"));
         }
-        if let Some(bad) = o.only.iter().find(|c| !["weir", "engine", "zfs-fuse", "plain"].contains(&c.as_str())) {
+        if let Some(bad) =
+            o.only.iter().find(|c| !["weir", "engine", "legacy", "zfs-fuse", "plain"].contains(&c.as_str()))
+        {
             return Err(format!("there is no contestant '{bad}'\n{USAGE}"));
         }
         // Rows that use what an earlier row made bring it with them.
@@ -112,7 +114,8 @@ impl Options {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|n| n == name)
+        // The throttle of 2008 is of interest in one row only.
+        self.only.is_empty() && name != "legacy" || self.only.iter().any(|n| n == name)
     }
 
     fn wants_row(&self, row: Row) -> bool {
@@ -137,13 +140,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
     let mut missing = Vec::new();
     // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others busy.
-    for name in ["zfs-fuse", "weir", "engine", "plain"] {
+    for name in ["zfs-fuse", "weir", "engine", "legacy", "plain"] {
         if !o.wants(name) {
             continue;
         }
         let found: Result<Box<dyn Contestant>, String> = match name {
             "weir" => Weir::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "engine" => Engine::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
+            "legacy" => Engine::legacy(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "zfs-fuse" => ZfsFuse::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             _ => Plain::find(&o, "plain").map(|c| Box::new(c) as Box<dyn Contestant>),
         };

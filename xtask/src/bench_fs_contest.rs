@@ -479,6 +479,9 @@ impl Contestant for Weir {
 
 /// weir's engine without FUSE, as the example `fs_speed` drives it.
 pub(crate) struct Engine {
+    name: &'static str,
+    /// Another write throttle than the usual one.
+    throttle: Option<&'static str>,
     program: PathBuf,
     image: PathBuf,
     tree: PathBuf,
@@ -488,15 +491,27 @@ pub(crate) struct Engine {
 impl Engine {
     /// Builds the example.
     pub(crate) fn find(o: &Options) -> Result<Engine, String> {
+        Engine::with(o, "engine", None)
+    }
+
+    /// The same with the write throttle of 2008.
+    pub(crate) fn legacy(o: &Options) -> Result<Engine, String> {
+        Engine::with(o, "legacy", Some("legacy-2008"))
+    }
+
+    fn with(o: &Options, name: &'static str, throttle: Option<&'static str>) -> Result<Engine, String> {
         let program = build(&["--package", "zpl", "--example", "fs_speed"], "examples/fs_speed")?;
-        let image = o.dir.join("engine.img");
+        let image = o.dir.join(format!("{name}.img"));
         make_image(&image, o.image)?;
-        Ok(Engine { program, image, tree: o.tree.clone(), peak: None })
+        Ok(Engine { name, throttle, program, image, tree: o.tree.clone(), peak: None })
     }
 
     fn tool(&mut self, what: &str, args: &[String]) -> Result<String, String> {
         let mut cmd = Command::new(&self.program);
         cmd.arg(&self.image).arg(what).args(args);
+        if let Some(throttle) = self.throttle {
+            cmd.env("FS_SPEED_THROTTLE", throttle);
+        }
         let out = output(cmd)?;
         let line = out.lines().rfind(|l| l.starts_with('{')).unwrap_or("{}");
         let v: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
@@ -507,7 +522,7 @@ impl Engine {
 
 impl Contestant for Engine {
     fn name(&self) -> &'static str {
-        "engine"
+        self.name
     }
     fn start(&mut self) -> Result<(), String> {
         self.tool("init", &[]).map(drop)

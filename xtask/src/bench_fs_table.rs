@@ -234,6 +234,29 @@ pub(crate) fn markdown(r: &Results) -> String {
             of("plain")
         ));
     }
+    for row in Row::ALL.into_iter().filter(|row| !r.runs(*row, "legacy").is_empty()) {
+        line(String::new());
+        line(format!("Beside the write throttle of 2008, {}:", what(row, s, o)));
+        line(String::new());
+        line("| | rate | median | 99 % | 99.9 % | longest |".into());
+        line("|---|---|---|---|---|---|".into());
+        let of = |who: &str| -> Option<[f64; 5]> {
+            let runs = r.runs(row, who);
+            let mid = |i: usize| median(runs.iter().map(|(f, _)| f.lat[i]).collect());
+            let max = runs.iter().map(|(f, _)| f.lat[3]).fold(0.0, f64::max);
+            Some([r.rate(row, who)?, mid(0)?, mid(1)?, mid(2)?, max])
+        };
+        let ours = of("engine");
+        for (who, name) in [("engine", "engine"), ("legacy", "engine, `legacy-2008`"), ("zfs-fuse", "zfs-fuse")] {
+            let Some(v) = of(who) else { continue };
+            let times = |i: usize| {
+                let ratio = ours.filter(|_| who != "engine").map(|o| format!(" ({:.2}x)", v[i] / o[i]));
+                format!("{}{}", micros(v[i]), ratio.unwrap_or_default())
+            };
+            let rate = rate_text(row, v[0]);
+            line(format!("| {name} | {rate} | {} | {} | {} | {} |", times(1), times(2), times(3), times(4)));
+        }
+    }
     if !r.peaks.is_empty() {
         line(String::new());
         line(format!(
