@@ -88,6 +88,7 @@ fn merge(whole: &mut TraceView, view: TraceView) {
     whole.undelayed += view.undelayed;
     whole.delay.merge(&view.delay);
     whole.log.merge(&view.log);
+    whole.admin.merge(&view.admin);
     whole.log_blocks.merge(&view.log_blocks);
 }
 
@@ -143,6 +144,12 @@ fn summary(what: &str, v: &TraceView) -> String {
                 dist.mean(),
                 dist.deviation()
             );
+            if v.admin.count > 0 {
+                let _ = writeln!(out, "\n  administrative operations until they were on disk, us");
+                out.push_str(&bars(&v.admin));
+                let (n, mean) = (v.admin.count, v.admin.mean() / 1000.0);
+                let _ = writeln!(out, "{n} operations, mean {mean:.1} ms");
+            }
         }
         "io" => {
             for (name, dist) in v.io.iter().filter(|(n, _)| KINDS.contains(&n.as_str())) {
@@ -251,7 +258,8 @@ mod tests {
             queue: vec![(9, dist.clone())],
             undelayed: 1,
             delay: dist.clone(),
-            log: dist,
+            log: dist.clone(),
+            admin: dist,
             log_blocks: daemon::proto::LogView {
                 size: 3 * 1024,
                 waiters: 6,
@@ -263,6 +271,7 @@ mod tests {
         };
         assert!(show("dirty", &view).contains("700 MB of    800 MB used"), "{}", show("dirty", &view));
         assert!(show("txg", &view).contains("sync took 1 ms"));
+        assert!(summary("txg", &view).contains("3 operations, mean 0.3 ms"), "{}", summary("txg", &view));
         assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
         let log = summary("zil", &view);
         assert!(log.contains("3 blocks a second, 50 % full, 2.0 commits waited for each"), "{log}");

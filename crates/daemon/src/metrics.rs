@@ -140,6 +140,22 @@ pub fn render(pools: &[FlowView]) -> String {
     metric("arc_limit_bytes", "gauge", "Its limit.", each(&|p| p.arc[1] as f64));
     metric("arc_hits_total", "counter", "Reads served from memory.", each(&|p| p.arc[2] as f64));
     metric("arc_misses_total", "counter", "Reads that went to a device.", each(&|p| p.arc[3] as f64));
+    let admin = pools.iter().flat_map(|p| {
+        let label = format!("pool=\"{}\"", quoted(&p.io.name));
+        let mut sum = 0;
+        let below = p.admin.iter().enumerate().map(|(b, n)| {
+            sum += n;
+            (format!("_bucket{{{label},le=\"{}\"}}", 2f64.powi(b as i32 + 1) / 1e6), sum as f64)
+        });
+        // What is longer than all bounds is in the last one of them: it has no bound.
+        let mut samples: Vec<(String, f64)> = below.take(p.admin.len().saturating_sub(1)).collect();
+        let count = p.admin.iter().sum::<u64>() as f64;
+        samples.push((format!("_bucket{{{label},le=\"+Inf\"}}"), count));
+        samples.push((format!("_sum{{{label}}}"), p.admin_ns as f64 / 1e9));
+        samples.push((format!("_count{{{label}}}"), count));
+        samples
+    });
+    let admin: Vec<(String, f64)> = admin.collect();
     let mut devices: Vec<(String, &IoView)> = Vec::new();
     for p in pools {
         let mut list = Vec::new();
@@ -171,6 +187,11 @@ pub fn render(pools: &[FlowView]) -> String {
     metric("dataset_read_bytes_total", "counter", "Their bytes.", datasets(&|d| d[1]));
     metric("dataset_writes_total", "counter", "Writes of a mounted file system.", datasets(&|d| d[2]));
     metric("dataset_written_bytes_total", "counter", "Their bytes.", datasets(&|d| d[3]));
+    let help = "Administrative operations by the time until they were on disk.";
+    let _ = writeln!(out, "# HELP weir_admin_seconds {help}\n# TYPE weir_admin_seconds histogram");
+    admin.iter().for_each(|(labels, value)| {
+        let _ = writeln!(out, "weir_admin_seconds{labels} {value}");
+    });
     out
 }
 
@@ -195,13 +216,21 @@ mod tests {
         leaf.stats.class[3] = [5, 640, 2_000_000_000, 1_000_000_000];
         let io = IoView { name: "tank".into(), stats: leaf.stats.clone(), children: vec![leaf], ..IoView::default() };
         let datasets = vec![DatasetIo { name: "tank/x".into(), io: [1, 2, 3, 4] }];
-        let text = render(&[FlowView { io, dirty: 7, datasets, ..FlowView::default() }]);
+        let mut admin = vec![0; 32];
+        (admin[1], admin[10], admin[31]) = (2, 3, 1);
+        let text = render(&[FlowView { io, dirty: 7, datasets, admin, admin_ns: 5_000_000, ..FlowView::default() }]);
+        for (bound, n) in [("0.000002", 0), ("0.000004", 2), ("0.002048", 5), ("+Inf", 6)] {
+            let line = format!("weir_admin_seconds_bucket{{pool=\"tank\",le=\"{bound}\"}} {n}\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+        assert!(text.contains("weir_admin_seconds_sum{pool=\"tank\"} 0.005\n"), "{text}");
         assert!(text.contains("weir_dirty_bytes{pool=\"tank\"} 7\n"), "{text}");
         let line = "weir_device_total_seconds_total{pool=\"tank\",device=\"a\\\"b\\\\c\",class=\"asyncq_write\"} 2\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("weir_dataset_written_bytes_total{dataset=\"tank/x\"} 4\n"));
         for line in text.lines().filter(|l| !l.starts_with('#')) {
             let name = line.split('{').next().unwrap();
+            let name = if name.starts_with("weir_admin_") { "weir_admin_seconds" } else { name };
             assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
         }
     }

@@ -109,6 +109,12 @@ pub struct FlowView {
     pub blocked: u64,
     /// Those that wait at it now.
     pub blocked_now: u64,
+    /// Administrative operations since the import by the time until they were on disk: bucket b is 2^b us and more.
+    #[serde(default)]
+    pub admin: Vec<u64>,
+    /// How long all of them took, in ns.
+    #[serde(default)]
+    pub admin_ns: u64,
     /// Txgs on disk since the import.
     pub synced: u64,
     /// The last txgs, the open one last.
@@ -171,6 +177,9 @@ pub struct TraceView {
     /// What else is known of these blocks.
     #[serde(default)]
     pub log_blocks: LogView,
+    /// Administrative operations: from being asked for until they were on disk, in us.
+    #[serde(default)]
+    pub admin: Dist,
 }
 
 /// An event of a pool.

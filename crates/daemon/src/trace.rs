@@ -132,6 +132,7 @@ pub struct Counting {
     /// Depths seen since the sync of the txg `syncing` began, and those of the ones before.
     depth: Tally,
     queue: VecDeque<(u64, Dist)>,
+    admin: Tally,
     undelayed: u64,
     delay: Tally,
     log: Tally,
@@ -147,6 +148,7 @@ impl Counting {
             Event::Txg { txg, phase, dirty, limit, of_txg } => {
                 self.txg(now, txg, phase, TxgView { txg, dirty, limit, of_txg, spans: [0; 4] })
             }
+            Event::Admin { waited, .. } => self.admin.add(us(waited), 0),
             Event::Admitted { waited: Nanos(0), .. } => self.undelayed += 1,
             Event::Admitted { waited, .. } => self.delay.add(us(waited), 0),
             Event::Issued { class, active, len, .. } => {
@@ -263,6 +265,7 @@ impl Counting {
             delay: old.delay.dist(),
             log: old.log.dist(),
             log_blocks: old.log_blocks,
+            admin: old.admin.dist(),
         }
     }
 }

@@ -42,6 +42,7 @@ impl PoolEngine {
                 if r.sync_start.0 == 0 { 0 } else { span(r.sync_start, r.synced) },
             ],
         });
+        let admin = txg.admin_stats();
         let datasets = self.mounts.counted().into_iter().map(|(name, io)| DatasetIo { name, io });
         FlowView {
             io: self.io_view(),
@@ -55,6 +56,8 @@ impl PoolEngine {
             delayed_ns: stats.delayed_time.0,
             blocked: stats.blocked,
             blocked_now: stats.blocked_now,
+            admin: admin.buckets.to_vec(),
+            admin_ns: admin.time.0,
             synced: stats.synced,
             txgs: txgs.collect(),
             arc: [arc.size, arc.limit, arc.hits, arc.misses],

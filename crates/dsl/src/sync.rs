@@ -38,6 +38,7 @@ impl DslPool {
                 format!("pool '{}' is imported read-only", self.root().name()),
             ));
         }
+        let asked = self.txg().now();
         let (sender, receiver) = oneshot::<Result<T>>();
         let hold = self.txg().hold_open().await;
         let txg = hold.txg;
@@ -50,6 +51,7 @@ impl DslPool {
         }));
         drop(hold);
         self.txg().wait_synced(txg).await?;
+        self.txg().admin_done(txg, asked);
         receiver
             .await
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made")))

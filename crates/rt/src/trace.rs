@@ -90,6 +90,13 @@ pub enum Event {
         /// Bytes that were made dirty in this txg so far.
         of_txg: u64,
     },
+    /// What an administrator asked for is on disk.
+    Admin {
+        /// The txg that carried it out.
+        txg: u64,
+        /// From being asked for until that txg was on disk.
+        waited: Nanos,
+    },
     /// A transaction passed the throttle.
     Admitted {
         /// The txg that is open.
@@ -192,7 +199,7 @@ pub enum Event {
 pub struct Groups(pub u32);
 
 impl Groups {
-    /// Phases of txgs.
+    /// Phases of txgs, and administrative operations that they carried out.
     pub const TXG: Groups = Groups(1);
     /// The throttle.
     pub const DELAY: Groups = Groups(2);
@@ -217,7 +224,7 @@ impl Event {
     /// The kind of the event.
     pub const fn group(&self) -> Groups {
         match self {
-            Event::Txg { .. } => Groups::TXG,
+            Event::Txg { .. } | Event::Admin { .. } => Groups::TXG,
             Event::Admitted { .. } => Groups::DELAY,
             Event::Issued { .. } => Groups::QUEUE,
             Event::Done { .. } | Event::Flushed { .. } => Groups::IO,

@@ -127,8 +127,10 @@ impl Pool {
                 Ok(())
             })
         });
+        let (asked, txg) = (self.rt.now(), self.txg.open_txg());
         self.devices.changes.borrow_mut().push_back(boxed);
-        self.txg.wait_synced(Txg(0)).await?;
+        self.txg.wait_synced(txg).await?;
+        self.txg.admin_done(txg, asked);
         told.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
     }
 

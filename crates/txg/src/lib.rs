@@ -24,5 +24,5 @@ pub mod throttle;
 
 pub use history::{TxgRecord, TxgState};
 pub use policy::{TxgTunables, delay_ns};
-pub use pool::{TxgHold, TxgPool, TxgStats};
+pub use pool::{AdminStats, TxgHold, TxgPool, TxgStats};
 pub use throttle::ThrottlePolicy;

@@ -38,6 +38,22 @@ pub struct TxgStats {
     pub synced: u64,
 }
 
+/// Administrative operations that are on disk, by the time from being asked for until then: bucket b counts those of 2^b us to twice that, bucket 0 also shorter ones.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct AdminStats {
+    /// How many took how long; the last bucket has all longer ones.
+    pub buckets: [u64; 32],
+    /// How long all of them took.
+    pub time: Nanos,
+}
+
+impl AdminStats {
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
 /// Why the pool takes no more txgs.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
@@ -103,6 +119,7 @@ pub(crate) struct Inner {
     pub(crate) retuned: Notify,
     pub(crate) history: RefCell<History>,
     pub(crate) stats: Cell<TxgStats>,
+    pub(crate) admin: Cell<AdminStats>,
 }
 
 /// The txg pipeline of one pool. Cheap to clone.
@@ -298,6 +315,7 @@ impl TxgPool {
             retuned: Notify::new(),
             history: RefCell::new(history),
             stats: Cell::new(TxgStats::default()),
+            admin: Cell::default(),
         }))
     }
 
@@ -494,6 +512,26 @@ impl TxgPool {
         }
     }
 
+    /// What an administrator asked for at `asked` is on disk with `txg`.
+    pub fn admin_done(&self, txg: Txg, asked: Nanos) {
+        let p = &*self.0;
+        let now = p.rt.now();
+        let waited = now.since(asked);
+        let mut stats = p.admin.get();
+        let bucket = (waited.0 / 1000).max(1).ilog2() as usize;
+        stats.buckets[bucket.min(31)] += 1;
+        stats.time = Nanos(stats.time.0.saturating_add(waited.0));
+        p.admin.set(stats);
+        p.rt.trace_at(now, Groups::TXG, || Event::Admin { txg: txg.0, waited });
+    }
+    /// The world's clock.
+    pub fn now(&self) -> Nanos {
+        self.0.rt.now()
+    }
+    /// How long administrative operations took.
+    pub fn admin_stats(&self) -> AdminStats {
+        self.0.admin.get()
+    }
     /// The txg that transactions join now.
     pub fn open_txg(&self) -> Txg {
         self.0.open.get()
