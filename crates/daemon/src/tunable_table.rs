@@ -289,6 +289,46 @@ pub const TABLE: &[Tunable] = &[
     class("zfs_vdev_rebuild_min_active", Prio::Rebuild, false, "sequential rebuild: served first up to this many"),
     class("zfs_vdev_rebuild_max_active", Prio::Rebuild, true, "sequential rebuild: the most at one device"),
     field!(
+        "zfs_scan_vdev_limit",
+        Unit::Bytes,
+        64 << 10,
+        1 << 30,
+        OZ,
+        "scrub and resilver: bytes on their way for each device, from the next round on",
+        |o| o.engine.scan.vdev_limit,
+        |o, v| o.engine.scan.vdev_limit = v
+    ),
+    field!(
+        "zfs_scan_mem_lim_fact",
+        Unit::Count,
+        1,
+        1 << 20,
+        OZ,
+        "scrub and resilver: blocks found but not looked at may take one part in so many of the cache's limit; at most 64 MiB with the default",
+        |o| o.engine.scan.mem_lim_fact,
+        |o, v| o.engine.scan.mem_lim_fact = v
+    ),
+    field!(
+        "zfs_scrub_min_time_ms",
+        Unit::Ms,
+        1,
+        60_000,
+        OZ,
+        "how long a txg looks for the blocks of a scrub",
+        |o| o.engine.scan.scrub_min_time.0 / MS,
+        |o, v| o.engine.scan.scrub_min_time = Nanos::from_ms(v)
+    ),
+    field!(
+        "zfs_resilver_min_time_ms",
+        Unit::Ms,
+        1,
+        60_000,
+        OZ,
+        "how long a txg looks for the blocks of a resilver",
+        |o| o.engine.scan.resilver_min_time.0 / MS,
+        |o, v| o.engine.scan.resilver_min_time = Nanos::from_ms(v)
+    ),
+    field!(
         "zfs_vdev_async_write_active_min_dirty_percent",
         Unit::Percent,
         0,

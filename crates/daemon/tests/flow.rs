@@ -73,6 +73,11 @@ fn hostile(seed: u64, seconds: u64) {
     let (mut highest_since_over, mut changes) = (None::<u64>, 0u64);
     let (mut seen, mut quiet, mut synced) = (0, 0, stage.pool.txg().last_synced());
     for step in 0..seconds * 100 {
+        // A scrub runs most of the time: its settings change under it as well.
+        if step % 250 == 100 {
+            let pool = stage.pool.clone();
+            drop(stage.sim.rt().spawn("scrub", async move { drop(pool.start_scrub().await) }));
+        }
         let tunable = &TABLE[rng.below(TABLE.len() as u64) as usize];
         if tunable.name != "zfs_arc_max" {
             tunable.put(&mut settings, any_value(&mut rng, tunable));
@@ -117,6 +122,9 @@ fn hostile(seed: u64, seconds: u64) {
     // With sane settings everything is as it was.
     stage.pool.tune(&Settings::for_memory(study.mem).engine);
     stage.sim.run_for(Nanos::from_secs(20));
+    assert_ne!(stage.pool.scan_status().phys.func, ondisk::scan::ScanFunc::None, "scrubs were begun");
+    let pool = stage.pool.clone();
+    let _ = stage.sim.block_on(async move { pool.stop_scrub().await });
     let before = written.get();
     stage.sim.run_for(Nanos::from_secs(20));
     let rate = (written.get() - before) / 20;
@@ -250,4 +258,47 @@ fn datasets_are_held_to_their_limits() {
     set("lab", "iolimit_bw_total", "none");
     set("lab", "iolimit_bw_write", "none");
     assert!(rate(2) > 40 * MIB);
+}
+
+/// What an administrator waits for: the histogram against a clock of our own, on an idle pool and beside writers.
+#[test]
+fn administrative_operations_are_timed() {
+    let study = Study { bandwidth: 20 * MIB, mem: 1 << 30, ..study(6) };
+    let stage = study.stage().unwrap();
+    let counting: Rc<RefCell<Counting>> = Rc::default();
+    let seen: Rc<RefCell<Vec<(u64, u64)>>> = Rc::default();
+    let (c, s) = (counting.clone(), seen.clone());
+    let listening = stage.sim.rt().tracer().listen(Groups::TXG, move |now, event| {
+        c.borrow_mut().note(now, event);
+        if let Event::Admin { txg, waited } = *event {
+            s.borrow_mut().push((txg, waited.0));
+        }
+    });
+    let before = stage.pool.txg().admin_stats();
+    let mut own = Vec::new();
+    let set = |value: &str| {
+        let value = dsl::props::find("atime").unwrap().parse(value).unwrap();
+        let began = stage.sim.now();
+        stage.sim.block_on(stage.pool.dsl().set_props("lab", vec![("atime".into(), value)])).unwrap();
+        (stage.pool.txg().last_synced().0, stage.sim.now().since(began).0)
+    };
+    own.push(set("on"));
+    let _written = writers(&stage, 4, 32 << 10, Nanos::from_us(100));
+    stage.sim.run_for(Nanos::from_secs(3));
+    for n in 0..10 {
+        own.push(set(if n % 2 == 0 { "off" } else { "on" }));
+        stage.sim.run_for(Nanos::from_ms(137));
+    }
+    drop(listening);
+    assert_eq!(*seen.borrow(), own, "txg and time of each");
+    assert!(own[0].1 < own[1].1, "beside writers it takes longer: {own:?}");
+    let stats = stage.pool.txg().admin_stats();
+    assert_eq!(stats.count() - before.count(), own.len() as u64);
+    assert_eq!(stats.time.0 - before.time.0, own.iter().map(|o| o.1).sum::<u64>());
+    for (bucket, n) in stats.buckets.iter().enumerate() {
+        let mine = own.iter().filter(|o| (o.1 / 1000).max(1).ilog2() as usize == bucket).count() as u64;
+        assert_eq!(n - before.buckets[bucket], mine, "bucket {bucket}");
+    }
+    let view = counting.borrow_mut().take(Nanos(1));
+    assert_eq!((view.admin.count, view.admin.sum), (own.len() as u64, own.iter().map(|o| (o.1 / 1000) as f64).sum()));
 }

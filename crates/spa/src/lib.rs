@@ -47,6 +47,6 @@ pub use leaf_work::{LeafWork, WorkKind, WorkState, WorkWish};
 pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};
 pub use rewind::Rewind;
-pub use scan::ScanStatus;
+pub use scan::{ScanStatus, ScanTunables};
 pub use unsupported::{Unsupported, UnsupportedFeature};
 pub use zevent::EventSink;

@@ -26,7 +26,7 @@ use crate::ddt::Ddt;
 use crate::devices::DeviceWork;
 use crate::leaf_work::LeafWork;
 use crate::logs::Logs;
-use crate::scan::Scan;
+use crate::scan::{Scan, ScanTunables};
 use crate::store::{Geometry, MapStore};
 use crate::zevent::PoolEvents;
 
@@ -49,6 +49,8 @@ pub struct EngineOpts {
     pub zio: ZioOpts,
     /// Allocator.
     pub alloc: AllocTunables,
+    /// Scrub and resilver.
+    pub scan: ScanTunables,
 }
 
 impl EngineOpts {
@@ -60,6 +62,7 @@ impl EngineOpts {
             queue: QueueTunables::default(),
             zio: ZioOpts::default(),
             alloc: AllocTunables::default(),
+            scan: ScanTunables::default(),
         }
     }
 }

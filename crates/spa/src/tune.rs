@@ -5,12 +5,13 @@ use zio::ZioOpts;
 use crate::pool::{EngineOpts, Pool};
 
 impl Pool {
-    /// Takes over the settings of the throttle, the queues, the allocator and the block layer, as far as they differ. The cache's limit is the broker's, see [`arc::Arc::set_limit`].
+    /// Takes over the settings of the throttle, the queues, the allocator, the block layer and scans, as far as they differ. The cache's limit is the broker's, see [`arc::Arc::set_limit`].
     pub fn tune(&self, opts: &EngineOpts) {
         if self.txg().tunables() != opts.txg {
             self.txg().set_tunables(opts.txg);
         }
         self.alloc.set_tunables(&opts.alloc);
+        self.set_scan_tunables(opts.scan, opts.arc_max);
         // The salt is the pool's.
         let zio = self.ctx.zio();
         zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });

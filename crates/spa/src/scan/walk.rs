@@ -18,8 +18,6 @@ use zio::Prio;
 use super::Scan;
 use crate::pool::Pool;
 
-/// How long a txg walks: OpenZFS takes a second (`zfs_scrub_min_time_ms`), during which nobody's fsync ends.
-const SLICE: Nanos = Nanos(200_000_000);
 /// Level of blocks of an intent log in a place.
 pub(super) const LOG_LEVEL: i64 = -2;
 /// Dnodes of a block of the meta-dnode.
@@ -195,8 +193,10 @@ impl Pool {
 
     /// Walks on for a while.
     pub(super) async fn walk_on(&self, txg: Txg) {
-        let until = self.rt.now() + SLICE;
         let scan = &self.scan;
+        let t = scan.tunables.get();
+        let slice = if scan.func() == ScanFunc::Resilver { t.resilver_min_time } else { t.scrub_min_time };
+        let until = self.rt.now() + slice;
         while !scan.met_all.get() && !scan.is_full() && self.rt.now() < until {
             let at = scan.now.borrow().phys.bookmark;
             let mut objset = at.objset;

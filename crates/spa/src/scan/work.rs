@@ -19,8 +19,7 @@ const ENTRY_BYTES: u64 = 280;
 const ROUND_BYTES: u64 = 32 << 30;
 /// Copies of one top-level vdev that are looked at together.
 const WORKERS: usize = 256;
-/// Bytes on their way for each device of a top-level vdev (`zfs_scan_vdev_limit` of OpenZFS is 4 MiB), and for all of them.
-const DEVICE_BYTES: u64 = 8 << 20;
+/// Bytes on their way for all devices of a top-level vdev together, unless one alone may have more.
 const TOP_BYTES: u64 = 128 << 20;
 
 /// Whether it is a block of an intent log itself, which has its checksum inside, and not one that a record names.
@@ -161,7 +160,8 @@ impl Scan {
             let mut workers = Vec::new();
             for (vdev, count) in vdevs {
                 let devices = self.zio.tree().top(vdev).map_or(1, |top| top.open_leaves().len().max(1));
-                let window = (DEVICE_BYTES * devices as u64).min(TOP_BYTES);
+                let limit = self.tunables.get().vdev_limit;
+                let window = limit.saturating_mul(devices as u64).min(TOP_BYTES.max(limit));
                 let room = Semaphore::new(window);
                 for _ in 0..WORKERS.min(count) {
                     let (scan, room) = (self.clone(), room.clone());
