@@ -74,10 +74,11 @@ impl Assembly<'_> {
                 config.validate()?;
                 self.check_count(config)?;
                 let layout = Draid::from_config(config, ashift)?;
+                let children = self.children(config, layout.child_asize(asize))?;
                 Ok(VdevKind::Draid(Rc::new(DraidNode {
                     guid: config.guid,
                     layout,
-                    children: self.children(config, 0)?,
+                    children,
                     errors: Default::default(),
                 })))
             }
