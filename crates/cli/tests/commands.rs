@@ -867,3 +867,53 @@ fn pools_with_features_of_others_are_listed_and_refused() {
     }
     assert!(images.each_ref().map(|i| std::fs::read(i).unwrap()) == before, "the devices were written");
 }
+
+/// The probes in the program, as `readelf` shows them: name and number of arguments. None if there is no readelf.
+fn probes() -> Option<std::collections::BTreeMap<String, usize>> {
+    let out = Command::new("readelf").args(["-n", WEIR]).output().ok()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut found = std::collections::BTreeMap::new();
+    let mut lines = text.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        if line != "Provider: weir" {
+            continue;
+        }
+        let name = lines.next().unwrap().strip_prefix("Name: ").unwrap().to_string();
+        let place = lines.next().unwrap();
+        let semaphore = place.rsplit("Semaphore: ").next().unwrap();
+        assert_ne!(u64::from_str_radix(semaphore.trim_start_matches("0x"), 16).unwrap(), 0, "{name}: {place}");
+        let arguments = lines.next().unwrap().strip_prefix("Arguments: ").unwrap().split_whitespace().count();
+        assert_eq!(found.insert(name.clone(), arguments), None, "{name} is there once");
+    }
+    Some(found)
+}
+
+#[test]
+fn scripts_name_probes_that_the_program_has() {
+    if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return;
+    }
+    let Some(found) = probes() else {
+        eprintln!("NOT CHECKED: readelf is missing (binutils)");
+        return;
+    };
+    let all = [("admin", 3), ("admitted", 4), ("damaged", 5), ("done", 8), ("fault", 7), ("flushed", 4), ("issued", 9)];
+    let all = all.into_iter().chain([("log", 9), ("txg", 6)]);
+    assert_eq!(found, all.map(|(n, a)| (n.to_string(), a)).collect());
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/bpftrace");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(scripts).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        for part in text.split("usdt:/usr/bin/weir:weir:").skip(1) {
+            let name: String = part.chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
+            let arguments = *found.get(&name).unwrap_or_else(|| panic!("{name} is no probe"));
+            let block = part.split("\n}").next().unwrap();
+            for used in block.split("arg").skip(1) {
+                let n: String = used.chars().take_while(char::is_ascii_digit).collect();
+                assert!(n.parse::<usize>().unwrap() < arguments, "{name} has no arg{n}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}

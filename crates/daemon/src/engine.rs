@@ -3,6 +3,7 @@
 //! Pool state is `Rc` and never leaves its thread. Other threads send closures in ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
 
 use std::cell::{Cell, RefCell};
+use std::ffi::CString;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use base::{Error, ErrorKind, Result};
 use host::{Engine, EngineConfig, RemoteCall, RemoteSpawner};
 use rt::Rt;
 use rt::sync::{Semaphore, oneshot};
+use rt::trace::{Groups, Listening};
 use spa::Pool;
 use zil::ZilTunables;
 
@@ -33,6 +35,8 @@ pub struct PoolEngine {
     pub props: RefCell<crate::pool_props::Stored>,
     /// Instruments that listen.
     pub traces: crate::trace::Traces,
+    /// Listens as long as somebody is attached to USDT probes, to these groups.
+    pub probes: RefCell<Option<(Groups, Listening)>>,
     /// When the counters of its devices began, on the engine's clock.
     pub since: base::Nanos,
     /// Settings of the intent logs of file systems that are mounted later.
@@ -57,13 +61,25 @@ impl PoolEngine {
             host.set_cpu_threads(settings.cpu_threads(cores));
         }
     }
+    /// Begins to pass USDT probes if somebody is attached to some now, ends it if nobody is any more.
+    pub fn follow_probes(&self) {
+        let wanted = host::usdt::wanted();
+        if self.probes.borrow().as_ref().map_or(Groups(0), |(groups, _)| *groups) == wanted {
+            return;
+        }
+        // A name has no NUL in it.
+        let name = CString::new(self.pool.name()).unwrap_or_default();
+        let listen = || self.pool.rt().tracer().listen(wanted, move |_, event| host::usdt::fire(&name, event));
+        let new = (wanted != Groups(0)).then(|| (wanted, listen()));
+        *self.probes.borrow_mut() = new;
+    }
     /// A pool that was just created or imported; `props` are those in its MOS.
     pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool_props::Stored) -> Rc<PoolEngine> {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
         let (traces, since) = (crate::trace::Traces::default(), pool.rt().now());
-        let (zil, admin) = (Cell::default(), Semaphore::new(1));
-        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, since, zil, admin });
+        let (zil, admin, probes) = (Cell::default(), Semaphore::new(1), RefCell::default());
+        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, probes, since, zil, admin });
         engine.apply_pool_props();
         engine.expand_if_wanted();
         engine

@@ -704,7 +704,11 @@ impl Daemon {
     fn balance(&self) {
         let running = self.all_running();
         for r in &running {
-            if let Ok(demand) = r.thread.with_pool(|e| async move { Ok(e.pool.arc().demand()) }) {
+            let look = |e: Rc<PoolEngine>| async move {
+                e.follow_probes();
+                Ok(e.pool.arc().demand())
+            };
+            if let Ok(demand) = r.thread.with_pool(look) {
                 lock(&self.broker).report(r.guid, demand);
             }
         }

@@ -30,6 +30,7 @@ mod spin;
 mod tempdir;
 mod timers;
 mod unix;
+pub mod usdt;
 mod workers;
 
 pub use awake::KeepAwake;
