@@ -1,8 +1,9 @@
-//! Do heavy compressions starve readers? `cpu_isolation IMAGE SECONDS [WRITERS] [BATCH_THREADS]` (a fresh pool on IMAGE: *nothing* of it stays).
+//! Do heavy compressions starve readers? `cpu_isolation IMAGE SECONDS [WRITERS] [BATCH_THREADS] [PAIRS]` (a fresh pool on IMAGE: *nothing* of it stays).
 //!
-//! Random readers first have the machine for themselves, then beside writers whose blocks are compressed with gzip-9, in turn, three times. Readers have a file of 8 KiB
+//! Random readers first have the machine for themselves, then beside writers whose blocks are compressed with gzip-9, in turn, nine times. Readers have a file of 8 KiB
 //! records that are not compressed and one of 128 KiB records under gzip-1, whose decompression goes to the CPU pools as well; the cache is too small for either. One line
-//! of JSON per phase: what readers and writers got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk jobs.
+//! of JSON per phase: what readers and writers got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk jobs. The last line has the median of the ratios of the
+//! 99th percentiles of a pair: a disk that others use as well changes its speed between phases.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -119,7 +120,7 @@ impl Bench {
         })
     }
 
-    async fn phase(&self, name: &str, seconds: u64, write: bool) -> Result<()> {
+    async fn phase(&self, name: &str, seconds: u64, write: bool) -> Result<Vec<f64>> {
         let seen: Rc<Seen> = Rc::default();
         let mut tasks = Vec::new();
         for r in 0..2 * READERS {
@@ -159,11 +160,12 @@ impl Bench {
             task.await?;
         }
         self.pool.sync().await?;
-        let mut parts = Vec::new();
+        let (mut parts, mut p99) = (Vec::new(), Vec::new());
         for (kind, ns) in ["plain", "packed"].iter().zip(&seen.ns) {
             let mut ns = ns.borrow_mut();
             ns.sort_unstable();
             let at = |permille: usize| ns.get((ns.len() * permille / 1000).min(ns.len() - 1)).map_or(0, |n| n / 1000);
+            p99.push(at(990).max(1) as f64);
             parts.push(format!(
                 "\"{kind}\":{{\"reads\":{},\"p50\":{},\"p99\":{},\"p999\":{},\"max\":{}}}",
                 ns.len(),
@@ -179,7 +181,7 @@ impl Bench {
             parts.join(","),
             seen.written.get() as f64 / MIB as f64 / span
         );
-        Ok(())
+        Ok(p99)
     }
 }
 
@@ -196,10 +198,15 @@ fn main() -> Result<()> {
     let rt = engine.rt();
     engine.block_on(async {
         let bench = Bench::new(rt, image, writers).await?;
-        for _ in 0..3 {
-            bench.phase("readers", seconds, false).await?;
-            bench.phase("readers and writers", seconds, true).await?;
+        let mut ratios = [Vec::new(), Vec::new()];
+        for _ in 0..num(4, 9) {
+            let alone = bench.phase("readers", seconds, false).await?;
+            let beside = bench.phase("readers and writers", seconds, true).await?;
+            ratios.iter_mut().zip(alone.iter().zip(&beside)).for_each(|(r, (a, b))| r.push(b / a));
         }
+        ratios.iter_mut().for_each(|r| r.sort_by(f64::total_cmp));
+        let median = |r: &[f64]| r.get(r.len() / 2).copied().unwrap_or(0.0);
+        println!("{{\"p99_ratio\":{{\"plain\":{:.2},\"packed\":{:.2}}}}}", median(&ratios[0]), median(&ratios[1]));
         Ok(())
     })
 }
