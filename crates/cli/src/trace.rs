@@ -232,7 +232,22 @@ fn log_figures(v: &TraceView, seconds: f64) -> String {
         us(b.flush),
         us(b.order)
     );
+    let rate = v.log.bytes as f64 / seconds;
+    let (now, most) = log_room(rate, b.txg_ns, b.limit);
+    let _ = writeln!(
+        out,
+        "a log device needs {} at this rate, {} at most (zfs_wrlog_data_max)",
+        daemon::nice::bytes(now),
+        daemon::nice::bytes(most)
+    );
     out
+}
+
+/// What a log device must hold, in bytes: at `rate` bytes a second, and at most. A record is of use until its txg is on disk, and there are never more than three: one
+/// open, one that closes, one that syncs. One is open for `txg_ns` at the longest, and if syncing takes longer than that, the limit of bytes that are in logs
+/// only slows down who writes.
+fn log_room(rate: f64, txg_ns: u64, limit: u64) -> (u64, u64) {
+    (((rate * 3.0 * txg_ns as f64 / 1e9) as u64).min(limit), limit)
 }
 
 #[cfg(test)]
@@ -267,6 +282,8 @@ mod tests {
                 write: 6000,
                 flush: 9000,
                 order: 12000,
+                limit: 1 << 30,
+                txg_ns: 5_000_000_000,
             },
         };
         assert!(show("dirty", &view).contains("700 MB of    800 MB used"), "{}", show("dirty", &view));
@@ -275,6 +292,8 @@ mod tests {
         assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
         let log = summary("zil", &view);
         assert!(log.contains("3 blocks a second, 50 % full, 2.0 commits waited for each"), "{log}");
+        assert!(log.contains("a log device needs 22.5K at this rate, 1G at most"), "{log}");
+        assert_eq!(log_room(1e9, 5_000_000_000, 1 << 30), (1 << 30, 1 << 30));
         assert!(log.contains("mean 10 us: queue 1, write 2, flush 3, order 4"), "{log}");
         WHAT.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
         let mut whole = TraceView::default();

@@ -225,6 +225,12 @@ pub struct LogView {
     pub flush: u64,
     /// Time that blocks waited besides, for those before them or for their batch.
     pub order: u64,
+    /// Bytes that may be in logs and not on disk yet (`zfs_wrlog_data_max`).
+    #[serde(default)]
+    pub limit: u64,
+    /// Time in ns after which a txg is synced (`zfs_txg_timeout`).
+    #[serde(default)]
+    pub txg_ns: u64,
 }
 
 impl LogView {
@@ -236,5 +242,6 @@ impl LogView {
         self.write += other.write;
         self.flush += other.flush;
         self.order += other.order;
+        (self.limit, self.txg_ns) = (self.limit.max(other.limit), self.txg_ns.max(other.txg_ns));
     }
 }

@@ -336,7 +336,12 @@ impl Daemon {
             }
             Request::TraceTake { pool, id, end } => {
                 let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move { e.traces.take(e.pool.rt().now(), id, end) })?)
+                json(&running.thread.with_pool(move |e| async move {
+                    let mut view = e.traces.take(e.pool.rt().now(), id, end)?;
+                    let txg = e.pool.txg().tunables();
+                    (view.log_blocks.limit, view.log_blocks.txg_ns) = (txg.wrlog_data_max, txg.txg_timeout.0);
+                    Ok(view)
+                })?)
             }
             Request::Events { after, pool, wait } => json(&self.events.after(after, pool.as_deref(), wait)),
             Request::EventsClear => json(&self.events.clear()),

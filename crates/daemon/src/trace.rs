@@ -171,6 +171,7 @@ impl Counting {
                     write: t.write.0,
                     flush: t.flush.0,
                     order: t.order.0,
+                    ..LogView::default()
                 });
             }
             Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } => {}
