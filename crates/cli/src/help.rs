@@ -226,6 +226,19 @@ at most zfs_zevent_len_max events (512). Times are local.
 ",
     },
     Page {
+        name: "zpool wait",
+        usage: &["wait [-Hp] [-t activity[,...]] <pool> [interval]"],
+        text: "\
+Waits until no work of these kinds is under way in the background: discard
+(of a checkpoint), free, initialize, replace, remove, resilver, scrub, trim.
+Without -t, of all of them. Work that is paused or suspended is not waited for.
+With an interval in seconds the bytes that are left are printed that often.
+
+  -H  for scripts: no header, a tab between the columns
+  -p  exact numbers
+",
+    },
+    Page {
         name: "zpool export",
         usage: &["export [-f] -a|<pool> ..."],
         text: "\

@@ -21,6 +21,7 @@ pub mod top;
 mod trace;
 mod tree;
 mod tune;
+mod wait;
 mod zfs;
 pub mod zfs_key;
 mod zfs_out;
@@ -166,6 +167,7 @@ fn logged(request: &Request) -> Option<Request> {
             | Request::TraceTake { .. }
             | Request::Events { .. }
             | Request::EventsClear
+            | Request::PoolActivity { .. }
             | Request::Datasets(_)
             | Request::Mounted
             | Request::Holds { .. }

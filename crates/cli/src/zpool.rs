@@ -11,7 +11,7 @@ use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["reguid", "reopen", "split", "upgrade", "wait"];
+const NOT_YET: &[&str] = &["reguid", "reopen", "split", "upgrade"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -23,6 +23,7 @@ pub fn run(args: &[String]) -> Done {
         "import" => import(&parse(rest, "aDd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
         "checkpoint" => checkpoint(&parse(rest, "dw", &[("discard", false, 'd'), ("wait", false, 'w')], "checkpoint")?),
         "history" => history(&parse(rest, "il", &[], "history")?),
+        "wait" => crate::wait::run(&parse(rest, "Hpt:T:", &[], "wait")?),
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),

@@ -293,7 +293,13 @@ fn devices_are_changed() {
     w.fails("zpool initialize -c tank", 1, "no active initialize");
     w.ok("zpool trim -w tank");
     assert!(w.ok("zpool status -t tank").contains("(100% trimmed, completed at "));
-    w.ok("zpool scrub -w tank");
+    w.ok("zpool scrub tank");
+    w.ok("zpool wait -t scrub,resilver tank");
+    let table = w.ok("zpool wait tank 1");
+    assert!(table.starts_with("   discard        free  initialize     replace      remove    resilver"), "{table}");
+    assert_eq!(w.ok("zpool wait -Hp -t scrub,trim tank 1"), "0\t0\n");
+    w.fails("zpool wait -t everything tank", 2, "invalid activity 'everything'");
+    w.fails("zpool wait nothere", 1, "no such pool");
     let history = w.ok("zpool history tank");
     for command in [
         "zpool create -O mountpoint=none --size 80M tank a.img",
@@ -304,7 +310,7 @@ fn devices_are_changed() {
         "zpool detach tank g.img",
         "zpool initialize -w tank",
         "zpool trim -w tank",
-        "zpool scrub -w tank",
+        "zpool scrub tank",
     ] {
         assert_eq!(history.matches(&format!(" {command}\n")).count(), 1, "{command}: {history}");
     }

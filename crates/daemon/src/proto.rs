@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use crate::proto_flow::{
-    DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView, TxgSpan,
-    TxgView,
+    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
+    TxgSpan, TxgView,
 };
 
 /// Longest request in bytes.
@@ -185,6 +185,11 @@ pub enum Request {
         pool: String,
         /// `dirty`, `txg`, `io`, `queue`, `delay` or `zil`.
         what: String,
+    },
+    /// What a pool does in the background (`zpool wait`): a list of [`ActivityView`], one for each kind.
+    PoolActivity {
+        /// The pool.
+        pool: String,
     },
     /// Events of pools: [`EventsView`].
     Events {

@@ -182,6 +182,17 @@ pub struct TraceView {
     pub admin: Dist,
 }
 
+/// A kind of background work.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ActivityView {
+    /// Its name, as `zpool wait -t` has it.
+    pub name: String,
+    /// Some of it is under way.
+    pub busy: bool,
+    /// Bytes that are left, as far as they are known.
+    pub left: u64,
+}
+
 /// An event of a pool.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct EventView {

@@ -6,10 +6,12 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dsl::Dataset;
 use ondisk::scan::{ScanFunc, ScanState};
+use ondisk::vdev_config::VdevKind;
+use spa::{WorkKind, WorkState};
 use zpl::{MountOpts, Zfs};
 
 use crate::engine::PoolEngine;
-use crate::proto::{ScanView, ScrubAction};
+use crate::proto::{ActivityView, ScanView, ScrubAction};
 
 /// Names told at most.
 const NAMES_MAX: usize = 10_000;
@@ -34,6 +36,40 @@ impl PoolEngine {
         }
         self.pool.request_resilver();
         Ok(())
+    }
+
+    /// What is under way in the background, by the names and in the order of `zpool wait`. Work that was paused or suspended is not under way.
+    pub fn activity(&self) -> Vec<ActivityView> {
+        let pool = &self.pool;
+        let scan = pool.scan_status();
+        let running = scan.phys.state == ScanState::Scanning && scan.paused_at == 0;
+        let scanning = |func: ScanFunc| running && scan.phys.func == func;
+        let to_scan = scan.phys.to_examine.saturating_sub(scan.issued);
+        let works = |kind: WorkKind| {
+            let mut left = None;
+            for leaf in pool.tree().leaves() {
+                if let Some(w) = pool.leaf_work(leaf.guid(), kind).filter(|w| w.state() == WorkState::Active) {
+                    let rest = u128::from(leaf.dev.size()) * u128::from(100 - w.percent().min(100)) / 100;
+                    left = Some(left.unwrap_or(0) + rest as u64);
+                }
+            }
+            left
+        };
+        let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
+        let discarding = pool.is_discarding().then(|| pool.checkpoint().map_or(0, |(_, held)| held));
+        let freeing = Some(pool.dsl().freeing()).filter(|n| *n > 0);
+        [
+            ("discard", discarding),
+            ("free", freeing),
+            ("initialize", works(WorkKind::Initialize)),
+            ("replace", replacing.then_some(to_scan)),
+            ("remove", None),
+            ("resilver", scanning(ScanFunc::Resilver).then_some(to_scan)),
+            ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan)),
+            ("trim", works(WorkKind::Trim)),
+        ]
+        .map(|(name, left)| ActivityView { name: name.into(), busy: left.is_some(), left: left.unwrap_or(0) })
+        .into()
     }
 
     /// The last or running scan.

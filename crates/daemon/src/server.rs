@@ -343,6 +343,10 @@ impl Daemon {
                     Ok(view)
                 })?)
             }
+            Request::PoolActivity { pool } => {
+                let running = self.need_running(&pool)?;
+                json(&running.thread.with_pool(|e| async move { Ok(e.activity()) })?)
+            }
             Request::Events { after, pool, wait } => json(&self.events.after(after, pool.as_deref(), wait)),
             Request::EventsClear => json(&self.events.clear()),
             Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),

@@ -331,6 +331,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a checkpoint was given up whose space is not free yet.
+    pub fn is_discarding(&self) -> bool {
+        self.checkpoint.is_discarding()
+    }
+
     async fn change_checkpoint(&self, wish: Wish) -> Result<()> {
         if self.readonly {
             return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));

@@ -1,0 +1,71 @@
+//! `zpool wait`: until a pool has no more work of some kinds in the background.
+
+use std::time::{Duration, Instant};
+
+use base::{Error, ErrorKind};
+use daemon::proto::{ActivityView, Request};
+
+use crate::opts::Parsed;
+use crate::{Done, Fail, ask, print};
+
+/// What can be waited for, in the order of the columns.
+const KINDS: [&str; 8] = ["discard", "free", "initialize", "replace", "remove", "resilver", "scrub", "trim"];
+/// How often the daemon is asked.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Runs `zpool wait ARGS`.
+pub fn run(p: &Parsed) -> Done {
+    if p.has('T') {
+        return Err(Error::unsupported("cannot wait: weir prints no time stamps there (-T)").into());
+    }
+    let (pool, interval) = match p.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing 'pool' argument".into(), "wait")),
+        [pool] => (pool, None),
+        [pool, seconds] => match seconds.parse::<f64>() {
+            Ok(s) if (0.1..=86_400.0).contains(&s) => (pool, Some(Duration::from_secs_f64(s))),
+            _ => return Err(Fail::Usage(format!("invalid interval '{seconds}'"), "wait")),
+        },
+        _ => return Err(Fail::Usage("too many arguments".into(), "wait")),
+    };
+    let mut kinds: Vec<&str> = Vec::new();
+    for kind in p.values('t').flat_map(|v| v.split(',')) {
+        let known = KINDS.iter().find(|k| **k == kind);
+        kinds.push(known.ok_or_else(|| Fail::Usage(format!("invalid activity '{kind}'"), "wait"))?);
+    }
+    if kinds.is_empty() {
+        kinds = KINDS.to_vec();
+    }
+    let mut next = Instant::now();
+    let mut first = true;
+    loop {
+        let mut all: Vec<ActivityView> = match ask(&Request::PoolActivity { pool: pool.clone() }) {
+            // It was exported or destroyed meanwhile.
+            Err(Fail::Error(e)) if !first && e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        all.retain(|a| kinds.contains(&a.name.as_str()));
+        let busy = all.iter().any(|a| a.busy);
+        if let Some(interval) = interval.filter(|_| Instant::now() >= next) {
+            if first && !p.has('H') {
+                print(&row(all.iter().map(|a| a.name.clone()), false));
+            }
+            let number = |a: &ActivityView| match (a.busy, p.has('p')) {
+                (false, false) => "-".to_string(),
+                (_, true) => a.left.to_string(),
+                _ => daemon::nice::bytes(a.left),
+            };
+            print(&row(all.iter().map(number), p.has('H')));
+            next = Instant::now() + interval;
+        }
+        if !busy {
+            return Ok(());
+        }
+        first = false;
+        std::thread::sleep(PERIOD);
+    }
+}
+
+fn row(cells: impl Iterator<Item = String>, scripted: bool) -> String {
+    let cells: Vec<String> = cells.map(|c| if scripted { c } else { format!("{c:>10}") }).collect();
+    cells.join(if scripted { "\t" } else { "  " }) + "\n"
+}
