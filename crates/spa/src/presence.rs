@@ -169,8 +169,10 @@ impl Pool {
         let is_open = condition.health() == Health::Online && matches!(node, VdevKind::Leaf(_) | VdevKind::Dspare(_));
         // One that others cannot stand in for is never closed.
         let needed = condition.health().is_open() && !top.kind().outage(Some(guid)).is_empty();
+        // A distributed spare is a place on other devices: there is nothing to open.
+        let distributed = matches!(node, VdevKind::Dspare(_));
         drop(node);
-        if !is_open && (needed || self.devices_door().is_none()) {
+        if !is_open && (needed || distributed || self.devices_door().is_none()) {
             self.online_device(name)?;
         } else if !is_open {
             let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;

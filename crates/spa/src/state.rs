@@ -75,12 +75,16 @@ impl Pool {
     pub fn online_device(&self, name: &str) -> Result<()> {
         self.check_device_change()?;
         let (top, guid) = self.named(name)?;
-        let Some(VdevKind::Leaf(leaf)) = top.kind().find(guid) else {
-            return Err(Error::not_found(format!(
-                "cannot online {name}: the device is not there; import the pool again"
-            )));
+        let condition = match top.kind().find(guid) {
+            Some(VdevKind::Leaf(leaf)) => leaf.condition.clone(),
+            Some(VdevKind::Dspare(spare)) => spare.condition.clone(),
+            _ => {
+                return Err(Error::not_found(format!(
+                    "cannot online {name}: the device is not there; import the pool again"
+                )));
+            }
         };
-        self.take_back(&top, guid, &leaf.condition);
+        self.take_back(&top, guid, &condition);
         self.request_resilver();
         Ok(())
     }

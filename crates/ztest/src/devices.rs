@@ -14,6 +14,7 @@ use spa::{Bias, DevSpec, DeviceDoor, Group, GroupKind, Layout, NewDevice, Pool};
 use crate::Check;
 use crate::lab::{Lab, Shape};
 use crate::workload::{Profile, Runner};
+use vdev::Health;
 
 /// Free disks beside each pool.
 const FREE: usize = 6;
@@ -196,8 +197,12 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::D
             if life > 0 {
                 // Devices that were taken out come back, replacements end.
                 let pool = r.pool();
-                for c in leaves(&pool).into_iter().filter(|c| c.offline) {
-                    let _ = pool.bring_online(&c.guid.0.to_string(), false).await;
+                let tops = pool.tree().tops.borrow().clone();
+                let conditions = tops.iter().flat_map(|top| top.kind().conditions());
+                let away: Vec<_> = conditions.filter(|(_, c)| c.health() == Health::Offline).map(|(g, _)| g).collect();
+                for guid in away {
+                    let online = pool.bring_online(&guid.0.to_string(), false).await;
+                    online.map_err(|e| format!("online {guid}: {e}"))?;
                 }
                 pool.wait_scan().await.map_err(|e| format!("resilver: {e}"))?;
                 for _ in 0..3 {
@@ -206,7 +211,16 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::D
                 }
                 let config = pool.mos_config();
                 if let Some(c) = config.vdev_tree.iter().find(|c| c.kind == ConfigKind::Replacing) {
-                    return Err(format!("a replacement did not end: {c:?}"));
+                    let mut devices = Vec::new();
+                    for top in pool.tree().tops.borrow().iter() {
+                        for (guid, condition) in top.kind().conditions() {
+                            let path = top.config().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                            let missing = condition.missing();
+                            devices.push(format!("{path} {} misses {:?}", condition.health().name(), missing.runs()));
+                        }
+                    }
+                    let scan = pool.scan_status().phys;
+                    return Err(format!("a replacement did not end: {c:?}\n{}\n{scan:?}", devices.join("\n")));
                 }
                 r.compare().await.map_err(|e| format!("after the resilver: {e}"))?;
             }
