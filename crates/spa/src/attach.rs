@@ -97,9 +97,19 @@ impl Pool {
                         })),
                     };
                     config.create_txg = top.config_ref().find(guid).and_then(|c| c.create_txg);
+                    let zap = match pool.zap_map().await? {
+                        Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
+                        None => None,
+                    };
+                    // From here on nothing waits: another device may come back at any moment, and the tree is changed as it is now.
                     let shape = match attach(&top.shape(), guid, role, parent, Shape { kind: node, config }) {
                         Ok(shape) => shape,
-                        Err(e) => return Ok(Err(e)),
+                        Err(e) => {
+                            if let Some(zap) = zap {
+                                pool.free_vdev_zap(zap, tx).await?;
+                            }
+                            return Ok(Err(e));
+                        }
                     };
                     let new_guid = shape_newcomer(&shape, guid, role);
                     let old_path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
@@ -110,12 +120,8 @@ impl Pool {
                         _ => format!("attach vdev={new_path} to vdev={old_path}"),
                     };
                     pool.core.note("vdev attach", text, tx.txg());
-                    pool.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
-                    let zap = match pool.zap_map().await? {
-                        Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
-                        None => None,
-                    };
                     top.set_shape(shape);
+                    pool.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
                     top.update_config(|c| {
                         if let Some(leaf) = new_guid.and_then(|g| c.find_mut(g)) {
                             leaf.zap_leaf = zap;

@@ -228,9 +228,11 @@ impl Pool {
 
     /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets `label` once that is on disk.
     pub(crate) async fn take_out(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
-        let kind = top.kind().find(guid);
-        let (shape, taken) = detach(&top.shape(), guid)?;
+        let (_, taken) = detach(&top.shape(), guid)?;
         self.free_leaf_objects(&taken, tx).await?;
+        // Meanwhile another device may have come back: what is changed is the tree as it is now.
+        let kind = top.kind().find(guid);
+        let (shape, _) = detach(&top.shape(), guid)?;
         top.set_shape(shape);
         if let Some(kind) = kind {
             self.give_up_leaf(&kind, label);

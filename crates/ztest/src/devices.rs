@@ -59,6 +59,19 @@ pub struct Changer {
     pub last: String,
 }
 
+/// How the devices are, what they miss, and the scan.
+pub(crate) fn devices_text(pool: &Pool) -> String {
+    let mut all = Vec::new();
+    for top in pool.tree().tops.borrow().iter() {
+        for (guid, condition) in top.kind().conditions() {
+            let path = top.config().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+            let missing = condition.missing();
+            all.push(format!("{path} {} misses {:?}", condition.health().name(), missing.runs()));
+        }
+    }
+    format!("{}; {:?}", all.join(", "), pool.scan_status().phys)
+}
+
 fn leaves(pool: &Pool) -> Vec<VdevConfig> {
     let tops = pool.tree().tops.borrow().clone();
     tops.iter().flat_map(|t| t.config().leaves().cloned().collect::<Vec<_>>()).collect()
@@ -211,16 +224,7 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::D
                 }
                 let config = pool.mos_config();
                 if let Some(c) = config.vdev_tree.iter().find(|c| c.kind == ConfigKind::Replacing) {
-                    let mut devices = Vec::new();
-                    for top in pool.tree().tops.borrow().iter() {
-                        for (guid, condition) in top.kind().conditions() {
-                            let path = top.config().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                            let missing = condition.missing();
-                            devices.push(format!("{path} {} misses {:?}", condition.health().name(), missing.runs()));
-                        }
-                    }
-                    let scan = pool.scan_status().phys;
-                    return Err(format!("a replacement did not end: {c:?}\n{}\n{scan:?}", devices.join("\n")));
+                    return Err(format!("a replacement did not end: {c:?}: {}", devices_text(&pool)));
                 }
                 r.compare().await.map_err(|e| format!("after the resilver: {e}"))?;
             }

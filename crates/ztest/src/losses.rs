@@ -23,7 +23,7 @@ use spa::{Bias, DevSpec, GroupKind, NewDevice, Pool};
 use vdev::{Health, VdevKind};
 
 use crate::campaign::{drive, panic_text};
-use crate::devices::{LabDoor, runner};
+use crate::devices::{LabDoor, devices_text, runner};
 use crate::lab::{Lab, Shape, shape};
 use crate::scan::{BACK, FRONT, scrub, scrub_clean, told, wait};
 use crate::workload::{Profile, Runner};
@@ -355,7 +355,7 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     }
     wait(&pool).await?;
     if pool.tree().health() != Health::Online {
-        return Err(format!("the pool is {:?}", pool.tree().health()));
+        return Err(format!("the pool is {:?}: {}", pool.tree().health(), devices_text(&pool)));
     }
     cold(&pool);
     r.compare().await
@@ -428,8 +428,14 @@ fn live(
         devices.into_iter().take(tolerates).map(|(n, _)| n).collect::<Vec<usize>>()
     });
     let others: Vec<usize> = others.collect();
+    let members: BTreeSet<usize> =
+        groups(&r.pool()).into_iter().flat_map(|(_, devices)| devices).map(|(n, _)| n).collect();
     drive(r, async |r: &mut Runner| r.export().await)?;
-    let images = r.lab.images();
+    let mut images = r.lab.images();
+    // What was lost for good keeps labels that were written in part, or in another life: nobody asks about it.
+    for (_, image) in images.iter_mut().enumerate().filter(|(n, _)| !members.contains(n)) {
+        *image = DiskImage::zeroed(image.size());
+    }
     told_of.push(format!("without {others:?}"));
     r.lab = Rc::new(Lab::with_images(seed ^ 0x07e5, images.clone(), true));
     *r.lab.away.borrow_mut() = others;
