@@ -39,6 +39,10 @@ impl Rng {
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
+    /// True once in `n` times on average; never if `n` is 0.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.below(n) == 0
+    }
     /// Fills `out`.
     pub fn fill(&mut self, out: &mut [u8]) {
         for part in out.chunks_mut(8) {

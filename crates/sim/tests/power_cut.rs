@@ -316,6 +316,10 @@ fn images_share_compare_and_go_to_files() {
     other.write(5_000_001, b"E");
     assert_eq!(image.first_difference(&other), Some(5_000_001));
     assert_eq!(image.read_vec(5_000_000, 5), b"hello");
+    assert!(image.same_at(&other, 4_000_000, 1_000_001) && image.same_at(&other, 5_000_002, 1 << 20));
+    assert!(!image.same_at(&other, 4_000_000, 1_000_002) && !other.same_at(&image, 5_000_001, 1));
+    let empty = DiskImage::zeroed(10 << 20);
+    assert!(empty.same_at(&image, 4_999_990, 10) && !empty.same_at(&image, 4_999_990, 11));
     other.zero(16_000, 6_000_000);
     assert_eq!(other, DiskImage::zeroed(10 << 20));
     other.resize(11 << 20);

@@ -21,6 +21,7 @@ pub mod tree;
 pub mod workload;
 pub mod zilcuts;
 mod zilload;
+mod zilseen;
 pub mod ziltrouble;
 
 /// What went wrong, in a sentence.

@@ -463,7 +463,7 @@ fn campaign(args: &Args) -> bool {
         steps: args.number("--steps", 25),
         repeats: args.number("--repeats", 3),
         every: args.number("--every", 1).max(1) as usize,
-        second: 20,
+        second: 40,
         zdb: if images == 0 { 0 } else { (wanted / images).max(1) },
     };
     let state = args.value("--state");

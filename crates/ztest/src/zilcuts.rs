@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use base::{ErrorKind, Nanos, ObjectId};
+use base::{ErrorKind, Nanos};
 use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use sim::{CutStyle, DiskImage, DiskLog, Rng};
@@ -29,7 +29,8 @@ use zpl::{Cred, MountOpts, SyncMode, Zfs};
 use crate::campaign::panic_text;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
-use crate::zilload::{Actor, History, Names, Story, UNIT, Units, text, version_of};
+use crate::zilload::{Actor, History, Names, Story, text};
+use crate::zilseen::{Memory, Seen, Wrong};
 use crate::ziltrouble::{Schedule, Trouble, log_disks};
 use crate::{Check, Fault};
 
@@ -256,21 +257,6 @@ async fn gone(lab: &Lab, layout: &Layout, stories: &[Rc<Story>], sealed: bool, f
     pool.export().await.map_err(text)
 }
 
-/// What is wrong with a crash.
-enum Wrong {
-    Lost(Fault),
-    Torn(Fault),
-    Future(Fault),
-}
-
-impl Wrong {
-    fn why(self) -> Fault {
-        match self {
-            Wrong::Lost(why) | Wrong::Torn(why) | Wrong::Future(why) => why,
-        }
-    }
-}
-
 impl Recording {
     fn completions(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.logs.iter().flat_map(|l| l.completions()).collect();
@@ -281,90 +267,7 @@ impl Recording {
 
 /// Compares what is in the file system with what may be there after a cut at `at`.
 async fn compare(stories: &[Rc<Story>], fs: &Zfs, at: u64) -> Result<(), Wrong> {
-    let torn = |what: &str, e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
-    for story in stories {
-        let folder = String::from_utf8_lossy(&story.folder).into_owned();
-        let dir = fs.lookup(fs.root(), &story.folder).await.map_err(|e| torn(&folder, e))?;
-        let mut there: BTreeMap<Vec<u8>, ObjectId> = BTreeMap::new();
-        let list = fs.readdir(dir.obj, 0, 1000).await.map_err(|e| torn(&folder, e))?;
-        for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
-            there.insert(e.name, e.obj);
-        }
-        let names = story.names.borrow();
-        let (low, high) = names.window(at);
-        let same = |n: &Names| n.len() == there.len() && n.keys().all(|k| there.contains_key(k));
-        let mut why = None;
-        let mut good = false;
-        for k in low..=high {
-            if !same(&names.steps[k].2) {
-                continue;
-            }
-            match compare_files(fs, story, &names.steps[k].2, &there, at).await {
-                Ok(()) => {
-                    good = true;
-                    break;
-                }
-                Err(e) => why = Some(e),
-            }
-        }
-        if good {
-            continue;
-        }
-        if let Some(why) = why {
-            return Err(why);
-        }
-        let list: Vec<String> = there.keys().map(|n| String::from_utf8_lossy(n).into_owned()).collect();
-        let what = format!("{folder} holds {list:?}, none of its states {low} to {high}");
-        let later = names.steps.iter().skip(high + 1).any(|(_, _, n)| same(n));
-        let earlier = names.steps.iter().take(low).any(|(_, _, n)| same(n));
-        return Err(match (earlier, later) {
-            (true, _) => Wrong::Lost(what),
-            (false, true) => Wrong::Future(what),
-            _ => Wrong::Torn(what),
-        });
-    }
-    Ok(())
-}
-
-async fn compare_files(
-    fs: &Zfs,
-    story: &Story,
-    names: &Names,
-    there: &BTreeMap<Vec<u8>, ObjectId>,
-    at: u64,
-) -> Result<(), Wrong> {
-    let files = story.files.borrow();
-    for (name, file) in names {
-        let what = format!("{}/{}", String::from_utf8_lossy(&story.folder), String::from_utf8_lossy(name));
-        let torn = |e: base::Error| Wrong::Torn(format!("{what}: {e:?}"));
-        let (Some(h), Some(&obj)) = (files.get(file), there.get(name)) else { continue };
-        let size = fs.getattr(obj).await.map_err(torn)?.size;
-        let (low, high) = h.window(at);
-        let window = &h.steps[low..=high];
-        // A large write is cut at block boundaries: of one that nobody has acknowledged a part may be there.
-        let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
-        let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));
-        if !sizes.contains(&size) && !partly {
-            let why = format!("{what}: {size} bytes, in none of its states {low} to {high}");
-            let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| u.len() as u64 * UNIT == size);
-            return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
-        }
-        let mut all = Vec::with_capacity(size as usize);
-        for part in fs.read(obj, 0, size).await.map_err(torn)? {
-            all.extend_from_slice(&part);
-        }
-        for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
-            let version = version_of(*file, n as u64, bytes).map_err(|e| Wrong::Torn(format!("{what}: {e}")))?;
-            let of = |u: &Units| u.get(n).copied().unwrap_or(0) == version;
-            if window.iter().any(|(_, _, u)| of(u)) {
-                continue;
-            }
-            let why = format!("{what}: unit {n} is of version {version}, in none of its states {low} to {high}");
-            let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| of(u));
-            return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
-        }
-    }
-    Ok(())
+    Seen::look(stories, fs).await?.judge(stories, at)
 }
 
 /// What a campaign came to.
@@ -380,6 +283,8 @@ pub struct ZilTally {
     pub torn: u64,
     /// Data that had not been written.
     pub future: u64,
+    /// Cuts that left, wherever the recovery from another one of them read, the same bytes as that: not recovered again, but judged.
+    pub alike: u64,
     /// Records replayed.
     pub replayed: u64,
     /// Cuts while a crash was replayed.
@@ -397,13 +302,14 @@ pub struct ZilTally {
 }
 
 impl ZilTally {
-    fn fields(&mut self) -> [(&'static str, &mut u64); 12] {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 13] {
         [
             ("seeds", &mut self.seeds),
             ("cuts", &mut self.cuts),
             ("lost", &mut self.lost),
             ("torn", &mut self.torn),
             ("future", &mut self.future),
+            ("alike", &mut self.alike),
             ("replayed", &mut self.replayed),
             ("second", &mut self.second),
             ("zdb", &mut self.zdb),
@@ -442,20 +348,35 @@ impl ZilTally {
     }
 }
 
-/// One crash: import, claim, replay, compare. With `again` the recovery itself is recorded. Gives the records replayed, the recovery's log, and the pool's images after export if asked for.
-#[allow(clippy::type_complexity)]
-fn recover(
-    rec: &Recording,
-    images: Vec<DiskImage>,
-    seed: u64,
-    at: u64,
-    again: bool,
+/// What a recovery is asked for besides what it finds.
+#[derive(Clone, Copy, Default)]
+struct Asked {
+    /// Its own log.
+    log: bool,
+    /// The pool's images after an export.
     export: bool,
-) -> Result<(u64, Vec<DiskLog>, Vec<DiskImage>), Wrong> {
+}
+
+/// What a recovery came to.
+struct Recovery {
+    seen: Rc<Seen>,
+    /// Records replayed.
+    applied: u64,
+    /// Offset and length of what was read, of each disk, up to the end of the look.
+    reads: Vec<Vec<(u64, u64)>>,
+    logs: Vec<DiskLog>,
+    images: Vec<DiskImage>,
+}
+
+/// Recovers from a crash: import, claim, replay, look.
+fn recover(rec: &Recording, images: Vec<DiskImage>, seed: u64, asked: Asked) -> Result<Recovery, Wrong> {
     let lab = Lab::with_images(seed, images, true);
     let work = async {
-        if again {
-            lab.disks.iter().for_each(|d| d.start_log());
+        for disk in &lab.disks {
+            disk.watch_reads();
+            if asked.log {
+                disk.start_log();
+            }
         }
         // A log device that failed often is out of service, and what counts is in the pool: then `zpool import` asks for `-m`.
         let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
@@ -465,15 +386,16 @@ fn recover(
         if let Some(e) = replayed.failed {
             return Err(Wrong::Torn(format!("replay: {e:?}")));
         }
-        compare(&rec.stories, &fs, at).await?;
-        let logs = if again { lab.disks.iter().filter_map(|d| d.take_log()).collect() } else { Vec::new() };
+        let seen = Rc::new(Seen::look(&rec.stories, &fs).await?);
+        let reads = lab.disks.iter().map(|d| d.take_reads()).collect();
+        let logs = if asked.log { lab.disks.iter().filter_map(|d| d.take_log()).collect() } else { Vec::new() };
         let mut images = Vec::new();
-        if export {
+        if asked.export {
             fs.unmount().await.map_err(|e| Wrong::Torn(format!("unmount: {e:?}")))?;
             pool.export().await.map_err(|e| Wrong::Torn(format!("export: {e:?}")))?;
             images = lab.images();
         }
-        Ok((replayed.applied, logs, images))
+        Ok(Recovery { seen, applied: replayed.applied, reads, logs, images })
     };
     let result = catch_unwind(AssertUnwindSafe(|| {
         lab.sim
@@ -501,9 +423,9 @@ pub struct Cutting {
     pub repeats: u64,
     /// Only each nth completion.
     pub every: usize,
-    /// Every nth cut is cut again while it is replayed; 0: none.
+    /// One cut in so many is cut again while it is replayed; 0: none.
     pub second: u64,
-    /// Every nth crash goes to zdb after replay; 0: none.
+    /// One crash in so many goes to zdb after replay; 0: none.
     pub zdb: u64,
     /// What goes wrong meanwhile.
     pub trouble: Trouble,
@@ -536,6 +458,7 @@ pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
         faults.push(format!("{name} {what}: {word}: {why}"));
     };
     let mut replays: Vec<_> = rec.logs.iter().map(DiskLog::replay).collect();
+    let mut memory = Memory::default();
     for moment in rec.completions().into_iter().step_by(how.every.max(1)) {
         replays.iter_mut().for_each(|r| r.to_seq(moment));
         for repeat in 0..how.repeats {
@@ -543,27 +466,57 @@ pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
             let images: Vec<DiskImage> =
                 (0..).zip(&replays).map(|(d, r)| r.cut(CutStyle::Seeded, cut_seed.wrapping_add(d << 40))).collect();
             tally.cuts += 1;
-            let again = how.second > 0 && tally.cuts % how.second == 0;
-            let judged = how.zdb > 0 && tally.cuts % how.zdb == 0;
+            let mut draw = Rng::stream(cut_seed, 0xa5c);
+            let asked = Asked { log: draw.one_in(how.second), export: draw.one_in(how.zdb) };
             let what = format!("cut at {moment}.{repeat}");
-            match recover(&rec, images, cut_seed, moment, again, judged) {
-                Ok((applied, logs, after)) => {
-                    tally.replayed += applied;
-                    if again {
-                        second_cut(&rec, &logs, cut_seed, moment, &mut tally, &mut |t, wrong| {
-                            note(t, &mut faults, format!("{what}, cut again"), wrong);
-                        });
-                    }
-                    if judged {
-                        ask(&after, seed, moment, &mut tally, &mut faults);
-                    }
+            let known = memory.find(&images);
+            // One crash in so many is recovered although it is known, to see that it is.
+            if let Some((seen, applied)) = &known
+                && !asked.log
+                && !asked.export
+                && !draw.one_in(KNOWN_AGAIN)
+            {
+                tally.alike += 1;
+                tally.replayed += applied;
+                if let Err(wrong) = seen.judge(&rec.stories, moment) {
+                    note(&mut tally, &mut faults, what, wrong);
                 }
-                Err(wrong) => note(&mut tally, &mut faults, what, wrong),
+                continue;
+            }
+            let done = match recover(&rec, images.clone(), cut_seed, asked) {
+                Ok(done) => done,
+                Err(wrong) => {
+                    note(&mut tally, &mut faults, what, wrong);
+                    continue;
+                }
+            };
+            tally.replayed += done.applied;
+            if let Err(wrong) = done.seen.judge(&rec.stories, moment) {
+                note(&mut tally, &mut faults, what.clone(), wrong);
+            }
+            if asked.log {
+                second_cut(&rec, &done.logs, cut_seed, moment, &mut tally, &mut |t, wrong| {
+                    note(t, &mut faults, format!("{what}, cut again"), wrong);
+                });
+            }
+            if asked.export {
+                ask(&done.images, seed, moment, &mut tally, &mut faults);
+            }
+            match known {
+                Some((seen, _)) if seen != done.seen => {
+                    let why = format!("one crash gave two states: {seen:?} and {:?}", done.seen);
+                    note(&mut tally, &mut faults, what, Wrong::Torn(why));
+                }
+                Some(_) => {}
+                None => memory.learn(images, done.reads, done.seen, done.applied),
             }
         }
     }
     (tally, faults)
 }
+
+/// Of the crashes that are known already every so many is recovered nevertheless.
+const KNOWN_AGAIN: u64 = 50;
 
 /// Cuts the recovery from a crash, and recovers from that.
 fn second_cut(
@@ -583,7 +536,8 @@ fn second_cut(
     let moment = moments[rng.below(moments.len() as u64) as usize];
     let images = (0..).zip(logs).map(|(d, l)| l.cut_at(moment, seed ^ (d << 33))).collect();
     tally.second += 1;
-    if let Err(wrong) = recover(rec, images, seed ^ 7, at, false, false) {
+    let done = recover(rec, images, seed ^ 7, Asked::default());
+    if let Err(wrong) = done.and_then(|done| done.seen.judge(&rec.stories, at)) {
         found(tally, wrong);
     }
 }

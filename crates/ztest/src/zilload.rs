@@ -87,20 +87,30 @@ fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
     }
 }
 
-/// The version of a unit, or why it is none.
-pub(crate) fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
+/// File, place and version that a unit names, `None` for zeros, or why it is no unit.
+pub(crate) fn whose(bytes: &[u8]) -> Result<Option<(u64, u64, u32)>, String> {
     if bytes.iter().all(|&b| b == 0) {
-        return Ok(0);
+        return Ok(None);
     }
-    let version = u32::from_le_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]);
+    let word = |n: usize| bytes.get(n * 8..n * 8 + 8).map_or(0, |b| u64::from_le_bytes(b.try_into().expect("8 bytes")));
+    let (file, unit, version) = (word(0) & !(1 << 63), word(1), word(2) as u32);
     let mut want = vec![0; bytes.len()];
     unit_bytes(file, unit, version, &mut want);
     match want.iter().zip(bytes).position(|(a, b)| a != b) {
-        None => Ok(version),
+        None => Ok(Some((file, unit, version))),
         Some(n) => {
             let (head, there) = (&bytes[..24.min(bytes.len())], &bytes[n..bytes.len().min(n + 16)]);
-            Err(format!("unit {unit} is no version of it: it begins with {head:02x?}, from byte {n} on {there:02x?}"))
+            Err(format!("is of no version: it begins with {head:02x?}, from byte {n} on {there:02x?}"))
         }
+    }
+}
+
+/// The version of a unit, or why it is none.
+fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
+    match whose(bytes).map_err(|e| format!("unit {unit} {e}"))? {
+        None => Ok(0),
+        Some((of, place, version)) if (of, place) == (file, unit) => Ok(version),
+        Some((of, place, _)) => Err(format!("unit {unit} of file {file} is unit {place} of file {of}")),
     }
 }
 

@@ -114,6 +114,8 @@ struct State {
     rng: Rng,
     counters: Counters,
     log: Option<DiskLog>,
+    /// Offset and length of each read, if somebody wants to know.
+    reads: Option<Vec<(u64, u64)>>,
     /// What tests do at completions to come: how many come first, and what.
     triggers: Vec<(u64, Box<dyn FnOnce()>)>,
     /// Completions that will never be called: the power is off.
@@ -169,6 +171,7 @@ impl SimDisk {
             rng: Rng::stream(config.seed, 2),
             counters: Counters::default(),
             log: None,
+            reads: None,
             triggers: Vec::new(),
             limbo: Vec::new(),
         };
@@ -258,6 +261,15 @@ impl SimDisk {
     /// Ends the recording: the log, if one was begun.
     pub fn take_log(&self) -> Option<DiskLog> {
         self.0.state.borrow_mut().log.take()
+    }
+
+    /// Begins to remember which places are read.
+    pub fn watch_reads(&self) {
+        self.0.state.borrow_mut().reads = Some(Vec::new());
+    }
+    /// Offset and length of each read that completed since [`SimDisk::watch_reads`].
+    pub fn take_reads(&self) -> Vec<(u64, u64)> {
+        self.0.state.borrow_mut().reads.take().unwrap_or_default()
     }
 
     // --- faults ---
@@ -434,6 +446,9 @@ impl Inner {
         let bufs = match op {
             Op::Read { offset, mut bufs } => {
                 let mut at = offset;
+                if let Some(reads) = &mut state.reads {
+                    reads.push((offset, bufs.iter().map(|buf| buf.len() as u64).sum()));
+                }
                 for buf in &mut bufs {
                     state.current.read(at, buf);
                     state.faults.spoil(at, buf);

@@ -191,6 +191,18 @@ impl DiskImage {
         }
         None
     }
+    /// Whether two disks hold the same `len` bytes at `offset`; no further than the first that differs, and without a look at memory that they share.
+    pub fn same_at(&self, other: &DiskImage, offset: u64, len: u64) -> bool {
+        self.check(offset, len);
+        other.check(offset, len);
+        parts(offset, len as usize).all(|(number, within, part)| {
+            match (self.chunks.get(&number), other.chunks.get(&number)) {
+                (None, None) => true,
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a[within..within + part] == b[within..within + part],
+                (Some(one), None) | (None, Some(one)) => is_zero(&one[within..within + part]),
+            }
+        })
+    }
     /// The chunks that a range touches.
     pub(crate) fn chunk_numbers(offset: u64, len: u64) -> Range<u64> {
         offset / CHUNK as u64..(offset + len).div_ceil(CHUNK as u64)
