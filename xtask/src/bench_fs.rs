@@ -2,7 +2,7 @@
 //!
 //! **Contestants.** *weir* is the program as users run it: a pool on an image file, mounted through FUSE. *engine* is the same engine without FUSE
 //! (`crates/zpl/examples/fs_speed.rs`). *zfs-fuse* is Debian's package, unpacked into a cache folder and run from there in a mount namespace of its own, never installed.
-//! *plain* is a directory of the file system that holds the images.
+//! *plain* is a directory of the file system that holds the images. *ext4* is a file system of its own on a loop device, for the rows of synchronous writes.
 //!
 //! **Controls.** A shared machine changes from minute to minute, so no figure stands alone: right before every job of a contestant the same job runs on a control, and what is
 //! reported is the ratio. For reads and writes of one file the control is *raw*: fio with the same threads, depth and block size and O_DIRECT on an image file. For
@@ -19,7 +19,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench_fs_contest::{Contestant, Engine, Plain, Raw, Weir, ZfsFuse};
+use crate::bench_fs_contest::{Contestant, Engine, Ext4, Plain, Raw, Weir, ZfsFuse};
 use crate::bench_fs_jobs::{self as jobs, Figures, Row, Sizes};
 use crate::bench_fs_table::{self as table, Results};
 
@@ -49,7 +49,8 @@ pub(crate) struct Options {
 }
 
 const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR] [--weir PROGRAM] [--first]\n\
-    contestants: weir engine zfs-fuse plain, and if named legacy (the engine with the write throttle of 2008); rows: seq-write seq-read rand-read overwrite create stat remove tree";
+    contestants: weir engine zfs-fuse plain, and if named legacy (the engine with the write throttle of 2008) and ext4 (on a loop device);\n\
+    rows: seq-write seq-read rand-read overwrite create stat remove tree, and if named sync-1 sync-8 sync-64 (each write durable, 1 to 64 threads; with ext4 if no contestant is named)";
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options, String> {
@@ -95,7 +96,7 @@ impl Options {
             return Err(format!("there is no row '{bad}'\n{USAGE}"));
         }
         if let Some(bad) =
-            o.only.iter().find(|c| !["weir", "engine", "legacy", "zfs-fuse", "plain"].contains(&c.as_str()))
+            o.only.iter().find(|c| !["weir", "engine", "legacy", "zfs-fuse", "plain", "ext4"].contains(&c.as_str()))
         {
             return Err(format!("there is no contestant '{bad}'\n{USAGE}"));
         }
@@ -114,12 +115,17 @@ impl Options {
     }
 
     fn wants(&self, name: &str) -> bool {
-        // The throttle of 2008 is of interest in one row only.
-        self.only.is_empty() && name != "legacy" || self.only.iter().any(|n| n == name)
+        // The throttle of 2008 and ext4 are of interest in some rows only.
+        let usual = match name {
+            "legacy" => false,
+            "ext4" => Row::ALL.iter().any(|row| row.sync_threads().is_some() && self.wants_row(*row)),
+            _ => true,
+        };
+        self.only.is_empty() && usual || self.only.iter().any(|n| n == name)
     }
 
     fn wants_row(&self, row: Row) -> bool {
-        self.rows.is_empty() || self.rows.iter().any(|n| n == row.name())
+        self.rows.is_empty() && row.sync_threads().is_none() || self.rows.iter().any(|n| n == row.name())
     }
 }
 
@@ -140,7 +146,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
     let mut missing = Vec::new();
     // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others busy.
-    for name in ["zfs-fuse", "weir", "engine", "legacy", "plain"] {
+    for name in ["zfs-fuse", "weir", "engine", "legacy", "plain", "ext4"] {
         if !o.wants(name) {
             continue;
         }
@@ -148,6 +154,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "weir" => Weir::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "engine" => Engine::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "legacy" => Engine::legacy(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
+            "ext4" => Ext4::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "zfs-fuse" => ZfsFuse::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             _ => Plain::find(&o, "plain").map(|c| Box::new(c) as Box<dyn Contestant>),
         };

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench_fs::{Options, make_image};
-use crate::bench_fs_jobs::{ARC_MAX, DIRTY_MAX, Figures, Row, Sizes, fio, output};
+use crate::bench_fs_jobs::{ARC_MAX, DIRTY_MAX, Figures, Row, Sizes, fio, fio_sync, fio_sync_files, output};
 
 /// Something that does the jobs.
 pub(crate) trait Contestant {
@@ -79,8 +79,12 @@ impl Mounted {
         }
     }
 
-    /// Makes the file for the random jobs.
+    /// Makes the files for the random jobs and the synchronous ones.
     fn prepare(&self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        if let Some(threads) = row.sync_threads() {
+            self.run(&fio_sync_files(&self.db, threads))?;
+            return self.run(&["sync".into(), "-f".into(), text(&self.db)]).map(drop);
+        }
         if row != Row::RandRead {
             return Ok(());
         }
@@ -111,6 +115,10 @@ fn mounted_job(
     sync: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Figures, String> {
     let write = row.writes();
+    if let Some(threads) = row.sync_threads() {
+        // What is timed is durable already.
+        return Figures::from_fio(&m.run(&fio_sync(&m.db, threads, sizes.sync_secs, false))?, true);
+    }
     // Caches are left to what ordinary programs do in sequential jobs; a program that reads and writes records at random has its own.
     let mut figures = match row {
         Row::SeqWrite | Row::SeqRead => {
@@ -164,6 +172,9 @@ impl Raw {
 
     /// The control of a row.
     pub(crate) fn job(&self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        if let Some(threads) = row.sync_threads() {
+            return Figures::from_fio(&output(command(&fio_sync(&self.file, threads, sizes.sync_secs, true)))?, true);
+        }
         let out = output(command(&fio(row, &self.file, sizes, true, sizes.raw_secs)))?;
         let mut figures = Figures::from_fio(&out, row.writes())?;
         if row.writes() {
@@ -221,6 +232,61 @@ impl Contestant for Plain {
     }
     fn stop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.top);
+    }
+}
+
+/// ext4 on a loop device over an image file, where it does what a pool on an image file does.
+pub(crate) struct Ext4 {
+    image: PathBuf,
+    m: Mounted,
+    up: bool,
+}
+
+impl Ext4 {
+    /// On an image of its own.
+    pub(crate) fn find(o: &Options) -> Result<Ext4, String> {
+        if !crate::bench_fs::in_path("mkfs.ext4") {
+            return Err("mkfs.ext4 is missing (apt-get install e2fsprogs)".into());
+        }
+        let image = o.dir.join("ext4.img");
+        make_image(&image, 2 << 30)?;
+        let mnt = o.dir.join("ext4");
+        std::fs::create_dir_all(&mnt).map_err(|e| format!("{}: {e}", mnt.display()))?;
+        let m = Mounted { prefix: Vec::new(), dir: mnt.clone(), db: mnt, tree: o.tree.clone() };
+        Ok(Ext4 { image, m, up: false })
+    }
+}
+
+impl Contestant for Ext4 {
+    fn name(&self) -> &'static str {
+        "ext4"
+    }
+    fn start(&mut self) -> Result<(), String> {
+        self.stop();
+        let (image, dir) = (text(&self.image), text(&self.m.dir));
+        // Its tables at once, not in the background while others are timed.
+        let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        output(command(&["mkfs.ext4", "-q", "-F", "-E", lazy, &image]))?;
+        output(command(&["mount", "-o", "loop", &image, &dir]))?;
+        self.up = true;
+        self.m.wait_mounted()
+    }
+    fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
+        self.m.prepare(row, sizes)
+    }
+    fn cold(&mut self) -> Result<(), String> {
+        drop_caches()
+    }
+    fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
+        mounted_job(&self.m, row, sizes, &mut || Ok(()))
+    }
+    fn peak(&mut self) -> Option<u64> {
+        None
+    }
+    fn stop(&mut self) {
+        if std::mem::take(&mut self.up) {
+            let _ = output(command(&["umount", &text(&self.m.dir)]));
+        }
     }
 }
 
@@ -548,6 +614,10 @@ impl Contestant for Engine {
             }
             Row::Create | Row::Stat | Row::Remove => vec![sizes.files.to_string()],
             Row::Tree => vec![text(&self.tree)],
+            Row::Sync1 | Row::Sync8 | Row::Sync64 => {
+                let args = [row.sync_threads().unwrap_or(1), sizes.sync_secs].map(|n| n.to_string());
+                return Figures::from_job(&self.tool("sync-write", &args)?);
+            }
         };
         Figures::from_job(&self.tool(row.name(), &args)?)
     }

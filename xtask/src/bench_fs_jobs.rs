@@ -30,12 +30,29 @@ pub(crate) enum Row {
     Remove,
     /// A tree is copied in.
     Tree,
+    /// One thread overwrites its file 8 KiB at a time, each write durable before the next.
+    Sync1,
+    /// The same with 8 threads.
+    Sync8,
+    /// The same with 64 threads.
+    Sync64,
 }
 
 impl Row {
     /// All, in the order in which they run: later ones use what earlier ones made.
-    pub(crate) const ALL: [Row; 8] =
-        [Row::SeqWrite, Row::SeqRead, Row::RandRead, Row::Overwrite, Row::Create, Row::Stat, Row::Remove, Row::Tree];
+    pub(crate) const ALL: [Row; 11] = [
+        Row::SeqWrite,
+        Row::SeqRead,
+        Row::RandRead,
+        Row::Overwrite,
+        Row::Create,
+        Row::Stat,
+        Row::Remove,
+        Row::Tree,
+        Row::Sync1,
+        Row::Sync8,
+        Row::Sync64,
+    ];
 
     /// Its name in options, files and jobs.
     pub(crate) fn name(self) -> &'static str {
@@ -48,11 +65,23 @@ impl Row {
             Row::Stat => "stat",
             Row::Remove => "remove",
             Row::Tree => "tree",
+            Row::Sync1 => "sync-1",
+            Row::Sync8 => "sync-8",
+            Row::Sync64 => "sync-64",
+        }
+    }
+    /// Threads of a row in which each write is durable before the next.
+    pub(crate) fn sync_threads(self) -> Option<u64> {
+        match self {
+            Row::Sync1 => Some(1),
+            Row::Sync8 => Some(8),
+            Row::Sync64 => Some(64),
+            _ => None,
         }
     }
     /// True if the job is about one large file, so that fio does it and *raw* is the control.
     pub(crate) fn one_file(self) -> bool {
-        matches!(self, Row::SeqWrite | Row::SeqRead | Row::RandRead | Row::Overwrite)
+        matches!(self, Row::SeqWrite | Row::SeqRead | Row::RandRead | Row::Overwrite) || self.sync_threads().is_some()
     }
     /// True if nothing may be cached before.
     pub(crate) fn cold(self) -> bool {
@@ -83,7 +112,12 @@ pub(crate) struct Sizes {
     pub(crate) raw_secs: u64,
     /// Small files.
     pub(crate) files: u64,
+    /// Seconds of synchronous writes.
+    pub(crate) sync_secs: u64,
 }
+
+/// Bytes of the file that each thread of the synchronous rows overwrites from begin to end, again and again.
+pub(crate) const SYNC_FILE: u64 = 8 << 20;
 
 /// `zfs_dirty_data_max` in all contestants that know it.
 pub(crate) const DIRTY_MAX: u64 = 256 << 20;
@@ -104,11 +138,20 @@ impl Sizes {
             overwrite_bytes: 5 * DIRTY_MAX,
             raw_secs: 20,
             files: 20_000,
+            sync_secs: 10,
         }
     }
     /// Those that only show that everything works.
     pub(crate) fn quick() -> Sizes {
-        Sizes { seq: 512 << 20, db: 128 << 20, overwrite_secs: 8, overwrite_bytes: 0, raw_secs: 3, files: 3_000 }
+        Sizes {
+            seq: 512 << 20,
+            db: 128 << 20,
+            overwrite_secs: 8,
+            overwrite_bytes: 0,
+            raw_secs: 3,
+            files: 3_000,
+            sync_secs: 3,
+        }
     }
 }
 
@@ -193,6 +236,34 @@ pub(crate) fn fio(row: Row, file: &Path, sizes: &Sizes, direct: bool, secs: u64)
     args.extend(more);
     if row == Row::Overwrite {
         args.extend(["--time_based".into(), format!("--runtime={secs}"), "--norandommap".into()]);
+    }
+    args
+}
+
+/// How fio writes synchronously: to a file of each thread in the folder `at`, or, on the bare image `at`, to a part for each.
+pub(crate) fn fio_sync(at: &Path, threads: u64, secs: u64, bare: bool) -> Vec<String> {
+    let mut args = sync_files(at, threads, bare);
+    args.extend(["--bs=8k".into(), "--sync=dsync".into(), "--time_based".into(), format!("--runtime={secs}")]);
+    args
+}
+
+/// How fio makes the files of [`fio_sync`].
+pub(crate) fn fio_sync_files(at: &Path, threads: u64) -> Vec<String> {
+    let mut args = sync_files(at, threads, false);
+    args.push("--bs=1M".into());
+    args
+}
+
+fn sync_files(at: &Path, threads: u64, bare: bool) -> Vec<String> {
+    let fixed = ["fio", "--name=job", "--ioengine=psync", "--thread", "--group_reporting", "--fallocate=none"];
+    let mut args: Vec<String> = fixed.iter().map(ToString::to_string).collect();
+    args.extend(["--rw=write".into(), "--output-format=json".into(), format!("--numjobs={threads}")]);
+    args.push(format!("--size={SYNC_FILE}"));
+    if bare {
+        args.extend([format!("--filename={}", at.display()), format!("--offset_increment={SYNC_FILE}")]);
+        args.push("--direct=1".into());
+    } else {
+        args.extend([format!("--directory={}", at.display()), "--filename_format=sync-$jobnum".into()]);
     }
     args
 }

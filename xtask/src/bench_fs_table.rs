@@ -55,6 +55,11 @@ impl Results {
         self.all.get(&(row, who.to_string())).map(|r| r.values().cloned().collect()).unwrap_or_default()
     }
 
+    /// Whether the row was asked for.
+    fn ran(&self, row: Row) -> bool {
+        row.sync_threads().is_none() || self.all.keys().any(|(of, _)| *of == row)
+    }
+
     fn rate(&self, row: Row, who: &str) -> Option<f64> {
         median(self.runs(row, who).iter().map(|(f, _)| f.rate(row)).collect())
     }
@@ -127,6 +132,8 @@ fn target(row: Row) -> (f64, Option<f64>) {
         Row::SeqRead | Row::RandRead => (1.0, Some(0.8)),
         Row::Overwrite => (1.0, Some(0.7)),
         Row::Create => (3.0, None),
+        Row::Sync1 => (1.0, Some(0.8)),
+        Row::Sync64 => (1.0, Some(1.0)),
         _ => (1.0, None),
     }
 }
@@ -150,6 +157,9 @@ fn what(row: Row, s: &Sizes, o: &Options) -> String {
         Row::Stat => "list and stat them, cold".into(),
         Row::Remove => "remove them".into(),
         Row::Tree => format!("copy {} in", o.tree.display()),
+        Row::Sync1 => format!("8 KiB writes, each durable, 1 thread, {} s", s.sync_secs),
+        Row::Sync8 => "the same, 8 threads".into(),
+        Row::Sync64 => "the same, 64 threads".into(),
     }
 }
 
@@ -185,7 +195,7 @@ pub(crate) fn markdown(r: &Results) -> String {
     line(String::new());
     line("| job | weir | engine | zfs-fuse | plain | weir / zfs-fuse | weir / raw or plain | engine / raw or plain | zfs-fuse / raw or plain | plain / raw |".into());
     line("|---|---|---|---|---|---|---|---|---|---|".into());
-    for row in Row::ALL {
+    for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
         let cell = |who: &str| r.rate(row, who).map_or("-".into(), |v| rate_text(row, v));
         let (over, engine) = target(row);
         line(format!(
@@ -210,7 +220,7 @@ pub(crate) fn markdown(r: &Results) -> String {
     line(String::new());
     line("| job | weir | engine | zfs-fuse | plain | raw |".into());
     line("|---|---|---|---|---|---|".into());
-    for row in Row::ALL {
+    for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
         let lat = |runs: Vec<Figures>| {
             if runs.is_empty() {
                 return "-".to_string();
@@ -221,7 +231,7 @@ pub(crate) fn markdown(r: &Results) -> String {
         };
         let of = |who: &str| lat(r.runs(row, who).into_iter().map(|(f, _)| f).collect());
         let raw = || {
-            let all = ["weir", "engine", "zfs-fuse", "plain"];
+            let all = ["weir", "engine", "zfs-fuse", "plain", "ext4"];
             lat(all.iter().flat_map(|who| r.runs(row, who)).map(|(_, c)| c).collect())
         };
         let raw = if row.one_file() { raw() } else { "-".into() };
@@ -257,6 +267,30 @@ pub(crate) fn markdown(r: &Results) -> String {
             line(format!("| {name} | {rate} | {} | {} | {} | {} |", times(1), times(2), times(3), times(4)));
         }
     }
+    for row in Row::ALL.into_iter().filter(|row| !r.runs(*row, "ext4").is_empty()) {
+        line(String::new());
+        line(format!("Beside ext4 on a loop device, {}:", what(row, s, o)));
+        line(String::new());
+        line("| | rate | to raw | to ext4 | median | 99 % | 99.9 % | longest |".into());
+        line("|---|---|---|---|---|---|---|---|".into());
+        for who in ["engine", "weir", "zfs-fuse", "plain", "ext4"] {
+            let runs = r.runs(row, who);
+            let Some(rate) = r.rate(row, who) else { continue };
+            let mid = |i: usize| micros(median(runs.iter().map(|(f, _)| f.lat[i]).collect()).unwrap_or(0.0));
+            let max = micros(runs.iter().map(|(f, _)| f.lat[3]).fold(0.0, f64::max));
+            // The goal of what goes through FUSE is ext4.
+            let goal = (who == "weir").then_some(1.0);
+            line(format!(
+                "| {who} | {} | {} | {} | {} | {} | {} | {max} |",
+                rate_text(row, rate),
+                ratio(r.to_control(row, who), if who == "engine" { target(row).1 } else { None }),
+                ratio(r.to_other(row, who, "ext4"), goal),
+                mid(0),
+                mid(1),
+                mid(2)
+            ));
+        }
+    }
     if !r.peaks.is_empty() {
         line(String::new());
         line(format!(
@@ -267,7 +301,7 @@ pub(crate) fn markdown(r: &Results) -> String {
         let names = ["weir", "engine", "zfs-fuse"];
         line(format!("| job | {} |", names.join(" | ")));
         line("|---|---|---|---|".into());
-        for row in Row::ALL {
+        for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
             let mut text = format!("| {} |", what(row, s, o));
             for who in names {
                 let cell = r.peaks.get(&(who.to_string(), row)).map_or("-".into(), |b| (b >> 20).to_string());

@@ -191,6 +191,9 @@ impl ZfsHandler {
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
         let writes = match flags as i32 & libc::O_ACCMODE {
+            libc::O_RDONLY => false,
+            // Through its cache the kernel would ask for an fsync after each write.
+            _ if flags as i32 & libc::O_DSYNC != 0 => true,
             libc::O_WRONLY => true,
             libc::O_RDWR => zfs.getattr(obj).await.is_ok_and(|a| a.size == 0),
             _ => false,

@@ -16,7 +16,16 @@ use crate::log::Lwb;
 /// Something that the log may have to tell.
 pub(crate) struct Itx {
     pub txg: Txg,
+    /// The object whose commits carry it; `None`: every commit does.
+    pub owner: Option<u64>,
     pub what: What,
+}
+
+impl Itx {
+    /// Whether a commit of `object` alone has to carry it.
+    pub fn concerns(&self, object: u64) -> bool {
+        !matches!(self.what, What::Commit(_)) && self.owner.is_none_or(|o| o == object)
+    }
 }
 
 pub(crate) enum What {

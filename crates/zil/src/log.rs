@@ -3,7 +3,7 @@
 //! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like). A commit of an object moves that object's records to the sync list, appends itself, and takes the
 //! *issuer's lock*; whoever has it packs the whole list into the open block, other people's commits included. A block that is full, or that the policy closes, gets a
 //! successor, whose place must be known before the block can be written, and is issued: its own task awaits its write, flushes, awaits the block before, and wakes those who waited for it.
-//! Commits wait for their block, and close it themselves when it has been open for long enough.
+//! Commits wait for their block, and a task of its own closes it when it has been open for long enough.
 //!
 //! While a block is under way it holds the txg open in which its successor was allocated: should that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves the
 //! header to the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
@@ -11,10 +11,13 @@
 //! What cannot be logged waits for its txg: there is no room, a device failed, a record does not exist for it. After a failure the chain is broken, and nothing behind the break counts:
 //! everybody waits for the txg, and the next commit begins a new chain.
 //!
+//! A commit of an object that has nothing to tell, and shares no record that is still to be packed, packs nothing: it waits for the blocks in which the last of its records and the last of those
+//! that every commit carries are, if these are not over yet. (A file written with `O_DSYNC` through FUSE is flushed again after each write by the kernel.)
+//!
 //! Invariants: records are packed in the order in which things happened; a block is over only after everything before it is; no lock of files is waited for while a txg is held.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
@@ -25,12 +28,14 @@ use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
 use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
-use rt::join::{join_all, select2};
+use rt::join::join_all;
 use rt::sync::{Mutex, Rank};
 use rt::trace::{LogPhase, LogTimes};
 use zio::{ClassKind, Prio, WriteDone};
 
 mod batch;
+mod timer;
+mod told;
 
 use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
 use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What};
@@ -71,6 +76,17 @@ struct Chain {
     lwbs: VecDeque<Rc<Lwb>>,
     /// What the header says, or will when its txg syncs.
     header: Blkptr,
+    /// The block that has the last record of each object, and (`None`) the last of those that every commit carries. One that is gone is on disk with its txg.
+    told: BTreeMap<Option<u64>, Weak<Lwb>>,
+    /// Whose records are being packed at the moment.
+    packing: Vec<Option<u64>>,
+}
+
+impl Chain {
+    /// Blocks that are not over, the newest first: before one that is over everything is.
+    fn live(&self) -> impl Iterator<Item = &Rc<Lwb>> {
+        self.lwbs.iter().rev().take_while(|l| !l.is_over())
+    }
 }
 
 struct Inner {
@@ -145,11 +161,11 @@ impl Zilog {
 
     /// Notes a record (txg and number are filled in later) that every commit carries, or with `object` only commits of that object.
     pub fn record(&self, record: Vec<u8>, object: Option<ObjectId>, txg: Txg) {
-        self.0.note(Itx { txg, what: What::Record(record) }, object);
+        self.0.note(txg, What::Record(record), object);
     }
     /// Notes something that no record tells: commits (of `object`, or all) wait for `txg`.
     pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
-        self.0.note(Itx { txg, what: What::Barrier }, object);
+        self.0.note(txg, What::Barrier, object);
     }
     /// Notes a write. `data` are its bytes; kept only if they are small and `commit` says that they are committed at once. `sync`: every commit carries it.
     #[allow(clippy::too_many_arguments)]
@@ -181,7 +197,7 @@ impl Zilog {
                 WriteState::Indirect => Data::Block,
             };
             let what = What::Write { object: object.0, offset: at, length, data };
-            z.note(Itx { txg, what }, (!sync).then_some(object));
+            z.note(txg, what, (!sync).then_some(object));
             at += length;
         }
     }
@@ -198,6 +214,7 @@ impl Zilog {
     pub async fn commit(&self, object: Option<ObjectId>) -> Result<()> {
         let z = &self.0;
         let waiter = Rc::new(Waiter::default());
+        let mut under_way = Vec::new();
         {
             let mut lists = z.lists.borrow_mut();
             lists.drop_synced(z.synced());
@@ -207,11 +224,24 @@ impl Zilog {
             if lists.sync.is_empty() && (planted!(UnderwayIgnored) || z.is_quiet()) {
                 return Ok(());
             }
-            lists.sync.push_back(Itx { txg: Txg(0), what: What::Commit(waiter.clone()) });
+            match object.filter(|o| z.has_told(o.0, &lists)).and_then(|o| z.still_telling(o.0)) {
+                Some(blocks) if blocks.is_empty() => return Ok(()),
+                Some(blocks) => under_way = blocks,
+                None => lists.sync.push_back(Itx { txg: Txg(0), owner: None, what: What::Commit(waiter.clone()) }),
+            }
         }
         z.count(|s| s.commits += 1);
-        z.clone().write_out(&waiter).await?;
-        z.clone().wait(&waiter).await?;
+        match under_way.pop() {
+            None => {
+                z.clone().write_out(&waiter).await?;
+                z.wait(&waiter).await;
+            }
+            Some(last) => {
+                // They end in order.
+                last.attach(&waiter);
+                z.wait(&waiter).await;
+            }
+        }
         if waiter.state.get() == Waiting::Failed {
             z.count(|s| s.fallbacks += 1);
             return z.os.ctx().txg().wait_synced(Txg(0)).await;
@@ -251,9 +281,10 @@ impl Inner {
         f(&mut s);
         self.stats.set(s);
     }
-    fn note(&self, itx: Itx, object: Option<ObjectId>) {
+    fn note(&self, txg: Txg, what: What, object: Option<ObjectId>) {
         let mut lists = self.lists.borrow_mut();
         lists.drop_synced(self.synced());
+        let itx = Itx { txg, owner: object.map(|o| o.0), what };
         match object {
             Some(obj) => lists.by_object.entry(obj.0).or_default().push_back(itx),
             None => lists.sync.push_back(itx),
@@ -261,7 +292,7 @@ impl Inner {
     }
     /// Whether no block that says something is under way or open.
     fn is_quiet(&self) -> bool {
-        self.chain.borrow().lwbs.iter().all(|l| l.is_over() && !l.failed.get() || (l.is_open() && !l.has_records()))
+        !self.broken.get() && self.chain.borrow().live().all(|l| l.is_open() && !l.has_records())
     }
     /// A log device that can be used.
     fn slog(&self) -> Option<VdevId> {
@@ -329,6 +360,8 @@ impl Inner {
             self.recover().await?;
         }
         let list = std::mem::take(&mut self.lists.borrow_mut().sync);
+        let owners = list.iter().filter(|itx| !matches!(itx.what, What::Commit(_))).map(|itx| itx.owner);
+        self.chain.borrow_mut().packing = owners.collect();
         self.company();
         let mut stalled: Option<Vec<Rc<Waiter>>> = None;
         for itx in list {
@@ -346,9 +379,11 @@ impl Inner {
         if let Some(waiters) = stalled {
             self.count(|s| s.stalls += 1);
             let result = self.recover().await;
+            self.chain.borrow_mut().packing.clear();
             waiters.iter().for_each(|w| w.finish(result.is_ok()));
             return Ok(());
         }
+        self.chain.borrow_mut().packing.clear();
         self.settle().await
     }
 
@@ -377,6 +412,12 @@ impl Inner {
                 return self.recover().await;
             }
         }
+        if let (Closing::After(share), Some(lwb)) = (how, open)
+            && !lwb.timed.replace(true)
+        {
+            let z = self.clone();
+            self.os.ctx().rt().spawn("zil timer", async move { z.close_in_time(lwb, share).await });
+        }
         self.end_batch().await;
         Ok(())
     }
@@ -403,8 +444,10 @@ impl Inner {
                 self.give_up_batch().await;
                 self.os.ctx().txg().wait_synced(txg).await
             }
-            What::Record(record) => self.put(&record, &[], txg, |_| {}).await,
-            What::Write { object, offset, length, data } => self.pack_write(object, offset, length, data, txg).await,
+            What::Record(record) => self.put(&record, &[], txg, itx.owner, |_| {}).await,
+            What::Write { object, offset, length, data } => {
+                self.pack_write(object, offset, length, data, txg, itx.owner).await
+            }
         }
     }
 
@@ -415,6 +458,7 @@ impl Inner {
         mut length: u64,
         data: Data,
         txg: Txg,
+        owner: Option<u64>,
     ) -> Result<()> {
         let source = || {
             let gone = || Error::new(ErrorKind::Interrupted, "the file system is not in use any more");
@@ -447,7 +491,7 @@ impl Inner {
             Some(_) => s.indirect += 1,
             None => s.copied += 1,
         });
-        self.put(&record, &parts, txg, |lwb| {
+        self.put(&record, &parts, txg, owner, |lwb| {
             let Some(stored) = stored else { return };
             if !planted!(IndirectNotFlushed) {
                 lwb.vdevs.borrow_mut().extend(stored.bp.dvas().map(|d| d.vdev()));
@@ -457,7 +501,14 @@ impl Inner {
         .await
     }
 
-    async fn put(self: &Rc<Self>, fixed: &[u8], data: &[Bytes], txg: Txg, more: impl FnOnce(&Lwb)) -> Result<()> {
+    async fn put(
+        self: &Rc<Self>,
+        fixed: &[u8],
+        data: &[Bytes],
+        txg: Txg,
+        owner: Option<u64>,
+        more: impl FnOnce(&Lwb),
+    ) -> Result<()> {
         let len = (fixed.len() + data.iter().map(|d| d.len()).sum::<usize>()).next_multiple_of(8);
         if len > BLOCK_MAX as usize - ZIL_CHAIN_SIZE {
             return Err(Error::new(ErrorKind::TooBig, format!("a log record of {len} bytes")));
@@ -475,6 +526,7 @@ impl Inner {
         self.burst.set(self.burst.get() + len as u64);
         lwb.push(fixed, data, txg, self.seq.get());
         more(&lwb);
+        self.chain.borrow_mut().told.insert(owner, Rc::downgrade(&lwb));
         self.count(|s| (s.records, s.bytes) = (s.records + 1, s.bytes + len as u64));
         Ok(())
     }
@@ -577,8 +629,7 @@ impl Inner {
     /// The blocks before one that are not over, the nearest first.
     fn before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
         let chain = self.chain.borrow();
-        let at = chain.lwbs.iter().position(|l| Rc::ptr_eq(l, lwb)).unwrap_or(0);
-        chain.lwbs.iter().take(at).rev().filter(|l| !l.is_over()).cloned().collect()
+        chain.live().skip_while(|l| !Rc::ptr_eq(l, lwb)).skip(1).cloned().collect()
     }
 
     /// A block's own task: its write, its flush, the block before. `before`: blocks before it that were under way when it was issued, the nearest first.
@@ -691,30 +742,11 @@ impl Inner {
         synced
     }
 
-    /// Waits until `waiter` is served; closes its block when that has been open for long enough.
-    async fn wait(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
+    /// Waits until `waiter` is served.
+    async fn wait(&self, waiter: &Rc<Waiter>) {
         while !waiter.is_over() {
-            let lwb = waiter.lwb.borrow().clone();
-            let Some(lwb) = lwb.filter(|l| l.is_open()) else {
-                waiter.changed.notified().await;
-                continue;
-            };
-            let rt = self.os.ctx().rt();
-            let share = Nanos(self.latency.get().0 * self.tun.get().commit_timeout_pct / 100);
-            select2(waiter.changed.notified(), rt.sleep_until(rt.now() + share)).await;
-            if waiter.is_over() || !lwb.is_open() {
-                continue;
-            }
-            let _issuer = self.issuer.lock().await;
-            if lwb.is_open() && self.open_block().is_some_and(|l| Rc::ptr_eq(&l, &lwb)) {
-                self.burst_done();
-                self.count(|s| s.timeouts += 1);
-                if self.close_block(&lwb, 0).await.is_err() {
-                    self.recover().await?;
-                }
-            }
+            waiter.changed.notified().await;
         }
-        Ok(())
     }
 }
 
@@ -736,6 +768,7 @@ impl IntentLog for Inner {
             let Some(lwb) = chain.lwbs.pop_front() else { break };
             zio.free(&lwb.bp, txg)?;
         }
+        chain.told.retain(|_, lwb| lwb.strong_count() > 0);
         let first = chain.lwbs.front().map_or(Blkptr::hole(), |l| l.bp);
         if first == chain.header {
             return Ok(None);

@@ -49,6 +49,8 @@ pub(crate) struct Lwb {
     pub deferred: Cell<bool>,
     /// It is the batch that does.
     pub in_batch: Cell<bool>,
+    /// A timer will close it.
+    pub timed: Cell<bool>,
     pub opened: Cell<Nanos>,
     pub issued: Cell<Nanos>,
     pub written: Cell<Nanos>,
@@ -70,11 +72,16 @@ impl Lwb {
             holds: RefCell::default(),
             deferred: Cell::new(false),
             in_batch: Cell::new(false),
+            timed: Cell::new(false),
             opened: Cell::new(Nanos(0)),
             issued: Cell::new(Nanos(0)),
             written: Cell::new(Nanos(0)),
             changed: Notify::new(),
         })
+    }
+    /// Its place in the chain.
+    pub fn place(&self) -> u64 {
+        self.bp.checksum_words()[3]
     }
     pub fn is_open(&self) -> bool {
         self.state.get() == LwbState::Open

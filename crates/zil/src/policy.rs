@@ -14,7 +14,8 @@ pub enum CommitPolicy {
     Batched,
     /// As of 2017: a block is issued when it is full or when its timer ends, a share of what the last block took; own write, flush, predecessor; waiters are woken by block.
     Batchless2017,
-    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and a block that nobody waits for leaves its flush to the next.
+    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and a block that nobody waits for leaves its flush to the next. Ours besides: a block that is not full
+    /// waits while each top-level vdev has one under way ([`under_way_max`]).
     #[default]
     Modern,
 }
@@ -167,6 +168,12 @@ pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
     }
 }
 
+/// Blocks under way with which one that is not full waits for more, where blocks are spread over `lanes` top-level vdevs; `None`: any number. A device that is given more blocks than it can make durable
+/// side by side takes longer for each, and flushes for few writes at a time: under many writers it then does less, later. (OpenZFS goes by time alone.)
+pub fn under_way_max(policy: CommitPolicy, lanes: usize) -> Option<usize> {
+    (policy == CommitPolicy::Modern).then_some(lanes.max(1))
+}
+
 /// The measure of company when a commit begins: `open` says that it found an open block with records in it, `busy` that the block before is not over.
 pub fn parallel_after(parallel: u32, open: bool, busy: bool) -> u32 {
     let bursts = BURSTS as u32;
@@ -238,6 +245,13 @@ mod tests {
         ] {
             assert_eq!(record_len(at, end, most), want, "{at} {end} {most}");
         }
+    }
+
+    #[test]
+    fn each_lane_has_a_block_under_way() {
+        let of = |lanes| CommitPolicy::ALL.map(|p| under_way_max(p, lanes));
+        assert_eq!(of(0), [None, None, Some(1)]);
+        assert_eq!(of(4), [None, None, Some(4)]);
     }
 
     #[test]

@@ -11,7 +11,10 @@ use crate::lwb::Lwb;
 impl Inner {
     /// The blocks of the batch under way that are issued. It is one batch: the issuer's lock is held from its first block to its end.
     fn batch(&self) -> Vec<Rc<Lwb>> {
-        self.chain.borrow().lwbs.iter().filter(|l| !l.is_open() && !l.is_over() && l.in_batch.get()).cloned().collect()
+        let chain = self.chain.borrow();
+        let mut batch: Vec<Rc<Lwb>> = chain.live().filter(|l| !l.is_open() && l.in_batch.get()).cloned().collect();
+        batch.reverse();
+        batch
     }
 
     /// The end of a batch: waits for its writes, flushes once, wakes everybody. Nothing happens where the policy makes no batches.
