@@ -290,9 +290,10 @@ impl Inner {
             None => lists.sync.push_back(itx),
         }
     }
-    /// Whether no block that says something is under way or open.
+    /// Whether nothing is being packed, and no block that says something is under way or open.
     fn is_quiet(&self) -> bool {
-        !self.broken.get() && self.chain.borrow().live().all(|l| l.is_open() && !l.has_records())
+        let chain = self.chain.borrow();
+        !self.broken.get() && chain.packing.is_empty() && chain.live().all(|l| l.is_open() && !l.has_records())
     }
     /// A log device that can be used.
     fn slog(&self) -> Option<VdevId> {
