@@ -19,12 +19,16 @@ pub(crate) trait Contestant {
     fn start(&mut self) -> Result<(), String>;
     /// Makes what a row needs to find, untimed.
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String>;
-    /// Forgets everything cached.
-    fn cold(&mut self) -> Result<(), String>;
+    /// Forgets everything cached. That is in the kernel only, unless a contestant has a cache of its own.
+    fn cold(&mut self) -> Result<(), String> {
+        drop_caches()
+    }
     /// Does a row's job and makes it durable.
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String>;
-    /// Most memory of its process since the last call, in bytes.
-    fn peak(&mut self) -> Option<u64>;
+    /// Most memory of its process since the last call, in bytes; `None` if it has no process.
+    fn peak(&mut self) -> Option<u64> {
+        None
+    }
     /// Ends it, whatever state it is in.
     fn stop(&mut self);
 }
@@ -221,14 +225,8 @@ impl Contestant for Plain {
         }
         self.m.prepare(row, sizes)
     }
-    fn cold(&mut self) -> Result<(), String> {
-        drop_caches()
-    }
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
         mounted_job(&self.m, row, sizes, &mut || Ok(()))
-    }
-    fn peak(&mut self) -> Option<u64> {
-        None
     }
     fn stop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.top);
@@ -274,14 +272,8 @@ impl Contestant for Ext4 {
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String> {
         self.m.prepare(row, sizes)
     }
-    fn cold(&mut self) -> Result<(), String> {
-        drop_caches()
-    }
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
         mounted_job(&self.m, row, sizes, &mut || Ok(()))
-    }
-    fn peak(&mut self) -> Option<u64> {
-        None
     }
     fn stop(&mut self) {
         if std::mem::take(&mut self.up) {

@@ -210,16 +210,17 @@ impl Figures {
     }
 }
 
+/// What all of fio's command lines begin with.
+fn fio_args() -> Vec<String> {
+    let fixed = ["fio", "--name=job", "--ioengine=psync", "--thread", "--group_reporting", "--fallocate=none"];
+    fixed.into_iter().chain(["--output-format=json"]).map(str::to_string).collect()
+}
+
 /// How fio does a row on `file`.
 pub(crate) fn fio(row: Row, file: &Path, sizes: &Sizes, direct: bool, secs: u64) -> Vec<String> {
-    let mut args: Vec<String> =
-        ["fio", "--name=job", "--ioengine=psync", "--thread", "--group_reporting", "--fallocate=none"]
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+    let mut args = fio_args();
     args.push(format!("--filename={}", file.display()));
     args.push(format!("--direct={}", u8::from(direct)));
-    args.push("--output-format=json".into());
     let more = match row {
         Row::SeqWrite => vec!["--rw=write".into(), "--bs=1M".into(), format!("--size={}", sizes.seq)],
         Row::SeqRead => vec!["--rw=read".into(), "--bs=1M".into(), format!("--size={}", sizes.seq)],
@@ -255,10 +256,8 @@ pub(crate) fn fio_sync_files(at: &Path, threads: u64) -> Vec<String> {
 }
 
 fn sync_files(at: &Path, threads: u64, bare: bool) -> Vec<String> {
-    let fixed = ["fio", "--name=job", "--ioengine=psync", "--thread", "--group_reporting", "--fallocate=none"];
-    let mut args: Vec<String> = fixed.iter().map(ToString::to_string).collect();
-    args.extend(["--rw=write".into(), "--output-format=json".into(), format!("--numjobs={threads}")]);
-    args.push(format!("--size={SYNC_FILE}"));
+    let mut args = fio_args();
+    args.extend(["--rw=write".into(), format!("--numjobs={threads}"), format!("--size={SYNC_FILE}")]);
     if bare {
         args.extend([format!("--filename={}", at.display()), format!("--offset_increment={SYNC_FILE}")]);
         args.push("--direct=1".into());

@@ -64,6 +64,11 @@ impl Results {
         median(self.runs(row, who).iter().map(|(f, _)| f.rate(row)).collect())
     }
 
+    /// Latencies of a contestant: median, 99 %, 99.9 % (medians of the runs), longest of all runs.
+    fn latencies(&self, row: Row, who: &str) -> Option<[f64; 4]> {
+        latencies(&self.runs(row, who).into_iter().map(|(f, _)| f).collect::<Vec<_>>())
+    }
+
     /// Median of a contestant's rate over that of its control.
     fn to_control(&self, row: Row, who: &str) -> Option<f64> {
         let ratios = self
@@ -94,6 +99,12 @@ impl Results {
             self.peaks.iter().map(|((who, row), b)| json!({ "who": who, "row": row.name(), "vmhwm": b })).collect();
         json!({ "jobs": rows, "peaks": peaks }).to_string()
     }
+}
+
+/// Median, 99 %, 99.9 % (medians of the runs), longest of all runs.
+fn latencies(runs: &[Figures]) -> Option<[f64; 4]> {
+    let mid = |i: usize| median(runs.iter().map(|f| f.lat[i]).collect());
+    Some([mid(0)?, mid(1)?, mid(2)?, runs.iter().map(|f| f.lat[3]).fold(0.0, f64::max)])
 }
 
 /// The middle value; of two middle ones their mean.
@@ -221,18 +232,11 @@ pub(crate) fn markdown(r: &Results) -> String {
     line("| job | weir | engine | zfs-fuse | plain | raw |".into());
     line("|---|---|---|---|---|---|".into());
     for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
-        let lat = |runs: Vec<Figures>| {
-            if runs.is_empty() {
-                return "-".to_string();
-            }
-            let mid = |i: usize| median(runs.iter().map(|f| f.lat[i]).collect()).unwrap_or(0.0);
-            let max = runs.iter().map(|f| f.lat[3]).fold(0.0, f64::max);
-            format!("{} / {} / {} / {}", micros(mid(0)), micros(mid(1)), micros(mid(2)), micros(max))
-        };
-        let of = |who: &str| lat(r.runs(row, who).into_iter().map(|(f, _)| f).collect());
+        let lat = |l: Option<[f64; 4]>| l.map_or("-".to_string(), |l| l.map(micros).join(" / "));
+        let of = |who: &str| lat(r.latencies(row, who));
         let raw = || {
             let all = ["weir", "engine", "zfs-fuse", "plain", "ext4"];
-            lat(all.iter().flat_map(|who| r.runs(row, who)).map(|(_, c)| c).collect())
+            lat(latencies(&all.iter().flat_map(|who| r.runs(row, who)).map(|(_, c)| c).collect::<Vec<_>>()))
         };
         let raw = if row.one_file() { raw() } else { "-".into() };
         line(format!(
@@ -251,10 +255,8 @@ pub(crate) fn markdown(r: &Results) -> String {
         line("| | rate | median | 99 % | 99.9 % | longest |".into());
         line("|---|---|---|---|---|---|".into());
         let of = |who: &str| -> Option<[f64; 5]> {
-            let runs = r.runs(row, who);
-            let mid = |i: usize| median(runs.iter().map(|(f, _)| f.lat[i]).collect());
-            let max = runs.iter().map(|(f, _)| f.lat[3]).fold(0.0, f64::max);
-            Some([r.rate(row, who)?, mid(0)?, mid(1)?, mid(2)?, max])
+            let [p50, p99, p999, max] = r.latencies(row, who)?;
+            Some([r.rate(row, who)?, p50, p99, p999, max])
         };
         let ours = of("engine");
         for (who, name) in [("engine", "engine"), ("legacy", "engine, `legacy-2008`"), ("zfs-fuse", "zfs-fuse")] {
@@ -274,20 +276,15 @@ pub(crate) fn markdown(r: &Results) -> String {
         line("| | rate | to raw | to ext4 | median | 99 % | 99.9 % | longest |".into());
         line("|---|---|---|---|---|---|---|---|".into());
         for who in ["engine", "weir", "zfs-fuse", "plain", "ext4"] {
-            let runs = r.runs(row, who);
-            let Some(rate) = r.rate(row, who) else { continue };
-            let mid = |i: usize| micros(median(runs.iter().map(|(f, _)| f.lat[i]).collect()).unwrap_or(0.0));
-            let max = micros(runs.iter().map(|(f, _)| f.lat[3]).fold(0.0, f64::max));
+            let (Some(rate), Some(lat)) = (r.rate(row, who), r.latencies(row, who)) else { continue };
             // The goal of what goes through FUSE is ext4.
             let goal = (who == "weir").then_some(1.0);
             line(format!(
-                "| {who} | {} | {} | {} | {} | {} | {} | {max} |",
+                "| {who} | {} | {} | {} | {} |",
                 rate_text(row, rate),
                 ratio(r.to_control(row, who), if who == "engine" { target(row).1 } else { None }),
                 ratio(r.to_other(row, who, "ext4"), goal),
-                mid(0),
-                mid(1),
-                mid(2)
+                lat.map(micros).join(" | ")
             ));
         }
     }

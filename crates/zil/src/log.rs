@@ -12,7 +12,7 @@
 //! everybody waits for the txg, and the next commit begins a new chain.
 //!
 //! A commit of an object that has nothing to tell, and shares no record that is still to be packed, packs nothing: it waits for the blocks in which the last of its records and the last of those
-//! that every commit carries are, if these are not over yet. (A file written with `O_DSYNC` through FUSE is flushed again after each write by the kernel.)
+//! that every commit carries are, if these are not over yet.
 //!
 //! Invariants: records are packed in the order in which things happened; a block is over only after everything before it is; no lock of files is waited for while a txg is held.
 
