@@ -232,16 +232,11 @@ impl Zilog {
         }
         z.count(|s| s.commits += 1);
         match under_way.pop() {
-            None => {
-                z.clone().write_out(&waiter).await?;
-                z.wait(&waiter).await;
-            }
-            Some(last) => {
-                // They end in order.
-                last.attach(&waiter);
-                z.wait(&waiter).await;
-            }
+            None => z.clone().write_out(&waiter).await?,
+            // They end in order.
+            Some(last) => last.attach(&waiter),
         }
+        z.wait(&waiter).await;
         if waiter.state.get() == Waiting::Failed {
             z.count(|s| s.fallbacks += 1);
             return z.os.ctx().txg().wait_synced(Txg(0)).await;
