@@ -51,6 +51,7 @@ pub async fn run(rt: &Rt, dev: Rc<dyn BlockDev>, opts: Opts) {
     s.most_segments().await;
     s.flushes().await;
     s.survives_lost_interest().await;
+    s.writes_durably().await;
     s.discards().await;
     s.matches_a_model(opts.random_ops, opts.depth).await;
     s.refuses_nonsense().await;
@@ -115,8 +116,11 @@ impl Suite {
         let (s, end) = (self.sector, self.dev.size());
         let rd =
             |offset: u64, lens: &[usize]| Op::Read { offset, bufs: lens.iter().map(|&l| Buf::zeroed(l)).collect() };
-        let wr =
-            |offset: u64, lens: &[usize]| Op::Write { offset, bufs: lens.iter().map(|&l| Bytes::zeroed(l)).collect() };
+        let wr = |offset: u64, lens: &[usize]| Op::Write {
+            offset,
+            bufs: lens.iter().map(|&l| Bytes::zeroed(l)).collect(),
+            durable: false,
+        };
         let edge = end - s as u64;
         let before = read(self.dev(), edge, s).await.expect("the last sector reads");
         for (what, offset, lens) in [
@@ -140,7 +144,12 @@ impl Suite {
     async fn read_only(&self) {
         let (at, s) = (self.area.start, self.sector);
         let before = read(self.dev(), at, s).await.expect("reads work");
-        self.expect_kind("write", Op::Write { offset: at, bufs: vec![Bytes::zeroed(s)] }, ErrorKind::ReadOnly).await;
+        self.expect_kind(
+            "write",
+            Op::Write { offset: at, bufs: vec![Bytes::zeroed(s)], durable: false },
+            ErrorKind::ReadOnly,
+        )
+        .await;
         self.expect_kind("discard", Op::Discard { offset: at, len: s as u64 }, ErrorKind::ReadOnly).await;
         flush(self.dev()).await.expect("a flush has nothing to do");
         assert_eq!(before, read(self.dev(), at, s).await.expect("reads work"));
@@ -148,7 +157,7 @@ impl Suite {
 
     async fn completes_later_and_once(&self) {
         let ops = [
-            Op::Write { offset: self.area.start, bufs: vec![Bytes::zeroed(self.sector)] },
+            Op::Write { offset: self.area.start, bufs: vec![Bytes::zeroed(self.sector)], durable: false },
             Op::Read { offset: self.area.start, bufs: vec![Buf::zeroed(self.sector)] },
             Op::Flush,
             // An operation that is refused completes later, too.
@@ -263,7 +272,7 @@ impl Suite {
         let mut ops = Vec::new();
         for i in 0..32u64 {
             let at = self.area.start + i * (64 << 10);
-            ops.push(start(self.dev(), Op::Write { offset: at, bufs: vec![data.clone()] }));
+            ops.push(start(self.dev(), Op::Write { offset: at, bufs: vec![data.clone()], durable: false }));
             if i % 5 == 0 {
                 ops.push(start(self.dev(), Op::Flush));
             }
@@ -284,7 +293,7 @@ impl Suite {
         for i in 0..64u64 {
             let at = self.area.start + (1 << 20) + i * len as u64;
             drop(start(self.dev(), Op::Read { offset: self.area.start, bufs: vec![Buf::for_overwrite(len)] }));
-            drop(start(self.dev(), Op::Write { offset: at, bufs: vec![data.clone()] }));
+            drop(start(self.dev(), Op::Write { offset: at, bufs: vec![data.clone()], durable: false }));
             // Memory that the dropped operations still use must not be handed out again.
             let mut other = Buf::for_overwrite(len);
             other.fill(0x55);
@@ -303,6 +312,24 @@ impl Suite {
             let got = read(self.dev(), self.area.start + (1 << 20) + i * len as u64, len).await.expect("read");
             assert!(got[..] == data[..], "a write that nobody waits for happens all the same");
         }
+    }
+
+    async fn writes_durably(&self) {
+        let at = self.area.start;
+        let op = |data: &Bytes| Op::Write { offset: at, bufs: vec![data.clone()], durable: true };
+        let data = Bytes::from(self.pattern(9 * self.sector));
+        if !self.dev.info().writes_durably {
+            self.expect_kind("durable write", op(&data), ErrorKind::Unsupported).await;
+            return;
+        }
+        write(self.dev(), at, Bytes::zeroed(4 * self.sector)).await.expect("a write before it");
+        start(self.dev(), op(&data)).await.expect("a durable write");
+        let got = read(self.dev(), at, data.len()).await.expect("read");
+        assert!(got[..] == data[..], "a durable write is a write");
+        write(self.dev(), at, data.slice(self.sector..2 * self.sector)).await.expect("a write after it");
+        flush(self.dev()).await.expect("flush");
+        let got = read(self.dev(), at, data.len()).await.expect("read");
+        assert!(got[..self.sector] == data[self.sector..2 * self.sector] && got[self.sector..] == data[self.sector..]);
     }
 
     async fn discards(&self) {

@@ -29,6 +29,8 @@ pub struct DevInfo {
     pub writable: bool,
     /// Whether [`Op::Discard`] works.
     pub supports_discard: bool,
+    /// Whether a write may be asked to be durable by itself ([`Op::Write`]).
+    pub writes_durably: bool,
 }
 
 /// One operation, with the memory it works on.
@@ -47,6 +49,8 @@ pub enum Op {
         offset: u64,
         /// What to store.
         bufs: Vec<Bytes>,
+        /// Whether these bytes must be durable by the time the write completes, as after a flush, of which nothing else may be concluded.
+        durable: bool,
     },
     /// Make every write that has completed durable.
     Flush,
@@ -82,8 +86,8 @@ pub type Completion = Box<dyn FnOnce(Result<Done>)>;
 ///   length but 0 and any address; page-aligned segments that are whole sectors go to the medium without a copy,
 ///   others may be copied. At most [`MAX_SEGMENTS`] segments. Anything else is [`ErrorKind::Invalid`].
 /// * **Bounds.** An operation that does not lie within [`BlockDev::size`] fails whole with [`ErrorKind::Invalid`] and
-///   touches nothing. A write or discard on a device that is not writable is [`ErrorKind::ReadOnly`]; a discard that
-///   the device cannot do is [`ErrorKind::Unsupported`].
+///   touches nothing. A write or discard on a device that is not writable is [`ErrorKind::ReadOnly`]; a discard, or a
+///   durable write, that the device cannot do is [`ErrorKind::Unsupported`].
 /// * **All or error.** A completed read filled every buffer, a completed write stored every byte: short transfers are
 ///   continued inside. After a failed write the range holds old bytes, new bytes or a mixture by sector.
 /// * **Order.** None between operations in flight. A read submitted after a write completed sees the write, flushed or
@@ -93,6 +97,8 @@ pub type Completion = Box<dyn FnOnce(Result<Done>)>;
 ///   nothing else may be concluded from it: a write in flight at that moment may be lost by a power cut even if it
 ///   completes before the flush does. Without a flush a completed write may be lost, or survive, sector by sector.
 ///   Whether a failed flush lost earlier writes is unknown: the caller must treat them as lost.
+/// * **Durable writes.** A durable write that completed is itself as after a flush. It says nothing of any other write, one
+///   of the same bytes before it excepted, which is gone. One that failed is a write that failed.
 /// * **Depth.** Any number of operations may be submitted; the device queues what the medium cannot take at once.
 ///   Keeping the number small is the vdev queue's job.
 pub trait BlockDev {
@@ -164,6 +170,9 @@ impl Op {
         };
         if !matches!(self, Op::Read { .. }) && !info.writable {
             return bad(ErrorKind::ReadOnly, "the device was opened read-only".into());
+        }
+        if matches!(self, Op::Write { durable: true, .. }) && !info.writes_durably {
+            return bad(ErrorKind::Unsupported, "the device cannot make a write durable by itself".into());
         }
         if matches!(self, Op::Discard { .. }) && !info.supports_discard {
             return bad(ErrorKind::Unsupported, "the device cannot discard".into());
@@ -257,7 +266,7 @@ pub async fn write(dev: &dyn BlockDev, offset: u64, data: Bytes) -> Result<()> {
 
 /// Writes `bufs`, one after the other, from `offset` on.
 pub async fn writev(dev: &dyn BlockDev, offset: u64, bufs: Vec<Bytes>) -> Result<()> {
-    run(dev, Op::Write { offset, bufs }).await.map(drop)
+    run(dev, Op::Write { offset, bufs, durable: false }).await.map(drop)
 }
 
 /// Makes every write durable that has completed by now.

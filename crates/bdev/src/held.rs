@@ -4,7 +4,7 @@
 //! device it loses everything since the last flush, as a power cut would take it from a disk. Tests that kill the program find missing flushes with it.
 //!
 //! **The normal path.** A write is copied, sector by sector, and completes. A flush takes everything that is held at that moment, writes it in the order of its
-//! place, flushes the device below, and completes. A read asks the device below and lays what is held over it.
+//! place, flushes the device below, and completes. A durable write is kept too, and taken below by itself before it completes. A read asks the device below and lays what is held over it.
 //!
 //! **Invariants.** A sector is given up only once the device below has written it, so a read finds the newest bytes at any moment. One flush at a time: two that
 //! write the same sector would have no order. What a failed flush took stays held, and the next one tries again.
@@ -17,7 +17,7 @@ use base::Result;
 use rt::sync::Mutex;
 use rt::{Rank, Rt};
 
-use crate::{BlockDev, Buf, Bytes, Completion, DevInfo, Done, MAX_SEGMENTS, Op, flush, readv, writev};
+use crate::{BlockDev, Buf, Bytes, Completion, DevInfo, Done, MAX_SEGMENTS, Op, flush, readv, run, writev};
 
 /// Bytes of one write to the device below at most.
 const RUN_BYTES_MAX: usize = 1 << 20;
@@ -50,8 +50,8 @@ impl HeldDev {
 }
 
 impl Shared {
-    /// Keeps a write.
-    fn keep(&self, offset: u64, bufs: &[Bytes]) {
+    /// Keeps a write: the memory that holds all of it.
+    fn keep(&self, offset: u64, bufs: &[Bytes]) -> Bytes {
         let mut all = Vec::with_capacity(bufs.iter().map(|b| b.len()).sum());
         bufs.iter().for_each(|b| all.extend_from_slice(b));
         // One copy for all its sectors: they share the memory.
@@ -60,6 +60,15 @@ impl Shared {
         let mut held = self.held.borrow_mut();
         for (n, at) in (0..all.len()).step_by(sector).enumerate() {
             held.insert(offset + n as u64 * self.sector, all.slice(at..at + sector));
+        }
+        drop(held);
+        all
+    }
+    /// `bytes` of the sector at `at` are below; newer ones stay.
+    fn release(&self, at: u64, bytes: &Bytes) {
+        let mut held = self.held.borrow_mut();
+        if held.get(&at).is_some_and(|now| now.memory_id() == bytes.memory_id()) {
+            held.remove(&at);
         }
     }
 
@@ -75,6 +84,18 @@ impl Shared {
         Ok(bufs)
     }
 
+    /// Takes one write below, and makes it durable.
+    async fn write_durably(&self, offset: u64, bufs: Vec<Bytes>) -> Result<()> {
+        let all = self.keep(offset, &bufs);
+        // After a flush that took older bytes of the same place.
+        let _one = self.flushing.lock().await;
+        run(&*self.below, Op::Write { offset, bufs, durable: true }).await?;
+        for at in (0..all.len() as u64).step_by(self.sector as usize) {
+            self.release(offset + at, &all);
+        }
+        Ok(())
+    }
+
     async fn flush(&self) -> Result<()> {
         // Before anything waits: writes that complete later are not this flush's.
         let taken = self.held.borrow().clone();
@@ -83,13 +104,7 @@ impl Shared {
             writev(&*self.below, offset, run).await?;
         }
         flush(&*self.below).await?;
-        let mut held = self.held.borrow_mut();
-        for (at, bytes) in taken {
-            // Written again since: newer bytes stay.
-            if held.get(&at).is_some_and(|now| now.memory_id() == bytes.memory_id()) {
-                held.remove(&at);
-            }
-        }
+        taken.iter().for_each(|(&at, bytes)| self.release(at, bytes));
         Ok(())
     }
 }
@@ -136,7 +151,11 @@ impl BlockDev for HeldDev {
             valid?;
             let bufs = match op {
                 Op::Read { offset, bufs } => shared.read(offset, bufs).await?,
-                Op::Write { offset, bufs } => {
+                Op::Write { offset, bufs, durable: true } => {
+                    shared.write_durably(offset, bufs).await?;
+                    Vec::new()
+                }
+                Op::Write { offset, bufs, durable: false } => {
                     shared.keep(offset, &bufs);
                     Vec::new()
                 }

@@ -40,6 +40,7 @@ impl MemDev {
                 rotational: false,
                 writable: true,
                 supports_discard: true,
+                writes_durably: true,
             },
         )
     }
@@ -133,7 +134,7 @@ impl State {
                 }
                 return Done { bufs };
             }
-            Op::Write { mut offset, bufs } => {
+            Op::Write { mut offset, bufs, .. } => {
                 for b in bufs {
                     let b: Bytes = b;
                     self.write(offset, &b);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use base::{Nanos, WallTime};
-use bdev::{BlockDev, Bytes, DevInfo, HeldDev, MemDev, conformance};
+use bdev::{BlockDev, Bytes, DevInfo, HeldDev, MemDev, Op, conformance};
 use rt::{CpuClass, HostIdentity, Rt, TaskId, TimerId, World};
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -105,6 +105,7 @@ fn info(logical: u32, physical: u32) -> DevInfo {
         rotational: false,
         writable: true,
         supports_discard: true,
+        writes_durably: true,
     }
 }
 
@@ -157,6 +158,9 @@ fn holds_what_is_not_flushed() {
         bdev::write(&dev, 1024, Bytes::copy_from(&[2; 512])).await.expect("a write");
         let got = bdev::read(&dev, 0, 4096).await.expect("a read");
         assert_eq!((got[511], got[512], got[1024], got[1536], got[2560]), (0, 1, 2, 1, 0));
+        let bufs = vec![Bytes::copy_from(&[3; 512])];
+        bdev::run(&dev, Op::Write { offset: 1536, bufs, durable: true }).await.expect("a durable write");
+        assert_eq!((there(1024), there(1536)), (1, 3), "it is there, and nothing else");
         drop(dev);
         assert_eq!(there(1024), 1, "what was not flushed is gone");
     });

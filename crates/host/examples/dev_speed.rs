@@ -50,7 +50,9 @@ async fn measure(dev: &Rc<dyn BlockDev>, rt: &rt::Rt, load: Load) {
                 next.set(n + 1);
                 let offset = (if random { rt.rng_below(blocks) } else { n % blocks }) * len as u64;
                 if write {
-                    bdev::run(&**dev, Op::Write { offset, bufs: vec![data.clone()] }).await.expect("write");
+                    bdev::run(&**dev, Op::Write { offset, bufs: vec![data.clone()], durable: false })
+                        .await
+                        .expect("write");
                 } else {
                     let bufs = vec![buf.take().expect("given back")];
                     buf = bdev::readv(&**dev, offset, bufs).await.expect("read").pop();

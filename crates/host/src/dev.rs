@@ -110,6 +110,8 @@ struct DevOp {
     whole: (u64, u64),
     /// Whether the transfer is direct.
     direct: bool,
+    /// Of a write.
+    durable: bool,
     retries: u32,
     done: Completion,
 }
@@ -129,6 +131,7 @@ impl DevOp {
         // Without a second descriptor the alignment is the sector's, which `check` has seen to.
         let direct = dev.opened.direct.filter(|a| dev.opened.buffered.is_none() || whole_units(*a));
         let mut iov = Vec::new();
+        let mut durable = false;
         let kind = match op {
             Op::Read { mut bufs, .. } => {
                 let fits = direct.is_none_or(|a| bufs.iter().all(|b| suits(a, b.as_ptr(), b.len())));
@@ -141,7 +144,8 @@ impl DevOp {
                     Kind::Read(bufs, Some(between))
                 }
             }
-            Op::Write { bufs, .. } => {
+            Op::Write { bufs, durable: d, .. } => {
+                durable = d;
                 let fits = direct.is_none_or(|a| bufs.iter().all(|b| suits(a, b.as_ptr(), b.len())));
                 if fits {
                     iov.extend(bufs.iter().map(|b| iovec(b.as_ptr(), b.len())));
@@ -162,7 +166,7 @@ impl DevOp {
             Op::Discard { .. } => Kind::Discard,
         };
         let (offset, left) = whole;
-        DevOp { dev, kind, iov, first: 0, offset, left, whole, direct: direct.is_some(), retries: 0, done }
+        DevOp { dev, kind, iov, first: 0, offset, left, whole, direct: direct.is_some(), durable, retries: 0, done }
     }
 
     fn request(&self) -> Request {
@@ -176,7 +180,7 @@ impl DevOp {
         let (iov, n) = (rest.as_ptr(), rest.len() as u32);
         let raw = match self.kind {
             Kind::Read(..) => Raw::Read { fd, iov, n, offset },
-            Kind::Write(..) => Raw::Write { fd, iov, n, offset },
+            Kind::Write(..) => Raw::Write { fd, iov, n, offset, durable: self.durable },
             Kind::Flush => Raw::DataSync { fd },
             Kind::Discard if o.block_device => Raw::BlockDiscard { fd, offset, len: self.left },
             Kind::Discard => Raw::PunchHole { fd, offset, len: self.left },

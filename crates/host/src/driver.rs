@@ -24,13 +24,40 @@ pub(crate) const STREAM: u64 = u64::MAX;
 /// One system operation. Results are counts or negative errnos.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Raw {
-    Read { fd: RawFd, iov: *const libc::iovec, n: u32, offset: u64 },
-    Write { fd: RawFd, iov: *const libc::iovec, n: u32, offset: u64 },
-    DataSync { fd: RawFd },
-    PunchHole { fd: RawFd, offset: u64, len: u64 },
-    BlockDiscard { fd: RawFd, offset: u64, len: u64 },
-    Poll { fd: RawFd, events: i16 },
-    Accept { fd: RawFd },
+    Read {
+        fd: RawFd,
+        iov: *const libc::iovec,
+        n: u32,
+        offset: u64,
+    },
+    /// `durable`: its bytes are on the medium when it is over.
+    Write {
+        fd: RawFd,
+        iov: *const libc::iovec,
+        n: u32,
+        offset: u64,
+        durable: bool,
+    },
+    DataSync {
+        fd: RawFd,
+    },
+    PunchHole {
+        fd: RawFd,
+        offset: u64,
+        len: u64,
+    },
+    BlockDiscard {
+        fd: RawFd,
+        offset: u64,
+        len: u64,
+    },
+    Poll {
+        fd: RawFd,
+        events: i16,
+    },
+    Accept {
+        fd: RawFd,
+    },
 }
 
 /// An operation and the readiness to wait for first, if any.
@@ -67,8 +94,11 @@ impl Raw {
             match self {
                 Raw::Read { fd, iov, n, offset: STREAM } => libc::readv(fd, iov, n as i32),
                 Raw::Read { fd, iov, n, offset } => libc::preadv(fd, iov, n as i32, offset as i64),
-                Raw::Write { fd, iov, n, offset: STREAM } => libc::writev(fd, iov, n as i32),
-                Raw::Write { fd, iov, n, offset } => libc::pwritev(fd, iov, n as i32, offset as i64),
+                Raw::Write { fd, iov, n, offset: STREAM, .. } => libc::writev(fd, iov, n as i32),
+                Raw::Write { fd, iov, n, offset, durable: false } => libc::pwritev(fd, iov, n as i32, offset as i64),
+                Raw::Write { fd, iov, n, offset, durable: true } => {
+                    libc::pwritev2(fd, iov, n as i32, offset as i64, libc::RWF_DSYNC)
+                }
                 Raw::DataSync { fd } => libc::fdatasync(fd) as isize,
                 Raw::PunchHole { fd, offset, len } => {
                     libc::fallocate(fd, PUNCH_HOLE, offset as i64, len as i64) as isize

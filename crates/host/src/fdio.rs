@@ -79,7 +79,7 @@ impl FdOp {
         let (iov, n) = (self.iov.as_ptr(), self.iov.len() as u32);
         let raw = match self.what {
             What::Read | What::HotRead => Raw::Read { fd, iov, n, offset: STREAM },
-            What::Write => Raw::Write { fd, iov, n, offset: STREAM },
+            What::Write => Raw::Write { fd, iov, n, offset: STREAM, durable: false },
             What::Accept => Raw::Accept { fd },
             What::Poll(events) => Raw::Poll { fd, events },
         };

@@ -175,6 +175,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
         physical_sector: physical,
         rotational: queue_attribute(dev, "rotational") == Some(1),
         writable: opts.write,
+        writes_durably: true,
         supports_discard: opts.write
             && if block_device {
                 queue_attribute(dev, "discard_max_bytes").is_some_and(|n| n > 0)

@@ -100,15 +100,18 @@ impl Ring {
                 let one = unsafe { *iov };
                 opcode::Read::new(types::Fd(fd), one.iov_base.cast(), clip(one.iov_len)).offset(offset).build()
             }
-            Raw::Write { fd, iov, n: 1, offset } => {
+            Raw::Write { fd, iov, n: 1, offset, durable } => {
                 // SAFETY: as above.
                 let one = unsafe { *iov };
                 opcode::Write::new(types::Fd(fd), one.iov_base.cast::<u8>().cast_const(), clip(one.iov_len))
                     .offset(offset)
+                    .rw_flags(flags(durable))
                     .build()
             }
             Raw::Read { fd, iov, n, offset } => opcode::Readv::new(types::Fd(fd), iov, n).offset(offset).build(),
-            Raw::Write { fd, iov, n, offset } => opcode::Writev::new(types::Fd(fd), iov, n).offset(offset).build(),
+            Raw::Write { fd, iov, n, offset, durable } => {
+                opcode::Writev::new(types::Fd(fd), iov, n).offset(offset).rw_flags(flags(durable)).build()
+            }
             Raw::DataSync { fd } => opcode::Fsync::new(types::Fd(fd)).flags(types::FsyncFlags::DATASYNC).build(),
             Raw::PunchHole { fd, offset, len } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(offset).mode(PUNCH_HOLE).build()
@@ -376,6 +379,11 @@ unsafe impl Send for SendRaw {}
 
 fn poll_entry(fd: RawFd, events: i16) -> squeue::Entry {
     opcode::PollAdd::new(types::Fd(fd), events as u16 as u32).build()
+}
+
+/// Flags of a write.
+fn flags(durable: bool) -> i32 {
+    if durable { libc::RWF_DSYNC } else { 0 }
 }
 
 /// A length as the ring takes it; a longer transfer is continued like any short one.

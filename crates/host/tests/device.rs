@@ -149,7 +149,7 @@ fn an_engine_that_ends_waits_for_its_devices() {
         let data = bdev::Bytes::copy_from(&[3; 1 << 20]);
         // More than a ring takes at once, with nobody to wait for the results.
         for i in 0..1000u64 {
-            let op = bdev::Op::Write { offset: (i % 16) << 20, bufs: vec![data.clone()] };
+            let op = bdev::Op::Write { offset: (i % 16) << 20, bufs: vec![data.clone()], durable: false };
             drop(bdev::run(&*dev, op));
         }
         engine.block_on(rt.yield_now());

@@ -153,7 +153,7 @@ fn charge_delays_everything_on_the_engines_core_but_no_device() {
     let rt = sim.rt();
     let disk = SimDisk::new(&sim, 1 << 20, Model::Fixed { latency: us(100), bandwidth: u64::MAX }, 1);
     sim.block_on(async {
-        let write = bdev::run(&disk, bdev::Op::Write { offset: 0, bufs: vec![Bytes::zeroed(512)] });
+        let write = bdev::run(&disk, bdev::Op::Write { offset: 0, bufs: vec![Bytes::zeroed(512)], durable: false });
         let rt2 = rt.clone();
         rt.spawn("engine work", async move {
             rt2.charge(us(150));
@@ -175,7 +175,7 @@ fn a_crash_drops_everything_and_reaches_no_disk() {
             self.1.spawn("ghost", async {});
             bdev::BlockDev::submit(
                 &self.2,
-                bdev::Op::Write { offset: 0, bufs: vec![Bytes::copy_from(&[1; 512])] },
+                bdev::Op::Write { offset: 0, bufs: vec![Bytes::copy_from(&[1; 512])], durable: false },
                 Box::new(|_| panic!("a dead world completes nothing")),
             );
         }

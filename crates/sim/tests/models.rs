@@ -47,7 +47,7 @@ async fn worker(_rt: Rt, disk: SimDisk, work: Work, size: u64, next: Rc<Cell<u64
         let offset = slot * work.block;
         let len = work.block as usize;
         let op = if work.write {
-            Op::Write { offset, bufs: vec![Bytes::zeroed(len)] }
+            Op::Write { offset, bufs: vec![Bytes::zeroed(len)], durable: false }
         } else {
             Op::Read { offset, bufs: vec![Buf::zeroed(len)] }
         };
@@ -155,7 +155,7 @@ fn reads_among_writes_are_slower_but_do_not_wait_for_the_buffer() {
     let rt = sim.rt();
     sim.block_on(async {
         for n in 0..64 {
-            drop(bdev::run(&disk, Op::Write { offset: n << 18, bufs: vec![Bytes::zeroed(1 << 18)] }));
+            drop(bdev::run(&disk, Op::Write { offset: n << 18, bufs: vec![Bytes::zeroed(1 << 18)], durable: false }));
         }
         let before = rt.now();
         bdev::read(&disk, 3 * GIB, 4096).await.expect("no faults");

@@ -38,9 +38,13 @@ impl Oracle {
             sector.flying = Some(value);
         }
     }
-    fn complete(&mut self, start: u64, len: u64) {
+    fn complete(&mut self, start: u64, len: u64, durable: bool) {
         for sector in &mut self.sectors[start as usize..(start + len) as usize] {
             let value = sector.flying.take().expect("it was submitted");
+            if durable {
+                sector.values.clear();
+                sector.serials.clear();
+            }
             sector.values.push(value);
             sector.serials.push(self.completions);
         }
@@ -92,11 +96,12 @@ fn random_life(sim: &Sim, disk: &SimDisk, seed: u64) -> Rc<RefCell<Oracle>> {
                 let half = len * SECTOR / 2;
                 let data = Bytes::copy_from(&vec![value; (len * SECTOR) as usize]);
                 let bufs = vec![data.slice(..half as usize), data.slice(half as usize..)];
+                let durable = rng.percent(20);
                 disk.submit(
-                    Op::Write { offset: start * SECTOR, bufs },
+                    Op::Write { offset: start * SECTOR, bufs, durable },
                     Box::new(move |result| {
                         result.expect("no faults");
-                        keep.borrow_mut().complete(start, len);
+                        keep.borrow_mut().complete(start, len, durable);
                     }),
                 );
             }
@@ -206,8 +211,10 @@ fn a_lying_disk_is_found_out() {
     sim.block_on(async {
         bdev::write(&disk, 0, Bytes::copy_from(&[9; 512])).await.expect("no faults");
         bdev::flush(&disk).await.expect("it says so");
+        let bufs = vec![Bytes::copy_from(&[9; 512])];
+        bdev::run(&disk, Op::Write { offset: 512, bufs, durable: true }).await.expect("it says so");
     });
-    assert_eq!(disk.unflushed(), 1);
+    assert_eq!(disk.unflushed(), 2);
     assert_eq!(disk.power_cut_with(CutStyle::KeepStable, 0), DiskImage::zeroed(1 << 20));
 }
 
@@ -272,6 +279,11 @@ fn faults_strike_as_told() {
         disk.restore(&old);
         assert_eq!(bdev::read(&disk, 0, 512).await.expect("readable")[0], 4);
 
+        disk.fail_nth(Some(OpKind::Flush), 0);
+        let bufs = vec![Bytes::copy_from(&[4; 512])];
+        let settled = bdev::run(&disk, Op::Write { offset: 0, bufs, durable: true }).await;
+        assert!(settled.is_err(), "a durable write fails where a flush would");
+
         disk.fault(Fault::FlipOnRead { range: 2050..2051 });
         assert_eq!(bdev::read(&disk, 2048, 512).await.expect("readable")[1..4], [0, 255, 0]);
         disk.fault(Fault::Offline);
@@ -280,7 +292,7 @@ fn faults_strike_as_told() {
         assert!(bdev::flush(&disk).await.is_ok());
     });
     let counters = disk.counters();
-    assert_eq!((counters.errors, counters.in_flight, counters.overlaps), (3, 0, 0));
+    assert_eq!((counters.errors, counters.in_flight, counters.overlaps), (4, 0, 0));
 }
 
 #[test]
@@ -302,9 +314,9 @@ fn overlaps_can_panic() {
     let sim = Sim::new(SimConfig::seeded(9));
     let image = DiskImage::zeroed(1 << 20);
     let disk = SimDisk::with(&sim, DiskConfig { panic_on_overlap: true, ..DiskConfig::new(image, Model::random(), 9) });
-    let _first = bdev::run(&disk, Op::Write { offset: 0, bufs: vec![Bytes::zeroed(1024)] });
-    let _apart = bdev::run(&disk, Op::Write { offset: 1024, bufs: vec![Bytes::zeroed(1024)] });
-    let _second = bdev::run(&disk, Op::Write { offset: 512, bufs: vec![Bytes::zeroed(1024)] });
+    let _first = bdev::run(&disk, Op::Write { offset: 0, bufs: vec![Bytes::zeroed(1024)], durable: false });
+    let _apart = bdev::run(&disk, Op::Write { offset: 1024, bufs: vec![Bytes::zeroed(1024)], durable: false });
+    let _second = bdev::run(&disk, Op::Write { offset: 512, bufs: vec![Bytes::zeroed(1024)], durable: false });
 }
 
 #[test]

@@ -48,8 +48,24 @@ enum Job {
     Write {
         data: Bytes,
         pad: usize,
+        durable: bool,
         done: Completer,
     },
+}
+
+/// What a write is to be: its class, and whether it is over only when it is durable, as after a flush.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteAs {
+    /// Its class.
+    pub prio: Prio,
+    /// Only where every device that it goes to does so ([`Leaf::writes_durably`]).
+    pub durable: bool,
+}
+
+impl From<Prio> for WriteAs {
+    fn from(prio: Prio) -> WriteAs {
+        WriteAs { prio, durable: false }
+    }
 }
 
 impl Leaf {
@@ -109,15 +125,21 @@ impl Leaf {
     }
 
     /// Writes `data`, and `pad` zero bytes after it, at device byte `offset`. Offset and total length must be multiples of the device's sector.
-    pub fn write(self: &Rc<Self>, offset: u64, data: Bytes, pad: usize, prio: Prio) -> WriteDone {
+    pub fn write(self: &Rc<Self>, offset: u64, data: Bytes, pad: usize, how: impl Into<WriteAs>) -> WriteDone {
+        let WriteAs { prio, durable } = how.into();
         let len = (data.len() + pad) as u64;
         if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.dev.size()) {
             return WriteDone::ready(Err(self.refuse("write", offset, len)));
         }
         let (future, done) = WriteDone::pending();
         let segments = usize::from(!data.is_empty()) + usize::from(pad > 0);
-        self.enqueue(offset, len, true, prio, segments, Job::Write { data, pad, done });
+        self.enqueue(offset, len, true, prio, segments, Job::Write { data, pad, durable, done });
         future
+    }
+
+    /// Whether its writes may be asked to be durable by themselves.
+    pub fn writes_durably(&self) -> bool {
+        self.dev.info().writes_durably
     }
 
     /// Makes every write durable that has completed by now. Costs nothing if an earlier flush did so already.
@@ -252,6 +274,7 @@ impl Leaf {
     }
 
     fn submit(self: &Rc<Self>, batch: Batch<Job>) {
+        let durable = batch.is_durable();
         let op = if batch.write {
             let mut bufs = Vec::with_capacity(batch.items.iter().map(|i| i.segments).sum());
             for item in &batch.items {
@@ -264,7 +287,7 @@ impl Leaf {
                     }
                 }
             }
-            Op::Write { offset: batch.offset, bufs }
+            Op::Write { offset: batch.offset, bufs, durable }
         } else {
             let mut bufs = Vec::with_capacity(2 * batch.items.len() - 1);
             let mut at = batch.offset;
@@ -300,6 +323,7 @@ impl Leaf {
 
     fn complete(self: &Rc<Self>, batch: Batch<Job>, started: Nanos, result: Result<Done>) {
         let now = self.rt.now();
+        let durable = batch.is_durable();
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         // The members of a gathered one that failed go alone and report then.
@@ -312,7 +336,7 @@ impl Leaf {
         }
         match result {
             Ok(done) => {
-                if write {
+                if write && !durable {
                     self.written.set(self.written.get() + 1);
                 }
                 {
@@ -352,6 +376,13 @@ impl Leaf {
             }
         }
         self.pump(Cause::Completion);
+    }
+}
+
+impl Batch<Job> {
+    /// Whether one of its members is to be durable: then all are.
+    fn is_durable(&self) -> bool {
+        self.items.iter().any(|i| matches!(i.payload, Job::Write { durable: true, .. }))
     }
 }
 

@@ -43,7 +43,7 @@ pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
 pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, Health, Sick, TxgSet};
 pub use gate::{FailGate, FailMode};
-pub use leaf::Leaf;
+pub use leaf::{Leaf, WriteAs};
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
 pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables, Scheduler};
 pub use stats::{ClassSums, IoErrors, LATENCY_BUCKETS, LeafStats, QueueDepth, SIZE_BUCKETS};

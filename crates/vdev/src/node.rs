@@ -16,7 +16,7 @@ use ondisk::label::DATA_START;
 use crate::done::WriteDone;
 use crate::dtl::{Condition, Health};
 use crate::geometry::{Column, Draid, Stripe, raidz_map};
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
 use crate::stats::IoErrors;
 
@@ -381,16 +381,16 @@ impl VdevKind {
         offset: u64,
         data: &Bytes,
         pad: usize,
-        prio: Prio,
+        how: WriteAs,
     ) -> Option<WriteDone> {
         if let VdevKind::Leaf(l) = self {
-            return l.condition.health().is_open().then(|| l.write_data(offset, data.clone(), pad, prio));
+            return l.condition.health().is_open().then(|| l.write_data(offset, data.clone(), pad, how));
         }
-        let io = Io { root, birth: Txg(0), prio };
+        let io = Io { root, birth: Txg(0), prio: how.prio };
         let mut replicas = Vec::with_capacity(self.children().len());
         self.replicas(io, offset, Promise::Good, &mut replicas, 0);
         let open = replicas.into_iter().filter(|(_, promise)| *promise != Promise::None);
-        let parts: Vec<WriteDone> = open.map(|(l, _)| l.write_data(offset, data.clone(), pad, prio)).collect();
+        let parts: Vec<WriteDone> = open.map(|(l, _)| l.write_data(offset, data.clone(), pad, how)).collect();
         let tolerates = parts.len().checked_sub(1)?;
         Some(WriteDone::quorum(parts, tolerates))
     }
@@ -423,7 +423,13 @@ impl Leaf {
         self.read(DATA_START + offset, len, prio)
     }
     /// Writes to it.
-    pub(crate) fn write_data(self: &Rc<Self>, offset: u64, data: Bytes, pad: usize, prio: Prio) -> WriteDone {
-        self.write(DATA_START + offset, data, pad, prio)
+    pub(crate) fn write_data(
+        self: &Rc<Self>,
+        offset: u64,
+        data: Bytes,
+        pad: usize,
+        how: impl Into<WriteAs>,
+    ) -> WriteDone {
+        self.write(DATA_START + offset, data, pad, how)
     }
 }

@@ -10,8 +10,8 @@ use rt::join::join_all;
 
 use crate::done::WriteDone;
 use crate::geometry::{Column, Stripe};
+use crate::leaf::WriteAs;
 use crate::node::{Io, Promise, VdevKind};
-use crate::policy::Prio;
 
 /// The data columns of a stripe in `block`, which begins at byte `base` of the whole.
 pub(crate) fn split<'a>(stripe: &Stripe, block: &'a mut [u8], base: u64) -> Vec<&'a mut [u8]> {
@@ -159,7 +159,7 @@ async fn rebuild(
 }
 
 /// Writes a block with its parity. Over when every column is; good if of each stripe no more columns failed than there is parity.
-pub(crate) fn write(top: &VdevKind, stripes: &[Stripe], data: &Bytes, prio: Prio) -> WriteDone {
+pub(crate) fn write(top: &VdevKind, stripes: &[Stripe], data: &Bytes, how: WriteAs) -> WriteDone {
     let mut all = Vec::with_capacity(stripes.len());
     for stripe in stripes {
         let part = |c: &Column| data.slice(c.from as usize..(c.from + c.len) as usize);
@@ -173,7 +173,7 @@ pub(crate) fn write(top: &VdevKind, stripes: &[Stripe], data: &Bytes, prio: Prio
         let mut failed = 0;
         for (c, bytes) in stripe.columns.iter().zip(&columns) {
             let pad = c.size as usize - bytes.len();
-            match top.column_node(c).write_at(top, c.offset, bytes, pad, prio) {
+            match top.column_node(c).write_at(top, c.offset, bytes, pad, how) {
                 Some(done) => parts.push(done),
                 None => failed += 1,
             }

@@ -13,7 +13,7 @@ use crate::done::WriteDone;
 use crate::dtl::Health;
 use crate::gate::FailGate;
 use crate::geometry::raidz_asize;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, WriteAs};
 use crate::node::{Boxed, Io, Promise, VdevKind};
 use crate::policy::Prio;
 use crate::reshape::Shape;
@@ -262,7 +262,8 @@ impl Top {
 
     /// Writes `data` at DVA offset `offset`, padded with zeros to what the layout needs. Never waits; errors come out of the future. With redundancy it is good
     /// as long as the block can be read from what was written; who missed it is noted in that device's condition.
-    pub fn write(&self, offset: u64, data: Bytes, prio: Prio) -> WriteDone {
+    pub fn write(&self, offset: u64, data: Bytes, how: impl Into<WriteAs>) -> WriteDone {
+        let how = how.into();
         let len = data.len() as u64;
         if let Err(e) = self.check(offset, align_up(len, SECTOR)) {
             return WriteDone::ready(Err(e));
@@ -270,18 +271,26 @@ impl Top {
         match &*self.kind.borrow() {
             VdevKind::Leaf(leaf) if leaf.condition.health().is_open() => {
                 let pad = align_up(len, 1 << self.ashift) - len;
-                leaf.write(DATA_START + offset, data, pad as usize, prio)
+                leaf.write(DATA_START + offset, data, pad as usize, how)
             }
             kind @ VdevKind::Mirror(_) => {
                 let pad = align_up(len, 1 << self.ashift) - len;
-                let done = kind.write_at(kind, offset, &data, pad as usize, prio);
+                let done = kind.write_at(kind, offset, &data, pad as usize, how);
                 done.unwrap_or_else(|| WriteDone::ready(Err(self.unusable())))
             }
             kind @ (VdevKind::Raidz(_) | VdevKind::Draid(_)) => {
                 let stripes = kind.stripes(self.ashift, offset, len);
-                striped::write(kind, &stripes, &data, prio)
+                striped::write(kind, &stripes, &data, how)
             }
             _ => WriteDone::ready(Err(self.unusable())),
+        }
+    }
+
+    /// Whether writes here may be asked to be durable by themselves: all its devices do so.
+    pub fn writes_durably(&self) -> bool {
+        match &*self.kind.borrow() {
+            VdevKind::Leaf(leaf) => leaf.writes_durably(),
+            kind => kind.leaves().iter().all(|l| l.writes_durably()),
         }
     }
 

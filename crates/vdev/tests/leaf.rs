@@ -12,7 +12,7 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use sim::{DiskConfig, DiskImage, Fault, Model, OpKind, Sim, SimConfig, SimDisk};
 use vdev::labels::{self, LabelPair};
-use vdev::{DirtyGauge, Leaf, Prio, QueueTunables, Top, TopSpec, VdevKind, VdevTree, WriteDone};
+use vdev::{DirtyGauge, Leaf, Prio, QueueTunables, Top, TopSpec, VdevKind, VdevTree, WriteAs, WriteDone};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -237,6 +237,37 @@ fn flushes_are_left_out_only_when_they_have_nothing_to_do() {
         assert_eq!(b.leaf.flush().await.expect_err("the fault").kind(), ErrorKind::Io);
         b.leaf.flush().await.expect("tried again");
         assert_eq!(b.disk.unflushed(), 0);
+        // What is durable by itself leaves nothing to a flush.
+        let so_far = b.disk.counters().flushes;
+        let durably = WriteAs { prio: Prio::SyncWrite, durable: true };
+        b.leaf.write(0, Bytes::copy_from(&[7; 512]), 0, durably).await.expect("a sound disk");
+        b.leaf.flush().await.expect("a sound disk");
+        assert_eq!(b.disk.counters().flushes, so_far);
+        assert_eq!(b.disk.stable_image().read_vec(0, 1), [7]);
+    });
+}
+
+#[test]
+fn gathered_writes_are_durable_if_one_of_them_is_to_be() {
+    let sim = Sim::new(SimConfig::seeded(6));
+    let b = bench(&sim, 64 * M, fixed(), 512);
+    sim.block_on(async {
+        let mut t = b.leaf.tunables();
+        t.max_active = 1;
+        b.leaf.set_tunables(t);
+        // The first keeps the device busy while the others gather.
+        let sectors = (0..3u64).map(|n| {
+            let durable = n == 2;
+            let how = WriteAs { prio: Prio::SyncWrite, durable };
+            b.leaf.write(n * 512, Bytes::copy_from(&[1 + n as u8; 512]), 0, how)
+        });
+        for done in sectors.collect::<Vec<_>>() {
+            done.await.expect("a sound disk");
+        }
+        let stable = b.disk.stable_image();
+        assert_eq!([0, 1, 2].map(|n| stable.read_vec(n * 512, 1)[0]), [0, 2, 3]);
+        b.leaf.flush().await.expect("a sound disk");
+        assert_eq!(b.disk.unflushed(), 0, "the first is still to be flushed");
     });
 }
 

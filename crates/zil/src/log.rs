@@ -3,6 +3,7 @@
 //! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like). A commit of an object moves that object's records to the sync list, appends itself, and takes the
 //! *issuer's lock*; whoever has it packs the whole list into the open block, other people's commits included. A block that is full, or that the policy closes, gets a
 //! successor, whose place must be known before the block can be written, and is issued: its own task awaits its write, flushes, awaits the block before, and wakes those who waited for it.
+//! With `modern` a block that somebody waits for, and that has nothing to flush but itself, is written durably where devices do that: one operation in place of two.
 //! Commits wait for their block, and a task of its own closes it when it has been open for long enough.
 //!
 //! While a block is under way it holds the txg open in which its successor was allocated: should that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves the
@@ -31,7 +32,7 @@ use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
 use rt::join::join_all;
 use rt::sync::{Mutex, Rank};
 use rt::trace::{LogPhase, LogTimes};
-use zio::{ClassKind, Prio, WriteDone};
+use zio::{ClassKind, Prio, WriteAs, WriteDone};
 
 mod batch;
 mod timer;
@@ -357,7 +358,9 @@ impl Inner {
         }
         let list = std::mem::take(&mut self.lists.borrow_mut().sync);
         let owners = list.iter().filter(|itx| !matches!(itx.what, What::Commit(_))).map(|itx| itx.owner);
-        self.chain.borrow_mut().packing = owners.collect();
+        if !planted!(PackingIgnored) {
+            self.chain.borrow_mut().packing = owners.collect();
+        }
         self.company();
         let mut stalled: Option<Vec<Rc<Waiter>>> = None;
         for itx in list {
@@ -592,30 +595,30 @@ impl Inner {
         let top = ctx.zio().tree().top(dva.vdev())?;
         let bulk = top.is_log && self.burst.get() > self.tun.get().slog_bulk;
         let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
-        let done = match sealed {
-            Ok(()) => top.write(dva.offset(), bytes.freeze(), prio),
-            Err(e) => WriteDone::ready(Err(e)),
-        };
-        lwb.enter(LwbState::Issued);
-        let before = before.filter(|b| !b.is_over());
-        let policy = self.tun.get().policy;
-        match policy {
+        match self.tun.get().policy {
             CommitPolicy::Batched => {
                 lwb.deferred.set(true);
                 lwb.in_batch.set(true);
             }
             CommitPolicy::Batchless2017 => {}
             CommitPolicy::Modern => {
-                if let Some(b) = &before
-                    && b.state.get() == LwbState::Issued
-                    && b.waiters.borrow().is_empty()
-                {
+                let unawaited = |b: &Rc<Lwb>| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty();
+                if let Some(b) = before.filter(unawaited) {
                     b.deferred.set(true);
                     lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
                     self.count(|s| s.deferred += 1);
+                } else if lwb.is_all_to_flush() && top.writes_durably() && !planted!(NoFlush) {
+                    // Nothing else to be flushed: its own write will be enough.
+                    lwb.vdevs.borrow_mut().clear();
                 }
             }
         }
+        let durable = lwb.vdevs.borrow().is_empty();
+        let done = match sealed {
+            Ok(()) => top.write(dva.offset(), bytes.freeze(), WriteAs { prio, durable }),
+            Err(e) => WriteDone::ready(Err(e)),
+        };
+        lwb.enter(LwbState::Issued);
         self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
         let (z, chained, lwb) = (self.clone(), self.before(lwb), lwb.clone());
         ctx.rt().spawn("zil block", async move { z.run(lwb, chained, done).await });

@@ -39,7 +39,7 @@ pub(crate) struct Lwb {
     /// Newest txg of its records.
     pub max_txg: Cell<Txg>,
     pub waiters: RefCell<Vec<Rc<Waiter>>>,
-    /// Vdevs to be flushed once it is written.
+    /// Vdevs to be flushed once it is written. None: its own write makes it durable.
     pub vdevs: RefCell<BTreeSet<VdevId>>,
     /// Blocks that its records name, under way.
     pub writes: RefCell<Vec<WriteDone>>,
@@ -91,6 +91,10 @@ impl Lwb {
     }
     pub fn has_records(&self) -> bool {
         self.buf.borrow().len() > ZIL_CHAIN_SIZE
+    }
+    /// Whether somebody waits for it, and its own write is all that has to be flushed for them.
+    pub fn is_all_to_flush(&self) -> bool {
+        !self.waiters.borrow().is_empty() && self.writes.borrow().is_empty() && self.vdevs.borrow().len() == 1
     }
     /// Whether a record of `len` bytes fits.
     pub fn fits(&self, len: usize) -> bool {

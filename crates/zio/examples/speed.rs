@@ -59,6 +59,7 @@ mod null {
                 rotational: false,
                 writable: true,
                 supports_discard: false,
+                writes_durably: true,
             };
             NullDev { info, queue }
         }

@@ -36,5 +36,5 @@ pub use metaslab::{ClassKind, LBF};
 pub use request::{DedupMode, Prepared, WriteOut, WriteReq};
 pub use scrub::{FreeWatch, Scrubbed};
 pub use stats::{BadCopy, ZioStats};
-pub use vdev::{Prio, WriteDone};
+pub use vdev::{Prio, WriteAs, WriteDone};
 pub use zio::{Zio, ZioOpts};

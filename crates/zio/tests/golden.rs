@@ -127,6 +127,7 @@ fn walk(name: &str, exact: Exact) {
             rotational: false,
             writable: false,
             supports_discard: false,
+            writes_durably: true,
         };
         Rc::new(ImageDev { rt: sim.rt(), file: file.clone(), info })
     });

@@ -145,6 +145,9 @@ impl Lab {
     /// A world with these disks.
     pub fn with_images(seed: u64, images: Vec<DiskImage>, writable: bool) -> Lab {
         let sim = world(seed);
+        // Both ways of making log blocks durable: all disks do so with single writes, none does, some do.
+        let mut durably = Rng::stream(seed, 0xd5);
+        let some = durably.below(3);
         let disks = images
             .into_iter()
             .enumerate()
@@ -154,6 +157,7 @@ impl Lab {
                 config.writable = writable;
                 // Two writes of one place at a time, or a read beside a write, are always a mistake of the engine.
                 config.panic_on_overlap = true;
+                config.writes_durably = some == 0 || some == 1 && durably.percent(50);
                 SimDisk::with(&sim.handle(), config)
             })
             .collect();

@@ -37,6 +37,8 @@ pub struct DiskConfig {
     pub volatile: bool,
     /// Whether discards work.
     pub supports_discard: bool,
+    /// Whether it makes single writes durable. Such a write takes the time of a write and of a flush.
+    pub writes_durably: bool,
     /// Whether writes are allowed.
     pub writable: bool,
     /// Whether overlapping operations in flight, one of them a write, panic. They are counted in any case.
@@ -54,6 +56,7 @@ impl DiskConfig {
             tear_unit: 512,
             volatile: true,
             supports_discard: true,
+            writes_durably: true,
             writable: true,
             panic_on_overlap: false,
             model,
@@ -99,6 +102,8 @@ struct InFlight {
     done: Completion,
     fate: Fate,
     submitted: Nanos,
+    /// A durable write whose bytes are still to leave the cache, once they have come there.
+    to_settle: bool,
 }
 
 struct State {
@@ -158,6 +163,7 @@ impl SimDisk {
             rotational: config.model.rotational(),
             writable: config.writable,
             supports_discard: config.supports_discard,
+            writes_durably: config.writes_durably,
         };
         let state = State {
             current: config.image.clone(),
@@ -203,7 +209,7 @@ impl SimDisk {
     }
     /// The contents that no power cut can take back.
     pub fn stable_image(&self) -> DiskImage {
-        self.0.state.borrow().durability.stable().clone()
+        self.what_if_cut(CutStyle::KeepStable, 0)
     }
     /// Completed writes and discards that a power cut may take back.
     pub fn unflushed(&self) -> usize {
@@ -338,6 +344,15 @@ impl State {
         }
         due
     }
+    /// Whether the model says of a durable write only that its bytes are in the cache: now they leave it.
+    fn settles(&mut self, now: Nanos, op: u64) -> bool {
+        let Some(write) = self.in_flight.get_mut(&op) else { return false };
+        if std::mem::take(&mut write.to_settle) {
+            self.timing.submit(now, Shape { op, kind: OpKind::Flush, offset: 0, len: 0 });
+            return true;
+        }
+        false
+    }
     fn moment(&mut self, world: &SimWorld, moment: Moment) {
         let seq = world.next_io_seq();
         self.durability.apply(&moment, &mut self.current);
@@ -391,7 +406,11 @@ impl Inner {
             } else {
                 let now = self.world.time();
                 state.timing.advance(now);
-                state.timing.pop(now).map(|op| self.complete(&mut state, op))
+                match state.timing.pop(now) {
+                    Some(op) if state.settles(now, op) => None,
+                    Some(op) => Some(self.complete(&mut state, op)),
+                    None => None,
+                }
             };
             self.rearm(&mut state);
             match over {
@@ -404,7 +423,7 @@ impl Inner {
     }
     fn complete(&self, state: &mut State, number: u64) -> (Completion, Result<Done>) {
         self.world.note(world::Moment::Io, number);
-        let InFlight { op, kind, done, fate, submitted } =
+        let InFlight { op, kind, done, fate, submitted, .. } =
             state.in_flight.remove(&number).expect("a model completes what was submitted");
         let took = self.world.time().since(submitted);
         let counters = &mut state.counters;
@@ -436,7 +455,8 @@ impl Inner {
             OpKind::Write | OpKind::Discard if fate.lose => {}
             OpKind::Write | OpKind::Discard => {
                 let torn = fate.fail.then(|| state.rng.next_u64());
-                state.moment(&self.world, Moment::Completed { op: number, torn });
+                let kept = matches!(op, Op::Write { durable: true, .. }) && !fate.fail && !fate.lie;
+                state.moment(&self.world, Moment::Completed { op: number, torn, kept });
             }
         }
         if fate.fail {
@@ -528,7 +548,12 @@ impl BlockDev for SimDisk {
             );
         }
         let rng = &mut state.rng;
-        let fate = state.faults.decide(kind, offset, len, || rng.next_u64());
+        let mut fate = state.faults.decide(kind, offset, len, || rng.next_u64());
+        let durable = matches!(op, Op::Write { durable: true, .. });
+        if durable {
+            let flush = state.faults.decide(OpKind::Flush, 0, 0, || rng.next_u64());
+            fate.fail |= flush.fail;
+        }
         let now = inner.world.time();
         state.timing.advance(now);
         state.timing.submit(now, Shape { op: number, kind, offset, len });
@@ -544,7 +569,8 @@ impl BlockDev for SimDisk {
                 state.moment(&inner.world, Moment::Submitted { op: number, change: Change::Discard { offset, len } });
             }
         }
-        state.in_flight.insert(number, InFlight { op, kind, done, fate, submitted: now });
+        let to_settle = durable && inner.config.volatile;
+        state.in_flight.insert(number, InFlight { op, kind, done, fate, submitted: now, to_settle });
         state.counters.in_flight += 1;
         state.counters.in_flight_max = state.counters.in_flight_max.max(state.counters.in_flight);
         inner.rearm(state);

@@ -2,7 +2,8 @@
 //!
 //! A disk's writes pass three states. *In flight*: submitted; a cut leaves the old bytes, the new ones, or a mixture by
 //! sector. *Pending*: completed, but no flush submitted later has completed; a cut does the same to them. *Stable*:
-//! covered by a completed flush that was submitted after they completed; they stay. Nothing else moves a write on.
+//! covered by a completed flush that was submitted after they completed; they stay. Nothing else moves a write on. A
+//! durable write that completed is pending like others, since it settles nothing but itself, and every cut keeps it.
 //!
 //! The state changes by [`Moment`]s only. A live disk feeds them as they happen, a recorded log feeds them again later,
 //! so both give the same images for the same cut.
@@ -65,8 +66,8 @@ impl Change {
 pub(crate) enum Moment {
     /// A write or discard was submitted.
     Submitted { op: u64, change: Change },
-    /// It completed. With an error, some sectors may have been written: `torn` seeds which.
-    Completed { op: u64, torn: Option<u64> },
+    /// It completed. With an error, some sectors may have been written: `torn` seeds which. `kept`: every cut from now on keeps it.
+    Completed { op: u64, torn: Option<u64>, kept: bool },
     /// A flush was submitted.
     FlushSubmitted { op: u64 },
     /// It completed; `honest` if it did what it should.
@@ -80,7 +81,7 @@ pub enum CutStyle {
     Seeded,
     /// Every completed write is kept, every one in flight dropped.
     KeepCompleted,
-    /// Only stable writes are kept.
+    /// Only stable writes, and durable ones, are kept.
     KeepStable,
     /// Completed writes are kept up to one in the order of completion, which may be torn.
     Prefix,
@@ -88,10 +89,20 @@ pub enum CutStyle {
     Scatter,
 }
 
+/// A completed write or discard that no flush has covered.
+struct Pending {
+    /// The serial number of its completion.
+    serial: u64,
+    change: Change,
+    /// The seed of its tear.
+    torn: Option<u64>,
+    /// Whether a cut keeps it in any case.
+    kept: bool,
+}
+
 pub(crate) struct Durability {
     stable: DiskImage,
-    /// (serial number of the completion, change, seed of its tear).
-    pending: VecDeque<(u64, Change, Option<u64>)>,
+    pending: VecDeque<Pending>,
     in_flight: BTreeMap<u64, Change>,
     /// For each flush in flight, the serial number of the first completion that it does not cover.
     flushes: BTreeMap<u64, u64>,
@@ -114,9 +125,6 @@ impl Durability {
             sector,
         }
     }
-    pub(crate) fn stable(&self) -> &DiskImage {
-        &self.stable
-    }
     pub(crate) fn stable_mut(&mut self) -> &mut DiskImage {
         &mut self.stable
     }
@@ -136,11 +144,11 @@ impl Durability {
             Moment::Submitted { op, change } => {
                 self.in_flight.insert(*op, change.clone());
             }
-            Moment::Completed { op, torn } => {
+            Moment::Completed { op, torn, kept } => {
                 let change = self.in_flight.remove(op).expect("what completes was submitted");
                 self.apply_one(&change, *torn, current);
                 if self.volatile {
-                    self.pending.push_back((self.completions, change, *torn));
+                    self.pending.push_back(Pending { serial: self.completions, change, torn: *torn, kept: *kept });
                 } else {
                     let (offset, len) = change.range();
                     self.stable.share(current, offset, len);
@@ -169,18 +177,18 @@ impl Durability {
     }
     /// Makes completions below `covered` stable.
     fn settle(&mut self, covered: u64, current: &DiskImage) {
-        let count = self.pending.partition_point(|(serial, ..)| *serial < covered);
+        let count = self.pending.partition_point(|p| p.serial < covered);
         let settled: Vec<_> = self.pending.drain(..count).collect();
         // Chunks that no later completion touches hold just the stable bytes on the medium: share their memory.
         let newer: BTreeSet<u64> = self
             .pending
             .iter()
-            .flat_map(|(_, change, _)| {
-                let (offset, len) = change.range();
+            .flat_map(|p| {
+                let (offset, len) = p.change.range();
                 DiskImage::chunk_numbers(offset, len)
             })
             .collect();
-        for (_, change, torn) in settled {
+        for Pending { change, torn, .. } in settled {
             let (offset, len) = change.range();
             let numbers = DiskImage::chunk_numbers(offset, len);
             if newer.range(numbers).next().is_none() {
@@ -206,26 +214,35 @@ impl Durability {
         };
         let mut image = self.stable.clone();
         match style {
-            CutStyle::KeepStable => {}
+            CutStyle::KeepStable => {
+                for p in self.pending.iter().filter(|p| p.kept) {
+                    self.apply_one(&p.change, p.torn, &mut image);
+                }
+            }
             CutStyle::KeepCompleted => {
-                for (_, change, torn) in &self.pending {
-                    self.apply_one(change, *torn, &mut image);
+                for p in &self.pending {
+                    self.apply_one(&p.change, p.torn, &mut image);
                 }
             }
             CutStyle::Prefix => {
                 let keep = rng.below(self.pending.len() as u64 + 1) as usize;
-                for (_, change, torn) in self.pending.iter().take(keep) {
-                    self.apply_one(change, *torn, &mut image);
-                }
-                if let Some((_, change, _)) = self.pending.get(keep) {
-                    change.apply_torn(&mut image, self.sector, || rng.percent(50));
+                for (n, p) in self.pending.iter().enumerate() {
+                    if n < keep || p.kept {
+                        self.apply_one(&p.change, p.torn, &mut image);
+                    } else if n == keep {
+                        p.change.apply_torn(&mut image, self.sector, || rng.percent(50));
+                    }
                 }
             }
             CutStyle::Scatter | CutStyle::Seeded => {
                 // Swarm: each cut draws how much it keeps and how much it tears.
                 let (keep, tear) = (rng.below(101), rng.below(60));
-                for (_, change, torn) in &self.pending {
-                    self.fate(change, *torn, keep, tear, &mut rng, &mut image);
+                for p in &self.pending {
+                    if p.kept {
+                        self.apply_one(&p.change, p.torn, &mut image);
+                    } else {
+                        self.fate(&p.change, p.torn, keep, tear, &mut rng, &mut image);
+                    }
                 }
                 let keep = rng.below(101);
                 for change in self.in_flight.values() {

@@ -67,6 +67,7 @@ fn disk(rt: &rt::Rt, name: &str, file: &archive::File, writable: bool) -> Rc<Mem
         rotational: false,
         writable,
         supports_discard: false,
+        writes_durably: true,
     };
     let dev = MemDev::with_info(rt, info);
     for (at, part) in &file.parts {
