@@ -15,6 +15,8 @@ pub enum Bug {
     FreedEarly,
     /// A commit with nothing to say does not wait for blocks under way that say it.
     UnderwayIgnored,
+    /// A commit with nothing to say does not wait for records that another commit is packing.
+    PackingIgnored,
     /// Only the device of the log block is flushed, not those of blocks that its records name.
     IndirectNotFlushed,
     /// A failed flush counts as a success.
@@ -29,13 +31,14 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 11] = [
+    pub const ALL: [(&'static str, Bug); 12] = [
         ("no-flush", Bug::NoFlush),
         ("wake-before-flush", Bug::WakeBeforeFlush),
         ("wake-before-predecessor", Bug::WakeBeforePredecessor),
         ("async-left", Bug::AsyncLeft),
         ("freed-early", Bug::FreedEarly),
         ("underway-ignored", Bug::UnderwayIgnored),
+        ("packing-ignored", Bug::PackingIgnored),
         ("indirect-not-flushed", Bug::IndirectNotFlushed),
         ("flush-error-ignored", Bug::FlushErrorIgnored),
         ("no-claim", Bug::NoClaim),

@@ -12,7 +12,7 @@
 //!
 //! Some crashes are cut again while they are replayed: that must give the same. A load may also meet [`Trouble`].
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ use zpl::{Cred, MountOpts, SyncMode, Zfs};
 use crate::campaign::panic_text;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
-use crate::zilload::{Actor, History, Names, Story, text};
+use crate::zilload::{Actor, Story, stand_by, text};
 use crate::zilseen::{Memory, Seen, Wrong};
 use crate::ziltrouble::{Schedule, Trouble, log_disks};
 use crate::{Check, Fault};
@@ -86,18 +86,32 @@ fn dataset(sealed: bool) -> String {
 }
 
 /// Opens it after an import, with its key.
-async fn open(pool: &Rc<Pool>, sealed: bool) -> base::Result<Rc<Zfs>> {
+async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<Zfs>> {
     let name = dataset(sealed);
     if sealed {
-        pool.dsl().load_key(&name, &key(), false).await?;
+        match pool.dsl().load_key(&name, &key(), false).await {
+            // Since it was created.
+            Err(e) if e.kind() != ErrorKind::Exists => return Err(e),
+            _ => {}
+        }
     }
-    Zfs::open(&pool.dsl().find(&name)?, MountOpts::default()).await
+    Zfs::open(&pool.dsl().find(&name)?, how).await
+}
+
+/// Opens it for a load.
+async fn mount(pool: &Rc<Pool>, sealed: bool, how: MountOpts, recordsize: u32, tun: ZilTunables) -> Check<Rc<Zfs>> {
+    let fs = open(pool, sealed, how).await.map_err(text)?;
+    let mut props = fs.objset().props();
+    props.recordsize = recordsize;
+    fs.objset().set_props(props);
+    fs.log().ok_or("no log")?.set_tunables(tun);
+    Ok(fs)
 }
 
 /// Leaves hardly any room in a pool.
 async fn fill(pool: &Pool, fs: &Zfs) -> Check {
     let file = fs.create(fs.root(), b"fill", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
-    let data = Bytes::copy_from(&(0..64 << 10).map(|n: u32| (n * n >> 7) as u8).collect::<Vec<u8>>());
+    let data = Bytes::copy_from(&(0..64 << 10).map(|n: u32| ((n * n) >> 7) as u8).collect::<Vec<u8>>());
     let mut at = 0;
     loop {
         match fs.write(file.obj, at, vec![data.clone()], false).await {
@@ -129,41 +143,30 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let lab = Lab::new(seed, &layout);
     let handle = lab.sim.handle();
     let work = async {
-        let pool = lab.create(&layout, Vec::new()).await.map_err(text)?;
+        let mut pool = lab.create(&layout, Vec::new()).await.map_err(text)?;
         if sealed {
             let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
             let suite = [Suite::Aes256Gcm, Suite::Aes128Ccm][rng.below(2) as usize];
             let crypt = NewCrypt { suite: Some(Some(suite)), key: Some(key) };
             pool.dsl().create_fs_encrypted(&dataset(true), Vec::new(), crypt, new_fs(&lab.sim)).await.map_err(text)?;
         }
-        let ds = pool.dsl().find(&dataset(sealed)).map_err(text)?;
         let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
-        let throughput = rng.percent(20);
-        let fs = Zfs::open(&ds, MountOpts { sync, throughput, ..MountOpts::default() }).await.map_err(text)?;
-        let mut props = fs.objset().props();
-        props.recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
-        fs.objset().set_props(props);
-        let log = fs.log().ok_or("no log")?;
+        let how = MountOpts { sync, throughput: rng.percent(20), ..MountOpts::default() };
+        let recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
         let mut tun = ZilTunables { policy, ..ZilTunables::default() };
         if rng.percent(30) {
             tun.maxblocksize = 8192 << rng.below(4);
         }
-        log.set_tunables(tun);
+        let mut fs = mount(&pool, sealed, how, recordsize, tun).await?;
         let tasks = 1 + rng.below(6);
         let mut actors = Vec::new();
         for t in 0..tasks {
             let folder = format!("t{t}").into_bytes();
             let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
-            let story = Rc::new(Story {
-                folder,
-                names: RefCell::new(History::new(Names::new())),
-                files: RefCell::default(),
-                versions: Cell::new(0),
-            });
             actors.push(Actor {
                 fs: fs.clone(),
                 sim: handle.clone(),
-                story,
+                story: Rc::new(Story::new(folder)),
                 dir: dir.obj,
                 open: BTreeMap::new(),
                 next_file: (t << 32) + 1,
@@ -171,6 +174,22 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
                 rng: Rng::stream(seed, 1000 + t),
                 acks: 0,
             });
+        }
+        if rng.percent(30) {
+            // Files that are there already and of which nothing is in memory: what is to be logged must be waited for.
+            for actor in &mut actors {
+                for _ in 0..steps / 4 {
+                    actor.step().await?;
+                }
+            }
+            fs.unmount().await.map_err(text)?;
+            pool.export().await.map_err(text)?;
+            pool = lab.import(false, layout.opts()).await.map_err(text)?;
+            fs = mount(&pool, sealed, how, recordsize, tun).await?;
+            for actor in &mut actors {
+                actor.fs = fs.clone();
+                actor.story.all_durable(handle.io_seq());
+            }
         }
         if trouble == Trouble::Full {
             fill(&pool, &fs).await?;
@@ -189,8 +208,14 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
         let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, &mut rng));
         let mut joins = Vec::new();
         let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
+        let working = Rc::new(Cell::new(tasks));
+        for n in 0..rng.below(3) {
+            let rng = Rng::stream(seed, 2000 + n);
+            lab.sim.rt().spawn("bystander", stand_by(fs.clone(), lab.sim.rt(), stories.clone(), working.clone(), rng));
+        }
         for mut actor in actors {
             let (rt, txg, schedule) = (lab.sim.rt(), pool.txg().clone(), schedule.clone());
+            let (os, working) = (fs.objset().clone(), working.clone());
             joins.push(lab.sim.rt().spawn("actor", async move {
                 for _ in 0..steps {
                     schedule.step();
@@ -209,7 +234,15 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
                     if actor.rng.percent(4) {
                         txg.kick();
                     }
+                    if actor.rng.percent(1) {
+                        // The next commit begins another chain.
+                        match os.end_log_chain().await {
+                            Err(e) if !trouble.excuses_errors() => return Err(text(e)),
+                            _ => {}
+                        }
+                    }
                 }
+                working.set(working.get() - 1);
                 Ok::<u64, Fault>(actor.acks)
             }));
         }
@@ -218,7 +251,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             acks += join.await?;
         }
         let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-        let stats = log.stats();
+        let stats = fs.log().ok_or("no log")?.stats();
         if trouble == Trouble::LogGone {
             gone(&lab, &layout, &stories, sealed, fs, pool).await?;
         }
@@ -251,7 +284,7 @@ async fn gone(lab: &Lab, layout: &Layout, stories: &[Rc<Story>], sealed: bool, f
     *lab.away.borrow_mut() = log_disks(layout.shape);
     let import = ImportOpts { missing_log: true, ..ImportOpts::default() };
     let pool = lab.import_as(import, layout.opts()).await.map_err(text)?;
-    let fs = open(&pool, sealed).await.map_err(text)?;
+    let fs = open(&pool, sealed, MountOpts::default()).await.map_err(text)?;
     compare(stories, &fs, u64::MAX).await.map_err(|w| format!("imported without the log: {}", w.why()))?;
     fs.unmount().await.map_err(text)?;
     pool.export().await.map_err(text)
@@ -381,7 +414,8 @@ fn recover(rec: &Recording, images: Vec<DiskImage>, seed: u64, asked: Asked) -> 
         // A log device that failed often is out of service, and what counts is in the pool: then `zpool import` asks for `-m`.
         let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
         let pool = lab.import_as(import, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
-        let fs = open(&pool, rec.sealed).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
+        let fs =
+            open(&pool, rec.sealed, MountOpts::default()).await.map_err(|e| Wrong::Torn(format!("mount: {e:?}")))?;
         let replayed = fs.replayed();
         if let Some(e) = replayed.failed {
             return Err(Wrong::Torn(format!("replay: {e:?}")));

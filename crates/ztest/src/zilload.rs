@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::ObjectId;
+use base::{Nanos, ObjectId};
 use bdev::Bytes;
 use sim::{Rng, SimHandle};
 use zpl::{Cred, Fallocate, RenameFlags, Zfs};
@@ -64,6 +64,38 @@ pub(crate) struct Story {
     pub(crate) names: RefCell<History<Names>>,
     pub(crate) files: RefCell<BTreeMap<u64, History<Units>>>,
     pub(crate) versions: Cell<u32>,
+    /// The objects that were its files.
+    pub(crate) objects: RefCell<Vec<ObjectId>>,
+}
+
+impl Story {
+    /// Of a task that has done nothing yet.
+    pub(crate) fn new(folder: Vec<u8>) -> Story {
+        let names = RefCell::new(History::new(Names::new()));
+        Story { folder, names, files: RefCell::default(), versions: Cell::new(0), objects: RefCell::default() }
+    }
+    /// Everything done so far is durable at `at`.
+    pub(crate) fn all_durable(&self, at: u64) {
+        self.names.borrow().durable(at);
+        self.files.borrow().values().for_each(|f| f.durable(at));
+    }
+}
+
+/// Commits other people's files: what they wait for is then in its hands. It promises nothing to anybody, so it may fail.
+pub(crate) async fn stand_by(fs: Rc<Zfs>, rt: rt::Rt, stories: Vec<Rc<Story>>, working: Rc<Cell<u64>>, mut rng: Rng) {
+    while working.get() > 0 {
+        let story = &stories[rng.below(stories.len() as u64) as usize];
+        let object = {
+            let objects = story.objects.borrow();
+            let newest = objects.len().min(4) as u64;
+            (newest > 0).then(|| objects[objects.len() - 1 - rng.below(newest) as usize])
+        };
+        if let Some(object) = object {
+            // It may be no more.
+            let _ = fs.fsync(object).await;
+        }
+        rt.sleep(Nanos::from_us(20 * rng.below(60))).await;
+    }
 }
 
 /// The bytes of a unit.
@@ -194,6 +226,7 @@ impl Actor {
                 });
                 let made = self.fs.create(dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
                 self.open.insert(name, (file, made.obj));
+                self.story.objects.borrow_mut().push(made.obj);
                 self.done(None);
             }
             (12..=45, Some((_, file, obj))) => self.write(file, obj, false).await?,
