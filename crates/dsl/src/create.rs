@@ -82,6 +82,8 @@ impl DslPool {
         Ok(pool)
     }
 
+    // The fields are those of a record inside it.
+    #[expect(clippy::field_reassign_with_default)]
     pub(crate) async fn make_dir(&self, parent: Option<&Rc<Dir>>, name: &str, tx: &Tx) -> Result<Rc<Dir>> {
         let mos = self.mos();
         let spec = ObjSpec::new(ObjectType::DSL_DIR, 512).bonus(ObjectType::DSL_DIR, ondisk::dsl::DSL_DIR_SIZE as u16);
@@ -102,6 +104,8 @@ impl DslPool {
         Ok(self.new_dir(dn.object(), name.to_string(), parent, phys, Default::default()))
     }
 
+    // As above.
+    #[expect(clippy::field_reassign_with_default)]
     pub(crate) fn new_dataset_phys(&self, dir: &Dir, tx: &Tx) -> DslDatasetPhys {
         let rt = self.ctx().rt();
         let mut phys = DslDatasetPhys::default();

@@ -181,7 +181,7 @@ impl Dir {
 
     /// The record as it is now.
     pub fn phys(&self) -> DslDirPhys {
-        self.phys.borrow().clone()
+        *self.phys.borrow()
     }
 
     /// Changes the record (syncing context) and marks it for writing.

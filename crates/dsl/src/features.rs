@@ -41,7 +41,7 @@ impl Features {
             zap::add_u64(directory, name, dn.object().0, tx).await?;
             made.push(dn);
         }
-        let [read, write, descriptions] = <[Dnode; 3]>::try_from(made).ok().expect("three were made");
+        let [read, write, descriptions] = <[Dnode; 3]>::try_from(made).expect("three were made");
         Ok(Features {
             mos: mos.clone(),
             zaps: Some(Zaps { read, write, descriptions }),

@@ -213,10 +213,8 @@ impl Checkpoint {
             self.maps.borrow_mut().insert(vdev, Map { length: start, held, ..map });
             left = left.saturating_sub(map.length - start);
         }
-        match self.maps.borrow().is_empty() {
-            true => cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await,
-            false => Ok(()),
-        }
+        let is_gone = self.maps.borrow().is_empty();
+        if is_gone { cx.features.add(FeatureId::ZpoolCheckpoint, -1, tx).await } else { Ok(()) }
     }
 
     /// Frees a range that may span metaslabs.

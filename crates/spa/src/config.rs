@@ -35,5 +35,5 @@ pub(crate) async fn read_packed(mos: &Objset, object: ObjectId) -> Result<NvList
     }
     let mut bytes = vec![0; len as usize];
     dn.read(0, &mut bytes).await.at(place)?;
-    Ok(NvList::decode(&bytes).at(place)?)
+    NvList::decode(&bytes).at(place)
 }

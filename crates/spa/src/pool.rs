@@ -126,9 +126,9 @@ impl Stack {
     pub(crate) fn new(rt: &Rt, tree: Rc<VdevTree>, first_open: Txg, gauge: DirtyGauge, opts: &EngineOpts) -> Stack {
         let store = MapStore::new();
         let alloc = Allocator::new(rt.clone(), store.clone(), opts.alloc.clone());
-        let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio.clone());
+        let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio);
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
-        let txg = TxgPool::new(rt.clone(), first_open, opts.txg.clone(), gauge);
+        let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         let min_charge = 1 << tree.max_ashift();
         let asize_inflation = asize_inflation(&tree);

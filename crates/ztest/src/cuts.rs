@@ -151,13 +151,13 @@ async fn run(r: &mut Runner, txgs: u64, lying: bool, mut changer: Option<&mut Ch
         let (before, changes) = (txg.open_txg(), r.changes);
         r.step().await?;
         if let Some(changer) = &mut changer
-            && r.ops % 3 == 0
+            && r.ops.is_multiple_of(3)
         {
             let lab = r.lab.clone();
             changer.step(&lab, &pool).await?;
         }
         ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
-        if r.ops % 5 == 0 {
+        if r.ops.is_multiple_of(5) {
             txg.kick();
             r.lab.sim.rt().sleep(Nanos::from_us(150 * (r.ops % 7))).await;
         }

@@ -128,7 +128,7 @@ pub fn run_seed(seed: u64) -> Check<Outcome> {
         2 => images.iter_mut().for_each(|i| damage(i, 40, &mut rng)),
         _ => {}
     }
-    if seed % 3 != 0 {
+    if !seed.is_multiple_of(3) {
         let named = std::fs::read_dir(scratch.path()).map_err(|e| e.to_string())?;
         let mut paths: Vec<_> = named.filter_map(|e| Some(e.ok()?.path())).collect();
         paths.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ztest.")));

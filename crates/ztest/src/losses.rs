@@ -346,7 +346,8 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     }
     met.mended += first.phys.processed;
     scrub_clean(&pool).await.map_err(|e| format!("the second scrub: {e}"))?;
-    for top in pool.tree().tops.borrow().clone() {
+    let tops = pool.tree().tops.borrow().clone();
+    for top in tops {
         for (guid, condition) in top.kind().conditions() {
             if condition.health() != Health::Online {
                 pool.bring_online(&guid.0.to_string(), false).await.map_err(told("online at the end"))?;
