@@ -160,10 +160,12 @@ impl Blkptr {
             .ok_or_else(|| Error::corrupt(format!("a block pointer needs 128 bytes, {} are there", b.len())))
     }
     /// Pointer number `index` of an indirect block, or `None` past its end.
+    #[inline]
     pub fn at(block: &[u8], index: usize) -> Option<Blkptr> {
         get(block, index.checked_mul(BLKPTR_SIZE)?, BLKPTR_SIZE).map(|b| Blkptr(le64_words(b)))
     }
     /// All pointers of an indirect block in order.
+    #[inline]
     pub fn iter_block(block: &[u8]) -> impl Iterator<Item = Blkptr> + '_ {
         block.chunks_exact(BLKPTR_SIZE).map(|b| Blkptr(le64_words(b)))
     }

@@ -49,18 +49,23 @@ loads! {
 }
 
 /// `N` little-endian u64 words from the start of `b`. Panics when `b` is shorter than `8 * N`.
+#[inline]
 pub fn le64_words<const N: usize>(b: &[u8]) -> [u64; N] {
+    // One check for all of them: block pointers are loaded by the thousand.
+    let (words, _) = b[..8 * N].as_chunks::<8>();
     let mut w = [0u64; N];
-    for (i, x) in w.iter_mut().enumerate() {
-        *x = le64(b, 8 * i);
+    for (x, bytes) in w.iter_mut().zip(words) {
+        *x = u64::from_le_bytes(*bytes);
     }
     w
 }
 
 /// Stores `words` little-endian from the start of `b`. Panics when `b` is shorter than they are.
+#[inline]
 pub fn put_le64_words(b: &mut [u8], words: &[u64]) {
-    for (i, x) in words.iter().enumerate() {
-        put_le64(b, 8 * i, *x);
+    let (to, _) = b[..8 * words.len()].as_chunks_mut::<8>();
+    for (bytes, x) in to.iter_mut().zip(words) {
+        *bytes = x.to_le_bytes();
     }
 }
 

@@ -19,6 +19,10 @@ use rt::Rt;
 use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec, scan};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const POOL: &str = "bench";
 const MIB: usize = 1 << 20;
 const REC: usize = 8 << 10;
@@ -45,6 +49,14 @@ fn init() -> dsl::Init {
 
 fn device(rt: &Rt, image: &str) -> Result<Rc<dyn bdev::BlockDev>> {
     HostDev::open(rt, image, OpenOpts { write: true, ..OpenOpts::default() })
+}
+
+/// CPU seconds of this process so far, in ticks of 10 ms.
+fn cpu_secs() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum::<u64>();
+    ticks as f64 / 100.0
 }
 
 /// What was done: latencies and bytes.
@@ -270,6 +282,7 @@ impl Job {
         }
         fs.fsync(fs.root()).await?;
         self.pool.sync().await?;
+        let cpu = cpu_secs();
         let begin = Instant::now();
         let tasks = objs.into_iter().map(|obj| {
             let (fs, laps, rt, source) = (fs.clone(), self.laps.clone(), self.rt.clone(), self.source.clone());
@@ -294,7 +307,9 @@ impl Job {
         let took = begin.elapsed().as_secs_f64();
         self.laps.secs.set(Some(took));
         if let Some(log) = fs.log() {
-            eprintln!("{:.0} writes per second; {:?}", self.laps.ns.borrow().len() as f64 / took, log.stats());
+            let writes = self.laps.ns.borrow().len() as f64;
+            let cpu_us = (cpu_secs() - cpu) * 1e6 / writes;
+            eprintln!("{:.0} writes per second, {cpu_us:.1} us of CPU each; {:?}", writes / took, log.stats());
         }
         fs.unmount().await
     }

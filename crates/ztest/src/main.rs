@@ -14,6 +14,10 @@ use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::reference::{Outcome, REFERENCES, try_pool};
 use ztest::workload::Profile;
 
+/// As the program `weir` has it: campaigns take a tenth less time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const HELP: &str = "\
 ztest --seed N [--judge full|zdb|none]              one random workload
 ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
