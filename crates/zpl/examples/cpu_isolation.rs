@@ -4,10 +4,17 @@
 //! records that are not compressed and one of 128 KiB records under gzip-1, whose decompression goes to the CPU pools as well; the cache is too small for either. One line
 //! of JSON per phase: what readers and writers got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk jobs. The last line has the median of the ratios of the
 //! 99th percentiles of a pair: a disk that others use as well changes its speed between phases.
+//!
+//! Beside each pair goes one without the engine, `bare`: as many threads read the image itself past the page cache, alone and beside one `gzip -9` as nice as the
+//! engine's bulk jobs. Its ratio is what the machine makes of a core that is busy.
 
 use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base::{Error, Nanos, ObjectId, Result, WallTime};
 use bdev::{Buf, Bytes};
@@ -17,9 +24,17 @@ use rt::Rt;
 use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const MIB: u64 = 1 << 20;
 const FILE: u64 = 256 * MIB;
 const READERS: u64 = 2;
+/// `O_DIRECT` of Linux on x86-64.
+const O_DIRECT: i32 = 0o40000;
+/// Different blocks that writers write.
+const TEXTS: u64 = 64;
 
 /// Text of made-up words: gzip-9 has work with it.
 fn text(len: usize, seed: u64) -> Bytes {
@@ -56,6 +71,8 @@ struct Bench {
     plain: (Rc<Zfs>, ObjectId),
     packed: (Rc<Zfs>, ObjectId),
     writes: (Rc<Zfs>, Vec<ObjectId>),
+    /// What is written, made beforehand: clients make theirs on threads of their own.
+    texts: Vec<Bytes>,
 }
 
 #[derive(Default)]
@@ -117,6 +134,7 @@ impl Bench {
             plain: (fs[0].clone(), plain),
             packed: (fs[1].clone(), packed),
             writes: (fs[2].clone(), written),
+            texts: (0..TEXTS).map(|n| text(128 << 10, n)).collect(),
         })
     }
 
@@ -140,12 +158,13 @@ impl Bench {
         }
         for obj in self.writes.1.iter().filter(|_| write) {
             let (fs, obj, seen, rt) = (self.writes.0.clone(), *obj, seen.clone(), self.rt.clone());
+            let texts = self.texts.clone();
             tasks.push(self.rt.spawn("writer", async move {
                 for n in 0u64.. {
                     if seen.stop.get() {
                         break;
                     }
-                    fs.write(obj, n % 256 * 128 * 1024, vec![text(128 << 10, n)], false).await?;
+                    fs.write(obj, n % 256 * 128 * 1024, vec![texts[(n % TEXTS) as usize].clone()], false).await?;
                     seen.written.set(seen.written.get() + (128 << 10));
                     rt.yield_now().await;
                 }
@@ -185,6 +204,50 @@ impl Bench {
     }
 }
 
+/// The image read without the engine, alone or beside a compression: the 99th percentile.
+fn bare(image: &str, texts: &std::path::Path, seconds: u64, busy: bool) -> Result<f64> {
+    let told = |what: &str, e: std::io::Error| Error::invalid(format!("{what}: {e}"));
+    let endless = format!("while :; do gzip -9 -c {} > /dev/null; done", texts.display());
+    let mut gzip = Command::new("nice");
+    // In a group of its own, to end the shell and what it started.
+    gzip.args(["-n", "5", "sh", "-c", &endless]).process_group(0);
+    let gzip = busy.then(|| gzip.spawn()).transpose().map_err(|e| told("gzip", e))?;
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let read = |n: u64| -> std::io::Result<Vec<u64>> {
+        let file = File::options().read(true).custom_flags(O_DIRECT).open(image)?;
+        let (mut buf, mut ns) = (Buf::for_overwrite(8192), Vec::new());
+        let mut x = n;
+        while Instant::now() < end {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let start = Instant::now();
+            file.read_exact_at(&mut buf, (x >> 33) % (FILE / 8192) * 8192 + 64 * MIB)?;
+            ns.push(start.elapsed().as_nanos() as u64);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(ns)
+    };
+    let all: std::io::Result<Vec<Vec<u64>>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..2 * READERS).map(|n| s.spawn(move || read(n))).collect();
+        threads.into_iter().map(|t| t.join().expect("a reader does not panic")).collect()
+    });
+    if let Some(mut gzip) = gzip {
+        let group = format!("-{}", gzip.id());
+        let _ = Command::new("kill").args(["--", &group]).status();
+        let _ = gzip.wait();
+    }
+    let mut ns: Vec<u64> = all.map_err(|e| told(image, e))?.into_iter().flatten().collect();
+    ns.sort_unstable();
+    let at = |permille: usize| ns.get(ns.len() * permille / 1000).map_or(0, |n| n / 1000);
+    println!(
+        "{{\"phase\":\"bare\",\"busy\":{busy},\"reads\":{},\"p50\":{},\"p99\":{},\"p999\":{}}}",
+        ns.len(),
+        at(500),
+        at(990),
+        at(999)
+    );
+    Ok(at(990).max(1) as f64)
+}
+
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let num = |i: usize, default: u64| args.get(i).and_then(|a| a.parse().ok()).unwrap_or(default);
@@ -197,16 +260,23 @@ fn main() -> Result<()> {
     let engine = Engine::new(EngineConfig { cpu_threads: num(3, 1) as usize, ..EngineConfig::default() })?;
     let rt = engine.rt();
     engine.block_on(async {
-        let bench = Bench::new(rt, image, writers).await?;
-        let mut ratios = [Vec::new(), Vec::new()];
+        let bench = Bench::new(rt, image.clone(), writers).await?;
+        let texts = std::env::temp_dir().join(format!("cpu-isolation-{}", std::process::id()));
+        let all: Vec<u8> = bench.texts.iter().flat_map(|t| t.iter().copied()).collect();
+        std::fs::write(&texts, all).map_err(|e| Error::invalid(format!("{}: {e}", texts.display())))?;
+        let mut ratios = [const { Vec::new() }; 3];
         for _ in 0..num(4, 9) {
-            let alone = bench.phase("readers", seconds, false).await?;
-            let beside = bench.phase("readers and writers", seconds, true).await?;
+            let mut alone = bench.phase("readers", seconds, false).await?;
+            let mut beside = bench.phase("readers and writers", seconds, true).await?;
+            // Nothing of the engine's is to be done meanwhile, so its thread may wait here.
+            alone.push(bare(&image, &texts, seconds, false)?);
+            beside.push(bare(&image, &texts, seconds, true)?);
             ratios.iter_mut().zip(alone.iter().zip(&beside)).for_each(|(r, (a, b))| r.push(b / a));
         }
+        let _ = std::fs::remove_file(&texts);
         ratios.iter_mut().for_each(|r| r.sort_by(f64::total_cmp));
-        let median = |r: &[f64]| r.get(r.len() / 2).copied().unwrap_or(0.0);
-        println!("{{\"p99_ratio\":{{\"plain\":{:.2},\"packed\":{:.2}}}}}", median(&ratios[0]), median(&ratios[1]));
+        let [plain, packed, bare] = ratios.map(|r| r.get(r.len() / 2).copied().unwrap_or(0.0));
+        println!("{{\"p99_ratio\":{{\"plain\":{plain:.2},\"packed\":{packed:.2},\"bare\":{bare:.2}}}}}");
         Ok(())
     })
 }
