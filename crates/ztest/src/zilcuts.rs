@@ -209,6 +209,8 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
         let mut joins = Vec::new();
         let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
         let working = Rc::new(Cell::new(tasks));
+        // Of a hundred steps, those after which the next commit begins another chain.
+        let new_chains = if rng.percent(40) { 6 } else { 1 };
         for n in 0..rng.below(3) {
             let rng = Rng::stream(seed, 2000 + n);
             lab.sim.rt().spawn("bystander", stand_by(fs.clone(), lab.sim.rt(), stories.clone(), working.clone(), rng));
@@ -234,8 +236,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
                     if actor.rng.percent(4) {
                         txg.kick();
                     }
-                    if actor.rng.percent(1) {
-                        // The next commit begins another chain.
+                    if actor.rng.percent(new_chains) {
                         match os.end_log_chain().await {
                             Err(e) if !trouble.excuses_errors() => return Err(text(e)),
                             _ => {}
