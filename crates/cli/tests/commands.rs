@@ -916,7 +916,8 @@ fn scripts_name_probes_that_the_program_has() {
             let block = part.split("\n}").next().unwrap();
             for used in block.split("arg").skip(1) {
                 let n: String = used.chars().take_while(char::is_ascii_digit).collect();
-                assert!(n.parse::<usize>().unwrap() < arguments, "{name} has no arg{n}");
+                // bpftrace sees six on x86-64.
+                assert!(n.parse::<usize>().unwrap() < arguments.min(6), "{name} has no arg{n}");
                 seen += 1;
             }
         }

@@ -106,7 +106,8 @@ pub fn fire(pool: &CStr, event: &Event) {
         Event::Admin { txg, waited } => probe!(ADMIN, "admin", pool, txg, waited.0),
         Event::Admitted { txg, waited, delay } => probe!(ADMITTED, "admitted", pool, txg, waited.0, delay.0),
         Event::Issued { leaf, class, write, offset, len, items, queued, active } => {
-            probe!(ISSUED, "issued", pool, leaf, class, write, offset, len, items, queued, active);
+            // What scripts ask for first: bpftrace sees six arguments on x86-64.
+            probe!(ISSUED, "issued", pool, leaf, class, write, queued, active, offset, len, items);
         }
         Event::Done { leaf, class, write, len, total, disk, ok } => {
             probe!(DONE, "done", pool, leaf, class, write, len, total.0, disk.0, ok);
