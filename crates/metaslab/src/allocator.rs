@@ -243,6 +243,11 @@ impl Inner {
                 for i in 0..count {
                     let at = (first + i) % count;
                     let group = self.classes[choice as usize].groups[at];
+                    // A pool does without its log devices; it may be opened without one, and get it back later.
+                    let top = &self.groups[group].top;
+                    if top.is_log && !top.is_usable() {
+                        continue;
+                    }
                     if tier == Tier::Far && count > 1 && self.too_fragmented(choice, group) {
                         continue;
                     }
@@ -504,11 +509,8 @@ impl Allocator {
             state.metaslabs.push(ms);
         }
         for g in groups {
-            // Nothing is allocated on a vdev that cannot be written.
-            if top.is_usable() {
-                let index = inner.groups.len();
-                inner.classes[g.class as usize].groups.push(index);
-            }
+            let index = inner.groups.len();
+            inner.classes[g.class as usize].groups.push(index);
             inner.groups.push(g);
         }
         inner.tops[at] = Some(state);

@@ -136,10 +136,10 @@ impl Stack {
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
     }
 
-    /// Gives the allocator every top-level vdev that has metaslabs; `mos` is none for a new pool, else the MOS and its directory.
+    /// Gives the allocator every top-level vdev that has metaslabs, also log devices that are not there: what is freed on them must be known when they come back. `mos` is none for a new pool, else the MOS and its directory.
     pub(crate) async fn add_tops(&self, mos: Option<(&Objset, &Dnode)>) -> Result<Logs> {
         let mut tops = self.tree.tops.borrow().clone();
-        tops.retain(|t| t.is_usable() && t.ms_shift.get() != 0);
+        tops.retain(|t| t.is_concrete() && t.ms_shift.get() != 0);
         for top in &tops {
             let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift, unit: top.alloc_unit() };
             let count = top.ms_count();

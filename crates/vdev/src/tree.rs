@@ -197,6 +197,11 @@ impl Top {
         }
     }
 
+    /// Whether it is made of devices, and its configuration is known: not a hole, not removed, not unknown.
+    pub fn is_concrete(&self) -> bool {
+        !matches!(&*self.kind.borrow(), VdevKind::Indirect(_) | VdevKind::Hole | VdevKind::Missing)
+    }
+
     /// Whether blocks on it can be reached and new ones put there: not a hole, not removed, not missing, enough of its devices there.
     pub fn is_usable(&self) -> bool {
         match &*self.kind.borrow() {

@@ -158,8 +158,11 @@ pub async fn blocks_to_drop(zio: &zio::Zio, header: &ZilHeader, synced: Txg) -> 
         if bp.birth() > synced {
             break;
         }
-        walk.step(zio).await?;
         out.push(bp);
+        if crate::claim::is_lost(zio, &bp)? {
+            break;
+        }
+        walk.step(zio).await?;
     }
     Ok(out)
 }
