@@ -11,8 +11,9 @@ use base::{ErrorKind, Nanos};
 use sim::{DiskImage, Rng};
 use spa::{EngineOpts, ImportOpts, Pool};
 
-use crate::judge::Scratch;
+use crate::judge::{self, Scratch};
 use crate::lab::Lab;
+use crate::zdb_run;
 use crate::{Check, Fault};
 
 /// The name that `ztest` gives its pool.
@@ -84,7 +85,7 @@ fn damage(image: &mut DiskImage, count: u64, rng: &mut Rng) {
 
 /// What `zdb` finds; `None` if it cannot open the pool.
 fn ask_zdb(dir: &Path) -> Check<Option<BTreeSet<Place>>> {
-    let text = run(Command::new("zdb").args(["-e", "-p"]).arg(dir).args(["-cc", POOL])).ok_or("zdb is not there")?;
+    let (_, text) = zdb_run::zdb(&["-e", "-p", judge::utf8(dir)?, "-cc", POOL]).ok_or("zdb is not there")?;
     let mut out = BTreeSet::new();
     for line in text.split(['\n', '\r']).filter(|l| l.contains("Got error")) {
         let inner = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
@@ -190,7 +191,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
     let wrote = wrote.map_err(|report| format!("stalled: {report}"))??;
     if wrote && ours.is_empty() {
         let scratch = Scratch::new(&format!("foreign{seed}-after")).map_err(|e| e.to_string())?;
-        crate::judge::save(&lab.images(), scratch.path())?;
+        judge::save(&lab.images(), scratch.path())?;
         match ask_zdb(scratch.path())? {
             Some(found) if found.is_empty() => {}
             other => return Err(format!("after weir's scrub zdb finds {other:?}")),

@@ -1,11 +1,13 @@
 //! Asking others: zdb, and the judges beside the project where they exist.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use sim::DiskImage;
 
 use crate::lab::POOL;
+pub use crate::zdb_run::has_zdb;
+use crate::zdb_run::{self, run};
 use crate::{Check, Fault};
 
 /// Whom to ask.
@@ -63,19 +65,6 @@ pub fn save(images: &[DiskImage], dir: &Path) -> Check {
     Ok(())
 }
 
-fn run(mut command: Command) -> Option<(i32, String)> {
-    let out = command.stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    Some((out.status.code().unwrap_or(-1), text))
-}
-
-/// Whether zdb is there.
-pub fn has_zdb() -> bool {
-    let mut c = Command::new("zdb");
-    c.arg("-h");
-    run(c).is_some()
-}
-
 /// The folder of the judges, from the environment or beside the project.
 pub fn judges() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("WEIR_JUDGES") {
@@ -106,10 +95,13 @@ fn trouble(text: &str) -> Option<String> {
     if bad.is_empty() { None } else { Some(bad.join(" | ")) }
 }
 
+/// Scratch folders have names that are text everywhere but in strange settings of ZTEST_TMP.
+pub(crate) fn utf8(dir: &Path) -> Check<&str> {
+    dir.to_str().ok_or_else(|| format!("{}: the folder's name is not UTF-8", dir.display()))
+}
+
 fn zdb(dir: &Path, flag: &str, pool: &str) -> Check {
-    let mut c = Command::new("zdb");
-    c.args(["-e", "-p"]).arg(dir).arg(flag).arg(pool);
-    let (status, text) = run(c).ok_or("zdb is not there")?;
+    let (status, text) = zdb_run::zdb(&["-e", "-p", utf8(dir)?, flag, pool]).ok_or("zdb is not there")?;
     let blocks = flag == "-bcc";
     if blocks && !text.contains("No leaks (block sum matches space maps exactly)") {
         let last: Vec<&str> = text.lines().rev().take(4).collect();

@@ -1,13 +1,12 @@
 //! The pool's history: commands and internal events, read back by us, by the independent checker and by zdb.
 
-use std::process::{Command, Stdio};
-
 use dsl::props::PropValue;
 use sim::Rng;
 use zpl::{MountOpts, Zfs};
 use ztest::judge::{Level, Scratch, Verdict, has_zdb, judge, save};
 use ztest::lab::{Lab, Layout, POOL, SHAPES, new_fs};
 use ztest::scan;
+use ztest::zdb_run::zdb;
 
 use crate::images::reader;
 
@@ -104,7 +103,7 @@ fn events_are_recorded() {
         Verdict::Bad(why) => panic!("{why}"),
     }
     let mut ours = Vec::new();
-    zdb::dump::history(&reader(&images), true, &mut ours).expect("readable");
+    ::zdb::dump::history(&reader(&images), true, &mut ours).expect("readable");
     let ours = String::from_utf8_lossy(&ours).into_owned();
     assert!(ours.contains("scan setup") && ours.contains("zfs set compression=lz4 lab/a"), "{ours}");
     if !has_zdb() {
@@ -113,10 +112,8 @@ fn events_are_recorded() {
     }
     let scratch = Scratch::new("history-zdb").expect("a folder");
     save(&images, scratch.path()).expect("saved");
-    let mut c = Command::new("zdb");
-    c.args(["-e", "-p"]).arg(scratch.path()).args(["-hh", POOL]).stdin(Stdio::null());
-    let out = c.output().expect("zdb runs");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let dir = scratch.path().to_str().expect("a folder of ours");
+    let (_, text) = zdb(&["-e", "-p", dir, "-hh", POOL]).expect("zdb runs");
     for word in ["snapshot", "lab/a@s", "scan setup", "func=1", "clone swap", "zfs set compression=lz4 lab/a"] {
         assert!(text.contains(word), "{word}: {text}");
     }
