@@ -45,18 +45,18 @@ pub fn check_pointer(bp: &Blkptr) -> Result<()> {
     Ok(())
 }
 
-/// The bytes under the checksum of a block, with the pointer's words in their place, and their sum.
+/// The sum of a block that has the pointer's words where its own sum will be.
 fn sum(block: &[u8], chain: &ZilChain, bp: &Blkptr) -> Result<[u64; 4]> {
-    let mut check = block[..chain.verified].to_vec();
-    put_le64_words(&mut check[chain.cksum_at..], &bp.checksum_words());
     let algo = if bp.checksum_raw() == CHECKSUM_ZILOG2 { ChecksumAlgo::Zilog2 } else { ChecksumAlgo::Zilog };
-    Ok(compute(algo, &check, bp.needs_swap(), None)?.0)
+    Ok(compute(algo, &block[..chain.verified], bp.needs_swap(), None)?.0)
 }
 
 /// The chain part of `block`, if it is what `bp` says.
 pub fn verify(block: &[u8], bp: &Blkptr) -> Option<ZilChain> {
     let chain = ZilChain::parse(block, bp).ok()?;
-    let sum = sum(block, &chain, bp).ok()?;
+    let mut check = block[..chain.verified].to_vec();
+    put_le64_words(&mut check[chain.cksum_at..], &bp.checksum_words());
+    let sum = sum(&check, &chain, bp).ok()?;
     let right = if bp.encrypted() { folded(sum) == chain.cksum[..2] } else { sum == chain.cksum };
     right.then_some(chain)
 }
@@ -147,6 +147,7 @@ pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Opt
         tag = key.seal_areas(bp.salt_iv(), &aad, block, &areas)?;
     }
     let chain = ZilChain::parse(block, bp)?;
+    put_le64_words(&mut block[chain.cksum_at..], &bp.checksum_words());
     let sum = sum(block, &chain, bp)?;
     if key.is_some() {
         let [a, b] = folded(sum);

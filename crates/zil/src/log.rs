@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
-use bdev::{Buf, Bytes};
+use bdev::Bytes;
 use dmu::{IntentLog, LocalBoxFuture, Objset};
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
@@ -168,7 +168,7 @@ impl Zilog {
     pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
         self.0.note(txg, What::Barrier, object);
     }
-    /// Notes a write. `data` are its bytes; kept only if they are small and `commit` says that they are committed at once. `sync`: every commit carries it.
+    /// Notes a write. `data` are its bytes; kept only if `commit` says that they are committed at once, so not for long. `sync`: every commit carries it.
     #[allow(clippy::too_many_arguments)]
     pub fn write(
         &self,
@@ -194,6 +194,8 @@ impl Zilog {
             };
             let data = match state {
                 WriteState::Copied => Data::Here(data.to_vec()),
+                // OpenZFS fetches what is larger than `zil_maxcopied` when it packs; here no copy is saved by that.
+                WriteState::NeedCopy if commit => Data::Here(cut(data, at - offset, length)),
                 WriteState::NeedCopy => Data::Copy,
                 WriteState::Indirect => Data::Block,
             };
@@ -266,6 +268,21 @@ impl Zilog {
         z.os.set_log(None);
         Ok(())
     }
+}
+
+/// `len` bytes of `data` from `at` on, where they lie.
+fn cut(data: &[Bytes], at: u64, len: u64) -> Vec<Bytes> {
+    let (mut skip, mut left) = (at as usize, len as usize);
+    let mut out = Vec::new();
+    for part in data {
+        let from = skip.min(part.len());
+        let to = (from + left).min(part.len());
+        if from < to {
+            out.push(part.slice(from..to));
+        }
+        (skip, left) = (skip - from, left - (to - from));
+    }
+    out
 }
 
 impl Inner {
@@ -581,13 +598,12 @@ impl Inner {
             at.checked_sub(2).map(|i| chain.lwbs[i].clone())
         };
         lwb.holds.borrow_mut().push(hold);
-        let nused = lwb.buf.borrow().len();
+        let nused = lwb.used.get();
         let dva = lwb.bp.dva(0);
         // Where parity goes with the data the whole block is written: it is read as a whole.
         let spread = dva.asize() > lwb.bp.psize();
         let written = if spread { lwb.bp.psize() as usize } else { nused.next_multiple_of(BLOCK_UNIT) };
-        let mut bytes = Buf::zeroed(written.min(lwb.bp.psize() as usize));
-        bytes[..nused].copy_from_slice(&lwb.buf.borrow());
+        let mut bytes = lwb.take_bytes(written.min(lwb.bp.psize() as usize));
         let sealed = block::seal(&mut bytes, &lwb.bp, &next_bp, nused, ctx.key().map(|k| &**k));
         lwb.issued.set(ctx.rt().now());
         let queue = lwb.issued.get().since(lwb.opened.get());

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Nanos, Txg, VdevId};
+use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
 use ondisk::bytes::put_le64;
 use ondisk::zil::ZIL_CHAIN_SIZE;
@@ -34,8 +35,10 @@ pub(crate) struct Lwb {
     pub alloc_txg: Txg,
     pub state: Cell<LwbState>,
     pub failed: Cell<bool>,
-    /// The chain part and the records so far.
-    pub buf: RefCell<Vec<u8>>,
+    /// Room for the whole block from its first record on, with the chain part and the records so far.
+    pub buf: RefCell<Option<Buf>>,
+    /// Bytes of it that are used.
+    pub used: Cell<usize>,
     /// Newest txg of its records.
     pub max_txg: Cell<Txg>,
     pub waiters: RefCell<Vec<Rc<Waiter>>>,
@@ -65,7 +68,8 @@ impl Lwb {
             alloc_txg,
             state: Cell::new(LwbState::Open),
             failed: Cell::new(false),
-            buf: RefCell::new(vec![0; ZIL_CHAIN_SIZE]),
+            buf: RefCell::new(None),
+            used: Cell::new(ZIL_CHAIN_SIZE),
             max_txg: Cell::new(alloc_txg),
             waiters: RefCell::default(),
             writes: RefCell::default(),
@@ -90,7 +94,7 @@ impl Lwb {
         self.state.get() == LwbState::Over
     }
     pub fn has_records(&self) -> bool {
-        self.buf.borrow().len() > ZIL_CHAIN_SIZE
+        self.used.get() > ZIL_CHAIN_SIZE
     }
     /// Whether somebody waits for it, and its own write is all that has to be flushed for them.
     pub fn is_all_to_flush(&self) -> bool {
@@ -98,20 +102,33 @@ impl Lwb {
     }
     /// Whether a record of `len` bytes fits.
     pub fn fits(&self, len: usize) -> bool {
-        self.buf.borrow().len() + len <= self.bp.lsize() as usize
+        self.used.get() + len <= self.bp.lsize() as usize
     }
-    /// Appends a record of `txg`: its fixed part and its data, padded.
-    pub fn push(&self, fixed: &[u8], data: &[bdev::Bytes], txg: Txg, seq: u64) {
+    /// Appends a record of `txg`, for which there is room: its fixed part and its data, padded.
+    pub fn push(&self, fixed: &[u8], data: &[Bytes], txg: Txg, seq: u64) {
         let mut buf = self.buf.borrow_mut();
-        let at = buf.len();
-        buf.extend_from_slice(fixed);
-        data.iter().for_each(|d| buf.extend_from_slice(d));
-        let end = buf.len().next_multiple_of(8);
-        buf.resize(end, 0);
-        put_le64(&mut buf[at..], 8, (end - at) as u64);
+        let buf = buf.get_or_insert_with(|| Buf::for_overwrite(self.bp.psize() as usize));
+        let at = self.used.get();
+        let mut end = at;
+        for part in [fixed].into_iter().chain(data.iter().map(|d| &**d)) {
+            buf[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        let padded = end.next_multiple_of(8);
+        buf[end..padded].fill(0);
+        self.used.set(padded);
+        put_le64(&mut buf[at..], 8, (padded - at) as u64);
         put_le64(&mut buf[at..], 16, txg.0);
         put_le64(&mut buf[at..], 24, seq);
         self.max_txg.set(self.max_txg.get().max(txg));
+    }
+    /// What it holds, for its write: `len` bytes, at most its size, zero after the records; the chain part is still to be made. It takes no record after this.
+    pub fn take_bytes(&self, len: usize) -> Buf {
+        let used = self.used.get();
+        let mut buf = self.buf.take().unwrap_or_else(|| Buf::for_overwrite(self.bp.psize() as usize));
+        buf.truncate(len);
+        buf[used..].fill(0);
+        buf
     }
     /// Where its time went, when it ends now and this flush made it durable.
     pub fn times(&self, now: Nanos, flush: Nanos) -> LogTimes {
@@ -122,7 +139,7 @@ impl Lwb {
     /// Tells listeners where it is.
     pub fn trace(&self, rt: &Rt, objset: u64, phase: LogPhase, times: LogTimes) {
         rt.trace(Groups::LOG, || {
-            let bytes = self.buf.borrow().len().saturating_sub(ZIL_CHAIN_SIZE) as u64;
+            let bytes = self.used.get().saturating_sub(ZIL_CHAIN_SIZE) as u64;
             let waiters = self.waiters.borrow().len() as u32;
             Event::Log { objset, phase, bytes, size: self.bp.psize(), waiters, times }
         });

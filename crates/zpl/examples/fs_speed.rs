@@ -282,16 +282,18 @@ impl Job {
         }
         fs.fsync(fs.root()).await?;
         self.pool.sync().await?;
+        // What is written is made before, as fio does.
+        let blocks: Rc<Vec<Bytes>> = Rc::new((0..512).map(|n| self.source.block(REC, n)).collect());
         let cpu = cpu_secs();
         let begin = Instant::now();
         let tasks = objs.into_iter().map(|obj| {
-            let (fs, laps, rt, source) = (fs.clone(), self.laps.clone(), self.rt.clone(), self.source.clone());
+            let (fs, laps, rt, blocks) = (fs.clone(), self.laps.clone(), self.rt.clone(), blocks.clone());
             let task = async move {
                 let mut n = 0;
                 while begin.elapsed().as_secs() < secs {
                     let start = Instant::now();
                     let at = n * REC as u64 % FILE;
-                    fs.write_sync(obj, at, vec![source.block(REC, n)], false).await?;
+                    fs.write_sync(obj, at, vec![blocks[n as usize % blocks.len()].clone()], false).await?;
                     laps.lap(start, REC as u64);
                     n += 1;
                     rt.yield_now().await;
