@@ -20,7 +20,7 @@ use std::rc::Rc;
 use base::{ErrorKind, Nanos};
 use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
-use sim::{CutStyle, DiskImage, DiskLog, Rng};
+use sim::{CutStyle, DiskImage, DiskLog, Rng, SimDisk};
 use spa::{Bias, GroupKind, ImportOpts, Pool};
 use zil::{CommitPolicy, ZilStats, ZilTunables};
 use zio::crypto::Suite;
@@ -200,11 +200,17 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             let file = fs.create(fs.root(), b"first", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
             fs.fsync(file.obj).await.map_err(text)?;
         }
-        pool.sync().await.map_err(text)?;
-        for disk in &lab.disks {
-            bdev::flush(disk).await.map_err(text)?;
-            disk.start_log();
+        // A txg may begin to sync by itself at any time.
+        loop {
+            pool.sync().await.map_err(text)?;
+            for disk in &lab.disks {
+                bdev::flush(disk).await.map_err(text)?;
+            }
+            if lab.disks.iter().all(SimDisk::is_settled) {
+                break;
+            }
         }
+        lab.disks.iter().for_each(SimDisk::start_log);
         let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, &mut rng));
         let mut joins = Vec::new();
         let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();

@@ -250,13 +250,15 @@ impl SimDisk {
 
     // --- log ---
 
-    /// Begins to record operations. None may be in flight or unflushed: the log starts from stable contents.
+    /// Whether nothing is in flight, and nothing would be lost by a power cut.
+    pub fn is_settled(&self) -> bool {
+        let state = self.0.state.borrow();
+        state.in_flight.is_empty() && state.durability.pending_len() == 0
+    }
+    /// Begins to record operations. The disk must be settled: the log starts from stable contents.
     pub fn start_log(&self) {
+        assert!(self.is_settled(), "a log starts when nothing is in flight or unflushed");
         let mut state = self.0.state.borrow_mut();
-        assert!(
-            state.in_flight.is_empty() && state.durability.pending_len() == 0,
-            "a log starts when nothing is in flight or unflushed"
-        );
         state.log = Some(DiskLog {
             base: state.current.clone(),
             volatile: self.0.config.volatile,
