@@ -351,6 +351,10 @@ impl SimWorld {
             if self.stop_at.get().is_some_and(|at| self.step.get() >= at) {
                 break StallCause::StepLimit;
             }
+            // Work that costs time may have gone beyond the end, and in a world that has more work than time it is never idle there.
+            if until.is_some_and(|until| self.now.get() > until) {
+                break StallCause::TimeLimit;
+            }
             let next = self.timers.borrow().next().map(Nanos);
             if next.is_some_and(|at| at <= self.now.get()) {
                 self.step.set(self.step.get() + 1);

@@ -237,3 +237,25 @@ fn devices_conform_to_their_contract() {
         assert_eq!(disk.counters().in_flight, 0);
     }
 }
+
+#[test]
+fn a_run_ends_in_time_in_a_world_with_more_work_than_time() {
+    let sim = Sim::new(SimConfig { poll_charge_max: None, polls_per_instant_max: u64::MAX, ..SimConfig::seeded(7) });
+    let rt = sim.rt();
+    let turns = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let (rt2, turns) = (rt.clone(), turns.clone());
+        drop(rt.spawn("busy", async move {
+            loop {
+                rt2.charge(us(30));
+                turns.set(turns.get() + 1);
+                rt2.yield_now().await;
+            }
+        }));
+    }
+    sim.run_for(us(100));
+    // Work that has begun is not cut short.
+    assert_eq!((sim.now(), turns.get()), (us(120), 4));
+    sim.run_for(us(60));
+    assert_eq!((sim.now(), turns.get()), (us(210), 7));
+}
