@@ -578,7 +578,7 @@ last txgs, open (-), waiting (.) and written (#); the cache; file systems.
     },
     Page {
         name: "trace",
-        usage: &["dirty|txg|io|queue|delay|zil [-i seconds] [-c count] [--json] <pool>"],
+        usage: &["trace dirty|txg|io|queue|delay|zil [-i seconds] [-c count] [--json] <pool>"],
         text: "\
 What a pool does, live; Ctrl-C ends it with a summary.
 
@@ -670,6 +670,7 @@ fn prefix(name: &str) -> &'static str {
         Some("zpool") => "zpool ",
         Some("zfs") => "zfs ",
         Some("daemon") => "weir daemon ",
+        Some("lab") => "weir lab ",
         _ => "weir ",
     }
 }
@@ -703,7 +704,7 @@ pub fn topic(name: &str) -> Option<String> {
         let tunables = if name == "daemon" { tunables() } else { String::new() };
         return Some(format!("usage:\n{lines}\n{}{tunables}", page.text));
     }
-    matches!(name, "zpool" | "zfs").then(|| usage(name))
+    matches!(name, "zpool" | "zfs" | "lab").then(|| usage(name))
 }
 
 fn tunables() -> String {
@@ -757,5 +758,8 @@ mod tests {
         assert!(usage("zfs").contains("inherit"));
         assert!(topic("zfs create").is_some_and(|t| t.contains("  zfs create [-Pnpuv]")));
         assert!(topic("quickstart").is_some_and(|t| t.contains("  weir quickstart [--dir")));
+        assert!(topic("trace").is_some_and(|t| t.contains("  weir trace dirty|")));
+        assert!(topic("lab zil").is_some_and(|t| t.contains("  weir lab zil [--disks")));
+        assert!(topic("lab").is_some_and(|t| t.contains("throttle [--policy") && t.contains("zil [--disks")));
     }
 }
