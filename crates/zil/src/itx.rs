@@ -117,3 +117,35 @@ impl Lists {
         }
     }
 }
+
+/// `len` bytes of `data` from `at` on, where they lie.
+pub(crate) fn cut(data: &[Bytes], at: u64, len: u64) -> Vec<Bytes> {
+    let (mut skip, mut left) = (at as usize, len as usize);
+    let mut out = Vec::new();
+    for part in data {
+        let from = skip.min(part.len());
+        let to = (from + left).min(part.len());
+        if from < to {
+            out.push(part.slice(from..to));
+        }
+        (skip, left) = (skip - from, left - (to - from));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_are_cut_where_they_lie() {
+        let whole = Bytes::copy_from(&(0..100).collect::<Vec<u8>>());
+        let parts = [whole.slice(..30), Bytes::empty(), whole.slice(30..31), whole.slice(31..)];
+        for (at, len) in [(0, 100), (0, 30), (5, 20), (29, 3), (30, 1), (31, 69), (99, 1), (0, 0)] {
+            let got = cut(&parts, at, len);
+            assert!(got.iter().all(|p| !p.is_empty() && p.memory_id() == whole.memory_id()), "{at} {len}");
+            let bytes: Vec<u8> = got.iter().flat_map(|p| p.to_vec()).collect();
+            assert_eq!(bytes, whole[at as usize..(at + len) as usize], "{at} {len}");
+        }
+    }
+}

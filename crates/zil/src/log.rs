@@ -39,7 +39,7 @@ mod timer;
 mod told;
 
 use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
-use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What};
+use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What, cut};
 pub(crate) use crate::lwb::Lwb;
 use crate::lwb::LwbState;
 use crate::policy::{self, BURSTS, Closing, CommitPolicy, WriteFacts, WriteState, ZilTunables};
@@ -268,21 +268,6 @@ impl Zilog {
         z.os.set_log(None);
         Ok(())
     }
-}
-
-/// `len` bytes of `data` from `at` on, where they lie.
-fn cut(data: &[Bytes], at: u64, len: u64) -> Vec<Bytes> {
-    let (mut skip, mut left) = (at as usize, len as usize);
-    let mut out = Vec::new();
-    for part in data {
-        let from = skip.min(part.len());
-        let to = (from + left).min(part.len());
-        if from < to {
-            out.push(part.slice(from..to));
-        }
-        (skip, left) = (skip - from, left - (to - from));
-    }
-    out
 }
 
 impl Inner {
