@@ -479,6 +479,25 @@ fn pools_come_back_with_the_next_daemon() {
     assert_eq!(foreign(&["daemon", "stop"]).code, 0);
 }
 
+/// A daemon that was killed keeps its devices locked until the kernel has ended what it had under way.
+#[test]
+fn a_pool_comes_back_when_its_devices_are_let_go() {
+    let w = World::new("cli-locked");
+    w.pool();
+    w.ok("daemon stop");
+    let device = std::fs::File::open(w.path("a.img")).unwrap();
+    device.lock().unwrap();
+    let mut list = w.command(WEIR);
+    list.args(["zpool", "list", "-H", "-o", "name"]).stdout(std::process::Stdio::piped());
+    let list = list.spawn().unwrap();
+    // It is about to import, or has tried.
+    while !std::path::Path::new(&w.path("run/weir.sock")).exists() {
+        std::thread::yield_now();
+    }
+    drop(device);
+    assert_eq!(said(list.wait_with_output().unwrap()).out, "tank\n");
+}
+
 #[test]
 fn tunables_reach_the_daemon() {
     let w = World::new("cli-tune");

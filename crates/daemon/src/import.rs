@@ -8,6 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
@@ -29,6 +30,11 @@ use crate::view_pool::config_view;
 const SEARCH_MAX: usize = 100_000;
 /// Folders of /dev that hold block devices under other names only.
 const DEV_DIRS: &[&str] = &["/dev", "/dev/mapper"];
+
+/// How long devices may stay locked after the daemon that had them was killed: the kernel first ends the operations that it had under way.
+const PREDECESSOR: Duration = Duration::from_secs(10);
+/// How often their locks are tried meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// What a search found about one pool, as plain data.
 #[derive(Clone, Debug)]
@@ -461,6 +467,24 @@ impl Daemon {
         Ok(done)
     }
 
+    /// Imports a pool that the last daemon had imported. If that was killed a moment ago its devices are still locked.
+    fn import_left(
+        &self,
+        pool: &KnownPool,
+        devices: &[String],
+        opts: &ImportOpts,
+        progress: &Arc<Progress>,
+    ) -> Result<Outcome> {
+        let until = Instant::now() + PREDECESSOR;
+        loop {
+            let (devices, opts, altroot) = (devices.to_vec(), opts.clone(), pool.altroot.clone());
+            match self.import_devices(pool.guid, devices, opts, altroot, Wanted::default(), true, progress) {
+                Err(e) if e.kind() == ErrorKind::Busy && Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                done => return done,
+            }
+        }
+    }
+
     /// At the start of the daemon: imports what was imported when the last one ended. The sentences say what could not be.
     pub(crate) fn import_remembered(&self) -> Vec<String> {
         let _namespace = self.namespace();
@@ -476,12 +500,11 @@ impl Daemon {
                 destroyed: false,
                 ..ImportOpts::default()
             };
-            let wanted = Wanted::default();
             let devices: Vec<String> = pool.devices.iter().filter(|d| Path::new(d).exists()).cloned().collect();
             let result = if devices.is_empty() {
                 Err(Error::not_found("its devices are not there"))
             } else {
-                self.import_devices(pool.guid, devices, opts, pool.altroot.clone(), wanted, true, &progress)
+                self.import_left(&pool, &devices, &opts, &progress)
             };
             match result {
                 Ok(done) => failures.extend(done.notices.into_iter().chain(done.failures)),
