@@ -34,6 +34,7 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
         Claims { newest: Txg(0), frees: Vec::new(), emptied: Vec::new(), cut: Vec::new(), sealed: Vec::new() };
     let synced = pool.uberblock().txg;
     let rewound = first != synced.next();
+    let without_log = pool.tree.tops.borrow().iter().any(|t| t.is_log && t.is_concrete() && !t.is_usable());
     for ds in pool.dsl().all() {
         let place = || format!("intent log of '{}'", ds.name());
         let mut header = ds.zil_header().await.at(place)?;
@@ -49,7 +50,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
         let was_claimed = !needs_claim(&header);
         let found = match was_claimed {
             false => Some(claim(pool.zio(), &header, first).await.at(place)?),
-            true => shorten(pool.zio(), &header).await.at(place)?,
+            true if without_log => shorten(pool.zio(), &header).await.at(place)?,
+            true => None,
         };
         if let Some(claimed) = found {
             header = claimed.header;
