@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::rc::Rc;
 
 use base::{ErrorKind, Nanos};
@@ -46,11 +46,6 @@ pub enum Outcome {
     Missing(String),
 }
 
-fn run(command: &mut Command) -> Option<String> {
-    let out = command.stdin(Stdio::null()).output().ok()?;
-    Some(String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr))
-}
-
 /// Lets the real `ztest` make a pool in `dir`.
 fn make(seed: u64, dir: &Path) -> Check<bool> {
     let (mirrors, disks, parity, kind, vdevs) = LAYOUTS[seed as usize % LAYOUTS.len()];
@@ -58,7 +53,7 @@ fn make(seed: u64, dir: &Path) -> Check<bool> {
     let mut c = Command::new("ztest");
     c.args(["-m", mirrors, "-r", disks, "-R", parity, "-K", kind, "-v", vdevs, "-a", ashift]);
     c.args(["-T", "12", "-P", "6", "-t", "8", "-d", "3", "-s", "128m", "-D", "3", "-S", "1", "-f"]).arg(dir);
-    let Some(text) = run(&mut c) else { return Ok(false) };
+    let Some((_, text)) = zdb_run::run(c) else { return Ok(false) };
     let any = std::fs::read_dir(dir).map_err(|e| e.to_string())?.count() > 0;
     // What it says of itself at the end does not matter: it kills itself again and again.
     if any { Ok(true) } else { Err(format!("ztest made nothing: {}", text.lines().last().unwrap_or(""))) }
