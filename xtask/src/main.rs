@@ -6,12 +6,14 @@
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
+//! | `campaign` | runs a slice of every long profile within a number of minutes |
 //! | `judges` | installs the independent checkers (Debian packages) and says which are there |
 
 mod bench_fs;
 mod bench_fs_contest;
 mod bench_fs_jobs;
 mod bench_fs_table;
+mod campaign;
 mod judges;
 mod kill9;
 mod layers;
@@ -26,8 +28,9 @@ fn main() -> ExitCode {
         Some("layers") => layers::run(),
         Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("kill9") => kill9::run(&args[1..]),
+        Some("campaign") => campaign::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
-        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | kill9 | judges".to_string()),
+        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | kill9 | campaign | judges".to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

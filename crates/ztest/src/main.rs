@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_on};
@@ -39,6 +40,7 @@ ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
 ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
 options: --jobs N                                   threads (default 2)
+         --seconds N                                no seed begins after N seconds
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
@@ -61,15 +63,28 @@ impl Args {
     }
 }
 
-/// Calls `f` for every seed, in several threads.
-fn spread(jobs: u64, from: u64, to: u64, f: impl Fn(u64) + Sync) {
-    let next = AtomicU64::new(from);
+/// The moment after which no seed begins, from `--seconds`.
+struct Limit(Option<Instant>);
+
+impl Limit {
+    fn of(args: &Args) -> Limit {
+        let seconds = args.value("--seconds").and_then(|v| v.parse().ok());
+        Limit(seconds.map(|s| Instant::now() + Duration::from_secs(s)))
+    }
+    fn is_over(&self) -> bool {
+        self.0.is_some_and(|at| Instant::now() >= at)
+    }
+}
+
+/// Calls `f` for every seed, in `--jobs` threads, until `--seconds` are over.
+fn spread(args: &Args, from: u64, to: u64, f: impl Fn(u64) + Sync) {
+    let (next, limit) = (AtomicU64::new(from), Limit::of(args));
     std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
+        for _ in 0..args.number("--jobs", 2).max(1) {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= to {
+                    if seed >= to || (seed > from && limit.is_over()) {
                         return;
                     }
                     f(seed);
@@ -98,7 +113,7 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
     let done = done_before(state);
     let total = Mutex::new(Tally::default());
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let mut tally = Tally::default();
         if done.contains_key(&seed) {
             tally.seeds = 1;
@@ -146,7 +161,7 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
     let total = Mutex::new(CutTally::default());
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let shape = match args.value("--layout") {
             Some("all") => Some(&SHAPES[1 + seed as usize % (SHAPES.len() - 1)]),
             Some(name) => SHAPES.iter().find(|s| s.name == name && !s.groups.is_empty()),
@@ -183,14 +198,14 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
     let state = args.value("--state");
     let done = done_before(state);
     let total = Mutex::new(MutateTally::default());
-    let beats: Mutex<BTreeMap<u64, (u64, std::time::Instant)>> = Mutex::default();
+    let beats: Mutex<BTreeMap<u64, (u64, Instant)>> = Mutex::default();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (stop, beats, total) = (&stop, &beats, &total);
         let guard = scope.spawn(move || {
             // A loop that never yields can be stopped by nothing else.
             while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(std::time::Duration::from_millis(500));
+                std::thread::sleep(Duration::from_millis(500));
                 for (victim, (number, since)) in beats.lock().unwrap_or_else(|e| e.into_inner()).iter() {
                     if since.elapsed().as_secs() > 120 {
                         println!("BAD victim {victim} mutation {number}: hangs");
@@ -199,7 +214,7 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
                 }
             }
         });
-        spread(args.number("--jobs", 2), from / PER_VICTIM, to.div_ceil(PER_VICTIM), |victim| {
+        spread(args, from / PER_VICTIM, to.div_ceil(PER_VICTIM), |victim| {
             if let Some(tally) = done.get(&victim).and_then(|d| MutateTally::of_good(d)) {
                 total.lock().unwrap_or_else(|e| e.into_inner()).add(tally);
                 return;
@@ -220,7 +235,7 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
             }
             let mut tally = MutateTally::default();
             for number in from.max(victim * PER_VICTIM)..to.min((victim + 1) * PER_VICTIM) {
-                beats.lock().unwrap_or_else(|e| e.into_inner()).insert(victim, (number, std::time::Instant::now()));
+                beats.lock().unwrap_or_else(|e| e.into_inner()).insert(victim, (number, Instant::now()));
                 if let Some(fault) = mutate(&v, number, &mut tally) {
                     println!("BAD {fault}");
                 }
@@ -248,7 +263,7 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
 
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new(Tally::default());
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let got = ztest::snaps::run_seed(seed, args.number("--ops", 150));
         let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("snaps{seed}")));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -266,7 +281,7 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let redundant: Vec<_> = SHAPES.iter().filter(|s| s.groups.iter().all(|g| g.0 != spa::GroupKind::Single)).collect();
     let redundant: Vec<_> = redundant.into_iter().filter(|s| !s.groups.is_empty()).collect();
     let ops = args.number("--ops", 40);
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
         let shape = named.unwrap_or(redundant[seed as usize % redundant.len()]);
         let mut met = CutsMet::default();
@@ -336,7 +351,7 @@ fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
     use ztest::losses::{LAYOUTS, Met, run_seed};
     let seeds = Seeds::new(args, 4);
     let named = args.value("--layout").and_then(|name| LAYOUTS.iter().find(|s| s.name == name));
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let shape = named.unwrap_or(&LAYOUTS[seed as usize % LAYOUTS.len()]);
         seeds.run(seed, shape.name, || {
             let mut met = Met::default();
@@ -350,7 +365,7 @@ fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     use ztest::snaps::{CUTS, cuts};
     let seeds = Seeds::new(args, 1);
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let what = CUTS[seed as usize % CUTS.len()];
         seeds.run(seed, &format!("{what:?}"), || {
             let got = std::panic::catch_unwind(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
@@ -365,7 +380,7 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
 fn foreign(args: &Args, from: u64, to: u64) -> bool {
     use ztest::foreign::{Outcome, run_seed};
     let total = Mutex::new([0u64; 6]);
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let got = std::panic::catch_unwind(|| run_seed(seed));
         let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -402,7 +417,7 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
 
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new((Tally::default(), 0, 0));
-    spread(args.number("--jobs", 2), from, to, |seed| {
+    spread(args, from, to, |seed| {
         let shapes: Vec<_> = SHAPES.iter().filter(|s| !s.groups.is_empty()).collect();
         let shape = match args.value("--layout") {
             Some(name) if name != "all" => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[1]),
@@ -482,7 +497,7 @@ fn campaign(args: &Args) -> bool {
             total.add(ZilTally::parse(rest));
         }
     }
-    let begun = std::time::Instant::now();
+    let (begun, limit) = (Instant::now(), Limit::of(args));
     let (total, fresh) = (Mutex::new(total), AtomicU64::new(0));
     let next = AtomicU64::new(first);
     std::thread::scope(|scope| {
@@ -496,6 +511,9 @@ fn campaign(args: &Args) -> bool {
                         return;
                     }
                     let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed > first && limit.is_over() {
+                        return;
+                    }
                     if done.contains(&seed) {
                         continue;
                     }
@@ -532,7 +550,7 @@ fn references(args: &Args, level: Level) -> bool {
     let wanted = args.value("--reference").filter(|n| !n.starts_with("--"));
     let chosen: Vec<_> = REFERENCES.iter().filter(|r| wanted.is_none_or(|n| n == r.name)).collect();
     let tally = Mutex::new((0, 0, 0, 0));
-    spread(args.number("--jobs", 2), 0, chosen.len() as u64, |n| {
+    spread(args, 0, chosen.len() as u64, |n| {
         let reference = chosen[n as usize];
         let outcome = try_pool(reference, args.number("--start", 1), args.number("--ops", 60), level);
         println!("{}: {outcome}", reference.name);
