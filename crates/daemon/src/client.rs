@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,15 @@ use base::{Error, ErrorKind, Result};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::paths::Paths;
+use crate::access::{Access, class};
+use crate::paths::{Paths, check_folder};
 use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, Request, kind_named};
+use crate::state::State;
 
 /// How long a daemon may take until its socket is there.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a daemon that lives without a socket may take to make it again.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an ending daemon may take; pools with much to write need a while.
 const STOP_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -48,34 +52,39 @@ impl Client {
         self
     }
 
-    /// A connection to a daemon that runs; none if there is none.
-    fn connect(&self) -> Result<Option<UnixStream>> {
-        let path = self.paths.socket();
-        let meta = match std::fs::symlink_metadata(&path) {
-            Ok(meta) => meta,
+    /// A connection to the daemon of the runtime folder; none if there is none.
+    ///
+    /// Root may use the daemon of another user whose folder `WEIR_RUNTIME_DIR` names. Other users who name a folder of root's reach its door for all users.
+    fn connect(&self) -> Result<Option<Way>> {
+        let (dir, uid) = (self.paths.runtime(), self.paths.uid());
+        let owner = match std::fs::symlink_metadata(dir) {
+            Ok(meta) => meta.uid(),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => {
-                return Err(Error::new(ErrorKind::Denied, format!("'{}' cannot be reached: {e}", path.display())));
+                return Err(Error::new(ErrorKind::Denied, format!("'{}' cannot be reached: {e}", dir.display())));
             }
         };
-        if meta.uid() != self.paths.uid() {
-            let why =
-                format!("'{}' belongs to another user: set WEIR_RUNTIME_DIR to a folder of your own", path.display());
-            return Err(Error::new(ErrorKind::Denied, why));
+        if owner != uid && owner == 0 {
+            return Ok(connect_to(&Paths::public_socket(dir), 0)?.map(Way::Public));
         }
-        self.paths.check_runtime()?;
-        match UnixStream::connect(&path) {
-            Ok(stream) => Ok(Some(stream)),
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound) => {
-                Ok(None)
-            }
-            Err(e) => Err(Error::new(ErrorKind::Io, format!("'{}' cannot be reached: {e}", path.display()))),
+        let owner = if uid == 0 { owner } else { uid };
+        check_folder(dir, owner)?;
+        Ok(connect_to(&self.paths.socket(), owner)?.map(Way::Full))
+    }
+
+    /// Whether a request of this kind is answered by root's daemon, as this user has none and nothing that one would bring back.
+    fn asks_system(&self, request: &Request) -> Option<UnixStream> {
+        let dir = self.paths.system().filter(|_| class(request).access == Access::Anyone)?;
+        let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
+        if own || self.paths.is_held() {
+            return None;
         }
+        connect_to(&Paths::public_socket(dir), 0).ok().flatten()
     }
 
     /// Whether a daemon runs.
     pub fn is_running(&self) -> Result<bool> {
-        Ok(self.connect()?.is_some())
+        Ok(matches!(self.connect()?, Some(Way::Full(_))))
     }
 
     /// Starts a daemon unless one runs; true if this one did.
@@ -109,15 +118,17 @@ impl Client {
             .spawn()
             .map_err(|e| fail(&self.program.display().to_string(), e))?;
         let end = Instant::now() + START_TIMEOUT;
+        let mut ended: Option<Instant> = None;
         loop {
-            if let Some(stream) = self.connect()? {
+            if let Some(Way::Full(stream)) = self.connect()? {
                 return Ok(stream);
             }
             if let Ok(Some(_)) = child.try_wait() {
-                // Another command may have started one at the same moment; then ours found the lock held.
-                std::thread::sleep(Duration::from_millis(50));
-                if let Some(stream) = self.connect()? {
-                    return Ok(stream);
+                // Another command may have started one at the same moment, or its socket was removed and it makes it again: then ours found the lock held.
+                let since = *ended.get_or_insert_with(Instant::now);
+                if since.elapsed() < if self.paths.is_held() { SOCKET_TIMEOUT } else { Duration::from_millis(50) } {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
                 }
                 let mut said = String::new();
                 let _ = log.seek(SeekFrom::Start(old_len));
@@ -137,8 +148,11 @@ impl Client {
     /// Asks, starting a daemon if there is none. `progress` is told how far long work is: what, done, total.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<T> {
         let stream = match self.connect()? {
-            Some(stream) => stream,
-            None => self.start_and_connect()?,
+            Some(Way::Full(stream) | Way::Public(stream)) => stream,
+            None => match self.asks_system(request) {
+                Some(stream) => stream,
+                None => self.start_and_connect()?,
+            },
         };
         let value = converse(stream, request, progress)?;
         serde_json::from_value(value)
@@ -147,7 +161,7 @@ impl Client {
 
     /// What a running daemon says about itself; none if there is none.
     pub fn info(&self) -> Result<Option<DaemonInfo>> {
-        let Some(stream) = self.connect()? else { return Ok(None) };
+        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect()? else { return Ok(None) };
         let value = converse(stream, &Request::Info, &mut |_, _, _| {})?;
         let info = serde_json::from_value(value);
         info.map(Some).map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
@@ -155,11 +169,11 @@ impl Client {
 
     /// Ends the daemon and waits until it is gone; false if there was none.
     pub fn stop(&self, force: bool) -> Result<bool> {
-        let Some(stream) = self.connect()? else { return Ok(false) };
+        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect()? else { return Ok(false) };
         converse(stream, &Request::Stop { force }, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
         // The lock is the last thing that a daemon lets go of.
-        while self.paths.lock().is_err() {
+        while self.paths.is_held() {
             if Instant::now() > end {
                 return Err(Error::new(ErrorKind::Busy, "the daemon does not end: see its log"));
             }
@@ -169,11 +183,43 @@ impl Client {
     }
 }
 
+/// A connection and what it is good for.
+enum Way {
+    /// Every request.
+    Full(UnixStream),
+    /// What anyone may ask.
+    Public(UnixStream),
+}
+
+/// Connects to the socket at `path`, if it belongs to the user `owner` and so does the process that listens.
+fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
+    let denied = |why: String| Err(Error::new(ErrorKind::Denied, format!("'{}' {why}", path.display())));
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.uid() == owner => {}
+        Ok(_) => return denied("belongs to another user: set WEIR_RUNTIME_DIR to a folder of your own".into()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return denied(format!("cannot be reached: {e}")),
+    }
+    let stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::NotFound) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(Error::new(ErrorKind::Io, format!("'{}' cannot be reached: {e}", path.display()))),
+    };
+    match host::peer_cred(&stream)?.uid {
+        uid if uid == owner => Ok(Some(stream)),
+        _ => denied("is served by another user: set WEIR_RUNTIME_DIR to a folder of your own".into()),
+    }
+}
+
 fn converse(mut stream: UnixStream, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Value> {
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
-    proto::send(&mut stream, request).map_err(|e| gone(&e))?;
+    // A daemon that takes no request says why, and closes: its words count, not that nothing more can be written.
+    let sent = proto::send(&mut stream, request);
     loop {
-        match proto::receive::<Reply>(&mut stream, REPLY_MAX).map_err(|e| gone(&e))? {
+        let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);
+        match received.map_err(|e| gone(&sent.as_ref().err().map_or_else(|| e.to_string(), ToString::to_string)))? {
             Some(Reply::Progress { what, done, total }) => progress(&what, done, total),
             Some(Reply::Done(value)) => return Ok(value),
             Some(Reply::Failed { kind, message }) => return Err(Error::new(kind_named(&kind), message)),

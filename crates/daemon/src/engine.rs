@@ -8,7 +8,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 
 use base::{Error, ErrorKind, Result};
 use host::{Engine, EngineConfig, RemoteCall, RemoteSpawner};
@@ -19,6 +19,7 @@ use spa::Pool;
 use zil::ZilTunables;
 
 use crate::mounts::Mounts;
+use crate::requests::{Wait, waiting};
 use crate::tunables::Settings;
 
 /// A pool on its engine thread, with what the daemon knows about it beyond the pool itself.
@@ -116,6 +117,7 @@ pub fn clear_current() {
 /// A thread that runs an engine. Dropping it ends the engine where it stands: close or sync the pool first.
 pub struct EngineThread {
     remote: RemoteSpawner,
+    id: ThreadId,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -140,7 +142,7 @@ impl EngineThread {
         let thread = thread.map_err(|e| Error::new(ErrorKind::Io, format!("no engine thread can be started: {e}")))?;
         let remote =
             told.recv().map_err(|_| Error::new(ErrorKind::Interrupted, "the engine thread ended at once"))??;
-        Ok(EngineThread { remote, thread: Mutex::new(Some(thread)) })
+        Ok(EngineThread { remote, id: thread.thread().id(), thread: Mutex::new(Some(thread)) })
     }
 
     /// Runs `f` on the thread.
@@ -160,7 +162,13 @@ impl EngineThread {
         F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        self.call(move |_| async move { f(current()?).await }).wait()?
+        let call = self.call(move |_| async move { f(current()?).await });
+        waiting(Wait::Engine(self.id), || call.wait())?
+    }
+
+    /// The thread.
+    pub fn id(&self) -> ThreadId {
+        self.id
     }
 
     /// Ends the engine and waits for the thread.

@@ -4,10 +4,14 @@
 //! else made beforehand is refused.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+
+/// The runtime folder of root's daemon.
+const SYSTEM_DIR: &str = "/run/weir";
 
 /// The variables and the user that decide about folders; a value, so that the rules can be tested.
 #[derive(Clone, Default, Debug)]
@@ -40,23 +44,25 @@ impl Env {
         }
     }
 
-    /// The runtime folder.
+    /// The runtime folder. Root's does not follow `XDG_RUNTIME_DIR`: a login has one that ends with it, cron and systemd have none.
     pub fn runtime_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_runtime_dir {
             dir.clone()
+        } else if self.uid == 0 {
+            PathBuf::from(SYSTEM_DIR)
         } else if let Some(xdg) = &self.xdg_runtime_dir {
             xdg.join("weir")
-        } else if self.uid == 0 {
-            PathBuf::from("/run/weir")
         } else {
             PathBuf::from(format!("/tmp/weir-{}", self.uid))
         }
     }
 
-    /// The state folder.
+    /// The state folder. A runtime folder that is named by hand has it below it, so that one variable makes a second daemon.
     pub fn state_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_state_dir {
             dir.clone()
+        } else if let Some(dir) = &self.weir_runtime_dir {
+            dir.join("state")
         } else if self.uid == 0 {
             PathBuf::from("/var/lib/weir")
         } else if let Some(xdg) = &self.xdg_state_home {
@@ -86,12 +92,24 @@ pub struct Paths {
     runtime: PathBuf,
     state: PathBuf,
     uid: u32,
+    system: Option<PathBuf>,
 }
 
 impl Paths {
     /// As the environment says. Nothing is made.
     pub fn of(env: &Env) -> Paths {
-        Paths { runtime: env.runtime_dir(), state: env.state_dir(), uid: env.uid }
+        let system = (env.uid != 0 && env.weir_runtime_dir.is_none()).then(|| PathBuf::from(SYSTEM_DIR));
+        Paths { runtime: env.runtime_dir(), state: env.state_dir(), uid: env.uid, system }
+    }
+
+    /// The folder of root's daemon, which a user without one asks about the system's pools; none for root and where a folder was named by hand.
+    pub fn system(&self) -> Option<&Path> {
+        self.system.as_deref()
+    }
+
+    /// The socket for all users in the runtime folder `dir` of root's daemon.
+    pub fn public_socket(dir: &Path) -> PathBuf {
+        dir.join("public.sock")
     }
 
     /// Those of this process.
@@ -128,67 +146,126 @@ impl Paths {
         self.uid
     }
 
-    /// Makes the runtime folder if it is missing and checks that it is ours alone.
+    /// Makes the runtime folder if it is missing and checks that only we can write to it. Others may look into root's, where the socket for all users is.
     pub fn make_runtime(&self) -> Result<()> {
-        make_private(&self.runtime)?;
+        make_private(&self.runtime, if self.uid == 0 { 0o755 } else { 0o700 })?;
         self.check_runtime()
     }
 
     /// Makes the state folder if it is missing.
     pub fn make_state(&self) -> Result<()> {
-        make_private(&self.state)
+        make_private(&self.state, 0o700)
     }
 
     /// Fails if the runtime folder is not a folder of ours that others cannot write to.
     pub fn check_runtime(&self) -> Result<()> {
-        let dir = &self.runtime;
-        let meta =
-            std::fs::symlink_metadata(dir).map_err(|e| fail(dir, "cannot be used for the daemon's socket", &e))?;
-        let refuse = |why: &str| {
-            let advice = "set WEIR_RUNTIME_DIR to a folder of your own with mode 0700";
-            Err(Error::new(ErrorKind::Denied, format!("'{}' {why}: {advice}", dir.display())))
-        };
-        if !meta.is_dir() {
-            return refuse("is not a folder");
-        }
-        if meta.uid() != self.uid {
-            return refuse("belongs to another user");
-        }
-        if meta.mode() & 0o022 != 0 {
-            return refuse("can be written by other users");
-        }
-        Ok(())
+        check_folder(&self.runtime, self.uid)
     }
 
     /// Locks the runtime and the state folder for a daemon. [`ErrorKind::Busy`] if another one has them.
     pub fn lock(&self) -> Result<Locks> {
-        let one = |dir: &Path| -> Result<File> {
-            let path = dir.join("daemon.lock");
-            let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
-            let file = file.map_err(|e| fail(&path, "cannot be opened", &e))?;
-            match file.try_lock() {
-                Ok(()) => Ok(file),
-                Err(TryLockError::WouldBlock) => Err(Error::new(
-                    ErrorKind::Busy,
-                    format!("another daemon runs already and holds '{}'", path.display()),
-                )),
-                Err(TryLockError::Error(e)) => Err(fail(&path, "cannot be locked", &e)),
-            }
-        };
-        let runtime = one(&self.runtime)?;
+        let runtime = lock_folder(&self.runtime)?;
         // One folder for both: a second lock would meet the first.
-        let state = if self.state == self.runtime { None } else { Some(one(&self.state)?) };
-        Ok(Locks { _runtime: runtime, _state: state })
+        let state = if self.state == self.runtime { None } else { Some(lock_folder(&self.state)?) };
+        Ok(Locks { runtime, _state: state })
     }
+
+    /// Whether a daemon holds the runtime folder. Makes nothing, and follows nothing that the owner of the folder may have put there.
+    pub fn is_held(&self) -> bool {
+        let file = host::open_untrusted(&self.runtime.join(LOCK_FILE));
+        file.is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+}
+
+/// The file in a folder that a daemon keeps locked; its content is the number of the process.
+const LOCK_FILE: &str = "daemon.lock";
+
+/// How often and after how long a lock that is held is tried again.
+const LOCK_TRIES: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
+fn lock_folder(dir: &Path) -> Result<File> {
+    use std::io::{Read, Write};
+    let path = dir.join(LOCK_FILE);
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
+    let mut file = file.map_err(|e| fail(&path, "cannot be opened", &e))?;
+    // A command that only looks whether the lock is held has it for a moment.
+    let mut locked = file.try_lock();
+    for _ in 0..LOCK_TRIES {
+        if !matches!(locked, Err(TryLockError::WouldBlock)) {
+            break;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+        locked = file.try_lock();
+    }
+    match locked {
+        Ok(()) => {
+            let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+            written.map_err(|e| fail(&path, "cannot be written", &e))?;
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.take(32).read_to_string(&mut pid);
+            let who = pid.trim().parse::<u32>().map_or(String::new(), |pid| format!(" (process {pid})"));
+            let why = format!("another daemon{who} runs already and holds '{}'", path.display());
+            Err(Error::new(ErrorKind::Busy, why))
+        }
+        Err(TryLockError::Error(e)) => Err(fail(&path, "cannot be locked", &e)),
+    }
+}
+
+/// Fails if `dir` is not a folder of the user `uid` that others cannot write to.
+pub fn check_folder(dir: &Path, uid: u32) -> Result<()> {
+    let meta = std::fs::symlink_metadata(dir).map_err(|e| fail(dir, "cannot be used for the daemon's socket", &e))?;
+    let refuse = |why: &str| {
+        let advice = "set WEIR_RUNTIME_DIR to a folder of your own with mode 0700";
+        Err(Error::new(ErrorKind::Denied, format!("'{}' {why}: {advice}", dir.display())))
+    };
+    if !meta.is_dir() {
+        return refuse("is not a folder");
+    }
+    if meta.uid() != uid {
+        return refuse("belongs to another user");
+    }
+    if meta.mode() & 0o022 != 0 {
+        return refuse("can be written by other users");
+    }
+    Ok(())
 }
 
 /// Held for as long as a daemon lives; the system lets go of them with the process, however it ends.
 pub struct Locks {
-    _runtime: File,
     _state: Option<File>,
+    /// The last to go: who waits for the end of a daemon looks at it.
+    runtime: File,
 }
 
-fn make_private(dir: &Path) -> Result<()> {
+impl Locks {
+    /// Puts the runtime folder in order after it was removed as a whole (a session's folder goes with the session): whether it is ours again.
+    pub fn renew(&mut self, paths: &Paths) -> bool {
+        if paths.make_runtime().is_err() {
+            return false;
+        }
+        let there = std::fs::symlink_metadata(paths.runtime.join(LOCK_FILE));
+        let ours = self.runtime.metadata();
+        if let (Ok(there), Ok(ours)) = (&there, &ours)
+            && (there.dev(), there.ino()) == (ours.dev(), ours.ino())
+        {
+            return true;
+        }
+        match lock_folder(&paths.runtime) {
+            Ok(file) => {
+                self.runtime = file;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Makes `dir` with `mode`, whatever the umask says, and missing folders above it for us alone. One that is there stays as it is.
+fn make_private(dir: &Path, mode: u32) -> Result<()> {
     if let Some(parent) = dir.parent()
         && !parent.exists()
     {
@@ -196,7 +273,9 @@ fn make_private(dir: &Path) -> Result<()> {
         made.map_err(|e| fail(parent, "cannot be made", &e))?;
     }
     match DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => Ok(()),
+        Ok(()) if mode == 0o700 => Ok(()),
+        Ok(()) => std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))
+            .map_err(|e| fail(dir, "cannot be made accessible", &e)),
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(e) => Err(fail(dir, "cannot be made", &e)),
     }
@@ -218,7 +297,6 @@ pub fn replace_file(path: &Path, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn folders_follow_the_environment() {
@@ -230,14 +308,23 @@ mod tests {
             ..user.clone()
         };
         let weir = Env { weir_runtime_dir: Some("/r".into()), weir_state_dir: Some("/s".into()), ..xdg.clone() };
+        let root_at_login = Env { xdg_runtime_dir: Some("/run/user/0".into()), ..root.clone() };
+        let second = Env { weir_runtime_dir: Some("/r".into()), ..root.clone() };
+        let users_second = Env { weir_runtime_dir: Some("/r".into()), ..xdg.clone() };
         for (env, runtime, state) in [
             (&user, "/tmp/weir-1000", "/home/u/.local/state/weir"),
             (&root, "/run/weir", "/var/lib/weir"),
             (&xdg, "/run/user/1000/weir", "/home/u/st/weir"),
             (&weir, "/r", "/s"),
+            (&root_at_login, "/run/weir", "/var/lib/weir"),
+            (&second, "/r", "/r/state"),
+            (&users_second, "/r", "/r/state"),
         ] {
             assert_eq!(env.runtime_dir(), PathBuf::from(runtime));
             assert_eq!(env.state_dir(), PathBuf::from(state));
+            // Only who has no folder of a daemon named by hand asks the system's.
+            let asks = env.uid != 0 && env.weir_runtime_dir.is_none();
+            assert_eq!(Paths::of(env).system().is_some(), asks);
         }
         let homeless = Env { uid: 7, ..Env::default() };
         assert_eq!(homeless.state_dir(), PathBuf::from("/tmp/weir-7/state"));
@@ -257,7 +344,8 @@ mod tests {
         paths.make_runtime().unwrap();
         paths.make_state().unwrap();
         let mode = |p: &str| std::fs::metadata(dir.join(p)).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode("a/run"), 0o700);
+        let open = if host::effective_uid() == 0 { 0o755 } else { 0o700 };
+        assert_eq!((mode("a/run"), mode("a"), mode("state")), (open, 0o700, 0o700));
         let lock = paths.lock().unwrap();
         assert_eq!(paths.lock().err().map(|e| e.kind()), Some(ErrorKind::Busy));
         drop(lock);

@@ -826,6 +826,35 @@ pub struct DaemonInfo {
     pub peak_memory: u64,
     /// Pools that were remembered but could not be imported at the start, one sentence each.
     pub failures: Vec<String>,
+    /// Its socket.
+    #[serde(default)]
+    pub socket: String,
+    /// Its log.
+    #[serde(default)]
+    pub log: String,
+    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or what keeps it from being known.
+    #[serde(default)]
+    pub states: Vec<String>,
+    /// Requests under way, the oldest first; this one is left out.
+    #[serde(default)]
+    pub requests: Vec<RequestView>,
+}
+
+/// A request under way.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RequestView {
+    /// The command line, or the name of the request.
+    pub what: String,
+    /// The user that asked.
+    pub uid: u32,
+    /// The process that asked.
+    pub pid: i32,
+    /// Since when, in milliseconds.
+    pub age_ms: u64,
+    /// What it waits for.
+    pub wait: String,
+    /// How far it is, if it counts.
+    pub progress: Option<String>,
 }
 
 /// What the daemon sends.

@@ -4,10 +4,9 @@
 //! the remembered ones are imported. End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk and come back at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc::MemBroker;
@@ -18,11 +17,14 @@ use serde_json::Value;
 use spa::EngineOpts;
 
 use crate::engine::{EngineThread, PoolEngine, Progress};
+use crate::front::{Door, Limits};
 use crate::import::no_such_pool;
 use crate::metrics::Endpoint;
 use crate::paths::{Locks, Paths};
 use crate::pool_props::{Wanted, When};
-use crate::proto::{self, DaemonInfo, DatasetView, HoldView, KeyView, PoolView, REQUEST_MAX, Reply, Request, Select};
+use crate::proto::{self, DatasetView, HoldView, KeyView, PoolView, Request, Select};
+use crate::requests::{Requests, Wait, waiting};
+use crate::serve::Lanes;
 use crate::snap_ops::DestroyHow;
 use crate::state::{KnownPool, State};
 use crate::tunables::Tunables;
@@ -32,12 +34,6 @@ use crate::zevents::{PoolSink, Zevents};
 const BROKER_PERIOD: Duration = Duration::from_secs(2);
 /// How many of those periods pass between looks at the sizes of devices (`autoexpand`).
 const EXPAND_EVERY: u32 = 5;
-/// How often a long request says how far it is.
-const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// Connections served at once.
-const CONNECTIONS_MAX: usize = 64;
-/// How long a connection may take to send its request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A pool with its engine thread.
 pub struct Running {
@@ -58,30 +54,32 @@ impl Running {
 
 /// The daemon.
 pub struct Daemon {
-    paths: Paths,
-    tunables: Mutex<Tunables>,
+    pub(crate) paths: Paths,
+    pub(crate) tunables: Mutex<Tunables>,
     state: Mutex<State>,
     pools: Mutex<BTreeMap<String, Arc<Running>>>,
     namespace: Mutex<()>,
     ready: (Mutex<bool>, Condvar),
-    failures: Mutex<Vec<String>>,
+    pub(crate) failures: Mutex<Vec<String>>,
     broker: Mutex<MemBroker>,
-    connections: Mutex<usize>,
     events: Arc<Zevents>,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) lanes: Lanes,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs a daemon until it is told to end, giving out metrics at `metrics`. Prints what it has to say to standard error, which is its log.
 pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<()> {
     let signals = Signals::hold();
+    host::raise_open_files();
     paths.make_runtime()?;
     paths.make_state()?;
     let locks = paths.lock()?;
     let state = State::load(&paths.state_file())?;
-    let listener = listen(&paths)?;
+    let doors = doors(&paths)?;
     let broker = Mutex::new(MemBroker::new(tunables.arc_max()));
     let events: Arc<Zevents> = Arc::default();
     events.set_max(tunables.zevent_len_max());
@@ -94,11 +92,25 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         ready: (Mutex::new(false), Condvar::new()),
         failures: Mutex::default(),
         broker,
-        connections: Mutex::new(0),
         events,
+        requests: Arc::default(),
+        lanes: Lanes::default(),
     });
-    let (accepting, brokering) = (daemon.clone(), daemon.clone());
-    std::thread::spawn(move || accepting.accept(&listener));
+    let locks = Arc::new(Mutex::new(Some(locks)));
+    for (door, opened) in doors {
+        let (daemon, locks) = (daemon.clone(), locks.clone());
+        let public = door.users.is_none();
+        std::thread::spawn(move || {
+            let again = |door: &Door| {
+                // Held until it is open: a daemon that ends leaves no socket behind.
+                let mut locks = lock(&locks);
+                let in_order = locks.as_mut().is_some_and(|l| l.renew(&daemon.paths));
+                in_order.then(|| door.open().ok()).flatten()
+            };
+            door.serve(opened, again, |message| daemon.take(message, public));
+        });
+    }
+    let brokering = daemon.clone();
     std::thread::spawn(move || {
         let mut rounds = 0u32;
         loop {
@@ -127,96 +139,26 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
     *lock(&daemon.ready.0) = true;
     daemon.ready.1.notify_all();
     signals.wait();
-    daemon.shut_down(locks);
+    daemon.shut_down(&locks);
     Ok(())
 }
 
-fn listen(paths: &Paths) -> Result<UnixListener> {
-    let path = paths.socket();
-    let fail =
-        |e: std::io::Error| Error::new(ErrorKind::Io, format!("'{}' cannot be listened at: {e}", path.display()));
-    // We hold the lock: a socket that is there belongs to a daemon that is gone.
-    match std::fs::remove_file(&path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
-        _ => {}
+/// The doors, open: the owner's, and root's for all users.
+fn doors(paths: &Paths) -> Result<Vec<(Door, (UnixListener, u64))>> {
+    let owner = paths.uid();
+    let users = if owner == 0 { vec![0] } else { vec![owner, 0] };
+    let mut doors = vec![Door { path: paths.socket(), mode: 0o600, limits: Limits::OWNER, users: Some(users) }];
+    if owner == 0 {
+        let path = Paths::public_socket(paths.runtime());
+        doors.push(Door { path, mode: 0o666, limits: Limits::PUBLIC, users: None });
     }
-    let listener = UnixListener::bind(&path).map_err(fail)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    Ok(listener)
+    let open = |d: Door| d.open().map(|o| (d, o));
+    doors.into_iter().map(open).collect()
 }
 
 impl Daemon {
-    fn accept(self: &Arc<Self>, listener: &UnixListener) {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else { continue };
-            {
-                let mut n = lock(&self.connections);
-                if *n >= CONNECTIONS_MAX {
-                    continue;
-                }
-                *n += 1;
-            }
-            let daemon = self.clone();
-            std::thread::spawn(move || {
-                daemon.serve(stream);
-                *lock(&daemon.connections) -= 1;
-            });
-        }
-    }
-
-    fn serve(self: &Arc<Self>, mut stream: UnixStream) {
-        let owner = self.paths.uid();
-        let allowed = host::peer_uid(&stream).is_ok_and(|uid| uid == owner || uid == 0);
-        if !allowed {
-            let e = Error::new(ErrorKind::Denied, "this daemon belongs to another user");
-            let _ = proto::send(&mut stream, &Reply::failed(&e));
-            return;
-        }
-        let _ = stream.set_read_timeout(Some(REQUEST_TIMEOUT));
-        let request = match proto::receive::<Request>(&mut stream, REQUEST_MAX) {
-            Ok(Some(request)) => request,
-            Ok(None) => return,
-            Err(e) => {
-                let e = Error::invalid(format!("the request cannot be read: {e}"));
-                let _ = proto::send(&mut stream, &Reply::failed(&e));
-                return;
-            }
-        };
-        let ends = matches!(request, Request::Stop { .. });
-        let progress = Progress::new();
-        let (daemon, shared) = (self.clone(), progress.clone());
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || {
-            let _ = tell.send(daemon.handle(request, &shared));
-        });
-        let mut last = None;
-        let reply = loop {
-            match told.recv_timeout(PROGRESS_PERIOD) {
-                Ok(Ok(value)) => break Reply::Done(value),
-                Ok(Err(e)) => break Reply::failed(&e),
-                Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    let why = "the daemon failed in the middle of this: see its log";
-                    break Reply::failed(&Error::new(ErrorKind::Interrupted, why));
-                }
-                Err(mpsc::RecvTimeoutError::Timeout) => {}
-            }
-            let now = progress.get();
-            if now != last {
-                if let Some((what, done, total)) = now.clone() {
-                    // A client that has gone away does not stop the work.
-                    let _ = proto::send(&mut stream, &Reply::Progress { what, done, total });
-                }
-                last = now;
-            }
-        };
-        let _ = proto::send(&mut stream, &reply);
-        if ends && matches!(reply, Reply::Done(_)) {
-            // Not before the answer is on its way.
-            host::terminate_self();
-        }
-    }
-
-    fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>) -> Result<Value> {
+    /// Does what is asked for; `uid` is the user that asks.
+    pub(crate) fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>, uid: u32) -> Result<Value> {
         match &request {
             Request::Info => return json(&self.info()),
             Request::Stop { force } => {
@@ -229,7 +171,7 @@ impl Daemon {
             Request::Info | Request::Stop { .. } => json(&()),
             Request::PoolCreate(r) => json(&self.pool_create(r)?),
             Request::PoolDestroy { pool, force } => json(&self.pool_destroy(&pool, force)?),
-            Request::Logged { command, request } => json(&self.handle_logged(&command, *request, progress)?),
+            Request::Logged { command, request } => json(&self.handle_logged(&command, *request, progress, uid)?),
             Request::PoolCheckpoint { pool, discard, wait } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move { e.checkpoint(discard, wait).await })?)
@@ -364,11 +306,17 @@ impl Daemon {
     }
 
     /// Does it, and has the pools that it changed remember the command.
-    fn handle_logged(self: &Arc<Self>, command: &str, request: Request, progress: &Arc<Progress>) -> Result<Value> {
+    fn handle_logged(
+        self: &Arc<Self>,
+        command: &str,
+        request: Request,
+        progress: &Arc<Progress>,
+        uid: u32,
+    ) -> Result<Value> {
         if matches!(request, Request::Logged { .. } | Request::Stop { .. } | Request::Info) {
             return Err(Error::invalid("the request is not known"));
         }
-        let who = u64::from(self.paths.uid());
+        let who = u64::from(uid);
         let log = |pools: &BTreeSet<String>| {
             for running in pools.iter().filter_map(|name| self.running(name)) {
                 let command = command.to_string();
@@ -393,7 +341,7 @@ impl Daemon {
         }
         let imports = matches!(request, Request::PoolImport(_));
         let before: BTreeSet<String> = self.all_running().iter().map(|r| r.name.clone()).collect();
-        let answer = self.handle(request, progress)?;
+        let answer = self.handle(request, progress, uid)?;
         if imports {
             pools = self.all_running().iter().map(|r| r.name.clone()).filter(|n| !before.contains(n)).collect();
         }
@@ -574,16 +522,19 @@ impl Daemon {
         }
     }
 
-    fn wait_ready(&self) {
-        let mut ready = lock(&self.ready.0);
-        while !*ready {
-            ready = self.ready.1.wait(ready).unwrap_or_else(PoisonError::into_inner);
-        }
+    /// Waits until what the last daemon left is imported.
+    pub(crate) fn wait_ready(&self) {
+        waiting(Wait::Start, || {
+            let mut ready = lock(&self.ready.0);
+            while !*ready {
+                ready = self.ready.1.wait(ready).unwrap_or_else(PoisonError::into_inner);
+            }
+        });
     }
 
     /// Held by whoever changes the set of running pools.
     pub(crate) fn namespace(&self) -> MutexGuard<'_, ()> {
-        lock(&self.namespace)
+        waiting(Wait::Namespace, || lock(&self.namespace))
     }
 
     /// All running pools in order of name.
@@ -743,7 +694,7 @@ impl Daemon {
         running.iter().map(|r| r.thread.with_pool(|e| async move { Ok(e.flow_view()) })).collect()
     }
 
-    fn pool_views(&self, names: &[String]) -> Result<Vec<PoolView>> {
+    pub(crate) fn pool_views(&self, names: &[String]) -> Result<Vec<PoolView>> {
         let mut out = Vec::new();
         for running in self.chosen(names)? {
             match running.thread.with_pool(|e| async move { Ok(e.view().await) }) {
@@ -816,26 +767,6 @@ impl Daemon {
         call.wait()?.map_err(|e| e.at(format!("cannot clear the label of '{shown}'")))
     }
 
-    fn info(&self) -> DaemonInfo {
-        let mut mounts = Vec::new();
-        for running in self.all_running() {
-            // A pool in the middle of something long does not keep the daemon from answering.
-            let call = running.thread.call(|_| async { crate::engine::current().map(|e| e.mounts.list()) });
-            if let Ok(Ok(Ok(list))) = call.wait_for(Duration::from_secs(1)) {
-                mounts.extend(list.into_iter().map(|(n, p)| (n, p.display().to_string())));
-            }
-        }
-        DaemonInfo {
-            pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            pools: self.all_running().iter().map(|r| r.name.clone()).collect(),
-            mounts,
-            tunables: lock(&self.tunables).all(),
-            peak_memory: peak_memory(),
-            failures: lock(&self.failures).clone(),
-        }
-    }
-
     /// Prepares the end on request: fails if something is in use, unless `force`.
     fn stop(&self, force: bool) -> Result<()> {
         let _namespace = self.namespace();
@@ -867,7 +798,7 @@ impl Daemon {
     }
 
     /// The end: everything is unmounted and on disk.
-    fn shut_down(&self, locks: Locks) {
+    fn shut_down(&self, locks: &Mutex<Option<Locks>>) {
         let _namespace = self.namespace();
         for running in self.all_running() {
             let call = running.thread.call(|_| async {
@@ -888,8 +819,10 @@ impl Daemon {
             }
             running.thread.stop();
         }
+        let mut locks = lock(locks);
         let _ = std::fs::remove_file(self.paths.socket());
-        drop(locks);
+        let _ = std::fs::remove_file(Paths::public_socket(self.paths.runtime()));
+        *locks = None;
     }
 }
 
@@ -943,13 +876,6 @@ fn pool_part(name: &str) -> &str {
     name.split(['/', '@', '#']).next().unwrap_or(name)
 }
 
-fn json<T: Serialize>(value: &T) -> Result<Value> {
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {
     serde_json::to_value(value).map_err(|e| Error::invalid(format!("the answer cannot be written: {e}")))
-}
-
-/// The most memory that this process ever had, in bytes (`VmHWM`).
-fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) * 1024
 }

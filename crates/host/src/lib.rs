@@ -31,6 +31,7 @@ mod tempdir;
 mod timers;
 mod unix;
 pub mod usdt;
+mod waitfds;
 mod workers;
 
 pub use awake::KeepAwake;
@@ -39,10 +40,12 @@ pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
 pub use fusefd::{FuseMount, MountedBy, blocking, fuse_mount, fuse_set_readahead, fuse_unmount};
 pub use ident::{entropy, host_identity, physmem_bytes};
-pub use open::{Direct, Lock, OpenOpts, create_sparse};
+pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
 pub use process::{
-    LocalTime, Signals, effective_gid, effective_uid, local_time, new_session, peer_uid, terminal_width, terminate_self,
+    LocalTime, Signals, effective_gid, effective_uid, local_time, new_session, peer_cred, raise_open_files,
+    terminal_width, terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use tempdir::TempDir;
 pub use unix::{PeerCred, UnixListener, UnixStream};
+pub use waitfds::wait_readable;

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use base::Result;
 
 use crate::open::os_error;
+use crate::unix::PeerCred;
 
 /// The user that this process acts as.
 pub fn effective_uid() -> u32 {
@@ -22,8 +23,9 @@ pub fn effective_gid() -> u32 {
     unsafe { libc::getegid() }
 }
 
-/// The user at the other end of a Unix socket, as of when the connection was made.
-pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
+/// Who is at the other end of a Unix socket, as of when the connection was made (at the side that connects: of when the other
+/// began to listen).
+pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `cred`.
@@ -33,7 +35,19 @@ pub fn peer_uid(stream: &UnixStream) -> Result<u32> {
     if r != 0 {
         return Err(os_error("socket", "SO_PEERCRED", &io::Error::last_os_error()));
     }
-    Ok(cred.uid)
+    Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
+}
+
+/// Allows this process as many open descriptors as the system lets it have (`RLIMIT_NOFILE`, the hard limit).
+pub fn raise_open_files() {
+    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure leaves the limit as it was.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
 }
 
 /// Leaves the terminal and its session, so that neither ends this process. Without effect if it leads one already.

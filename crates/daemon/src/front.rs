@@ -1,0 +1,286 @@
+//! The doors of the daemon: sockets, the connections that have not said all yet, and the limits on both.
+//!
+//! There are two doors. The owner's (`weir.sock`, mode 0600) takes every request from the user that the daemon runs as and from root. Root's daemon has a second one for
+//! all users (`public.sock`, mode 0666), which takes what anyone may ask ([`crate::access`]). A door of its own has a backlog, a thread and places of its own, so that other
+//! users cannot take the owner's, and the kernel keeps them away from the first.
+//!
+//! One thread per door waits for all its connections at once. A connection costs a descriptor and what it has sent, never a thread. When its message is complete it is
+//! handed on. If there are more connections than places, the one that has waited longest without saying all is told so and closed; one user's go first where he has
+//! more than his part. A door whose socket is removed from its folder is made again.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use base::{Error, ErrorKind, Result};
+use host::PeerCred;
+
+use crate::proto::{self, Reply};
+
+/// How often a door looks whether its socket is still there.
+const LOOK_PERIOD: Duration = Duration::from_secs(2);
+/// Connections taken in one go, so that those that are there get their turn.
+const ACCEPT_BATCH: usize = 64;
+/// Bytes read in one go.
+const CHUNK: usize = 64 << 10;
+
+/// The bounds of a door.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that have not said all yet.
+    pub places: usize,
+    /// Of those, of one user.
+    pub places_per_user: usize,
+    /// How long a connection may take to say all.
+    pub patience: Duration,
+    /// The longest message in bytes.
+    pub message_max: usize,
+}
+
+impl Limits {
+    /// Those of the owner's door.
+    pub const OWNER: Limits = Limits {
+        places: 256,
+        places_per_user: 256,
+        patience: Duration::from_secs(30),
+        message_max: proto::REQUEST_MAX,
+    };
+    /// Those of the public door. The requests that it takes name pools and datasets.
+    pub const PUBLIC: Limits =
+        Limits { places: 64, places_per_user: 16, patience: Duration::from_secs(10), message_max: 64 << 10 };
+}
+
+/// A complete message with the connection that the answer goes to.
+pub struct Message {
+    /// The connection; it blocks.
+    pub stream: UnixStream,
+    /// Who sent it.
+    pub peer: PeerCred,
+    /// The JSON.
+    pub body: Vec<u8>,
+}
+
+/// A door.
+pub struct Door {
+    /// Where its socket is.
+    pub path: PathBuf,
+    /// The mode of the socket.
+    pub mode: u32,
+    /// Its bounds.
+    pub limits: Limits,
+    /// The users that it serves; none: all.
+    pub users: Option<Vec<u32>>,
+}
+
+/// A connection that has not said all yet.
+struct Pending {
+    stream: UnixStream,
+    peer: PeerCred,
+    since: Instant,
+    got: Vec<u8>,
+}
+
+/// What a look at a connection showed.
+enum Look {
+    Wait,
+    Closed,
+    Complete,
+    Refuse(Error),
+}
+
+fn busy(why: &'static str) -> Error {
+    Error::new(ErrorKind::Busy, why)
+}
+
+/// Says no and closes. The few bytes fit into any socket's buffer; a connection that takes none gets none.
+pub fn refuse(mut stream: &UnixStream, e: &Error) {
+    let mut out = Vec::new();
+    if proto::send(&mut out, &Reply::failed(e)).is_ok() {
+        let _ = stream.set_nonblocking(true);
+        let _ = stream.write(&out);
+    }
+}
+
+impl Pending {
+    fn read(&mut self, max: usize) -> Look {
+        let mut chunk = [0; CHUNK];
+        // No more than the message: a connection carries one.
+        let want = match self.length() {
+            None => 4 - self.got.len(),
+            Some(len) => (4 + len - self.got.len()).min(CHUNK),
+        };
+        match (&self.stream).read(&mut chunk[..want]) {
+            Ok(0) if self.got.is_empty() => Look::Closed,
+            Ok(0) => Look::Refuse(Error::invalid("the request cannot be read: it ends in the middle")),
+            Ok(n) => {
+                self.got.extend_from_slice(&chunk[..n]);
+                match self.length() {
+                    Some(len) if len > max => {
+                        let why = format!("the request cannot be read: it has {len} bytes, {max} are allowed");
+                        Look::Refuse(Error::invalid(why))
+                    }
+                    Some(len) if self.got.len() == 4 + len => Look::Complete,
+                    _ => Look::Wait,
+                }
+            }
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {
+                Look::Wait
+            }
+            Err(_) => Look::Closed,
+        }
+    }
+
+    fn length(&self) -> Option<usize> {
+        self.got.first_chunk::<4>().map(|b| u32::from_le_bytes(*b) as usize)
+    }
+}
+
+/// The connection that has to go when there are too many: the oldest of the user that just came if he has more than his part, else the oldest of the user that has most.
+fn victim(pending: &[(u32, Instant)], newest: u32, limits: &Limits) -> Option<usize> {
+    let count = |uid: u32| pending.iter().filter(|(u, _)| *u == uid).count();
+    let uid = if count(newest) > limits.places_per_user {
+        newest
+    } else if pending.len() > limits.places {
+        pending.iter().map(|(u, _)| *u).max_by_key(|u| (count(*u), *u))?
+    } else {
+        return None;
+    };
+    (0..pending.len()).filter(|i| pending[*i].0 == uid).min_by_key(|i| pending[*i].1)
+}
+
+impl Door {
+    /// Opens it: listens at its path in place of a socket that is there.
+    pub fn open(&self) -> Result<(UnixListener, u64)> {
+        let fail = |e: std::io::Error| {
+            Error::new(ErrorKind::Io, format!("'{}' cannot be listened at: {e}", self.path.display()))
+        };
+        // The caller holds the lock of the folder: a socket that is there belongs to a daemon that is gone.
+        match std::fs::remove_file(&self.path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&self.path).map_err(fail)?;
+        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(self.mode)).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let ino = std::fs::symlink_metadata(&self.path).map_err(fail)?.ino();
+        Ok((listener, ino))
+    }
+
+    fn is_there(&self, ino: u64) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == ino)
+    }
+
+    /// Serves for as long as the process lives. `again` is to open the door when its socket has gone, if the folder is in order.
+    pub fn serve(
+        self,
+        opened: (UnixListener, u64),
+        again: impl Fn(&Door) -> Option<(UnixListener, u64)>,
+        hand_on: impl Fn(Message),
+    ) {
+        let (mut listener, mut ino) = opened;
+        let mut pending: Vec<Pending> = Vec::new();
+        let mut looked = Instant::now();
+        loop {
+            let now = Instant::now();
+            let oldest = pending.iter().map(|p| p.since).min();
+            let left = oldest.map_or(LOOK_PERIOD, |t| (t + self.limits.patience).saturating_duration_since(now));
+            let fds: Vec<BorrowedFd<'_>> =
+                std::iter::once(listener.as_fd()).chain(pending.iter().map(|p| p.stream.as_fd())).collect();
+            let Ok(ready) = host::wait_readable(&fds, left.min(LOOK_PERIOD)) else {
+                // No memory for the wait: the connections go.
+                pending.clear();
+                continue;
+            };
+            if looked.elapsed() >= LOOK_PERIOD {
+                looked = Instant::now();
+                if !self.is_there(ino)
+                    && let Some(new) = again(&self)
+                {
+                    (listener, ino) = new;
+                }
+            }
+            let mut flags = ready.iter().skip(1);
+            let mut keep: Vec<Pending> = Vec::with_capacity(pending.len());
+            for mut p in std::mem::take(&mut pending) {
+                let readable = flags.next().copied().unwrap_or(false);
+                let look = if readable { p.read(self.limits.message_max) } else { Look::Wait };
+                match look {
+                    Look::Wait if p.since.elapsed() >= self.limits.patience => {
+                        refuse(&p.stream, &busy("the connection sent no complete request in time"));
+                    }
+                    Look::Wait => keep.push(p),
+                    Look::Closed => {}
+                    Look::Refuse(e) => refuse(&p.stream, &e),
+                    Look::Complete => {
+                        let mut body = p.got;
+                        body.drain(..4);
+                        if p.stream.set_nonblocking(false).is_ok() {
+                            hand_on(Message { stream: p.stream, peer: p.peer, body });
+                        }
+                    }
+                }
+            }
+            pending = keep;
+            if ready.first() == Some(&true) {
+                self.accept(&listener, &mut pending);
+            }
+        }
+    }
+
+    fn accept(&self, listener: &UnixListener, pending: &mut Vec<Pending>) {
+        for _ in 0..ACCEPT_BATCH {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                // No descriptor is left: the one that has waited longest gives its own.
+                Err(e) if e.raw_os_error().is_some_and(|n| n == 23 || n == 24) && !pending.is_empty() => {
+                    let gone = pending.remove(0);
+                    refuse(&gone.stream, &busy("the daemon has no descriptors left for idle connections"));
+                    return;
+                }
+                Err(_) => return,
+            };
+            let Ok(peer) = host::peer_cred(&stream) else { continue };
+            if self.users.as_ref().is_some_and(|users| !users.contains(&peer.uid)) {
+                let e = Error::new(ErrorKind::Denied, "permission denied: this daemon belongs to another user");
+                refuse(&stream, &e);
+                continue;
+            }
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            pending.push(Pending { stream, peer, since: Instant::now(), got: Vec::new() });
+            let list: Vec<(u32, Instant)> = pending.iter().map(|p| (p.peer.uid, p.since)).collect();
+            if let Some(at) = victim(&list, peer.uid, &self.limits) {
+                let gone = pending.remove(at);
+                let e = busy("the daemon has too many idle connections: this one waited longest");
+                refuse(&gone.stream, &e);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_with_most_gives_way() {
+        let limits = Limits { places: 4, places_per_user: 3, ..Limits::PUBLIC };
+        let t = Instant::now();
+        let list = |uids: &[u32]| -> Vec<(u32, Instant)> {
+            uids.iter().enumerate().map(|(n, u)| (*u, t + Duration::from_secs(n as u64))).collect()
+        };
+        for (uids, newest, gone) in [
+            (&[1, 1, 1][..], 1, None),
+            (&[2, 1, 1, 1, 1], 1, Some(1)),
+            (&[1, 2, 2, 2, 3], 3, Some(1)),
+            // Of users with equally many the one with the higher number.
+            (&[2, 2, 1, 1, 3], 3, Some(0)),
+        ] {
+            assert_eq!(victim(&list(uids), newest, &limits), gone, "{uids:?}");
+        }
+    }
+}
