@@ -282,7 +282,7 @@ impl Dnode {
     fn check_write(&self, off: u64, len: u64) -> Result<u64> {
         self.check_tx()?;
         let size = u64::from(self.block_size());
-        let end = off.checked_add(len).filter(|&e| e <= MAX_OFFSET - size);
+        let end = off.checked_add(len).filter(|&e| e <= MAX_OFFSET);
         let Some(end) = end else {
             return Err(Error::new(ErrorKind::TooBig, format!("object {}: write of {len} bytes at {off}", self.n.obj)));
         };

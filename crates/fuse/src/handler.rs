@@ -220,6 +220,17 @@ pub trait Handler: 'static {
     ) -> Result<(Entry, Opened), Errno> {
         Err(NO_SYS)
     }
+    /// Makes a regular file without a name in the file system of `parent`, and opens it.
+    async fn tmpfile(
+        &self,
+        caller: Caller,
+        parent: u64,
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<(Entry, Opened), Errno> {
+        Err(NO_SYS)
+    }
     /// Reads; less than `size` bytes only at the end of the file.
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         Err(NO_SYS)

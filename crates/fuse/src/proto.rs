@@ -1,7 +1,7 @@
 //! The protocol: which requests there are, what their bytes mean, how replies are laid out.
 //!
 //! Version 7 of the FUSE protocol, as `linux/fuse.h` (7.45) describes it; what is used here has been there since 7.31,
-//! apart from `STATX` (7.39). A request is a header of 40 bytes and arguments; a reply a header of 16 bytes and a body.
+//! apart from `TMPFILE` (7.37) and `STATX` (7.39). A request is a header of 40 bytes and arguments; a reply a header of 16 bytes and a body.
 //! Fields are in the byte order of the machine. Fields of requests that nobody here needs are skipped by length.
 
 use crate::errno::{Errno, INVALID};
@@ -64,6 +64,7 @@ pub mod opcode {
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const SYNCFS: u32 = 50;
+    pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
 }
 
@@ -277,6 +278,11 @@ pub enum Op<'a> {
         whence: u32,
     },
     SyncFs,
+    TmpFile {
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    },
     Statx {
         fh: Option<u64>,
     },
@@ -400,6 +406,12 @@ impl<'a> Op<'a> {
             opcode::FALLOCATE => Op::Fallocate { fh: f.u64()?, offset: f.u64()?, len: f.u64()?, mode: f.u32()? },
             opcode::LSEEK => Op::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },
             opcode::SYNCFS => Op::SyncFs,
+            opcode::TMPFILE => {
+                let (flags, mode) = (f.u32()?, f.u32()?);
+                f.skip(4)?;
+                // A name follows that means nothing.
+                Op::TmpFile { mode, flags, kill_suidgid: f.u32()? & OPEN_KILL_SUIDGID != 0 }
+            }
             opcode::STATX => Op::Statx { fh: optional_fh(&mut f)? },
             _ => Op::Other,
         })
@@ -629,6 +641,17 @@ mod tests {
         let want = Op::Rename { name: b"old", new_dir: 77, new_name: b"new", flags: 1 };
         assert_eq!(Op::parse(opcode::RENAME2, &rename, true), Ok(want));
         assert_eq!(Op::parse(opcode::RENAME2, &rename[..rename.len() - 1], true), Err(INVALID));
+    }
+
+    #[test]
+    fn files_without_a_name() {
+        let mut args = halves(&[libc::O_RDWR as u32, 0o600, 0o22, OPEN_KILL_SUIDGID]);
+        let want = Op::TmpFile { mode: 0o600, flags: libc::O_RDWR as u32, kill_suidgid: true };
+        assert_eq!(Op::parse(opcode::TMPFILE, &args, true), Ok(want.clone()));
+        // Linux sends the name of the root, which no file can have.
+        args.extend(b"/\0");
+        assert_eq!(Op::parse(opcode::TMPFILE, &args, true), Ok(want));
+        assert_eq!(Op::parse(opcode::TMPFILE, &args[..12], true), Err(INVALID));
     }
 
     #[test]

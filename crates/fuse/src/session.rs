@@ -533,6 +533,14 @@ impl<H: Handler> Session<H> {
                     proto::put_open(s, &o);
                 })
             }
+            Op::TmpFile { mode, flags, kill_suidgid } => {
+                let (e, o) = fs.tmpfile(who, node, mode, flags, kill_suidgid).await?;
+                let o = self.opened(o);
+                Reply::small(|s| {
+                    proto::put_entry(s, &e);
+                    proto::put_open(s, &o);
+                })
+            }
             Op::Read { fh, offset, size } => Reply::Data(fs.read(node, fh, offset, size.min(IO_MAX as u32)).await?),
             Op::Write { .. } => return Err(INVALID),
             Op::StatFs => {

@@ -27,7 +27,7 @@ pub(crate) const SNAP_DIR: u64 = CONTROL << OBJECT_BITS | 2;
 /// The name of the folder.
 pub(crate) const CTL_NAME: &[u8] = b".zfs";
 const SNAP_NAME: &[u8] = b"snapshot";
-/// How long the kernel may remember what a snapshot's name leads to.
+/// How long the kernel may remember the folders.
 const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
@@ -53,6 +53,8 @@ struct Slot {
 /// The snapshots of one mount.
 pub(crate) struct SnapDir {
     source: Rc<dyn SnapSource>,
+    /// When the file system was created: the times of the folders, as in OpenZFS.
+    created: Time,
     slots: RefCell<Vec<Slot>>,
 }
 
@@ -73,12 +75,14 @@ pub(crate) fn is_control(node: u64) -> bool {
     slot_of(node) == CONTROL
 }
 
-fn folder(node: u64, entries: u32) -> Attr {
-    let now = Time::default();
+fn folder(node: u64, entries: u32, created: Time) -> Attr {
     Attr {
         ino: node,
         size: 2,
-        atime: now,
+        atime: created,
+        mtime: created,
+        ctime: created,
+        crtime: created,
         mode: S_IFDIR | 0o555,
         nlink: 2 + entries,
         blksize: 512,
@@ -88,8 +92,8 @@ fn folder(node: u64, entries: u32) -> Attr {
 }
 
 impl SnapDir {
-    pub(crate) fn new(source: Rc<dyn SnapSource>) -> SnapDir {
-        SnapDir { source, slots: RefCell::default() }
+    pub(crate) fn new(source: Rc<dyn SnapSource>, created: Time) -> SnapDir {
+        SnapDir { source, created, slots: RefCell::default() }
     }
     pub(crate) fn is_visible(&self) -> bool {
         self.source.is_visible()
@@ -106,10 +110,10 @@ impl SnapDir {
 
     /// What `.zfs` leads to.
     pub(crate) fn entry(&self) -> Entry {
-        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1), ..Entry::default() }
+        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1, self.created), ..Entry::default() }
     }
     pub(crate) fn attr(&self, node: u64) -> Result<Attr, Errno> {
-        if node == CTL_DIR || node == SNAP_DIR { Ok(folder(node, 0)) } else { Err(Errno(libc::ESTALE)) }
+        if node == CTL_DIR || node == SNAP_DIR { Ok(folder(node, 0, self.created)) } else { Err(Errno(libc::ESTALE)) }
     }
 
     /// What a name in one of the folders leads to: a folder, or a slot with its file system.
@@ -124,7 +128,7 @@ impl SnapDir {
             return Ok(Found::Folder(Entry {
                 node: SNAP_DIR,
                 ttl: TTL,
-                attr: folder(SNAP_DIR, 0),
+                attr: folder(SNAP_DIR, 0, self.created),
                 ..Entry::default()
             }));
         }

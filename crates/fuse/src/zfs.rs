@@ -1,7 +1,7 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
-//! handles are 0. What the kernel may remember, and for how long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
+//! handles are 0, or [`UNSEEN`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
 //!
 //! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-user-id bits and capabilities from a file that
 //! somebody without the right to keep them writes to; it says when.
@@ -35,6 +35,9 @@ const SETTLED_AFTER_SECS: i64 = 60;
 const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
 const NAME_GUESS: usize = 12;
+
+/// The file handle of files whose access time reading leaves alone (`O_NOATIME`).
+const UNSEEN: u64 = 1;
 
 /// Where a listing goes on behind `.zfs`: nowhere.
 const CTL_COOKIE: u64 = i64::MAX as u64;
@@ -87,7 +90,10 @@ pub(crate) struct ZfsHandler {
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
         let names_ttl = if zfs.names_are_exact() { LONG } else { Duration::ZERO };
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps: snaps.map(SnapDir::new) }
+        zfs.keep_removed_dirs();
+        let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
+        let snaps = snaps.map(|source| SnapDir::new(source, created));
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps }
     }
 
     /// The file system that a node is in, and its object there.
@@ -203,7 +209,15 @@ impl ZfsHandler {
             // once less, are in memory once (in our cache), and the kernel does not ask for capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
-        Ok(Opened { fh: 0, flags: answer })
+        let unseen = flags & libc::O_NOATIME as u32 != 0;
+        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.wants_access(obj).await {
+            // What the kernel reads from its cache we do not hear of. Of an empty file it asks for nothing at all.
+            answer &= !FOPEN_KEEP_CACHE;
+            if zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
+                answer |= FOPEN_DIRECT_IO;
+            }
+        }
+        Ok(Opened { fh: if unseen { UNSEEN } else { 0 }, flags: answer })
     }
 }
 
@@ -219,13 +233,25 @@ fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
 }
 
 impl Handler for ZfsHandler {
+    fn forget(&self, node: u64, _: u64) {
+        // A directory that was removed has no name that it could be found by again.
+        if slot_of(node) == 0 {
+            self.zfs.forget_removed(ObjectId(node));
+        }
+    }
+
+    async fn end(&self) {
+        self.zfs.forget_all_removed().await;
+    }
+
     async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         if let Some(snaps) = self.control(parent) {
             return match snaps.lookup(parent, name).await? {
                 Found::Folder(entry) => Ok(entry),
                 Found::Root(slot, zfs) => {
                     let entry = self.entry(slot, &zfs.getattr(zfs.root()).await?);
-                    Ok(Entry { ttl: SHORT, ..entry })
+                    // Commands destroy, rename and promote snapshots, of which the kernel does not hear.
+                    Ok(Entry { ttl: Duration::ZERO, ..entry })
                 }
             };
         }
@@ -326,18 +352,21 @@ impl Handler for ZfsHandler {
         Ok(zfs.rmdir(obj, name).await?)
     }
 
-    async fn rename(&self, _: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
+    async fn rename(&self, who: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
         let ((zfs, obj), (_, to_obj)) = (self.at_live(from.0)?, self.at_live(to.0)?);
         if slot_of(from.0) != slot_of(to.0) {
             return Err(Errno(libc::EXDEV));
         }
-        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+        if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT) != 0 {
             return Err(INVALID);
         }
         let how = RenameFlags {
             noreplace: flags & libc::RENAME_NOREPLACE != 0,
             exchange: flags & libc::RENAME_EXCHANGE != 0,
         };
+        if flags & libc::RENAME_WHITEOUT != 0 {
+            return Ok(zfs.rename_whiteout(obj, from.1, to_obj, to.1, how, &cred(who)).await?);
+        }
         Ok(zfs.rename(obj, from.1, to_obj, to.1, how).await?)
     }
 
@@ -382,8 +411,28 @@ impl Handler for ZfsHandler {
         Ok((self.entry(slot, &a), opened))
     }
 
-    async fn read(&self, node: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    async fn tmpfile(
+        &self,
+        who: Caller,
+        parent: u64,
+        mode: u32,
+        flags: u32,
+        kill_suidgid: bool,
+    ) -> Result<(Entry, Opened), Errno> {
+        let (zfs, obj) = self.at_live(parent)?;
+        // With O_EXCL it never gets a name.
+        let linkable = flags & libc::O_EXCL as u32 == 0;
+        let a = zfs.tmpfile(obj, mode, &cred(who), linkable).await?;
+        let opened = self.opened(self.node(slot_of(parent), a.obj), flags, kill_suidgid).await;
+        zfs.release(a.obj).await;
+        Ok((self.entry(slot_of(parent), &a), opened?))
+    }
+
+    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         let (zfs, obj) = self.at(node)?;
+        if fh == UNSEEN {
+            return Ok(zfs.read_unseen(obj, offset, size.into()).await?);
+        }
         Ok(zfs.read(obj, offset, size.into()).await?)
     }
 

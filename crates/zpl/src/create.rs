@@ -138,7 +138,7 @@ impl Zfs {
     }
 
     /// Attributes of an object to be made in a directory.
-    fn new_attrs(&self, d: &Node, da: &ZnodeAttrs, cred: &Cred, new: &New<'_>) -> ZnodeAttrs {
+    pub(crate) fn new_attrs(&self, d: &Node, da: &ZnodeAttrs, cred: &Cred, new: &New<'_>) -> ZnodeAttrs {
         let mut mode = new.kind.mode_bits() | u64::from(new.mode & 0o7777);
         let mut gid = u64::from(cred.gid);
         if da.mode & S_ISGID != 0 {
@@ -191,7 +191,7 @@ impl Zfs {
     }
 
     /// Makes the object itself; `a` gets what only now is known.
-    async fn new_object(&self, a: &mut ZnodeAttrs, new: &New<'_>, tx: &Tx) -> Result<Dnode> {
+    pub(crate) async fn new_object(&self, a: &mut ZnodeAttrs, new: &New<'_>, tx: &Tx) -> Result<Dnode> {
         let is_dir = new.kind == FileKind::Dir;
         let otype = if is_dir { ObjectType::DIRECTORY } else { ObjectType::PLAIN_FILE };
         let dn = match &new.exact {
@@ -206,7 +206,9 @@ impl Zfs {
             None if is_dir => zap::create_spec(&self.os, new_file_spec(&self.os, otype), self.normflags, tx).await?,
             None => self.os.alloc(new_file_spec(&self.os, otype), tx).await?,
         };
-        if let Err(e) = self.give_attrs(&dn, a, new.rdev != 0, new.target, tx).await {
+        // Also where the number is 0, as of a whiteout.
+        let rdev = matches!(new.kind, FileKind::CharDev | FileKind::BlockDev);
+        if let Err(e) = self.give_attrs(&dn, a, rdev, new.target, tx).await {
             self.os.free(dn.object(), tx).await?;
             return Err(e);
         }
@@ -257,7 +259,8 @@ impl Zfs {
         if da.links == 0 {
             return Err(no_entry(name));
         }
-        if a.links == 0 {
+        let first = a.links == 0;
+        if first && !n.st.linkable.get() {
             return Err(Error::not_found(format!("object {obj} has no name any more")));
         }
         check_flags(dir, &da, pflags::IMMUTABLE)?;
@@ -269,7 +272,11 @@ impl Zfs {
         if a.links >= LINK_MAX {
             return Err(too_many_links(obj));
         }
-        let tx = self.plan().zap(&d.dn).bonus(&d.dn).bonus(&n.dn).assign().await?;
+        let mut plan = self.plan().zap(&d.dn).bonus(&d.dn).bonus(&n.dn);
+        if first {
+            plan = plan.zap(self.queue()?);
+        }
+        let tx = plan.assign().await?;
         zap::add_u64(&d.dn, name, Dirent::new(a.mode, obj.0).pack(), &tx).await?;
         let now = self.now();
         self.change_attrs(&n, &tx, |a| {
@@ -283,7 +290,13 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
-        self.log_link(dir, obj, name, &tx);
+        if first {
+            self.leave_queue(&n, &tx).await?;
+            // The log says nothing of what had no name: a commit waits for the txg.
+            self.log_barrier(None, &tx);
+        } else {
+            self.log_link(dir, obj, name, &tx);
+        }
         drop((names, links));
         self.end(tx, obj).await?;
         self.getattr(obj).await

@@ -104,6 +104,15 @@ impl Zfs {
 
     /// Up to `len` bytes from `off`, fewer at the end of the file, as slices of blocks.
     pub async fn read(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        self.read_as(obj, off, len, true).await
+    }
+
+    /// As [`Zfs::read`], but the access time stays (`O_NOATIME`).
+    pub async fn read_unseen(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        self.read_as(obj, off, len, false).await
+    }
+
+    async fn read_as(&self, obj: ObjectId, off: u64, len: u64, seen: bool) -> Result<Vec<Bytes>> {
         let n = self.node(obj).await?;
         if self.dataset().dir().has_io_limit() {
             let size = self.attrs(&n).await?.size;
@@ -115,14 +124,23 @@ impl Zfs {
         let _data = n.st.data.read(off, len).await;
         let a = self.attrs(&n).await?;
         self.check_file(&n, &a)?;
-        if off >= a.size || len == 0 {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if off >= a.size {
+            // Reading at the end is reading, too.
+            if seen {
+                self.accessed(&n, &a);
+            }
             return Ok(Vec::new());
         }
         let out = n.dn.read_range(off, len.min(a.size - off)).await?;
         if !n.dn.exists() {
             return Err(gone(obj));
         }
-        self.accessed(&n, &a);
+        if seen {
+            self.accessed(&n, &a);
+        }
         self.count_io(false, len.min(a.size - off));
         Ok(out)
     }

@@ -54,6 +54,9 @@ pub struct Zfs {
     pub(crate) rename_lock: Mutex<()>,
     /// Objects that are open.
     opened: RefCell<BTreeMap<u64, Node>>,
+    /// Whether removed directories are kept, and those that are ([`Zfs::keep_removed_dirs`]).
+    keeps_removed: Cell<bool>,
+    removed: RefCell<BTreeSet<u64>>,
     /// Access times that have not been stored.
     atimes: RefCell<BTreeMap<u64, (Node, WallTime)>>,
     flushing_atimes: Cell<bool>,
@@ -138,6 +141,8 @@ impl Zfs {
             quotas,
             rename_lock: Mutex::new(ranks::RENAME, ()),
             opened: RefCell::default(),
+            keeps_removed: Cell::new(false),
+            removed: RefCell::default(),
             atimes: RefCell::default(),
             flushing_atimes: Cell::new(false),
             reaping: RefCell::default(),
@@ -185,6 +190,7 @@ impl Zfs {
         };
         let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
         self.opened.borrow_mut().clear();
+        self.removed.borrow_mut().clear();
         self.atimes.borrow_mut().clear();
         self.ds.end_use();
         flushed.and(closed).and(synced)
@@ -377,9 +383,45 @@ impl Zfs {
     pub async fn open_file(&self, obj: ObjectId) -> Result<()> {
         let n = self.node(obj).await?;
         self.live_attrs(&n).await?;
-        n.st.opens.set(n.st.opens.get() + 1);
-        self.opened.borrow_mut().insert(obj.0, n);
+        self.hold_open(&n);
         Ok(())
+    }
+
+    /// Counts an object as open that a transaction under way makes or removes.
+    pub(crate) fn hold_open(&self, n: &Node) {
+        n.st.opens.set(n.st.opens.get() + 1);
+        self.opened.borrow_mut().insert(n.obj().0, n.clone());
+    }
+
+    /// From now on a directory that is removed stays open until [`Zfs::forget_removed`] names it: a process may still
+    /// be in it, which the front end learns only when the last one has left.
+    pub fn keep_removed_dirs(&self) {
+        self.keeps_removed.set(true);
+    }
+
+    /// Holds a directory that loses its name, if such are kept.
+    pub(crate) fn keep_removed(&self, n: &Node) {
+        if self.keeps_removed.get() && self.replaying.get().is_none() && self.removed.borrow_mut().insert(n.obj().0) {
+            self.hold_open(n);
+        }
+    }
+
+    /// The directory, if it was removed and kept, is not used any more; it is freed in the background.
+    pub fn forget_removed(&self, obj: ObjectId) {
+        if !self.removed.borrow_mut().remove(&obj.0) {
+            return;
+        }
+        if let Some(fs) = self.rc() {
+            self.rt.spawn("zpl forget", async move { fs.release(obj).await });
+        }
+    }
+
+    /// As [`Zfs::forget_removed`] for all of them.
+    pub async fn forget_all_removed(&self) {
+        let all = std::mem::take(&mut *self.removed.borrow_mut());
+        for obj in all {
+            self.release(ObjectId(obj)).await;
+        }
     }
 
     /// Takes back one [`Zfs::open_file`]. The last one frees an object without a name, in the background.
@@ -403,12 +445,8 @@ impl Zfs {
             return;
         }
         let now = self.rt.wall_clock();
-        if opts.atime == Atime::Relative {
-            let at = |t: Times| (t[0] as i64, t[1]);
-            let fresh = at(a.atime) > at(a.mtime) && at(a.atime) > at(a.ctime);
-            if fresh && now.secs.saturating_sub(a.atime[0] as i64) < RELATIME_SECS {
-                return;
-            }
+        if !is_atime_due(opts.atime, a, now) {
+            return;
         }
         let full = {
             let mut atimes = self.atimes.borrow_mut();
@@ -426,6 +464,19 @@ impl Zfs {
             });
         }
     }
+    /// Whether a front end that answers reads itself should let one through to us: since nothing has told us of reads
+    /// for a second, and reading changes the access time.
+    pub async fn wants_access(&self, obj: ObjectId) -> bool {
+        let opts = self.opts.get();
+        if opts.readonly || opts.atime == Atime::Off {
+            return false;
+        }
+        let Ok(n) = self.node(obj).await else { return false };
+        let Ok(a) = self.attrs(&n).await else { return false };
+        let now = self.rt.wall_clock();
+        is_atime_due(opts.atime, &a, now) && now.secs != a.atime[0] as i64
+    }
+
     /// An access time that has not been stored.
     pub(crate) fn pending_atime(&self, obj: ObjectId) -> Option<Times> {
         let atimes = self.atimes.borrow();
@@ -461,10 +512,48 @@ impl Zfs {
     }
 }
 
+/// Whether an access now changes the access time.
+fn is_atime_due(how: Atime, a: &ZnodeAttrs, now: WallTime) -> bool {
+    let at = |t: Times| (t[0] as i64, t[1]);
+    match how {
+        Atime::Off => false,
+        Atime::On => true,
+        Atime::Relative => {
+            let fresh = at(a.atime) > at(a.mtime) && at(a.atime) > at(a.ctime);
+            !fresh || now.secs.saturating_sub(a.atime[0] as i64) >= RELATIME_SECS
+        }
+    }
+}
+
 impl Drop for Zfs {
     fn drop(&mut self) {
         if !self.closed.get() {
             self.ds.end_use();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_times_change_as_the_property_says() {
+        let day = RELATIME_SECS;
+        for (how, atime, changed, now, want) in [
+            (Atime::Off, 1, 5, 10, false),
+            (Atime::On, 5, 1, 10, true),
+            (Atime::Relative, 5, 1, 10, false),
+            (Atime::Relative, 5, 5, 10, true),
+            (Atime::Relative, 5, 6, 10, true),
+            (Atime::Relative, 5, 1, 5 + day - 1, false),
+            (Atime::Relative, 5, 1, 5 + day, true),
+        ] {
+            for (mtime, ctime) in [(changed, 0), (0, changed)] {
+                let [atime, mtime, ctime] = [atime, mtime, ctime].map(|secs: i64| [secs as u64, 0]);
+                let a = ZnodeAttrs { atime, mtime, ctime, ..ZnodeAttrs::default() };
+                assert_eq!(is_atime_due(how, &a, WallTime { secs: now, nanos: 0 }), want, "{how:?} {a:?} {now}");
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ mod data;
 mod fs;
 mod init;
 mod log;
+mod nameless;
 mod names;
 mod node;
 mod path;

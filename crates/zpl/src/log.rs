@@ -90,15 +90,15 @@ impl Zfs {
         }
     }
 
-    /// A file was cut, extended, or part of it freed; `len` 0 means to the end.
-    pub(crate) fn log_truncate(&self, obj: ObjectId, off: u64, len: u64, tx: &Tx) {
-        let Some(log) = self.notes() else { return };
+    /// A file was cut, extended, or part of it freed; `len` 0 means to the end. No crash leaves a file without a name.
+    pub(crate) fn log_truncate(&self, (obj, links): (ObjectId, u64), off: u64, len: u64, tx: &Tx) {
+        let Some(log) = self.notes().filter(|_| links > 0) else { return };
         self.tell(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
     }
 
     /// Attributes were changed.
     pub(crate) fn log_setattr(&self, obj: ObjectId, set: &SetAttr, a: &ZnodeAttrs, tx: &Tx) {
-        let Some(log) = self.notes() else { return };
+        let Some(log) = self.notes().filter(|_| a.links > 0) else { return };
         let mut out = LrSetattr::default();
         let time = |t: Option<SetTime>, stored: [u64; 2]| match t {
             Some(SetTime::At(t)) => times(t),

@@ -27,6 +27,8 @@ pub(crate) struct NodeState {
     pub attrs: Mutex<()>,
     /// How often it is open.
     pub opens: Cell<u32>,
+    /// A file that was made without a name may get one ([`Zfs::tmpfile`]).
+    pub linkable: Cell<bool>,
 }
 
 impl NodeState {
@@ -37,6 +39,7 @@ impl NodeState {
             xattrs: Mutex::new(ranks::XATTRS, ()),
             attrs: Mutex::new(ranks::ATTRS, ()),
             opens: Cell::new(0),
+            linkable: Cell::new(false),
         }
     }
 }

@@ -112,6 +112,9 @@ impl Zfs {
             .await?;
             return Ok(Fate::Linked);
         }
+        if is_dir {
+            self.keep_removed(n);
+        }
         let open = n.st.opens.get() > 0;
         if !open && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
             self.take_atime(n.obj());

@@ -8,12 +8,16 @@ use dmu::sa::ZnodeAttrs;
 use dmu::{Tx, zap};
 use ondisk::zpl::{Dirent, pflags};
 
-use crate::create::{LINK_MAX, check_project, too_many_links};
+use crate::create::{LINK_MAX, New, check_project, too_many_links};
 use crate::fs::Zfs;
 use crate::names::{Found, entry_exists, no_entry, show};
 use crate::node::{Node, check_flags, kind_of};
 use crate::remove::{Fate, KEEPS_ENTRIES, KEEPS_NAMES};
-use crate::types::{FileKind, RenameFlags};
+use crate::types::{Cred, FileKind, RenameFlags};
+
+/// What a rename may leave at the old name (`WHITEOUT_MODE` and `WHITEOUT_DEV` of Linux).
+const WHITEOUT: New<'static> =
+    New { kind: FileKind::CharDev, mode: 0, rdev: 0, target: None, exclusive: true, exact: None };
 
 /// Directories nested deeper than this are a loop.
 const DEPTH_MAX: usize = 1 << 20;
@@ -46,6 +50,35 @@ impl Zfs {
         new_dir: ObjectId,
         new_name: &[u8],
         flags: RenameFlags,
+    ) -> Result<()> {
+        self.rename_as(dir, name, new_dir, new_name, flags, None).await
+    }
+
+    /// As [`Zfs::rename`], and the old name is left to a *whiteout* (`RENAME_WHITEOUT`): a character device 0:0 of mode
+    /// 0 that belongs to `cred`, by which overlayfs hides a name of a lower layer. `Invalid` with `exchange`.
+    pub async fn rename_whiteout(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        new_dir: ObjectId,
+        new_name: &[u8],
+        flags: RenameFlags,
+        cred: &Cred,
+    ) -> Result<()> {
+        if flags.exchange {
+            return Err(Error::invalid("a rename cannot both exchange and leave a whiteout"));
+        }
+        self.rename_as(dir, name, new_dir, new_name, flags, Some(cred)).await
+    }
+
+    async fn rename_as(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        new_dir: ObjectId,
+        new_name: &[u8],
+        flags: RenameFlags,
+        whiteout: Option<&Cred>,
     ) -> Result<()> {
         let _pass = self.enter()?;
         if flags.noreplace && flags.exchange {
@@ -90,6 +123,9 @@ impl Zfs {
             if flags.exchange || cross || t.found.name != source.found.name || new_name == source.found.name {
                 return Ok(());
             }
+            if whiteout.is_some() {
+                return Err(Error::invalid(format!("'{}' is its own new name: no whiteout can be left", show(name))));
+            }
             target = None;
         }
         if flags.noreplace && target.is_some() {
@@ -126,7 +162,14 @@ impl Zfs {
                 check_project(&from_attrs, &t.attrs)?;
                 (self.exchange(source, t, cross).await?, None)
             }
-            target => self.replace(source, &to, new_name, target, cross).await?,
+            target => {
+                let whiteout = whiteout.map(|cred| self.whiteout(&from, &from_attrs, cred));
+                if let Some(a) = &whiteout {
+                    self.check_quota(a, true).await?;
+                    self.check_quota(a, false).await?;
+                }
+                self.replace(source, &to, new_name, target, whiteout).await?
+            }
         };
         // Who waits for the disk keeps nobody else waiting.
         drop((topology, names, names2));
@@ -188,15 +231,21 @@ impl Zfs {
         Ok(tx)
     }
 
-    /// The source gets the new name, in place of the target if there is one.
+    /// Attributes of a whiteout.
+    fn whiteout(&self, dir: &Node, attrs: &ZnodeAttrs, cred: &Cred) -> ZnodeAttrs {
+        self.new_attrs(dir, attrs, cred, &WHITEOUT)
+    }
+
+    /// The source gets the new name, in place of the target if there is one. Its old one goes to the whiteout.
     async fn replace(
         &self,
         source: Side<'_>,
         to: &Node,
         new_name: &[u8],
         target: Option<Side<'_>>,
-        cross: bool,
+        whiteout: Option<ZnodeAttrs>,
     ) -> Result<(Tx, Option<(Node, Fate)>)> {
+        let cross = !source.dir.is(to);
         let target_lock = match &target {
             Some(t) => Some(t.node.st.names.lock_same_rank().await),
             None => None,
@@ -215,21 +264,31 @@ impl Zfs {
             check_flags(t.node.obj(), &self.attrs(&t.node).await?, KEEPS_NAMES)?;
         }
         let from = source.dir;
-        let mut plan = self.plan().zap(&from.dn).bonus(&from.dn).zap(&to.dn).bonus(&to.dn).bonus(&source.node.dn);
+        let plan = if whiteout.is_some() { self.plan_layout().create(1) } else { self.plan() };
+        let mut plan = plan.zap(&from.dn).bonus(&from.dn).zap(&to.dn).bonus(&to.dn).bonus(&source.node.dn);
         if let Some(t) = &target {
             plan = plan.free(&t.node.dn).zap(self.queue()?);
         }
         let tx = plan.assign().await?;
+        let left = u64::from(whiteout.is_some());
+        let stays = match whiteout {
+            Some(mut a) => Some(Dirent::new(a.mode, self.new_object(&mut a, &WHITEOUT, &tx).await?.object().0).pack()),
+            None => None,
+        };
+        let give_up = async || match stays {
+            Some(entry) => zap::update_u64(&from.dn, &source.found.name, entry, &tx).await,
+            None => zap::remove(&from.dn, &source.found.name, &tx).await,
+        };
         let same_entry = |name: &[u8]| target.as_ref().is_some_and(|t| t.found.name == name);
         if same_entry(new_name) {
             zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
-            zap::remove(&from.dn, &source.found.name, &tx).await?;
+            give_up().await?;
         } else {
             // Where case or form of a name does not count, the old spelling goes first: the new one could not be added beside it.
             if let Some(t) = &target {
                 zap::remove(&to.dn, &t.found.name, &tx).await?;
             }
-            zap::remove(&from.dn, &source.found.name, &tx).await?;
+            give_up().await?;
             zap::add_u64(&to.dn, new_name, source.entry(), &tx).await?;
         }
         let fate = match &target {
@@ -247,19 +306,24 @@ impl Zfs {
         let moved_dir = u64::from(source.is_dir);
         if cross {
             self.change_attrs(from, &tx, |a| {
-                a.size = a.size.saturating_sub(1);
+                a.size = a.size.saturating_sub(1) + left;
                 a.links = a.links.saturating_sub(moved_dir);
                 (a.mtime, a.ctime) = (now, now);
             })
             .await?;
         }
         self.change_attrs(to, &tx, |a| {
-            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) };
+            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) + left };
             a.links = (a.links + if cross { moved_dir } else { 0 }).saturating_sub(replaced_dir);
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
-        self.log_rename((from.obj(), &source.found.name), (to.obj(), new_name), source.node.obj(), &tx);
+        if stays.is_some() {
+            // No record of the log's format says this.
+            self.log_barrier(None, &tx);
+        } else {
+            self.log_rename((from.obj(), &source.found.name), (to.obj(), new_name), source.node.obj(), &tx);
+        }
         if let (Some(t), true) = (&target, fate != Fate::Linked)
             && let Some(log) = self.log()
         {

@@ -41,7 +41,7 @@ impl Zfs {
                 n.dn.set_block_size(blksz as u32, &tx)?;
             }
             self.change_attrs(n, &tx, set).await?;
-            self.log_truncate(n.obj(), size, 0, &tx);
+            self.log_truncate((n.obj(), a.links), size, 0, &tx);
             self.finish(tx);
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl Zfs {
         let tx = plan.assign().await?;
         n.dn.free_range(size, u64::MAX, &tx).await?;
         self.change_attrs(n, &tx, set).await?;
-        self.log_truncate(n.obj(), size, 0, &tx);
+        self.log_truncate((n.obj(), a.links), size, 0, &tx);
         self.finish(tx);
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Zfs {
                 check_flags(obj, &a, pflags::APPENDONLY)?;
                 let upto = end.min(a.size);
                 if off < upto {
-                    self.zero(&n, off, upto).await?;
+                    self.zero(&n, a.links, off, upto).await?;
                 }
                 !matches!(what, Fallocate::ZeroRange { keep_size: false })
             }
@@ -96,11 +96,11 @@ impl Zfs {
         self.settle(obj).await
     }
 
-    async fn zero(&self, n: &Node, off: u64, end: u64) -> Result<()> {
+    async fn zero(&self, n: &Node, links: u64, off: u64, end: u64) -> Result<()> {
         let now = self.now();
         self.free_middle(n, off, end, async |tx| {
             // Each transaction says all of the range: what it does not free yet the next one does.
-            self.log_truncate(n.obj(), off, end - off, tx);
+            self.log_truncate((n.obj(), links), off, end - off, tx);
             self.change_attrs(n, tx, |a| {
                 (a.mtime, a.ctime) = (now, now);
                 a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;

@@ -27,7 +27,7 @@ fn no_xattr(name: &[u8]) -> Error {
 }
 
 fn check_xattr_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.contains(&0) || name.contains(&b'/') {
+    if name.is_empty() || name.contains(&0) {
         return Err(Error::invalid(format!("'{}' cannot be the name of an extended attribute", show(name))));
     }
     if name.len() > NAME_MAX {

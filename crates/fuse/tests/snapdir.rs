@@ -1,0 +1,80 @@
+//! `.zfs/snapshot` of a real mount. Skipped, and saying so, where there is no FUSE.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::MetadataExt;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use base::Result;
+use common::{Setup, can_mount, mounted};
+use fuse::{MountOpts, SnapSource};
+use host::{Engine, EngineConfig, TempDir};
+use zpl::Zfs;
+
+struct Snaps(Rc<spa::Pool>);
+
+impl SnapSource for Snaps {
+    fn is_visible(&self) -> bool {
+        true
+    }
+    fn list(&self) -> Pin<Box<dyn Future<Output = Result<Vec<(String, u64)>>> + '_>> {
+        Box::pin(async {
+            let head = self.0.dsl().find("tank")?;
+            let all = self.0.dsl().snapshots(&head).await?;
+            Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
+        })
+    }
+    fn open<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Rc<Zfs>>> + 'a>> {
+        Box::pin(async move {
+            let snap = self.0.dsl().find_snapshot(&format!("tank@{name}")).await?;
+            let zfs = Zfs::open(&snap, zpl::MountOpts { readonly: true, ..zpl::MountOpts::default() }).await?;
+            zfs.unmount().await?;
+            Ok(zfs)
+        })
+    }
+}
+
+#[test]
+fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, beside) = (TempDir::new("fuse").unwrap(), TempDir::new("fuse").unwrap());
+    let engine = Engine::new(EngineConfig::default()).unwrap();
+    let rt = engine.rt();
+    engine.block_on(async {
+        let before = rt.wall_clock().secs;
+        // The second mount of the same file system has the folder.
+        let (pool, zfs, first) = mounted(&rt, beside.path(), Setup::default()).await;
+        let opts = MountOpts::default();
+        let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(Snaps(pool.clone())))).await.unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        pool.dsl().snapshot(vec!["tank@a".into()], false, Vec::new()).await.unwrap();
+        let ctl = root.join(".zfs/snapshot");
+        let is_there = async |name: &str| {
+            let path = ctl.join(name);
+            host::blocking(move || fs::metadata(path).is_ok()).await.unwrap()
+        };
+        assert!(is_there("a").await && !is_there("b").await);
+        pool.dsl().rename_snapshot("tank@a", "tank@b", false).await.unwrap();
+        assert!(!is_there("a").await && is_there("b").await);
+        pool.dsl().destroy_snapshots(vec!["tank@b".into()], false).await.unwrap();
+        assert!(!is_there("b").await);
+        for folder in [".zfs", ".zfs/snapshot"] {
+            let path = root.join(folder);
+            let m = host::blocking(move || fs::metadata(path).unwrap()).await.unwrap();
+            for t in [m.atime(), m.mtime(), m.ctime()] {
+                assert!((before..=rt.wall_clock().secs).contains(&t), "{folder}: {t}");
+            }
+        }
+        for m in [m, first] {
+            m.unmount(false, false).await.unwrap();
+        }
+        zfs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}
