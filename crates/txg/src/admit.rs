@@ -54,14 +54,16 @@ impl TxgPool {
             return Ok(());
         }
         let came = p.rt.now();
-        let mut delay = Nanos(0);
+        let (mut delay, mut held) = (Nanos(0), false);
         if legacy {
-            self.write_limit_gate(bytes).await?;
+            held |= self.write_limit_gate(bytes).await?;
         } else {
-            self.dirty_limit_gate().await?;
-            delay = self.delay(start).await;
+            held |= self.dirty_limit_gate().await?;
+            let (length, slept) = self.delay(start).await;
+            (delay, held) = (length, held || slept);
         }
-        let waited = p.rt.now().since(came);
+        // Looking takes time as well, which is not a delay.
+        let waited = if held { p.rt.now().since(came) } else { Nanos(0) };
         if waited > Nanos(0) {
             p.count(|s| (s.delayed, s.delayed_time) = (s.delayed + 1, s.delayed_time + waited));
             if let Some(r) = p.history.borrow_mut().last() {
@@ -79,11 +81,11 @@ impl TxgPool {
         hold
     }
 
-    /// Blocks at the dirty limit until some bytes are written (behaviour 3.1, step 6).
-    async fn dirty_limit_gate(&self) -> Result<()> {
+    /// Blocks at the dirty limit until some bytes are written (behaviour 3.1, step 6): whether it had to.
+    async fn dirty_limit_gate(&self) -> Result<bool> {
         let p = &*self.0;
         if !policy::at_limit(p.dirty.get(), &p.tunables.get()) {
-            return Ok(());
+            return Ok(false);
         }
         let _blocked = Blocked::new(p);
         // Asked anew each time: the settings may have changed.
@@ -99,12 +101,13 @@ impl TxgPool {
                 return Err(e);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Sleeps the delay of the curve, after whoever sleeps already (steps 1 to 5).
-    async fn delay(&self, start: Nanos) -> Nanos {
+    /// Sleeps the delay of the curve, after whoever sleeps already (steps 1 to 5): the delay, and whether anything was left of it to sleep.
+    async fn delay(&self, start: Nanos) -> (Nanos, bool) {
         let p = &*self.0;
+        let mut slept = false;
         loop {
             let now = p.rt.now();
             let t = p.tunables.get();
@@ -113,23 +116,27 @@ impl TxgPool {
             if load.above.is_some_and(|at| now >= at + t.write_smoothing) {
                 p.above.set(None);
             }
-            let Some(at) = policy::wakeup(now, start, p.last_wakeup.get(), delay) else { return delay };
+            let Some(at) = policy::wakeup(now, start, p.last_wakeup.get(), delay) else {
+                return (delay, slept);
+            };
             p.last_wakeup.set(at);
+            slept = true;
             match select2(p.rt.sleep_until(at), p.retuned.notified()).await {
-                Either::First(()) => return delay,
-                Either::Second(()) if p.ended().is_some() => return delay,
+                Either::First(()) => return (delay, slept),
+                Either::Second(()) if p.ended().is_some() => return (delay, slept),
                 Either::Second(()) => {}
             }
         }
     }
 
-    /// The write limit of 2008: a tick in the last eighth of a txg, or the wait for the next one.
-    async fn write_limit_gate(&self, bytes: u64) -> Result<()> {
+    /// The write limit of 2008: a tick in the last eighth of a txg, or the wait for the next one. Whether it had to wait.
+    async fn write_limit_gate(&self, bytes: u64) -> Result<bool> {
         let p = &*self.0;
+        let mut held = false;
         loop {
             let t = p.tunables.get();
             if t.policy != ThrottlePolicy::Legacy2008 {
-                return self.dirty_limit_gate().await;
+                return Ok(self.dirty_limit_gate().await? || held);
             }
             let open = p.open.get();
             let moment = legacy::Moment {
@@ -141,13 +148,14 @@ impl TxgPool {
             // A txg that nobody has written to yet takes anything.
             let fresh = moment.towrite == 0 && p.reserved_of[open.slot()].get() == 0;
             match legacy::admit(&moment, p.write_limit.get().effective(&t)) {
-                _ if fresh => return Ok(()),
-                Admission::Go => return Ok(()),
+                _ if fresh => return Ok(held),
+                Admission::Go => return Ok(held),
                 Admission::Tick => {
                     p.rt.sleep(t.throttle_delay).await;
-                    return Ok(());
+                    return Ok(true);
                 }
                 Admission::NextTxg => {
+                    held = true;
                     let _blocked = Blocked::new(p);
                     self.wait_open(open.next()).await?;
                 }
