@@ -1,6 +1,7 @@
 //! `weir trace`: what the D scripts of the tuning article show, live.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use base::Error;
@@ -46,6 +47,10 @@ pub fn run(args: &[String]) -> Done {
         let stopped = signals.wait_for(next.saturating_duration_since(Instant::now()));
         next += step;
         let last = stopped || shown + 1 >= count;
+        if stopped && !p.has('j') && std::io::stdout().is_terminal() {
+            // The terminal has shown `^C`, and stands behind it.
+            print("\n");
+        }
         let view = take(last)?;
         let live = lines || interval.is_some();
         if live {
@@ -110,12 +115,26 @@ fn show(what: &str, v: &TraceView) -> String {
             let _ = writeln!(out, "txg {:<10} {:>6} MB of {:>6} MB used", t.txg, mib(t.dirty), mib(t.limit));
         }),
         "txg" => v.txgs.iter().for_each(|t| {
-            let [open, quiescing, waiting, syncing] = t.spans.map(ms);
-            let _ = writeln!(out, "txg {:<10} open {open:.0} ms, quiescing {quiescing:.1} ms, waiting {waiting:.1} ms, sync took {syncing:.0} ms, {} MB", t.txg, mib(t.of_txg));
+            // A dash for what began before anybody listened.
+            let span = |i: usize, digits: usize| {
+                t.spans[i].map_or_else(|| "-".to_string(), |ns| format!("{:.digits$} ms", ms(ns)))
+            };
+            let [open, quiescing, waiting, syncing] = [span(0, 0), span(1, 1), span(2, 1), span(3, 0)];
+            let _ = writeln!(
+                out,
+                "txg {:<10} open {open}, quiescing {quiescing}, waiting {waiting}, sync took {syncing}, {} MB",
+                t.txg,
+                mib(t.of_txg)
+            );
         }),
         _ => out = summary(what, v),
     }
     out
+}
+
+/// `1 txg`, `2 txgs`.
+fn many(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Distributions and totals.
@@ -127,20 +146,22 @@ fn summary(what: &str, v: &TraceView) -> String {
             let most = v.txgs.iter().map(|t| t.dirty).max().unwrap_or(0);
             let _ = writeln!(
                 out,
-                "{} txgs in {seconds:.1} s, at most {} MB dirty when one began to sync",
-                v.txgs.len(),
+                "{} in {seconds:.1} s, at most {} MB dirty when one began to sync",
+                many(v.txgs.len() as u64, "txg"),
                 most >> 20
             );
         }
         "txg" => {
             let mut dist = Dist::default();
-            v.txgs.iter().filter(|t| t.spans[3] > 0).for_each(|t| dist.add(t.spans[3] / 1_000_000, t.of_txg));
+            for t in &v.txgs {
+                t.spans[3].into_iter().for_each(|ns| dist.add(ns / 1_000_000, t.of_txg));
+            }
             let _ = writeln!(out, "\n  sync duration, ms");
             out.push_str(&bars(&dist));
             let _ = writeln!(
                 out,
-                "{} txgs in {seconds:.1} s, mean {:.0} ms, deviation {:.0} ms",
-                dist.count,
+                "{} in {seconds:.1} s, mean {:.0} ms, deviation {:.0} ms",
+                many(dist.count, "txg"),
                 dist.mean(),
                 dist.deviation()
             );
@@ -148,7 +169,7 @@ fn summary(what: &str, v: &TraceView) -> String {
                 let _ = writeln!(out, "\n  administrative operations until they were on disk, us");
                 out.push_str(&bars(&v.admin));
                 let (n, mean) = (v.admin.count, v.admin.mean() / 1000.0);
-                let _ = writeln!(out, "{n} operations, mean {mean:.1} ms");
+                let _ = writeln!(out, "{}, mean {mean:.1} ms", many(n, "operation"));
             }
         }
         "io" => {
@@ -177,8 +198,8 @@ fn summary(what: &str, v: &TraceView) -> String {
             for (txg, dist) in &v.queue {
                 let _ = writeln!(
                     out,
-                    "txg {txg:<10} {} async writes issued, depth {:.1} on average",
-                    dist.count,
+                    "txg {txg:<10} {} issued, depth {:.1} on average",
+                    many(dist.count, "async write"),
                     dist.mean()
                 );
                 all.merge(dist);
@@ -193,7 +214,8 @@ fn summary(what: &str, v: &TraceView) -> String {
             out.push_str(&bars(&v.delay));
             let _ = writeln!(
                 out,
-                "{total} transactions, {share:.1} % delayed, mean {:.0} us, deviation {:.0} us",
+                "{}, {share:.1} % delayed, mean {:.0} us, deviation {:.0} us",
+                many(total, "transaction"),
                 v.delay.mean(),
                 v.delay.deviation()
             );
@@ -210,7 +232,7 @@ fn summary(what: &str, v: &TraceView) -> String {
 /// What log blocks were like: how many, how full, for how many commits, and where their time went.
 fn log_figures(v: &TraceView, seconds: f64) -> String {
     let (n, b) = (v.log.count, &v.log_blocks);
-    let mut out = format!("{n} blocks, {} bytes of records in {seconds:.1} s", v.log.bytes);
+    let mut out = format!("{}, {} bytes of records in {seconds:.1} s", many(n, "block"), v.log.bytes);
     if n == 0 {
         return out + "\n";
     }
@@ -263,7 +285,7 @@ mod tests {
             dirty: 700 << 20,
             limit: 800 << 20,
             of_txg: 1 << 20,
-            spans: [1_000_000; 4],
+            spans: [None, None, Some(0), Some(1_000_000)],
         };
         let view = TraceView {
             span: 1_000_000_000,
@@ -287,9 +309,13 @@ mod tests {
             },
         };
         assert!(show("dirty", &view).contains("700 MB of    800 MB used"), "{}", show("dirty", &view));
-        assert!(show("txg", &view).contains("sync took 1 ms"));
+        let line = show("txg", &view);
+        assert!(line.contains("open -, quiescing -, waiting 0.0 ms, sync took 1 ms, "), "{line}");
+        assert!(summary("txg", &view).contains("\n1 txg in 1.0 s, "), "{}", summary("txg", &view));
+        assert!(summary("dirty", &view).starts_with("1 txg in "));
         assert!(summary("txg", &view).contains("3 operations, mean 0.3 ms"), "{}", summary("txg", &view));
         assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
+        assert_eq!((many(0, "block"), many(1, "block")), ("0 blocks".into(), "1 block".into()));
         let log = summary("zil", &view);
         assert!(log.contains("3 blocks a second, 50 % full, 2.0 commits waited for each"), "{log}");
         assert!(log.contains("a log device needs 22.5K at this rate, 1G at most"), "{log}");

@@ -152,7 +152,7 @@ pub struct TxgView {
     /// Bytes made dirty in it.
     pub of_txg: u64,
     /// How long it was open, quiescing, waiting and syncing, in ns; 0 for what was not seen from its beginning to its end.
-    pub spans: [u64; 4],
+    pub spans: [Option<u64>; 4],
 }
 
 /// What was counted of trace events.

@@ -146,7 +146,7 @@ impl Counting {
         let us = |n: Nanos| n.0 / 1000;
         match *event {
             Event::Txg { txg, phase, dirty, limit, of_txg } => {
-                self.txg(now, txg, phase, TxgView { txg, dirty, limit, of_txg, spans: [0; 4] })
+                self.txg(now, txg, phase, TxgView { txg, dirty, limit, of_txg, spans: [None; 4] })
             }
             Event::Admin { waited, .. } => self.admin.add(us(waited), 0),
             Event::Admitted { waited: Nanos(0), .. } => self.undelayed += 1,
@@ -202,7 +202,8 @@ impl Counting {
             }
             TxgPhase::Synced => {
                 let [open, closed, quiesced, start] = *phases;
-                let span = |from: Nanos, to: Nanos| if from.0 == 0 { 0 } else { to.since(from).0 };
+                // A phase that began before the counting did has no length.
+                let span = |from: Nanos, to: Nanos| (from.0 != 0).then(|| to.since(from).0);
                 seen.spans = [span(open, closed), span(closed, quiesced), span(quiesced, start), span(start, now)];
                 self.phases.remove(&txg);
                 match self.txgs.iter_mut().find(|t| t.txg == txg) {
@@ -360,8 +361,13 @@ mod tests {
         let v = c.take(ms(6));
         assert_eq!(
             v.txgs,
-            [TxgView { txg: 5, dirty: 40, limit: 100, of_txg: 9, spans: [1, 2, 3, 5].map(|n| n * 1_000_000) }]
+            [TxgView { txg: 5, dirty: 40, limit: 100, of_txg: 9, spans: [1, 2, 3, 5].map(|n| Some(n * 1_000_000)) }]
         );
+        // Of a txg that was under way when the counting began only what was seen has a length.
+        let mut late = Counting::default();
+        late.note(ms(7), &txg(4, TxgPhase::Syncing, 40));
+        late.note(ms(9), &txg(4, TxgPhase::Synced, 10));
+        assert_eq!(late.take(ms(9)).txgs[0].spans, [None, None, None, Some(2_000_000)]);
         let io: Vec<(&str, u64, u64)> = v.io.iter().map(|(n, d)| (n.as_str(), d.count, d.bytes)).collect();
         assert_eq!(
             io,
