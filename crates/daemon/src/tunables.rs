@@ -169,7 +169,18 @@ impl Tunable {
                 Error::invalid(format!("{}={text}: it must be one of {}", self.name, words.join(", ")))
             });
         }
-        let number = dsl::props::parse_size(text).map_err(|e| e.at(self.name))?;
+        let number = dsl::props::parse_size(text).map_err(|_| {
+            let (min, max) = (self.min, self.max);
+            let kind = match self.unit {
+                Unit::Bytes => "a size in bytes such as 65536, 128K or 1.5G",
+                Unit::Percent => "a percentage",
+                Unit::Ns => "a number of nanoseconds",
+                Unit::Ms => "a number of milliseconds",
+                Unit::Seconds => "a number of seconds",
+                Unit::Count | Unit::Word(_) => "a number",
+            };
+            Error::invalid(format!("{}={text}: it must be {kind}, {min} to {max}", self.name))
+        })?;
         if !(self.min..=self.max).contains(&number) {
             let unit = self.unit.name();
             let (min, max) = (self.min, self.max);
@@ -454,6 +465,14 @@ mod tests {
         assert!(hint("").contains("weir tune list"));
         let e = find("zfs_txg_timeout").unwrap().parse("0").unwrap_err().to_string();
         assert!(e.contains("1 to 3600 s; 1 is the nearest"), "{e}");
+        let text = |name: &str, value: &str| find(name).unwrap().parse(value).unwrap_err().to_string();
+        let huge = "9".repeat(40);
+        assert_eq!(
+            text("zfs_txg_timeout", &huge),
+            format!("zfs_txg_timeout={huge}: it must be a number of seconds, 1 to 3600")
+        );
+        assert!(text("zfs_dirty_data_max", "much").contains("it must be a size in bytes such as"), "bytes");
+        assert!(text("zfs_delay_min_dirty_percent", "x").contains("it must be a percentage, "), "percent");
         let e = find("scheduler").unwrap().parse("fifo").unwrap_err().to_string();
         assert!(e.contains("auto, on, off, deadline"), "{e}");
     }
