@@ -28,6 +28,7 @@ mod shared;
 mod slab;
 mod spin;
 mod tempdir;
+mod terminal;
 mod timers;
 mod unix;
 pub mod usdt;
@@ -47,5 +48,6 @@ pub use process::{
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use tempdir::TempDir;
+pub use terminal::{Screen, Woken, terminal_size};
 pub use unix::{PeerCred, UnixListener, UnixStream};
 pub use waitfds::wait_readable;

@@ -84,6 +84,11 @@ impl Signals {
 }
 
 impl Signals {
+    /// The set, for calls that take one.
+    pub(crate) fn set(&self) -> *const libc::sigset_t {
+        &raw const self.0
+    }
+
     /// Waits for one of them at most so long and takes it: whether there was one.
     pub fn wait_for(&self, span: std::time::Duration) -> bool {
         let until = std::time::Instant::now() + span;
