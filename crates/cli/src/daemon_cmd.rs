@@ -12,6 +12,9 @@ use crate::{Done, Fail, print};
 /// Runs `weir daemon ARGS`.
 pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
+    if matches!(command.as_str(), "help" | "--help" | "-h") {
+        return crate::help::print_topic("daemon", &[]);
+    }
     let p = parse_for("daemon", &args[1..], "fo:m:", &[("metrics", true, 'm')], "")?;
     if !p.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into(), ""));

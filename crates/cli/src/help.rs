@@ -493,10 +493,12 @@ with -r also those of that name below.
     },
     Page {
         name: "zfs mount",
-        usage: &["mount", "mount [-o ro] <-a | filesystem>"],
+        usage: &["mount", "mount [-l] [-o ro] <-a | filesystem>"],
         text: "\
 Without arguments: lists what is mounted. Otherwise mounts one file system, or
 with -a all that are to be mounted (canmount=on and a mountpoint).
+
+  -l  load the keys of encrypted file systems first
 ",
     },
     Page {
@@ -573,7 +575,7 @@ is closed (s) and where writes begin to be delayed (d); devices by class; the
 last txgs, open (-), waiting (.) and written (#); the cache; file systems.
 
   -i      how often (1)
-  -c      end after so many pictures; otherwise Ctrl-C ends it
+  -c      end after so many pictures; otherwise q or Ctrl-C ends it
 ",
     },
     Page {
@@ -655,6 +657,17 @@ the pool, compares every byte, and removes everything again.
 ",
     },
     Page {
+        name: "zpool version",
+        usage: &["version [-j]"],
+        text: "\
+The release of OpenZFS whose formats and commands weir has, with weir's own
+version behind it, in the two lines that tools look for.
+
+  -j  JSON
+",
+    },
+    Page { name: "zfs version", usage: &["version [-j]"], text: "As 'zpool version'.\n" },
+    Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],
         text: "\
@@ -664,29 +677,74 @@ datasets, objects, and a check of every block.
     },
 ];
 
-/// Prefix of a page's usage lines.
-fn prefix(name: &str) -> &'static str {
-    match name.split(' ').next() {
-        Some("zpool") => "zpool ",
-        Some("zfs") => "zfs ",
-        Some("daemon") => "weir daemon ",
-        Some("lab") => "weir lab ",
-        _ => "weir ",
+/// Other names of commands.
+const ALIASES: &[(&str, &str)] = &[("zfs snap", "zfs snapshot"), ("zfs umount", "zfs unmount")];
+
+impl Page {
+    /// A usage line with the whole command.
+    fn line(&self, usage: &str) -> String {
+        let name = self.name;
+        match name.split_once(' ') {
+            Some((program @ ("zpool" | "zfs"), _)) => format!("{program} {usage}"),
+            Some((group, _)) => format!("weir {group} {usage}"),
+            None if usage == name || usage.starts_with(&format!("{name} ")) => format!("weir {usage}"),
+            None => format!("weir {name} {usage}"),
+        }
     }
 }
 
-/// What to print after a mistake in a command line.
+fn page(name: &str) -> Option<&'static Page> {
+    let name = ALIASES.iter().find(|(other, _)| *other == name).map_or(name, |(_, real)| real);
+    PAGES.iter().find(|p| p.name == name)
+}
+
+/// The commands of `zpool`, `zfs` or `lab`, in order.
+fn commands(group: &str) -> Vec<&'static str> {
+    let mut all: Vec<&str> = PAGES.iter().filter_map(|p| p.name.strip_prefix(group)?.strip_prefix(' ')).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Words with commas, in lines of at most 80 characters that begin with `indent` spaces (the first line has its own).
+fn wrapped(words: &[&str], indent: usize) -> String {
+    let mut out = String::new();
+    let mut column = indent;
+    for (i, word) in words.iter().enumerate() {
+        let last = i + 1 == words.len();
+        let width = word.len() + usize::from(!last);
+        if column > indent && column + 1 + width > 80 {
+            out.push_str(&format!("\n{:indent$}", ""));
+            column = indent;
+        } else if column > indent {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        out.push_str(if last { "" } else { "," });
+        column += width;
+    }
+    out
+}
+
+/// What to print after a mistake in a command line: the usage of a command, or the names of all.
 pub fn usage(name: &str) -> String {
     let name = name.trim();
-    if let Some(page) = PAGES.iter().find(|p| p.name == name) {
-        return page.usage.iter().fold("usage:\n".to_string(), |out, u| out + "\t" + u + "\n");
+    if let Some(page) = page(name) {
+        return page.usage.iter().fold("usage:\n".to_string(), |out, u| out + "\t" + &page.line(u) + "\n");
     }
-    let group = format!("{name} ");
-    let all = PAGES.iter().filter(|p| p.name.starts_with(&group)).flat_map(|p| p.usage);
-    let lines: String = all.map(|u| format!("\t{u}\n")).collect();
-    format!(
-        "usage: {name} command args ...\nwhere 'command' is one of the following:\n\n{lines}\nFor more, run: weir help {name} <command>\n"
-    )
+    let all = wrapped(&commands(name), 2);
+    let command = if name == "lab" { "weir lab <study>" } else { name };
+    format!("usage: {command} ...\nwith one of:\n  {all}\n'weir help {name} <command>' says more\n")
+}
+
+/// Prints the page of a command of `program`, or with no command the usage of all.
+pub fn print_topic(program: &'static str, command: &[String]) -> crate::Done {
+    let name = format!("{program} {}", command.join(" "));
+    let Some(text) = topic(&name) else {
+        return Err(crate::Fail::Usage(format!("unrecognized command '{}'", command.join(" ")), ""));
+    };
+    crate::print(&text);
+    Ok(())
 }
 
 /// The page of `zpool create`, the commands of `zpool`, or everything for an empty topic.
@@ -695,16 +753,17 @@ pub fn topic(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some(overview());
     }
-    if let Some(page) = PAGES.iter().find(|p| p.name == name) {
-        let start = prefix(name);
-        let own = |u: &&str| {
-            if *u == name || u.starts_with(&format!("{name} ")) { format!("weir {u}") } else { format!("{start}{u}") }
-        };
-        let lines: String = page.usage.iter().map(|u| format!("  {}\n", own(u))).collect();
+    if let Some(page) = page(name) {
+        let lines: String = page.usage.iter().map(|u| format!("  {}\n", page.line(u))).collect();
         let tunables = if name == "daemon" { tunables() } else { String::new() };
         return Some(format!("usage:\n{lines}\n{}{tunables}", page.text));
     }
-    matches!(name, "zpool" | "zfs" | "lab").then(|| usage(name))
+    matches!(name, "zpool" | "zfs" | "lab").then(|| {
+        let group = format!("{name} ");
+        let pages = PAGES.iter().filter(|p| p.name.starts_with(&group));
+        let lines: String = pages.flat_map(|p| p.usage.iter().map(|u| format!("  {}\n", p.line(u)))).collect();
+        format!("usage:\n{lines}\n'weir help {name} <command>' says more\n")
+    })
 }
 
 fn tunables() -> String {
@@ -714,34 +773,62 @@ fn tunables() -> String {
 
 /// What there is.
 pub fn overview() -> String {
-    "\
+    let row = |name: &str, text: &str| format!("  {name:<12}{text}\n");
+    let list = |name: &str, what: &str| row(name, &format!("{what}:\n{:14}{}", "", wrapped(&commands(name), 14)));
+    let mut out = "\
 weir: OpenZFS in user space
 
 usage: weir <command> ...
 
-  zpool       pools: create, destroy, import, export, list, status, get, set,
-              sync, labelclear, checkpoint, history, events, iostat
-  zfs         file systems: create, destroy, list, get, set, inherit, rename,
-              mount, unmount; snapshots: snapshot, rollback, clone, promote,
-              hold, release, holds, bookmark
-  zdb         look into and check pools that are not imported
-  daemon      start, stop, status of the daemon that owns imported pools
-  quickstart  a tour on a scratch pool
-  tune        settings, at run time
-  top         how data flow through pools, drawn anew every second
-  trace       what a pool does, live
-  lab         studies in virtual time: throttle, zil
-  version     the version
-  help        this, or 'weir help zpool create' and the like
-
-Called through a symbolic link named zpool, zfs or zdb it is that command.
 "
-    .to_string()
+    .to_string();
+    out.push_str(&list("zpool", "pools and their devices"));
+    out.push_str(&list("zfs", "file systems and snapshots"));
+    for (name, text) in [
+        ("zdb", "look into and check pools that are not imported"),
+        ("daemon", "start, stop, status of the daemon that owns imported pools"),
+        ("quickstart", "a tour on a scratch pool"),
+        ("tune", "settings, at run time"),
+        ("top", "how data flow through pools, drawn anew every second"),
+        ("trace", "what a pool does, live"),
+    ] {
+        out.push_str(&row(name, text));
+    }
+    out.push_str(&row("lab", &format!("studies in virtual time: {}", commands("lab").join(", "))));
+    out.push_str(&row("version", "the version"));
+    out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
+    out + "\nCalled through a symbolic link named zpool, zfs or zdb it is that command.\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Names that the match of a command's `run` takes, read from its source.
+    fn taken(source: &str) -> Vec<&str> {
+        let body = source.split("match command.as_str() {").nth(1).unwrap().split("other if NOT_YET").next().unwrap();
+        let arms = body.lines().filter_map(|l| l.strip_prefix("        \"")?.split_once(" =>"));
+        arms.flat_map(|(names, _)| names.split(" | ").map(|n| n.trim_matches('"'))).collect()
+    }
+
+    #[test]
+    fn every_command_that_is_taken_has_a_page_and_is_listed() {
+        let no_page = ["help", "-h", "--help", "-?", "-V", "--version"];
+        for (program, source) in [("zpool", include_str!("zpool.rs")), ("zfs", include_str!("zfs.rs"))] {
+            let taken: Vec<&str> = taken(source).into_iter().filter(|n| !no_page.contains(n)).collect();
+            assert!(taken.len() > 20, "{program}: {taken:?}");
+            for name in &taken {
+                let page = page(&format!("{program} {name}")).unwrap_or_else(|| panic!("no page of {program} {name}"));
+                for text in [overview(), usage(program), topic(program).unwrap()] {
+                    let listed = page.name.split(' ').nth(1).unwrap();
+                    assert!(text.contains(&format!(" {listed}")), "{program} {name} is not in {text}");
+                }
+                assert!(page.usage.iter().all(|u| u.split(' ').next() == page.name.split(' ').nth(1)), "{name}");
+            }
+            assert!(commands(program).iter().all(|c| taken.contains(c)), "{program}: a page of no command");
+        }
+        assert!(overview().lines().chain(usage("zpool").lines()).all(|l| l.len() <= 80), "{}", overview());
+    }
 
     #[test]
     fn every_page_has_usage_and_fits_a_terminal() {
@@ -756,6 +843,10 @@ mod tests {
         assert!(topic("").is_some_and(|t| t.contains("quickstart")));
         assert!(usage("zpool create").contains("create [-fnd]"));
         assert!(usage("zfs").contains("inherit"));
+        assert!(topic("tune").is_some_and(|t| t.starts_with("usage:\n  weir tune [list] ")));
+        assert!(topic("top").is_some_and(|t| t.starts_with("usage:\n  weir top [-i ")));
+        assert!(topic("daemon").is_some_and(|t| t.contains("  weir daemon status\n")));
+        assert!(topic("zfs umount").is_some_and(|t| t.starts_with("usage:\n  zfs unmount ")));
         assert!(topic("zfs create").is_some_and(|t| t.contains("  zfs create [-Pnpuv]")));
         assert!(topic("quickstart").is_some_and(|t| t.contains("  weir quickstart [--dir")));
         assert!(topic("trace").is_some_and(|t| t.contains("  weir trace dirty|")));

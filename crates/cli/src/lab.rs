@@ -15,6 +15,7 @@ pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
+        Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there are throttle and zil"), "")),
         None => Err(Fail::Usage("missing study".into(), "")),
     }

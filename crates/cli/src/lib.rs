@@ -21,6 +21,7 @@ pub mod top;
 mod trace;
 mod tree;
 mod tune;
+mod version;
 mod wait;
 mod zfs;
 pub mod zfs_key;
@@ -88,7 +89,7 @@ fn weir(args: &[String]) -> u8 {
         Some("lab") => report("lab", lab::run(rest)),
         Some("quickstart") => report("quickstart", quickstart::run(rest)),
         Some("version" | "--version" | "-V") => {
-            print(&format!("weir {}\n", env!("CARGO_PKG_VERSION")));
+            print(&version::own());
             0
         }
         Some("help" | "--help" | "-h") => {
@@ -191,6 +192,22 @@ pub(crate) fn assignment(text: &str, topic: &'static str) -> Result<(String, Str
         Some((name, value)) if !name.is_empty() => Ok((name.to_string(), value.to_string())),
         _ => Err(Fail::Usage(format!("missing '=' for property=value argument '{text}'"), topic)),
     }
+}
+
+/// All values of `letter`, each `name=value`; a property given twice is a mistake, as in OpenZFS.
+pub(crate) fn properties(p: &opts::Parsed, letter: char, topic: &'static str) -> Result<Vec<(String, String)>, Fail> {
+    let list = p.values(letter).map(|v| assignment(v, topic)).collect::<Result<Vec<_>, _>>()?;
+    each_once(list)
+}
+
+/// The same list, unless a property is in it twice.
+pub(crate) fn each_once(list: Vec<(String, String)>) -> Result<Vec<(String, String)>, Fail> {
+    for (i, (name, _)) in list.iter().enumerate() {
+        if list[..i].iter().any(|(other, _)| other == name) {
+            return Err(Error::invalid(format!("property '{name}' specified multiple times")).into());
+        }
+    }
+    Ok(list)
 }
 
 /// The absolute form of a path that a user gave.

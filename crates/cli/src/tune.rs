@@ -9,6 +9,7 @@ use crate::{Done, Fail, ask, print};
 pub fn run(args: &[String]) -> Done {
     let (command, rest) = match args.first().map(String::as_str) {
         None => ("list", args),
+        Some("help") => return crate::help::print_topic("tune", &[]),
         Some(c) if c.starts_with('-') => ("list", args),
         Some(c) => (c, &args[1..]),
     };

@@ -1,13 +1,13 @@
 //! The command `zfs`.
 
-use base::Error;
-use daemon::proto::{DatasetView, Destroyed, Request, Select};
+use base::{Error, ErrorKind};
+use daemon::proto::{DatasetView, Destroyed, PoolView, Request, Select};
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, parse_for};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, help, json, print, zfs_key, zfs_snap};
+use crate::{Done, Fail, ask, assignment, each_once, help, json, print, properties, zfs_key, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -55,14 +55,8 @@ pub fn run(args: &[String]) -> Done {
         "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
         "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
-        "version" | "-V" | "--version" => {
-            print(&format!("weir-{}\n", env!("CARGO_PKG_VERSION")));
-            Ok(())
-        }
-        "help" | "-h" | "--help" | "-?" => {
-            print(&help::topic("zfs").unwrap_or_default());
-            Ok(())
-        }
+        "version" | "-V" | "--version" => crate::version::run("zfs", rest),
+        "help" | "-h" | "--help" | "-?" => help::print_topic("zfs", rest),
         other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
             "'zfs {other}' is not something that weir does yet: 'weir help zfs' lists what it does"
         ))
@@ -88,19 +82,47 @@ fn create(p: &Parsed) -> Done {
     if p.has('V') || p.has('b') || p.has('s') {
         return Err(Error::unsupported(format!("cannot create '{name}': weir cannot make volumes (-V) yet")).into());
     }
-    let props = p.values('o').map(|v| assignment(v, "create")).collect::<Result<Vec<_>, _>>()?;
-    if p.has('n') {
-        // Names and values are all that can be checked without doing it.
-        dsl::check_name(name).map_err(|e| e.at(format!("cannot create '{name}'")))?;
-        print(&format!("would create {name}\n"));
+    let props = properties(p, 'o', "create")?;
+    let exists = || ask::<Vec<DatasetView>>(&Request::Datasets(just(name))).is_ok();
+    if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
         return Ok(());
     }
+    let said = zfs_out::created(name, &props, p);
+    if p.has('n') {
+        check_creation(name, &props).map_err(|e| e.at(format!("cannot verify '{name}'")))?;
+        ask::<Vec<PoolView>>(&Request::Pools { names: vec![name.split('/').next().unwrap_or("").to_string()] })?;
+        print(&said);
+        return Ok(());
+    }
+    warn_of_shares(&props);
     let key = zfs_key::key_for_new(name, &props)?;
     ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
-    if p.has('v') || p.has('P') {
-        print(&format!("{} {name}\n", if p.has('P') { "create" } else { "created" }));
-    }
+    print(&said);
     Ok(())
+}
+
+/// Names and values: all of a creation that can be checked without doing it.
+fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
+    dsl::check_name(name)?;
+    let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+    let rest: Vec<_> = props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str())).cloned().collect();
+    daemon::parse_fs_props(&rest, true).map(|_| ())
+}
+
+/// One dataset, with nothing but its name.
+fn just(name: &str) -> Select {
+    let (names, wanted) = (vec![name.to_string()], vec!["name".to_string()]);
+    Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
+}
+
+/// A share that nobody can reach is said, not refused: pools carry these properties from one machine to another.
+pub(crate) fn warn_of_shares(props: &[(String, String)]) {
+    for (name, value) in props.iter().filter(|(n, v)| matches!(n.as_str(), "sharenfs" | "sharesmb") && v != "off") {
+        let file = if name == "sharenfs" { "exports(5)" } else { "smb.conf(5)" };
+        eprintln!(
+            "warning: {name}={value} is stored but shares nothing, since weir runs no server: name the mount point in {file}"
+        );
+    }
 }
 
 fn destroy(p: &Parsed) -> Done {
@@ -209,18 +231,40 @@ fn list(p: &Parsed) -> Done {
     if !p.has('j') {
         select.wanted = columns.iter().cloned().chain(keys.iter().map(|k| k.name.clone())).collect();
     }
-    let mut datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    let (mut datasets, done) = datasets(select)?;
     zfs_out::sort(&mut datasets, &keys);
     if p.has('j') {
         print(&json::datasets("zfs list", &datasets, &columns, p.has('p')));
     } else if datasets.is_empty() {
-        if !p.has('H') {
+        if !p.has('H') && done.is_ok() {
             eprintln!("no datasets available");
         }
     } else {
         print(&zfs_out::list(&datasets, &columns, p.has('H'), p.has('p')));
     }
-    Ok(())
+    done
+}
+
+/// What is selected, and whether all of it was there: as in OpenZFS those that are there are shown beside one that is not.
+fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
+    if select.names.len() < 2 {
+        return Ok((ask(&Request::Datasets(select))?, Ok(())));
+    }
+    let (mut out, mut done): (Vec<DatasetView>, Done) = (Vec::new(), Ok(()));
+    for name in &select.names {
+        let one = Select { names: vec![name.clone()], ..select.clone() };
+        match ask::<Vec<DatasetView>>(&Request::Datasets(one)) {
+            Ok(more) => out.extend(more),
+            Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => {
+                eprintln!("{e}");
+                done = Err(Fail::Said);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    out.retain(|d| seen.insert(d.name.clone()));
+    Ok((out, done))
 }
 
 fn get(p: &Parsed) -> Done {
@@ -246,17 +290,17 @@ fn get(p: &Parsed) -> Done {
     if !p.has('j') && !wanted.iter().any(|w| w == "all") {
         select.wanted = wanted.iter().filter_map(|w| zfs_out::canonical(w)).collect();
     }
-    let datasets: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    let (datasets, done) = datasets(select)?;
     if p.has('j') {
         let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
         print(&json::datasets("zfs get", &datasets, &columns, p.has('p')));
-        return Ok(());
+        return done;
     }
     let rows = zfs_out::rows(&datasets, &wanted, &sources).map_err(|e| Fail::Usage(e, "get"))?;
     if !rows.is_empty() {
         print(&get_table(&rows, &fields, p.has('H'), p.has('p')));
     }
-    Ok(())
+    done
 }
 
 fn set(p: &Parsed) -> Done {
@@ -267,8 +311,12 @@ fn set(p: &Parsed) -> Done {
     if rest.is_empty() {
         return Err(Fail::Usage("missing dataset name(s)".into(), "set"));
     }
-    let props = props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?;
+    if p.operands.iter().skip_while(|o| o.contains('=')).any(|o| o.contains('=')) {
+        return Err(Fail::Usage("invalid argument order: properties come before datasets".into(), "set"));
+    }
+    let props = each_once(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
+    warn_of_shares(&props);
     ask(&Request::FsSet { names: names(&rest)?, props })
 }
 
@@ -278,6 +326,9 @@ fn inherit(p: &Parsed) -> Done {
     };
     if rest.is_empty() {
         return Err(Fail::Usage("missing dataset argument".into(), "inherit"));
+    }
+    if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
+        return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
     ask(&Request::FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
 }
@@ -317,6 +368,11 @@ fn mount(p: &Parsed) -> Done {
                 return Err(Fail::Usage(format!("mount option '{other}' is not known: there are ro and rw"), "mount"));
             }
         }
+    }
+    match (p.has('a'), p.operands.as_slice()) {
+        (true, []) if p.has('l') => zfs_key::load_for_mount(None)?,
+        (false, [name]) if p.has('l') => zfs_key::load_for_mount(Some(name))?,
+        _ => {}
     }
     match (p.has('a'), p.operands.as_slice()) {
         (false, []) => {

@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::Command;
 
 use base::Error;
-use daemon::proto::{KeyView, Request, Secret};
+use daemon::proto::{DatasetView, KeyView, Request, Secret, Select};
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, assignment, print};
@@ -126,6 +126,31 @@ pub fn load(p: &Parsed) -> Done {
     bad.map_or(Ok(()), Err)
 }
 
+/// `zfs mount -l`: loads the key that a file system needs; without a name, all that are not loaded.
+pub fn load_for_mount(name: Option<&str>) -> Done {
+    let ask_keys = |names: Vec<String>, recursive| ask::<Vec<KeyView>>(&Request::Keys { names, recursive });
+    let roots = match name {
+        None => ask_keys(Vec::new(), true)?,
+        Some(name) => {
+            let (names, wanted) = (vec![name.to_string()], vec!["encryptionroot".to_string()]);
+            let select = Select { filesystems: true, depth: Some(0), names, wanted, ..Select::default() };
+            let found: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+            let root = found.iter().flat_map(|d| &d.props).find(|p| p.name == "encryptionroot");
+            match root.map(|p| p.exact.clone()) {
+                Some(root) if root != "-" => ask_keys(vec![root], false)?,
+                _ => Vec::new(),
+            }
+        }
+    };
+    let mut bad = None;
+    for key in roots.into_iter().filter(|k| !k.available) {
+        let loaded = fetch(&key.name, &key.format, &key.location, false)
+            .and_then(|secret| ask::<()>(&Request::LoadKey { name: key.name, key: secret, check_only: false }));
+        bad = bad.or(loaded.err());
+    }
+    bad.map_or(Ok(()), Err)
+}
+
 /// `zfs unload-key`.
 pub fn unload(p: &Parsed) -> Done {
     let many = p.has('a') || p.has('r');
@@ -168,6 +193,13 @@ pub fn change(p: &Parsed) -> Done {
         None
     } else {
         let given = |wanted: &str| props.iter().rfind(|(n, _)| n == wanted).map(|(_, v)| v.as_str());
+        if now.root != now.name && given("keyformat").is_none() {
+            let why = format!(
+                "cannot change the key of '{name}': Keyformat required for new encryption root: it inherits the key of '{}'",
+                now.root
+            );
+            return Err(Error::invalid(why).into());
+        }
         let format = given("keyformat").unwrap_or(&now.format);
         let kept = if now.root == now.name { now.location.as_str() } else { "prompt" };
         Some(fetch(name, format, given("keylocation").unwrap_or(kept), true)?)

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use daemon::proto::{DatasetView, PropView};
 use dsl::props::{self, PropType};
 
+use crate::opts::Parsed;
 use crate::table::{Column, scripted, table};
 
 /// Columns of `zfs list` without `-o`.
@@ -134,6 +135,33 @@ pub fn list(datasets: &[DatasetView], columns: &[String], script: bool, exact: b
         cols.iter_mut().for_each(|c| c.grows = true);
     }
     table(&cols, &rows)
+}
+
+/// What `zfs create` with `-v` or `-P`, and `-n` or not, says of it.
+pub fn created(name: &str, props: &[(String, String)], p: &Parsed) -> String {
+    let (machine, verbose) = (p.has('P'), p.has('v') || p.has('P'));
+    if !verbose {
+        return String::new();
+    }
+    let mut out = String::new();
+    if p.has('p') {
+        out.push_str(match (machine, p.has('n')) {
+            (true, _) => "create_ancestors\t",
+            (_, true) => "would create ancestors of ",
+            _ => "create ancestors of ",
+        });
+        out.push_str(&format!("{name}\n"));
+    }
+    out.push_str(match (machine, p.has('n')) {
+        (true, _) => "create\t",
+        (_, true) => "would create ",
+        _ => "create ",
+    });
+    out.push_str(&format!("{name}\n"));
+    for (prop, value) in props {
+        out.push_str(&if machine { format!("property\t{prop}\t{value}\n") } else { format!("\t{prop}={value}\n") });
+    }
+    out
 }
 
 /// The word by which `-s` chooses a source.

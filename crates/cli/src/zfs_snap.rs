@@ -4,7 +4,7 @@ use daemon::proto::{HoldView, Request};
 
 use crate::opts::Parsed;
 use crate::table::{Column, scripted, table};
-use crate::{Done, Fail, ask, assignment, print};
+use crate::{Done, Fail, ask, print, properties};
 
 fn usage<T>(what: &str, topic: &'static str) -> Result<T, Fail> {
     Err(Fail::Usage(what.into(), topic))
@@ -15,8 +15,15 @@ pub fn snapshot(p: &Parsed) -> Done {
     if p.operands.is_empty() {
         return usage("missing snapshot argument", "snapshot");
     }
-    let props = p.values('o').map(|v| assignment(v, "snapshot")).collect::<Result<Vec<_>, _>>()?;
-    ask(&Request::Snapshot { names: p.operands.clone(), recursive: p.has('r'), props })
+    let props = properties(p, 'o', "snapshot")?;
+    let done: Done = ask(&Request::Snapshot { names: p.operands.clone(), recursive: p.has('r'), props });
+    match done {
+        Err(Fail::Error(e)) if p.has('r') || p.operands.len() > 1 => {
+            eprintln!("{e}\nno snapshots were created");
+            Err(Fail::Said)
+        }
+        other => other,
+    }
 }
 
 /// `zfs rollback`
@@ -39,7 +46,8 @@ pub fn clone(p: &Parsed) -> Done {
         };
         return usage(what, "clone");
     };
-    let props = p.values('o').map(|v| assignment(v, "clone")).collect::<Result<Vec<_>, _>>()?;
+    let props = properties(p, 'o', "clone")?;
+    crate::zfs::warn_of_shares(&props);
     ask(&Request::Clone { snapshot: snapshot.clone(), name: name.clone(), props, parents: p.has('p') })
 }
 
@@ -89,5 +97,11 @@ pub fn bookmark(p: &Parsed) -> Done {
         let what = if p.operands.is_empty() { "missing snapshot argument" } else { "missing bookmark argument" };
         return usage(what, "bookmark");
     };
+    // One of the two may be only what follows the name of the file system.
+    let whole = |name: &str, other: &str| match name.starts_with(['@', '#']) {
+        true => format!("{}{name}", other.split(['@', '#']).next().unwrap_or("")),
+        false => name.to_string(),
+    };
+    let (from, to) = (&whole(from, to), &whole(to, from));
     ask(&Request::Bookmark { from: from.clone(), to: to.clone() })
 }

@@ -48,14 +48,8 @@ pub fn run(args: &[String]) -> Done {
         "resilver" => resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
-        "version" | "-V" | "--version" => {
-            print(&format!("weir-{}\n", env!("CARGO_PKG_VERSION")));
-            Ok(())
-        }
-        "help" | "-h" | "--help" | "-?" => {
-            print(&help::topic("zpool").unwrap_or_default());
-            Ok(())
-        }
+        "version" | "-V" | "--version" => crate::version::run("zpool", rest),
+        "help" | "-h" | "--help" | "-?" => help::print_topic("zpool", rest),
         other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
             "'zpool {other}' is not something that weir does yet: 'weir help zpool' lists what it does"
         ))
@@ -118,7 +112,7 @@ fn create(p: &Parsed) -> Done {
     if p.has('t') {
         return Err(Error::unsupported(format!("cannot create '{name}': weir has no temporary names (-t) yet")).into());
     }
-    let pairs = |letter: char| p.values(letter).map(|v| assignment(v, "create")).collect::<Result<Vec<_>, _>>();
+    let pairs = |letter: char| crate::properties(p, letter, "create");
     let size = p.value('z').map(dsl::props::parse_size).transpose();
     let size = size.map_err(|e| Fail::Usage(format!("--size: {e}"), "create"))?;
     let mut devices = Vec::new();

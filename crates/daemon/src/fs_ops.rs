@@ -24,12 +24,10 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
     for (name, text) in given {
         let Some(known) = props::find(name) else {
             if !props::is_user_prop(name) {
-                return Err(Error::invalid(format!(
-                    "'{name}' is not a property: 'zfs get all' lists those that there are"
-                )));
+                return Err(Error::invalid(format!("invalid property '{name}'")));
             }
             if text.len() >= 8192 {
-                return Err(Error::invalid(format!("the value of property '{name}' is longer than 8191 bytes")));
+                return Err(Error::invalid(format!("'{name}' is too long: its value has more than 8191 bytes")));
             }
             out.push((name.clone(), PropValue::Text(text.clone())));
             continue;
@@ -42,22 +40,16 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
                 ));
             }
             PropKind::ReadOnly => {
-                return Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    format!("property '{}' is computed and cannot be set", known.name),
-                ));
+                return Err(Error::new(ErrorKind::ReadOnly, format!("'{}' is readonly", known.name)));
             }
             PropKind::Once if !creating => {
-                let why = format!("property '{}' can be set at creation time only", known.name);
+                let why = format!("'{}' is readonly: it can be set at creation time only", known.name);
                 return Err(Error::new(ErrorKind::ReadOnly, why));
             }
             _ => {}
         }
         if matches!(known.name, "volsize" | "volblocksize") {
-            return Err(Error::invalid(format!(
-                "property '{}' is one of volumes, which weir cannot make yet",
-                known.name
-            )));
+            return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
         }
         if known.name == "mountpoint" {
             mounts::check_mountpoint(text)?;
@@ -252,12 +244,22 @@ impl PoolEngine {
     /// `zfs inherit`.
     pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        let ds = self.find(name)?;
         let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
+        if name.contains('@') {
+            let dsl = self.pool.dsl();
+            self.find(name.split('@').next().unwrap_or(""))?;
+            dsl.find_snapshot(name).await?;
+            let done = dsl.set_snapshot_props(name, vec![(prop.clone(), None)]).await;
+            return done.map_err(|e| e.at(format!("cannot inherit {prop} for '{name}'")));
+        }
+        let ds = self.find(name)?;
         let all: Vec<String> =
             if recursive { below(&ds.dir()).iter().map(|d| d.full_name()).collect() } else { vec![ds.name()] };
         for target in all {
             let ds = self.pool.dsl().find(&target)?;
+            if recursive && props::is_user_prop(&prop) {
+                self.drop_from_snapshots(&ds, &prop).await?;
+            }
             if recursive && !ds.dir().local_props().contains_key(&prop) {
                 continue;
             }
@@ -266,6 +268,17 @@ impl PoolEngine {
             self.change_props(&ds, std::slice::from_ref(&prop), async move { dsl.inherit(&name, &one).await })
                 .await
                 .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a user property away from all snapshots of `ds` that have it.
+    async fn drop_from_snapshots(&self, ds: &Rc<Dataset>, prop: &str) -> Result<()> {
+        let dsl = self.pool.dsl();
+        for snap in dsl.snapshots(ds).await? {
+            if dsl.snapshot_props(&snap).await?.contains_key(prop) {
+                dsl.set_snapshot_props(&snap.name(), vec![(prop.to_string(), None)]).await?;
+            }
         }
         Ok(())
     }
@@ -362,7 +375,7 @@ impl PoolEngine {
             return Err(Error::new(ErrorKind::CrossDevice, "datasets must be within same pool"));
         }
         if dsl.find(to).is_ok() {
-            return Err(Error::new(ErrorKind::Exists, format!("dataset '{to}' already exists")));
+            return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{to}'")));
         }
         if ds.dir().parent().is_none() {
             return Err(Error::invalid(

@@ -216,7 +216,8 @@ pub fn check_mountpoint(value: &str) -> Result<()> {
     }
     let bad = |why: &str| Err(Error::invalid(format!("'{value}' is not a mount point: {why}")));
     if !value.starts_with('/') {
-        return bad("it must be an absolute path, 'none', or 'legacy'");
+        let why = format!("'mountpoint' must be an absolute path, 'none', or 'legacy', not '{value}'");
+        return Err(Error::invalid(why));
     }
     if value.split('/').any(|p| p == ".." || p == ".") {
         return bad("it has a part that is only dots");
@@ -428,7 +429,7 @@ impl PoolEngine {
         if front.is_alive() {
             front.unmount(force).await.map_err(|e| match e.kind() {
                 ErrorKind::Busy => {
-                    let why = "it is in use: end what uses it, or unmount with -f";
+                    let why = "pool or dataset is busy: end what uses it, or use -f";
                     Error::new(ErrorKind::Busy, format!("cannot unmount '{}': {why}", path.display()))
                 }
                 _ => e.at(format!("cannot unmount '{}'", path.display())),

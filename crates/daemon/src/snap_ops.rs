@@ -7,6 +7,7 @@ use base::{Error, ErrorKind, Result};
 use dsl::props::{self, PropValue};
 use dsl::{Dataset, check_name};
 
+use crate::dependents::{destroy_refusal, rollback_refusal};
 use crate::engine::{PoolEngine, Progress};
 use crate::fs_ops::parse_fs_props;
 use crate::mounts;
@@ -31,7 +32,7 @@ impl Plan {
 fn text_props(given: &[(String, String)]) -> Result<Vec<(String, PropValue)>> {
     for (name, _) in given {
         if !props::is_user_prop(name) {
-            return Err(Error::invalid(format!("property '{name}' cannot be set for a snapshot")));
+            return Err(Error::invalid(format!("this property can not be modified for snapshots: '{name}'")));
         }
     }
     Ok(given.iter().map(|(n, v)| (n.clone(), PropValue::Text(v.clone()))).collect())
@@ -59,7 +60,10 @@ impl PoolEngine {
         let mut plan = Plan::default();
         let mut reclaim = None;
         if let Some((fs, list)) = name.split_once('@') {
-            let snaps = self.snapshots_meant(fs, list, how.recursive).await.map_err(|e| e.at(what()))?;
+            self.find(fs)?;
+            // OpenZFS takes -R of a snapshot as -r with clones.
+            let recursive = how.recursive || how.clones;
+            let snaps = self.snapshots_meant(fs, list, recursive).await.map_err(|e| e.at(what()))?;
             if snaps.is_empty() {
                 return Err(Error::not_found("could not find any snapshots to destroy; check snapshot names."));
             }
@@ -72,16 +76,17 @@ impl PoolEngine {
                 }
             }
             if !clones.is_empty() && !how.clones && !how.defer {
-                let why = format!(
-                    "{}: snapshot has dependent clones such as '{}': use -R to destroy them as well",
-                    what(),
-                    clones[0]
-                );
-                return Err(Error::new(ErrorKind::Busy, why));
+                let mut refused = Vec::new();
+                for snap in snaps.iter().flatten() {
+                    let dependents = self.dependents(snap).await?;
+                    refused.extend(destroy_refusal("snapshot", &snap.name(), false, &dependents));
+                }
+                let text: Vec<String> = refused.iter().map(Error::to_string).collect();
+                return Err(Error::new(ErrorKind::Busy, text.join("\n")));
             }
             if how.clones {
                 for clone in clones {
-                    self.plan_fs(&clone, true, true, &mut plan).await.map_err(|e| e.at(what()))?;
+                    self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
                 }
             }
             reclaim = Some(self.reclaimable(&snaps).await.unwrap_or(0));
@@ -92,16 +97,28 @@ impl PoolEngine {
             }
         } else {
             let ds = self.find(name)?;
-            if ds.dir().parent().is_none() {
-                let name = ds.name();
-                let why = format!("it is the root of a pool: use 'zpool destroy {name}' to destroy the pool");
+            let name = ds.name();
+            let recursive = how.recursive || how.clones;
+            let is_pool = ds.dir().parent().is_none();
+            if is_pool && !recursive {
+                let why = format!(
+                    "operation does not apply to pools\nuse 'zfs destroy -r {name}' to destroy all datasets in the pool\nuse 'zpool destroy {name}' to destroy the pool itself"
+                );
                 return Err(Error::invalid(why).at(what()));
             }
-            let recursive = how.recursive || how.clones;
-            self.plan_fs(&ds.name(), recursive, how.clones, &mut plan).await.map_err(|e| e.at(what()))?;
+            if !how.clones {
+                let dependents = self.dependents(&ds).await?;
+                if let Some(e) = destroy_refusal(self.kind_of(&ds).await, &name, recursive, &dependents) {
+                    return Err(e);
+                }
+            }
+            self.plan_fs(&name, &mut plan).await.map_err(|e| e.at(what()))?;
+            if is_pool {
+                plan.names.retain(|n| *n != name);
+            }
         }
         if !how.dry_run {
-            self.carry_out(&plan.names, how, progress).await.map_err(|e| e.at(what()))?;
+            self.carry_out(&plan.names, how, progress).await?;
         }
         Ok(Destroyed { names: plan.names, reclaim })
     }
@@ -161,54 +178,19 @@ impl PoolEngine {
     }
 
     /// Adds a file system with what must go before it.
-    fn plan_fs<'a>(
-        &'a self,
-        name: &'a str,
-        recursive: bool,
-        clones: bool,
-        plan: &'a mut Plan,
-    ) -> dmu::LocalBoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            if !plan.seen.insert(name.to_string()) {
-                return Ok(());
+    async fn plan_fs(&self, name: &str, plan: &mut Plan) -> Result<()> {
+        let head = self.pool.dsl().find(name)?;
+        let mut all = self.dependents(&head).await?;
+        all.push(name.to_string());
+        for name in all {
+            if plan.seen.insert(name.clone()) {
+                plan.push(name);
             }
-            let dsl = self.pool.dsl();
-            let head = dsl.find(name)?;
-            let children: Vec<String> =
-                head.dir().children().iter().filter(|c| !c.name().starts_with('$')).map(|c| c.full_name()).collect();
-            let snaps = dsl.snapshots(&head).await?;
-            if !recursive && (!children.is_empty() || !snaps.is_empty()) {
-                let (kind, first) = match children.first() {
-                    Some(child) => ("children", child.clone()),
-                    None => ("snapshots", snaps[0].name()),
-                };
-                let why = format!("it has {kind} such as '{first}': use -r to destroy them as well");
-                return Err(Error::new(ErrorKind::NotEmpty, why));
-            }
-            let top = plan.names.is_empty() && plan.seen.len() == 1;
-            let root = if top { name.to_string() } else { String::new() };
-            for child in children {
-                self.plan_fs(&child, recursive, clones, plan).await?;
-            }
-            for snap in snaps {
-                for clone in dsl.clones_of(&snap).await? {
-                    let name = clone.name();
-                    let within = !root.is_empty() && name.starts_with(&format!("{root}/"));
-                    if !clones && !within && !plan.seen.contains(&name) {
-                        let why = format!("it has dependent clones such as '{name}': use -R to destroy them as well");
-                        return Err(Error::new(ErrorKind::Busy, why));
-                    }
-                    self.plan_fs(&name, true, clones, plan).await?;
-                }
-                if plan.seen.insert(snap.name()) {
-                    plan.push(snap.name());
-                }
-            }
-            plan.push(name.to_string());
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
+    /// Errors name the dataset that is in the way.
     async fn carry_out(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
@@ -223,7 +205,7 @@ impl PoolEngine {
             if run.is_empty() {
                 let name = &names[at];
                 let place = self.own_mount_dir(&*dsl.find_dir(name)?);
-                result = dsl.destroy_fs(name).await;
+                result = dsl.destroy_fs(name).await.map_err(|e| e.at(format!("cannot destroy '{name}'")));
                 if result.is_ok() {
                     gone.insert(name);
                     if let Some(place) = place {
@@ -248,9 +230,11 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         let what = || format!("cannot rollback to '{name}'");
         let dsl = self.pool.dsl();
-        let (fs, _) = name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not a snapshot")))?;
+        let (fs, _) = name
+            .split_once('@')
+            .ok_or_else(|| Error::invalid(format!("cannot open '{name}': missing '@' delimiter in snapshot name")))?;
         let head = self.find(fs)?;
-        let snap = dsl.find_snapshot(name).await.map_err(|_| Error::not_found("dataset does not exist").at(what()))?;
+        let snap = dsl.find_snapshot(name).await?;
         let at = snap.phys().creation_txg;
         let newer: Vec<Rc<Dataset>> =
             dsl.snapshots(&head).await?.into_iter().filter(|s| s.phys().creation_txg > at).collect();
@@ -262,12 +246,8 @@ impl PoolEngine {
             .map(|m| format!("{fs}#{}", m.name))
             .collect();
         if !how.recursive && !how.clones && (!newer.is_empty() || !marks.is_empty()) {
-            let first = newer.first().map(|s| s.name()).or_else(|| marks.first().cloned()).unwrap_or_default();
-            let why = format!(
-                "{}: more recent snapshots or bookmarks exist, such as '{first}': use -r to destroy them",
-                what()
-            );
-            return Err(Error::new(ErrorKind::Exists, why));
+            let names: Vec<String> = newer.iter().map(|s| s.name()).chain(marks).collect();
+            return Err(rollback_refusal(name, false, &names));
         }
         let mut plan = Plan::default();
         let mut clones = Vec::new();
@@ -277,12 +257,14 @@ impl PoolEngine {
             }
         }
         if !clones.is_empty() && !how.clones {
-            let why =
-                format!("{}: clones of newer snapshots exist, such as '{}': use -R to destroy them", what(), clones[0]);
-            return Err(Error::new(ErrorKind::Exists, why));
+            let mut names = Vec::new();
+            for snap in &newer {
+                names.extend(self.dependents(snap).await?);
+            }
+            return Err(rollback_refusal(name, true, &names));
         }
         for clone in clones {
-            self.plan_fs(&clone, true, true, &mut plan).await.map_err(|e| e.at(what()))?;
+            self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
         }
         plan.names.extend(newer.iter().map(|s| s.name()));
         // A file system in use is noticed before anything is destroyed.
@@ -314,6 +296,10 @@ impl PoolEngine {
             return Err(Error::new(ErrorKind::Exists, "dataset already exists").at(what()));
         }
         let props = parse_fs_props(given, false).map_err(|e| e.at(what()))?;
+        if snap.contains('@') {
+            self.find(snap.split('@').next().unwrap_or(""))?;
+            dsl.find_snapshot(snap).await?;
+        }
         if parents
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()
@@ -384,12 +370,16 @@ impl PoolEngine {
             None => n.to_string(),
         };
         let (from, to) = (from.to_string(), of(to, '#'));
+        if from.contains('@') {
+            self.pool.dsl().find_snapshot(&from).await?;
+        }
         self.pool.dsl().create_bookmark(&from, &to).await.map_err(|e| e.at(format!("cannot create bookmark '{to}'")))
     }
 
     /// `zfs set` and `zfs inherit` of a user property of a snapshot.
     pub async fn snap_set(&self, name: &str, values: &BTreeMap<String, Option<String>>) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
+        self.pool.dsl().find_snapshot(name).await?;
         let values = values.iter().map(|(n, v)| (n.clone(), v.clone().map(PropValue::Text))).collect();
         let done = self.pool.dsl().set_snapshot_props(name, values).await;
         done.map_err(|e| e.at(format!("cannot set property for '{name}'")))

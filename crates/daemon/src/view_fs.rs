@@ -530,6 +530,10 @@ fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
         return value.num().to_string();
     }
     let text = prop.format(value, exact);
+    // Operations are counted in tens, and read back as they were given.
+    if prop.name.starts_with("iolimit_op_") && value.num() != 0 {
+        return value.num().to_string();
+    }
     let is_size =
         matches!(prop.ty, PropType::Size { .. }) && !matches!(prop.name, "filesystem_limit" | "snapshot_limit");
     let small = value.num() < 1024 && text.bytes().all(|c| c.is_ascii_digit());
@@ -598,6 +602,11 @@ mod tests {
         assert_eq!(show("recordsize", 131_072), "128K");
         assert_eq!(show("special_small_blocks", 0), "0");
         assert_eq!(show("quota", 0), "none");
+        assert_eq!(
+            (show("iolimit_op_total", 100), show("iolimit_op_read", 1_500_000)),
+            ("100".into(), "1500000".into())
+        );
+        assert_eq!((show("iolimit_op_total", 0), show("iolimit_bw_total", 100)), ("none".into(), "100B".into()));
         assert_eq!(show("snapshot_limit", u64::MAX), "none");
         assert_eq!(show("copies", 2), "2");
     }

@@ -277,7 +277,7 @@ impl DslPool {
                 let head = pool.find(fs)?;
                 let all = pool.bookmarks(&head).await?;
                 if all.iter().any(|m| m.name == name) {
-                    return Err(Error::new(ErrorKind::Exists, format!("bookmark '{to}' already exists")));
+                    return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
                 }
                 if from.split(['@', '#']).next() != Some(fs) {
                     return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
@@ -327,7 +327,7 @@ impl DslPool {
                 let head = pool.find(fs)?;
                 let all = pool.bookmarks(&head).await?;
                 let mark = all.iter().find(|m| m.name == last);
-                let mark = mark.ok_or_else(|| Error::not_found(format!("bookmark '{name}' does not exist")))?;
+                let mark = mark.ok_or_else(|| Error::not_found(format!("bookmark '{name}' does not exist.")))?;
                 Self::check_plain(&head, mark)?;
                 pool.check_space(SpaceCheck::ExtraReserved, 1)?;
                 pool.load_marks(&head).await?;

@@ -80,11 +80,11 @@ impl DslPool {
             return if props::is_user_prop(prop) {
                 Ok(())
             } else {
-                Err(Error::invalid(format!("'{prop}' is not a property: 'zfs get' lists those that there are")))
+                Err(Error::invalid(format!("invalid property '{prop}'")))
             };
         };
         if !known.settable() {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("property '{prop}' cannot be changed")));
+            return Err(Error::new(ErrorKind::ReadOnly, format!("'{prop}' is readonly")));
         }
         props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
         let phys = dir.phys();
@@ -97,7 +97,7 @@ impl DslPool {
                 ))),
             },
             ("quota", quota) if quota != 0 && quota < phys.used_bytes.max(phys.reserved) => {
-                let why = format!("the quota of '{}' cannot be less than what it uses or reserves", dir.full_name());
+                let why = "size is less than current used or reserved space";
                 Err(Error::new(ErrorKind::NoSpace, why))
             }
             ("reservation", reserved) => {
@@ -105,11 +105,7 @@ impl DslPool {
                 let room = dir.parent().map_or_else(|| dir.available(), |p| p.available());
                 let over_quota = phys.quota != 0 && reserved > phys.quota;
                 if over_quota || more > room {
-                    let why = format!(
-                        "'{}' cannot reserve {reserved} bytes: only {} more are available",
-                        dir.full_name(),
-                        room
-                    );
+                    let why = format!("size is greater than available space: {room} bytes more can be reserved");
                     return Err(Error::new(ErrorKind::NoSpace, why));
                 }
                 Ok(())
@@ -117,7 +113,7 @@ impl DslPool {
             ("refquota", quota) => {
                 let referenced = dir.head().map_or(0, |h| h.phys().referenced_bytes);
                 if quota != 0 && quota < referenced {
-                    let why = format!("the refquota of '{}' cannot be less than what it references", dir.full_name());
+                    let why = "size is less than current used or reserved space";
                     return Err(Error::new(ErrorKind::NoSpace, why));
                 }
                 Ok(())
@@ -127,11 +123,8 @@ impl DslPool {
                 let unique = head.phys().unique_bytes;
                 let more = reserved.saturating_sub(unique).saturating_sub(head.refreservation().saturating_sub(unique));
                 if more > 0 && (more > dir.available() || (phys.quota != 0 && reserved > phys.quota)) {
-                    let why = format!(
-                        "'{}' cannot reserve {reserved} bytes: only {} more are available",
-                        dir.full_name(),
-                        dir.available()
-                    );
+                    let room = dir.available();
+                    let why = format!("size is greater than available space: {room} bytes more can be reserved");
                     return Err(Error::new(ErrorKind::NoSpace, why));
                 }
                 Ok(())
@@ -144,17 +137,17 @@ impl DslPool {
     pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str) -> Result<()> {
         match props::find(prop) {
             Some(known) if !known.settable() => {
-                return Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    format!("property '{prop}' cannot be inherited: it is computed"),
-                ));
+                return Err(Error::new(ErrorKind::ReadOnly, format!("{prop} property is read-only")));
             }
             Some(known) if !known.inheritable() => {
-                return Err(Error::invalid(format!(
-                    "property '{prop}' cannot be inherited: set it to 'none' to clear it"
-                )));
+                return Err(Error::invalid(match known.default_value() {
+                    PropValue::Num(0 | u64::MAX) => {
+                        format!("'{prop}' property cannot be inherited: use 'zfs set {prop}=none' to clear")
+                    }
+                    _ => format!("'{prop}' property cannot be inherited"),
+                }));
             }
-            None if !props::is_user_prop(prop) => return Err(Error::invalid(format!("'{prop}' is not a property"))),
+            None if !props::is_user_prop(prop) => return Err(Error::invalid(format!("invalid property '{prop}'"))),
             _ => {}
         }
         let (name, prop) = (name.to_string(), props::find(prop).map_or(prop, |p| p.name).to_string());
@@ -180,7 +173,7 @@ impl DslPool {
                     )));
                 };
                 if to.starts_with(&format!("{from}/")) {
-                    return Err(Error::invalid(format!("'{from}' cannot be moved below itself to '{to}'")));
+                    return Err(Error::invalid("New dataset name cannot be a descendant of current dataset name"));
                 }
                 let (parent, last) = pool.parent_for_new(&to)?;
                 for below in dir.subtree() {
@@ -190,7 +183,7 @@ impl DslPool {
                 let phys = dir.phys();
                 let charge = phys.used_bytes.max(phys.reserved);
                 if !Rc::ptr_eq(&parent, &old_parent) && !is_below(&parent, &old_parent) && charge > parent.available() {
-                    let why = format!("'{}' has no room for '{from}'", parent.full_name());
+                    let why = format!("out of space: '{}' has no room for '{from}'", parent.full_name());
                     return Err(Error::new(ErrorKind::Quota, why));
                 }
                 pool.check_crypt_move(&dir, &parent)?;

@@ -110,7 +110,10 @@ impl DslPool {
                 // The reservation will be unused again.
                 let asks = head.refreservation().min(head.phys().unique_bytes);
                 if asks > 0 && asks > head.available() {
-                    return Err(Error::new(ErrorKind::NoSpace, "there is no room to keep the refreservation"));
+                    return Err(Error::new(
+                        ErrorKind::NoSpace,
+                        "out of space: there is no room to keep the refreservation",
+                    ));
                 }
                 pool.check_space(SpaceCheck::Reserved, 1)?;
                 let done = pool.roll_back(&head, &snap, &tx).await;

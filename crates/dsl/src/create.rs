@@ -32,29 +32,42 @@ pub fn check_name(name: &str) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::new(
             ErrorKind::NameTooLong,
-            format!("the dataset name '{name}' is longer than {NAME_MAX} bytes"),
+            format!("name is too long: '{name}' has more than {NAME_MAX} bytes"),
         ));
     }
     if name.split('/').count() > NESTING_MAX {
         return Err(Error::new(
             ErrorKind::NameTooLong,
-            format!("the dataset name '{name}' has more than {NESTING_MAX} levels"),
+            format!("maximum name nesting depth exceeded: '{name}' has more than {NESTING_MAX} levels"),
         ));
     }
     for part in name.split('/') {
         if part.is_empty() {
-            return Err(Error::invalid(format!("the dataset name '{name}' has an empty part")));
+            return Err(Error::invalid(empty_part(name)));
         }
         if let Some(c) = part.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c))) {
-            return Err(Error::invalid(format!(
-                "the dataset name '{name}' has the character '{c}', which names cannot have"
-            )));
+            return Err(Error::invalid(match c {
+                '@' => format!("snapshot delimiter '@' is not expected here, in '{name}'"),
+                '#' => format!("bookmark delimiter '#' is not expected here, in '{name}'"),
+                _ => format!("invalid character '{c}' in name '{name}'"),
+            }));
         }
-        if part == "." || part == ".." {
-            return Err(Error::invalid(format!("the dataset name '{name}' has a part that is only dots")));
+        match part {
+            "." => return Err(Error::invalid(format!("self reference, '.' is found in name '{name}'"))),
+            ".." => return Err(Error::invalid(format!("parent reference, '..' is found in name '{name}'"))),
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// Where the empty part of a name is.
+fn empty_part(name: &str) -> String {
+    match name {
+        n if n.starts_with('/') => format!("leading slash in name '{n}'"),
+        n if n.ends_with('/') => format!("trailing slash in name '{n}'"),
+        n => format!("empty component in name '{n}'"),
+    }
 }
 
 impl DslPool {
@@ -303,7 +316,7 @@ impl DslPool {
                     let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
                     if reserved > parent.available() {
                         let why = format!(
-                            "'{name}' cannot reserve {reserved} bytes: only {} are available",
+                            "out of space: {reserved} bytes cannot be reserved, {} are available",
                             parent.available()
                         );
                         return Err(Error::new(ErrorKind::NoSpace, why));
@@ -326,16 +339,14 @@ impl DslPool {
     /// Splits a new name into its parent, which must be a file system, and its last part, which must be free.
     pub(crate) fn parent_for_new(&self, name: &str) -> Result<(Rc<Dir>, String)> {
         if self.find_dir(name).is_ok() {
-            return Err(Error::new(ErrorKind::Exists, format!("dataset '{name}' exists already")));
+            return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{name}'")));
         }
         let (parent, last) = name
             .rsplit_once('/')
             .ok_or_else(|| Error::invalid(format!("'{name}' is the name of a pool, not of a new dataset")))?;
-        let dir = self.find_dir(parent).map_err(|_| {
-            Error::not_found(format!(
-                "cannot create '{name}': parent '{parent}' does not exist (use -p to create it as well)"
-            ))
-        })?;
+        let dir = self
+            .find_dir(parent)
+            .map_err(|_| Error::not_found(format!("parent does not exist: there is no '{parent}'")))?;
         Ok((dir, last.to_string()))
     }
 }

@@ -675,7 +675,7 @@ const WRONG_KEY: ErrorKind = ErrorKind::Denied;
 pub(crate) fn key_missing(name: &str, root: &str) -> Error {
     Error::new(
         WRONG_KEY,
-        format!("dataset '{name}' is encrypted, and its key is not loaded: use 'zfs load-key {root}'"),
+        format!("encryption key not loaded: dataset '{name}' needs it, 'zfs load-key {root}' loads it"),
     )
 }
 

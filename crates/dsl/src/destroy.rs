@@ -73,7 +73,10 @@ impl DslPool {
     /// Nobody uses a head, and nothing of it waits to be written or is being written: `Busy`, or `Restart`.
     pub(crate) fn check_idle(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
         if ds.is_used() {
-            return Err(Error::new(ErrorKind::Busy, format!("dataset '{}' is in use: unmount it first", ds.name())));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("dataset is busy: '{}' is in use, unmount it first", ds.name()),
+            ));
         }
         let txg = tx.txg();
         let dirty = |os: dmu::Objset| (0..3).any(|n| os.is_dirty(base::Txg(txg.0 + n)));

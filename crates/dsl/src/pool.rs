@@ -325,12 +325,12 @@ impl DslPool {
     /// The head called `name`.
     pub fn find(&self, name: &str) -> Result<Rc<Dataset>> {
         let dir = self.find_dir(name)?;
-        dir.head().ok_or_else(|| Error::not_found(format!("dataset '{name}' does not exist")))
+        dir.head().ok_or_else(|| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
     }
 
     /// The directory called `name`.
     pub fn find_dir(&self, name: &str) -> Result<Rc<Dir>> {
-        let missing = || Error::not_found(format!("dataset '{name}' does not exist"));
+        let missing = || Error::not_found(format!("cannot open '{name}': dataset does not exist"));
         let mut parts = name.split('/');
         let mut dir = self.root();
         if parts.next() != Some(dir.name().as_str()) {
@@ -384,10 +384,11 @@ impl DslPool {
 
     /// The snapshot `pool/fs@name`.
     pub async fn find_snapshot(&self, name: &str) -> Result<Rc<Dataset>> {
-        let (fs, snap) =
-            name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a snapshot")))?;
+        let (fs, snap) = name
+            .split_once('@')
+            .ok_or_else(|| Error::invalid(format!("missing '@' delimiter in snapshot name '{name}'")))?;
         let found = self.snapshot_of(&*self.find(fs)?, snap).await?;
-        found.ok_or_else(|| Error::not_found(format!("snapshot '{name}' does not exist")))
+        found.ok_or_else(|| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
     }
 
     /// The snapshot of `head` with this last part of its name.

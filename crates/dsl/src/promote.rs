@@ -129,7 +129,7 @@ impl DslPool {
             };
             if self.snapshot_of(&clone_head, &snapname).await?.is_some() {
                 let why = format!(
-                    "cannot promote '{name}': snapshot name '{snapname}' from origin conflicts with one of its own"
+                    "cannot promote '{name}': conflicting snapshot '{snapname}' from its origin: rename one of the two"
                 );
                 return Err(Error::new(ErrorKind::Exists, why));
             }
@@ -148,7 +148,8 @@ impl DslPool {
                 break;
             }
             if p.quota != 0 && p.used_bytes.saturating_add_signed(space.used) > p.quota {
-                let why = format!("cannot promote '{name}': the quota of '{}' is too small", dir.full_name());
+                let why =
+                    format!("cannot promote '{name}': out of space: the quota of '{}' is too small", dir.full_name());
                 return Err(Error::new(ErrorKind::Quota, why));
             }
             at = dir.parent();

@@ -133,7 +133,7 @@ pub const PROPS: &[Prop] = &[
     ),
     index(
         "aclinherit",
-        &[("discard", 0), ("noallow", 1), ("restricted", 4), ("passthrough", 3), ("passthrough-x", 5)],
+        &[("discard", 0), ("noallow", 1), ("restricted", 4), ("secure", 4), ("passthrough", 3), ("passthrough-x", 5)],
         PropKind::Inherit,
         4,
         "discard | noallow | restricted | passthrough | passthrough-x",
@@ -257,7 +257,7 @@ pub const PROPS: &[Prop] = &[
     index("snapdev", &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
     index(
         "acltype",
-        &[("off", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)],
+        &[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)],
         PropKind::Inherit,
         0,
         "off | posix | nfsv4",
@@ -469,19 +469,19 @@ impl Prop {
 
     /// Parses what a user typed, with the range checks of OpenZFS.
     pub fn parse(&self, text: &str) -> Result<PropValue> {
-        let bad = || {
-            Error::invalid(format!(
-                "'{text}' is not a value of property '{}': it must be one of '{}'",
-                self.name, self.values
-            ))
+        let name = self.name;
+        let bad = || match self.ty {
+            PropType::Size { .. } if self.values.ends_with("power of 2") => {
+                let (low, high) = self.values.trim_end_matches(", power of 2").split_once(" to ").unwrap_or_default();
+                Error::invalid(format!("'{name}' must be power of 2 from {low} to {high}, not '{text}'"))
+            }
+            PropType::Number => Error::invalid(format!("bad numeric value '{text}': '{name}' is {}", self.values)),
+            _ => Error::invalid(format!("'{name}' must be one of '{}', not '{text}'", self.values)),
         };
         let value = match self.ty {
             PropType::Text => {
                 if text.len() >= 1024 {
-                    return Err(Error::invalid(format!(
-                        "the value of property '{}' is longer than 1023 bytes",
-                        self.name
-                    )));
+                    return Err(Error::invalid(format!("'{name}' is too long: its value has more than 1023 bytes")));
                 }
                 return Ok(PropValue::Text(text.to_string()));
             }
@@ -506,7 +506,18 @@ impl Prop {
                     0
                 }
             }
-            PropType::Size { .. } => parse_size(text)?,
+            PropType::Size { .. } if text == "auto" && name == "refreservation" => {
+                return Err(Error::invalid("'refreservation=auto' only allowed on volumes"));
+            }
+            PropType::Size { .. } => {
+                let kind = self.values;
+                let value = parse_size(text)
+                    .map_err(|_| Error::invalid(format!("bad numeric value '{text}': '{name}' is {kind}")))?;
+                if value == 0 && matches!(name, "quota" | "refquota") {
+                    return Err(Error::invalid("use 'none' to disable quota/refquota"));
+                }
+                value
+            }
             PropType::Number => text.parse().map_err(|_| bad())?,
         };
         self.check(value).map_err(|_| bad())?;
@@ -588,11 +599,17 @@ mod tests {
             ("recordsize", "1M", 1 << 20),
             ("quota", "none", 0),
             ("checksum", "sha256", 8),
+            ("aclinherit", "restricted", 4),
         ] {
             let prop = find(name).expect(name);
             let value = prop.parse(word).expect(word);
             assert_eq!(value, PropValue::Num(stored), "{name}={word}");
             assert_eq!(prop.format(&value, false), word);
+        }
+        // Older words for the same.
+        for (name, old, new) in [("aclinherit", "secure", "restricted"), ("acltype", "disabled", "off")] {
+            let prop = find(name).expect(name);
+            assert_eq!(prop.format(&prop.parse(old).expect(old), false), new, "{name}={old}");
         }
         for (name, word) in
             [("recordsize", "3K"), ("recordsize", "2M"), ("atime", "maybe"), ("compression", "lz5"), ("copies", "4")]

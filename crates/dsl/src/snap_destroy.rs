@@ -53,17 +53,19 @@ impl DslPool {
     }
 
     async fn check_destroy_snapshot(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
-        let busy = |why: &str| Err(Error::new(ErrorKind::Busy, format!("snapshot '{}' {why}", snap.name())));
+        let busy =
+            |why: String| Err(Error::new(ErrorKind::Busy, format!("cannot destroy snapshot {}: {why}", snap.name())));
         if snap.is_used() {
-            return busy("is in use");
+            return busy("dataset is busy: something uses it".into());
         }
         if snap.phys().num_children > 1 {
-            return busy(
-                "has dependent clones: use -R to destroy them as well, or -d to destroy it when they are gone",
-            );
+            let why =
+                "snapshot is cloned: use -R to destroy the clones as well, or -d to destroy it when they are gone";
+            return busy(why.into());
         }
         if self.hold_count(snap).await? > 0 {
-            return busy("is held: release its holds first ('zfs holds'), or use -d to destroy it when they are gone");
+            let name = snap.name();
+            return busy(format!("dataset is busy: it's being held, run 'zfs holds -r {name}' to see holders"));
         }
         // What it was made in must be on disk.
         if snap.phys().creation_txg >= tx.txg().0 {

@@ -28,13 +28,16 @@ const TAG_MAX: usize = 256 - 18;
 /// Checks the last part of a snapshot's or bookmark's name, and the length of the whole.
 pub(crate) fn check_component(full: &str, part: &str) -> Result<()> {
     if full.len() > NAME_MAX {
-        return Err(Error::new(ErrorKind::NameTooLong, format!("the name '{full}' is longer than {NAME_MAX} bytes")));
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("name is too long: '{full}' has more than {NAME_MAX} bytes"),
+        ));
     }
     if part.is_empty() {
-        return Err(Error::invalid(format!("the name '{full}' has an empty part")));
+        return Err(Error::invalid(format!("empty component or misplaced '@' or '#' delimiter in name '{full}'")));
     }
     match part.chars().find(|c| !(c.is_ascii_alphanumeric() || "-_.: ".contains(*c))) {
-        Some(c) => Err(Error::invalid(format!("the name '{full}' has the character '{c}', which names cannot have"))),
+        Some(c) => Err(Error::invalid(format!("invalid character '{c}' in name '{full}'"))),
         None => Ok(()),
     }
 }
@@ -74,12 +77,12 @@ impl DslPool {
         for name in &names {
             let (fs, snap) = name
                 .split_once('@')
-                .ok_or_else(|| Error::invalid(format!("'{name}' is not the name of a snapshot")))?;
+                .ok_or_else(|| Error::invalid(format!("missing '@' delimiter in snapshot name '{name}'")))?;
             crate::check_name(fs)?;
             check_component(name, snap)?;
         }
         if let Some((name, _)) = props.iter().find(|(name, _)| !props::is_user_prop(name)) {
-            return Err(Error::invalid(format!("property '{name}' cannot be set for a snapshot")));
+            return Err(Error::invalid(format!("this property can not be modified for snapshots: '{name}'")));
         }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (names, props) = (names.clone(), props.clone());
@@ -132,7 +135,8 @@ impl DslPool {
         // What was the dataset's own use is a snapshot's from now on, and the reservation must hold as much again.
         let asks = head.refreservation().min(phys.unique_bytes);
         if asks > head.available() {
-            let why = format!("cannot create snapshot '{full}': there is no room to keep its refreservation");
+            let why =
+                format!("cannot create snapshot '{full}': out of space: there is no room to keep its refreservation");
             return Err(Error::new(ErrorKind::NoSpace, why));
         }
         Ok(())
@@ -294,7 +298,7 @@ impl DslPool {
                     let full = format!("{}@{new}", head.name());
                     check_component(&full, &new)?;
                     if pool.snapshot_of(&head, &new).await?.is_some() {
-                        return Err(Error::new(ErrorKind::Exists, format!("dataset '{full}' already exists")));
+                        return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{full}'")));
                     }
                     todo.push((head, snap));
                 }
@@ -327,7 +331,7 @@ impl DslPool {
             Box::pin(async move {
                 let snap = pool.find_snapshot(&name).await?;
                 if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
-                    return Err(Error::invalid(format!("property '{prop}' cannot be set for a snapshot")));
+                    return Err(Error::invalid(format!("this property can not be modified for snapshots: '{prop}'")));
                 }
                 pool.check_space(SpaceCheck::ExtraReserved, 2)?;
                 let set = async {
@@ -455,7 +459,8 @@ impl DslPool {
                     if pool.holds(&snap).await?.iter().any(|h| h.tag == tag) {
                         held.push(snap);
                     } else if !recursive {
-                        let why = format!("cannot release '{}': no such tag on this dataset", snap.name());
+                        let why =
+                            format!("cannot release hold from snapshot '{}': no such tag on this dataset", snap.name());
                         return Err(Error::not_found(why));
                     }
                 }

@@ -90,7 +90,7 @@ impl DslPool {
         if self.root().phys().used_bytes.saturating_add(3 * (blocks << 14)) > room {
             return Err(Error::new(
                 ErrorKind::NoSpace,
-                format!("pool '{}' has no space left for this change", self.root().name()),
+                format!("out of space: pool '{}' has no room for this change", self.root().name()),
             ));
         }
         Ok(())

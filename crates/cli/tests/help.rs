@@ -1,0 +1,68 @@
+//! Help and usage of every command, from outside.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::process::Command;
+
+use host::TempDir;
+
+/// Exit code, output and errors of a command line that reaches no daemon.
+fn weir(line: &str) -> (i32, String, String) {
+    let dir = TempDir::new("cli-help").unwrap();
+    let mut c = Command::new(env!("CARGO_BIN_EXE_weir"));
+    c.env("WEIR_RUNTIME_DIR", dir.join("run")).env("WEIR_STATE_DIR", dir.join("state"));
+    let o = c.args(line.split_whitespace()).current_dir(dir.path()).output().unwrap();
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    assert!(!dir.join("run").exists(), "{line} started a daemon");
+    (o.status.code().unwrap_or(-1), text(o.stdout), text(o.stderr))
+}
+
+/// The commands that the usage of `program` lists.
+fn commands(program: &str) -> Vec<String> {
+    let (_, out, _) = weir(&format!("{program} help"));
+    let lines = out.lines().filter_map(|l| l.strip_prefix(&format!("  {program} ")));
+    let mut all: Vec<String> = lines.map(|l| l.split(' ').next().unwrap().to_string()).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn every_command_shows_its_page_in_every_way() {
+    for program in ["zpool", "zfs"] {
+        let all = commands(program);
+        assert!(all.len() > 20, "{all:?}");
+        for command in all {
+            let (code, page, err) = weir(&format!("{program} {command} --help"));
+            assert!(code == 0 && err.is_empty(), "{program} {command}: {err}");
+            assert!(page.starts_with(&format!("usage:\n  {program} {command}")), "{page}");
+            for other in [format!("{program} help {command}"), format!("help {program} {command}")] {
+                assert_eq!(weir(&other), (0, page.clone(), String::new()), "{other}");
+            }
+            // A mistake: one sentence and the usage of this command.
+            let (code, out, err) = weir(&format!("{program} {command} -?"));
+            assert!(code == 2 && out.is_empty(), "{program} {command} -?: {code} {out}");
+            assert!(err.starts_with(&format!("invalid option '?'\nusage:\n\t{program} {command}")), "{err}");
+            assert!(err.lines().count() <= 5, "{err}");
+        }
+        assert_eq!(weir(&format!("{program} help nonsense")).0, 2);
+        let (code, _, err) = weir(&format!("{program} nonsense"));
+        assert!(code == 2 && err.starts_with("unrecognized command 'nonsense'\n"), "{err}");
+        assert!(err.lines().count() <= 8, "{err}");
+    }
+}
+
+#[test]
+fn commands_of_weir_name_themselves_in_their_usage() {
+    for command in ["tune", "top", "trace", "daemon", "lab", "quickstart"] {
+        for line in [format!("{command} --help"), format!("help {command}")] {
+            let (code, out, err) = weir(&line);
+            assert!(code == 0 && out.starts_with(&format!("usage:\n  weir {command} ")), "{line}: {code} {out}{err}");
+        }
+    }
+    let (_, overview, _) = weir("--help");
+    for command in ["add", "attach", "replace", "scrub", "wait", "load-key", "trim"] {
+        assert!(
+            overview.contains(&format!(" {command},")) || overview.contains(&format!(" {command}\n")),
+            "{overview}"
+        );
+    }
+}

@@ -1,0 +1,362 @@
+//! What `zfs` says in each situation: the texts of OpenZFS, which docker, LXD, Proxmox, sanoid and ansible match, its exit codes, and what it refuses.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use host::TempDir;
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// A scratch folder with a daemon of its own and the pool `tank`, which is not mounted.
+struct World {
+    dir: TempDir,
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl World {
+    fn new(tag: &str) -> World {
+        let w = World { dir: TempDir::new(tag).unwrap() };
+        w.ok("zpool create -O mountpoint=none --size 128M tank a.img");
+        w
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut c = Command::new(WEIR);
+        c.args(line.split_whitespace());
+        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
+        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
+        c
+    }
+
+    fn say(&self, line: &str) -> Said {
+        said(self.command(line).output().unwrap())
+    }
+
+    fn typing(&self, line: &str, text: &str) -> Said {
+        let mut c = self.command(line);
+        let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // A command that reads nothing has ended by now.
+        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+        said(child.wait_with_output().unwrap())
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let s = self.say(line);
+        assert_eq!(s.code, 0, "{line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    /// A line that must fail with this code and begin with this text.
+    fn fails(&self, line: &str, code: i32, text: &str) {
+        let s = self.say(line);
+        assert!(s.code == code && s.err.starts_with(text), "{line}: code {}\n{}wanted\n{text}", s.code, s.err);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.command("daemon stop -f").output();
+    }
+}
+
+fn said(o: Output) -> Said {
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+}
+
+fn can_mount(test: &str) -> bool {
+    let usable = daemon::mounts::usable();
+    if let Err(e) = &usable {
+        eprintln!("NOT RUN: {test}: {e}");
+    }
+    usable.is_ok()
+}
+
+#[test]
+fn each_situation_has_the_text_of_openzfs() {
+    let w = World::new("zfs-texts");
+    for line in [
+        "zfs create tank/a",
+        "zfs create tank/a/b",
+        "zfs create tank/z",
+        "zfs snapshot tank/a@one",
+        "zfs snapshot tank/a@two",
+        "zfs clone tank/a@one tank/c",
+        "zfs create tank/c/below",
+        "zfs hold keep tank/a@two",
+        "zfs bookmark tank/a@one tank/a#mark",
+    ] {
+        w.ok(line);
+    }
+    for (line, code, text) in [
+        ("zfs list tank/nope", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs get all tank/nope", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs set atime=off tank/nope", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs destroy tank/nope", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs destroy tank/nope@s", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs snapshot tank/nope@s", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs rollback tank/a@nope", 1, "cannot open 'tank/a@nope': dataset does not exist"),
+        ("zfs clone tank/a@nope tank/x", 1, "cannot open 'tank/a@nope': dataset does not exist"),
+        ("zfs rename tank/nope tank/x", 1, "cannot open 'tank/nope': dataset does not exist"),
+        ("zfs inherit x:y tank/a@nope", 1, "cannot open 'tank/a@nope': dataset does not exist"),
+        ("zfs destroy tank/a@nope", 1, "could not find any snapshots to destroy; check snapshot names."),
+        ("zfs create tank/a", 1, "cannot create 'tank/a': dataset already exists"),
+        ("zfs create tank/x/y", 1, "cannot create 'tank/x/y': parent does not exist"),
+        ("zfs create nope/x", 1, "cannot create 'nope/x': no such pool 'nope'"),
+        ("zfs create tank/b@d", 1, "cannot create 'tank/b@d': snapshot delimiter '@' is not expected here"),
+        ("zfs create tank/b%d", 1, "cannot create 'tank/b%d': invalid character '%' in name"),
+        ("zfs create tank/b/", 1, "cannot create 'tank/b/': trailing slash in name"),
+        ("zfs create tank//b", 1, "cannot create 'tank//b': empty component"),
+        ("zfs clone tank/a@one tank/c", 1, "cannot create 'tank/c': dataset already exists"),
+        ("zfs rename tank/a tank/c", 1, "cannot rename 'tank/a': dataset already exists"),
+        ("zfs rename tank/a lake/c", 1, "cannot rename 'tank/a': datasets must be within same pool"),
+        ("zfs snapshot tank/a@one", 1, "cannot create snapshot 'tank/a@one': dataset already exists"),
+        ("zfs hold keep tank/a@two", 1, "cannot hold snapshot 'tank/a@two': tag already exists on this dataset"),
+        (
+            "zfs release other tank/a@two",
+            1,
+            "cannot release hold from snapshot 'tank/a@two': no such tag on this dataset",
+        ),
+        ("zfs promote tank/a", 1, "cannot promote 'tank/a': not a cloned filesystem"),
+        ("zfs bookmark tank/a@one tank/a#mark", 1, "cannot create bookmark 'tank/a#mark': bookmark exists"),
+        ("zfs destroy tank/a#nope", 1, "cannot destroy 'tank/a#nope': bookmark 'tank/a#nope' does not exist."),
+        ("zfs mount tank/a", 1, "cannot mount 'tank/a': no mountpoint set"),
+        ("zfs unmount tank/a", 1, "cannot unmount 'tank/a': not currently mounted"),
+        (
+            "zfs destroy tank/a",
+            1,
+            "cannot destroy 'tank/a': filesystem has children\nuse '-r' to destroy the following datasets:\ntank/a/b\ntank/a@one\ntank/a@two\n",
+        ),
+        (
+            "zfs destroy -r tank/a",
+            1,
+            "cannot destroy 'tank/a': filesystem has dependent clones\nuse '-R' to destroy the following datasets:\ntank/c/below\ntank/c\n",
+        ),
+        (
+            "zfs destroy tank/a@one",
+            1,
+            "cannot destroy 'tank/a@one': snapshot has dependent clones\nuse '-R' to destroy the following datasets:\ntank/c/below\ntank/c\n",
+        ),
+        ("zfs destroy tank/a@two", 1, "cannot destroy snapshot tank/a@two: dataset is busy"),
+        (
+            "zfs destroy tank",
+            1,
+            "cannot destroy 'tank': operation does not apply to pools\nuse 'zfs destroy -r tank' to destroy all datasets in the pool\nuse 'zpool destroy tank' to destroy the pool itself\n",
+        ),
+        (
+            "zfs rollback tank/a@one",
+            1,
+            "cannot rollback to 'tank/a@one': more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\ntank/a@two\n",
+        ),
+        ("zfs set used=1 tank/a", 1, "cannot set property for 'tank/a': 'used' is readonly"),
+        ("zfs set utf8only=on tank/a", 1, "cannot set property for 'tank/a': 'utf8only' is readonly"),
+        ("zfs set nonsense=1 tank/a", 1, "cannot set property for 'tank/a': invalid property 'nonsense'"),
+        ("zfs create -o nonsense=1 tank/x", 1, "cannot create 'tank/x': invalid property 'nonsense'"),
+        ("zfs set atime=maybe tank/a", 1, "cannot set property for 'tank/a': 'atime' must be one of 'on | off'"),
+        (
+            "zfs set recordsize=3K tank/a",
+            1,
+            "cannot set property for 'tank/a': 'recordsize' must be power of 2 from 512 to 1M",
+        ),
+        ("zfs set quota=much tank/a", 1, "cannot set property for 'tank/a': bad numeric value 'much'"),
+        (
+            "zfs set quota=1 tank/a",
+            1,
+            "cannot set property for 'tank/a': size is less than current used or reserved space",
+        ),
+        ("zfs set reservation=1T tank/a", 1, "cannot set property for 'tank/a': size is greater than available space"),
+        (
+            "zfs set volsize=1G tank/a",
+            1,
+            "cannot set property for 'tank/a': 'volsize' does not apply to datasets of this type",
+        ),
+        (
+            "zfs set mountpoint=here tank/a",
+            1,
+            "cannot set property for 'tank/a': 'mountpoint' must be an absolute path, 'none', or 'legacy'",
+        ),
+        (
+            "zfs set atime=off tank/a@one",
+            1,
+            "cannot set property for 'tank/a@one': this property can not be modified for snapshots",
+        ),
+        ("zfs inherit used tank/a", 1, "cannot inherit used for 'tank/a': used property is read-only"),
+        ("zfs inherit quota tank/a", 1, "cannot inherit quota for 'tank/a': 'quota' property cannot be inherited"),
+        ("zfs inherit nonsense tank/a", 2, "invalid property 'nonsense'\nusage:\n\tzfs inherit "),
+        ("zfs get nonsense tank/a", 2, "bad property list: invalid property 'nonsense'\nusage:\n\tzfs get "),
+        ("zfs list -o nonsense tank/a", 2, "bad property list: invalid property 'nonsense'\nusage:\n\tzfs list "),
+        ("zfs list -t nonsense tank/a", 2, "invalid type 'nonsense'\nusage:\n\tzfs list "),
+    ] {
+        w.fails(line, code, text);
+    }
+    assert_eq!(w.say("zfs rename tank/c tank/c/below/x").code, 1);
+    w.ok("zpool export tank");
+    let s = w.say("zfs list");
+    assert_eq!((s.code, s.out.as_str(), s.err.as_str()), (0, "", "no datasets available\n"));
+}
+
+#[test]
+fn a_snapshot_with_all_that_depends_on_it_goes_everywhere_below() {
+    let w = World::new("zfs-destroy");
+    for line in [
+        "zfs create -p tank/a/b",
+        "zfs snapshot -r tank/a@s",
+        "zfs clone tank/a/b@s tank/clone",
+        "zfs create tank/clone/below",
+        "zfs snapshot tank/clone/below@t",
+        "zfs clone tank/clone/below@t tank/far",
+    ] {
+        w.ok(line);
+    }
+    let plan = "destroy\ttank/far\ndestroy\ttank/clone/below@t\ndestroy\ttank/clone/below\ndestroy\ttank/clone\n\
+                destroy\ttank/a@s\ndestroy\ttank/a/b@s\nreclaim\t0\n";
+    let said = w.ok("zfs destroy -nRp tank/a@s");
+    let mut got: Vec<&str> = said.lines().collect();
+    let mut want: Vec<&str> = plan.lines().collect();
+    // The order of file systems with equal standing is not fixed.
+    got.sort_unstable();
+    want.sort_unstable();
+    assert_eq!(got, want);
+    assert!(w.ok("zfs destroy -nvR tank/a@s").starts_with("would destroy tank/"));
+    w.ok("zfs destroy -R tank/a@s");
+    assert_eq!(w.ok("zfs list -H -o name -t all"), "tank\ntank/a\ntank/a/b\n");
+    // All of a pool but its root.
+    w.ok("zfs snapshot -r tank@x");
+    w.ok("zfs destroy -r tank");
+    assert_eq!(w.ok("zfs list -H -o name -t all"), "tank\n");
+    // -d without clones is a plain destroy; with one it waits for it.
+    w.ok("zfs create tank/d");
+    w.ok("zfs snapshot tank/d@s");
+    w.ok("zfs clone tank/d@s tank/e");
+    w.ok("zfs destroy -d tank/d@s");
+    assert_eq!(w.ok("zfs get -H -o value defer_destroy tank/d@s"), "on\n");
+    w.ok("zfs destroy tank/e");
+    w.fails("zfs list tank/d@s", 1, "cannot open 'tank/d@s': dataset does not exist");
+}
+
+#[test]
+fn values_are_taken_and_refused_as_by_openzfs() {
+    let w = World::new("zfs-values");
+    w.ok("zfs create tank/a");
+    let none = "use 'none' to disable quota/refquota";
+    for prop in ["quota", "refquota"] {
+        w.fails(&format!("zfs set {prop}=0 tank/a"), 1, &format!("cannot set property for 'tank/a': {none}"));
+        w.fails(&format!("zfs create -o {prop}=0 tank/x"), 1, &format!("cannot create 'tank/x': {none}"));
+        w.ok(&format!("zfs set {prop}=none tank/a"));
+    }
+    for prop in ["reservation", "refreservation"] {
+        w.ok(&format!("zfs set {prop}=0 tank/a"));
+        w.ok(&format!("zfs set {prop}=none tank/a"));
+    }
+    w.fails("zfs set refreservation=auto tank/a", 1, "cannot set property for 'tank/a': 'refreservation=auto' only");
+    for line in [
+        "zfs create -o quota=1G -o quota=1G tank/x",
+        "zfs clone -o quota=1G -o quota=2G tank/a@s tank/x",
+        "zfs set quota=1G quota=2G tank/a",
+    ] {
+        w.fails(line, 1, "property 'quota' specified multiple times");
+    }
+    w.fails("zfs set atime=off tank/a quota=1G", 2, "invalid argument order");
+    w.fails("zfs snapshot -o a:b=1 -o a:b=2 tank/a@s", 1, "property 'a:b' specified multiple times");
+    // Operations are plain numbers, bytes have their unit.
+    w.ok("zfs set iolimit_op_total=100 iolimit_op_read=1500000 iolimit_bw_total=512 tank/a");
+    let got = w.ok("zfs get -H -o value iolimit_op_total,iolimit_op_read,iolimit_bw_total tank/a");
+    assert_eq!(got, "100\n1500000\n512B\n");
+    // Snapshots inherit user properties.
+    w.ok("zfs snapshot -o x:y=own tank/a@s");
+    w.ok("zfs set x:y=above tank/a");
+    assert_eq!(w.ok("zfs get -H -o value x:y tank/a@s"), "own\n");
+    w.ok("zfs inherit x:y tank/a@s");
+    assert_eq!(w.ok("zfs get -H -o value x:y tank/a@s"), "above\n");
+    w.ok("zfs set x:y=own tank/a@s");
+    w.ok("zfs inherit -r x:y tank");
+    assert_eq!(w.ok("zfs get -H -o value x:y tank/a tank/a@s"), "-\n-\n");
+    // What is there is shown beside what is not.
+    let s = w.say("zfs list -H -o name tank/nope tank/a");
+    assert_eq!((s.code, s.out.as_str()), (1, "tank/a\n"), "{}", s.err);
+    // Of several snapshots all are made, or none.
+    let s = w.say("zfs snapshot tank/a@new tank@new tank/a@s");
+    assert!(s.code == 1 && s.err.ends_with("\nno snapshots were created\n"), "{}", s.err);
+    assert_eq!(w.ok("zfs list -H -o name -t snapshot"), "tank/a@s\n");
+    // Shares are stored, and it is said that they are no more than that.
+    let s = w.say("zfs set sharenfs=on tank/a");
+    assert!(s.code == 0 && s.err.starts_with("warning: sharenfs=on is stored but shares nothing"), "{}", s.err);
+    assert_eq!(s.err.lines().count(), 1);
+    assert_eq!(w.say("zfs set sharenfs=off tank/a").err, "");
+    let s = w.say("zfs create -o sharesmb=on tank/smb");
+    assert!(s.code == 0 && s.err.starts_with("warning: sharesmb=on"), "{}", s.err);
+}
+
+#[test]
+fn a_creation_says_what_it_makes() {
+    let w = World::new("zfs-create");
+    assert_eq!(w.ok("zfs create -n tank/a"), "");
+    assert_eq!(w.ok("zfs create -nv -o atime=off tank/a"), "would create tank/a\n\tatime=off\n");
+    assert_eq!(w.ok("zfs create -nP -o atime=off tank/a"), "create\ttank/a\nproperty\tatime\toff\n");
+    assert_eq!(w.ok("zfs create -npv tank/a/b"), "would create ancestors of tank/a/b\nwould create tank/a/b\n");
+    w.fails("zfs create -n -o nonsense=1 tank/a", 1, "cannot verify 'tank/a': invalid property 'nonsense'");
+    w.fails("zfs create -n nope/a", 1, "cannot open 'nope': no such pool");
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\n");
+    assert_eq!(w.ok("zfs create -pv tank/a/b"), "create ancestors of tank/a/b\ncreate tank/a/b\n");
+    assert_eq!(w.ok("zfs create -pP tank/a/c"), "create_ancestors\ttank/a/c\ncreate\ttank/a/c\n");
+    assert_eq!(w.ok("zfs create -pv tank/a/c"), "");
+    w.ok("zfs snapshot tank/a@s");
+    w.ok("zfs bookmark @s tank/a#short");
+    w.ok("zfs bookmark tank/a@s #other");
+    assert_eq!(w.ok("zfs list -H -o name -t bookmark"), "tank/a#other\ntank/a#short\n");
+}
+
+#[test]
+fn a_mount_loads_keys_where_asked() {
+    if !can_mount("a_mount_loads_keys_where_asked") {
+        return;
+    }
+    let w = World::new("zfs-keys");
+    let at = w.dir.join("m").display().to_string();
+    let new = format!("zfs create -o encryption=on -o keyformat=passphrase -o mountpoint={at} tank/e");
+    assert_eq!(w.typing(&new, "password1\n").code, 0);
+    for line in ["zfs mount -l tank/e", "zfs mount -al"] {
+        w.ok("zfs unmount tank/e");
+        w.ok("zfs unload-key tank/e");
+        w.fails("zfs mount tank/e", 1, "cannot mount 'tank/e': encryption key not loaded");
+        let s = w.typing(line, "password1\n");
+        assert_eq!(s.code, 0, "{line}: {}", s.err);
+        assert_eq!(w.ok("zfs get -H -o value mounted,keystatus tank/e"), "yes\navailable\n", "{line}");
+    }
+    // A child that inherits its key becomes a root of its own only if the kind of its key is said.
+    w.ok("zfs create tank/e/child");
+    let s = w.typing("zfs change-key tank/e/child", "password2\n");
+    assert!(s.code == 1 && s.err.contains("Keyformat required for new encryption root"), "{}", s.err);
+    assert_eq!(w.typing("zfs change-key -o keyformat=passphrase tank/e/child", "password2\n").code, 0);
+    w.ok("zfs destroy tank/e/child");
+    // A file system in use is not unmounted, and says why in the words that tools look for.
+    let held = std::fs::File::create(w.dir.join("m/f")).unwrap();
+    w.fails("zfs unmount tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
+    w.fails("zfs destroy tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
+    drop(held);
+}
+
+#[test]
+fn versions_are_what_tools_parse() {
+    let w = World { dir: TempDir::new("zfs-version").unwrap() };
+    for program in ["zfs", "zpool"] {
+        let text = w.ok(&format!("{program} version"));
+        let [first, second] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+        assert!(
+            first.starts_with("zfs-2.1.") && first.ends_with(concat!("-weir", env!("CARGO_PKG_VERSION"))),
+            "{first}"
+        );
+        assert_eq!(second, first.replace("zfs-", "zfs-kmod-"));
+        assert_eq!(w.ok(&format!("{program} --version")), text);
+        let json: serde_json::Value = serde_json::from_str(&w.ok(&format!("{program} version -j"))).unwrap();
+        assert_eq!(json["zfs_version"]["userland"], first);
+        assert_eq!(json["output_version"]["command"], format!("{program} version"));
+    }
+    assert!(w.ok("--version").starts_with(concat!("weir ", env!("CARGO_PKG_VERSION"))));
+}
