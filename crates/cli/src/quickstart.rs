@@ -250,7 +250,7 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
         ..PoolImport::default()
     };
     let imported: Imported = tour.ask(&Request::PoolImport(import))?;
-    if let Some(notice) = imported.notices.first().or(imported.failures.first()) {
+    if let Some(notice) = imported.notices.first().or(imported.failures.first()).or(imported.unmounted.first()) {
         return Err(Error::new(ErrorKind::Io, notice.clone()));
     }
     say("Comparing every byte again, from the devices");

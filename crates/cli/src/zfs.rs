@@ -388,10 +388,10 @@ fn mount(p: &Parsed) -> Done {
 
 fn unmount(p: &Parsed) -> Done {
     match (p.has('a'), p.operands.as_slice()) {
-        (true, []) => ask(&Request::Unmount { target: None, force: p.has('f') }),
+        (true, []) => ask(&Request::Unmount { target: None, force: p.has('f'), keys: p.has('u') }),
         (false, [target]) => {
             let target = names(std::slice::from_ref(target))?.remove(0);
-            ask(&Request::Unmount { target: Some(target), force: p.has('f') })
+            ask(&Request::Unmount { target: Some(target), force: p.has('f'), keys: p.has('u') })
         }
         (false, []) => Err(Fail::Usage("missing filesystem argument".into(), "unmount")),
         _ => Err(Fail::Usage("too many arguments".into(), "unmount")),

@@ -202,8 +202,12 @@ fn import(p: &Parsed) -> Done {
     }
     let dry_run = request.dry_run;
     let done: Imported = ask(&Request::PoolImport(request))?;
-    for sentence in done.notices.iter().chain(&done.failures) {
+    for sentence in done.notices.iter().chain(&done.failures).chain(&done.unmounted) {
         eprintln!("{sentence}");
+    }
+    if !done.unmounted.is_empty() {
+        // As OpenZFS: that is a success.
+        eprintln!("Import was successful, but unable to mount some datasets");
     }
     if done.pools.is_empty() && done.failures.is_empty() && !dry_run {
         print("no pools available to import\n");

@@ -24,6 +24,7 @@ use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::files::{self, OnceProps};
 use crate::fs_ops::parse_fs_props;
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::places::check_real_place;
 use crate::pool_props::{self, Wanted, When};
 use crate::proto::{Created, PoolCreate};
 use crate::server::{Daemon, Running};
@@ -102,6 +103,7 @@ impl Plan {
     fn mount_point(&self, made: &mut Made) -> Result<()> {
         let Some(path) = &self.mount_at else { return Ok(()) };
         mounts::usable()?;
+        check_real_place(path)?;
         if path.exists() && !mounts::is_empty(path) {
             let why = format!("mount point '{}' exists and is not empty: choose another one with -m", path.display());
             return Err(Error::new(ErrorKind::NotEmpty, why));

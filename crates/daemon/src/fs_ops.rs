@@ -3,6 +3,7 @@
 //! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front end that does not work, a folder that cannot be made, a file system
 //! in use) is tried before the pool is changed, and what was unmounted for a change that failed is mounted again.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
@@ -13,6 +14,7 @@ use crate::crypt_ops::take_crypt;
 use crate::engine::PoolEngine;
 use crate::files::{self, OnceProps};
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::places::{check_real_place, look};
 use crate::proto::Secret;
 
 /// Properties that a mounted file system must be told.
@@ -148,12 +150,13 @@ impl PoolEngine {
         if !missing.is_empty() && !parents {
             return Err(Error::not_found("parent does not exist: use -p to create it as well"));
         }
+        self.check_future_place(name, &props).await?;
         let path = self.future_mount_point(name, &props);
         let made = match &path {
             Some(path) if !no_mount => {
                 mounts::usable()?;
-                let path = path.clone();
-                host::blocking(move || make_dirs(&path)).await??
+                let there = path.clone();
+                look(self.pool.rt(), path, move || make_dirs(&there)).await??
             }
             _ => Vec::new(),
         };
@@ -199,8 +202,21 @@ impl PoolEngine {
         Ok(())
     }
 
+    /// Refuses properties of a new file system that would have it mounted over a folder of the system.
+    pub(crate) async fn check_future_place(&self, name: &str, props: &[(String, PropValue)]) -> Result<()> {
+        match self.future_mount_point(name, props) {
+            Some(path) => self.check_mount_place(path).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn check_mount_place(&self, path: PathBuf) -> Result<()> {
+        let there = path.clone();
+        look(self.pool.rt(), &path, move || check_real_place(&there)).await?
+    }
+
     /// Where a file system that does not exist yet would be mounted by itself.
-    fn future_mount_point(&self, name: &str, props: &[(String, PropValue)]) -> Option<std::path::PathBuf> {
+    fn future_mount_point(&self, name: &str, props: &[(String, PropValue)]) -> Option<PathBuf> {
         let own = |wanted: &str| props.iter().find(|(n, _)| n == wanted).map(|(_, v)| v);
         if own("canmount").is_some_and(|v| v.num() != 1) {
             return None;
@@ -234,6 +250,12 @@ impl PoolEngine {
         let ds = self.find(name)?;
         let values = parse_fs_props(given, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
         let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
+        for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
+            if let MountPoint::Path(path) = mounts::mount_point(value.text(), self.altroot.as_deref()) {
+                let checked = self.check_mount_place(path).await;
+                checked.map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+            }
+        }
         let dsl = self.pool.dsl().clone();
         let target = ds.name();
         self.change_props(&ds, &names, async move { dsl.set_props(&target, values).await })
@@ -398,7 +420,8 @@ impl PoolEngine {
                 }
             }
             // With -u mounts stay where they are, under the new name.
-            let unmounted = if no_remount { Vec::new() } else { self.unmount_these(&names, force).await? };
+            let unmounted = if no_remount { Ok(Vec::new()) } else { self.unmount_these(&names, force).await };
+            let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs rename -f"))?;
             if let Err(e) = dsl.rename(&from, to).await {
                 self.mount_again(&unmounted).await;
                 return Err(e);
@@ -455,14 +478,38 @@ impl PoolEngine {
     }
 
     /// `zfs unmount` by name.
-    pub async fn fs_unmount(&self, name: &str, force: bool) -> Result<()> {
+    /// `keys`: those of encryption roots among what is unmounted are unloaded.
+    pub async fn fs_unmount(&self, name: &str, force: bool, keys: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
         let name = ds.name();
-        if self.mounts.path_of(&name).is_none() {
+        // By force also what somebody else unmounted while files were open there.
+        if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
-        self.unmount_these(&[name], force).await.map(|_| ())
+        let unmounted = self.unmount_these(&[name], force).await;
+        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
+    }
+
+    /// `zfs unmount -a`.
+    pub async fn fs_unmount_all(&self, force: bool, keys: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let unmounted = self.unmount_all(force).await.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
+    }
+
+    /// Unloads the keys of those that are encryption roots.
+    async fn unload_keys_of(&self, unmounted: &[(String, bool)]) -> Result<()> {
+        let dsl = self.pool.dsl();
+        for (name, _) in unmounted.iter().rev() {
+            let info = dsl.crypt_info(&*dsl.find_dir(name)?);
+            if info.is_some_and(|i| i.root == *name && i.available) {
+                let unloaded = dsl.unload_key(name).await;
+                unloaded.map_err(|e| e.at(format!("'{name}' is unmounted, but its key cannot be unloaded")))?;
+            }
+        }
+        Ok(())
     }
 }
 

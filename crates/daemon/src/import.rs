@@ -19,7 +19,8 @@ use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, Unsupported};
 use crate::create::{open_device, stored_props};
 use crate::device_ops::HostDoor;
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
-use crate::mounts::remove_dir;
+use crate::mounts::{or_by_force, remove_dir};
+use crate::places::clear_dead_mounts;
 use crate::pool_props::{Wanted, When};
 use crate::proto::{Candidate, Imported, PoolImport, Search, VdevView};
 use crate::server::{Daemon, Running};
@@ -274,7 +275,11 @@ struct Outcome {
 async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcome> {
     let mut devices = Vec::new();
     for path in &job.devices {
-        devices.push(open_device(&rt, path, !job.opts.readonly)?.0);
+        let opened = open_device(&rt, path, !job.opts.readonly).map_err(|e| match e.kind() {
+            ErrorKind::ReadOnly => Error::new(ErrorKind::ReadOnly, format!("{e}: import with -o readonly=on")),
+            _ => e,
+        });
+        devices.push(opened?.0);
     }
     let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == job.guid);
     let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
@@ -358,7 +363,7 @@ impl Daemon {
                 Ok(done) => {
                     out.pools.extend(Some(done.name).filter(|n| !n.is_empty()));
                     out.notices.extend(done.notices);
-                    out.failures.extend(done.failures);
+                    out.unmounted.extend(done.failures);
                 }
                 Err(e) if request.pool.is_some() => return Err(cannot_import(&name, e)),
                 Err(e) => out.failures.push(cannot_import(&name, e).to_string()),
@@ -561,20 +566,25 @@ fn cannot_import(name: &str, e: Error) -> Error {
 
 /// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot be closed.
 async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
+    if force && state != PoolState::Destroyed && engine.pool.suspended().is_some() {
+        // Before the lock: who holds it may wait for the devices.
+        engine.pool.give_up().await;
+    }
     let _admin = engine.admin.acquire(1).await;
     if engine.pool.suspended().is_some() {
         if !force || state == PoolState::Destroyed {
             let why = "pool I/O is currently suspended: 'zpool clear' tries again, 'zpool export -f' gives up what could not be written";
             return Err(Error::new(ErrorKind::Suspended, why));
         }
-        engine.pool.give_up().await;
         return engine.unmount_all(true).await.map(drop);
     }
-    let unmounted = engine.unmount_all(force).await?;
+    let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
+    let unmounted = engine.unmount_all(force).await.map_err(|e| or_by_force(e, command))?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;
         return Err(e);
     }
+    clear_dead_mounts(&engine.pool.name(), None).await?;
     for (name, _) in unmounted.iter().rev() {
         if let Ok(dir) = engine.pool.dsl().find_dir(name)
             && let Some(place) = engine.own_mount_dir(&dir)

@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod mounts;
 pub mod nice;
 pub mod paths;
+pub mod places;
 pub mod pool_props;
 pub mod proto;
 mod proto_flow;

@@ -12,15 +12,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Nanos, Result};
 use dmu::LocalBoxFuture;
 use dsl::props::PropSource;
 use dsl::{Dataset, Dir};
+use host::{MountTable, MountWatch};
 use rt::Rt;
 use zil::ZilTunables;
 
 use crate::engine::{PoolEngine, Progress};
 use crate::files::{self, Zfs};
+use crate::places::{check_real_place, clear_dead_mounts, look};
+
+/// How long unmounting may take. The kernel first has everything written back that was changed through mappings.
+const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
 
 /// What a mount is told beyond the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +48,10 @@ pub struct MountFlags {
 pub trait ActiveMount {
     /// False after somebody else unmounted it.
     fn is_alive(&self) -> bool;
+    /// False as well if its session lives on after somebody unmounted it lazily.
+    fn is_attached(&self, table: &MountTable) -> bool;
+    /// Waits until somebody unmounted it.
+    fn ended(&self) -> LocalBoxFuture<'_, ()>;
     /// Takes it away. [`ErrorKind::Busy`] if it is in use, unless `force`.
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
 }
@@ -140,11 +149,17 @@ impl ActiveMount for FuseActive {
     fn is_alive(&self) -> bool {
         self.0.is_alive()
     }
+    fn is_attached(&self, table: &MountTable) -> bool {
+        self.0.is_attached(table)
+    }
+    fn ended(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.0.ended())
+    }
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             match self.0.unmount(false, false).await {
                 // Who still has files open there gets errors from now on.
-                Err(e) if e.kind() == ErrorKind::Busy && force => self.0.unmount(true, true).await,
+                Err(_) if force => self.0.unmount(true, true).await,
                 result => result,
             }
         })
@@ -154,6 +169,11 @@ impl ActiveMount for FuseActive {
 /// The front end of this process.
 pub fn front_end() -> Rc<dyn FrontEnd> {
     Rc::new(FuseFrontEnd)
+}
+
+/// Adds to an error of what is in use the command that ends it all the same.
+pub fn or_by_force(e: Error, command: &str) -> Error {
+    if e.kind() == ErrorKind::Busy { Error::new(ErrorKind::Busy, format!("{e}, or use '{command}'")) } else { e }
 }
 
 /// Fails if nothing can be mounted on this machine.
@@ -169,9 +189,15 @@ struct Mounted {
     flags: MountFlags,
 }
 
-/// The mounts of one pool, by dataset name.
+impl Mounted {
+    fn is_mounted(&self, table: Option<&MountTable>) -> bool {
+        table.map_or_else(|| self.front.is_alive(), |t| self.front.is_attached(t))
+    }
+}
+
+/// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their session has ended.
 #[derive(Default)]
-pub struct Mounts(RefCell<BTreeMap<String, Mounted>>);
+pub struct Mounts(RefCell<BTreeMap<String, Mounted>>, RefCell<Option<MountWatch>>);
 
 impl Mounts {
     /// Takes over the settings of intent logs.
@@ -226,9 +252,25 @@ pub fn check_mountpoint(value: &str) -> Result<()> {
 }
 
 impl Mounts {
-    /// Name and path of everything mounted, in order of name. What others unmounted meanwhile is dropped.
+    /// The list of mounts; none where it cannot be read.
+    fn table(&self) -> Option<Rc<MountTable>> {
+        let mut watch = self.1.borrow_mut();
+        if watch.is_none() {
+            *watch = MountWatch::new().ok();
+        }
+        watch.as_ref()?.table().ok()
+    }
+
+    /// Name and path of everything mounted, in order of name.
     pub fn list(&self) -> Vec<(String, PathBuf)> {
-        self.0.borrow_mut().retain(|_, m| m.front.is_alive());
+        let table = self.table();
+        let all = self.0.borrow();
+        let mounted = all.iter().filter(|(_, m)| m.is_mounted(table.as_deref()));
+        mounted.map(|(n, m)| (n.clone(), m.path.clone())).collect()
+    }
+
+    /// The same with those that were unmounted by others and have not ended.
+    fn all(&self) -> Vec<(String, PathBuf)> {
         self.0.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
@@ -239,8 +281,14 @@ impl Mounts {
 
     /// Where `name` is mounted.
     pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let table = self.table();
         let mounts = self.0.borrow();
-        mounts.get(name).filter(|m| m.front.is_alive()).map(|m| m.path.clone())
+        mounts.get(name).filter(|m| m.is_mounted(table.as_deref())).map(|m| m.path.clone())
+    }
+
+    /// Whether `name` has a session, even one that cannot be reached any more.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.0.borrow().contains_key(name)
     }
 
     /// The dataset whose mount holds `path`.
@@ -342,15 +390,16 @@ impl PoolEngine {
 
     /// Mounts everything that is to be mounted; what cannot be is told, one sentence each.
     pub async fn mount_all(&self, progress: &Progress) -> Vec<Error> {
+        // Also those of file systems that are not to be mounted any more.
+        let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
         let all = self.to_mount().await;
         if all.is_empty() {
-            return Vec::new();
+            return errors;
         }
         if let Err(e) = usable() {
             return vec![e.at(format!("cannot mount '{}'", all[0].name()))];
         }
         progress.begin("mounting file systems", all.len() as u64);
-        let mut errors = Vec::new();
         for ds in all {
             if let Err(e) = self.mount(&ds, false).await {
                 errors.push(e);
@@ -388,12 +437,20 @@ impl PoolEngine {
                 )));
             }
         };
+        if self.mounts.is_open(&name) {
+            // Somebody else unmounted it.
+            self.unmount(&name, false).await?;
+        }
         let front_end = front_end();
         front_end.usable()?;
         let flags = self.flags_of(ds, readonly);
-        clear_dead_mounts(&path).await?;
+        clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
         let place = path.clone();
-        let (made, empty) = host::blocking(move || make_dirs(&place).map(|made| (made, is_empty(&place)))).await??;
+        let look_there = move || {
+            check_real_place(&place)?;
+            make_dirs(&place).map(|made| (made, is_empty(&place)))
+        };
+        let (made, empty) = look(self.pool.rt(), &path, look_there).await??;
         if ds.dir().prop("overlay").0.num() == 0 && !empty {
             return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
         }
@@ -408,7 +465,9 @@ impl PoolEngine {
         let snaps = Rc::new(SnapshotsOf { dsl: self.pool.dsl().clone(), head: ds.clone() });
         match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps).await {
             Ok(front) => {
-                let mounted = Mounted { path, zfs, front: front.into(), readonly, flags };
+                let front: Rc<dyn ActiveMount> = front.into();
+                self.close_when_ended(front.clone());
+                let mounted = Mounted { path, zfs, front, readonly, flags };
                 self.mounts.0.borrow_mut().insert(name, mounted);
                 Ok(())
             }
@@ -420,6 +479,22 @@ impl PoolEngine {
         }
     }
 
+    /// Closes a file system when somebody else unmounts it.
+    fn close_when_ended(&self, front: Rc<dyn ActiveMount>) {
+        self.pool.rt().spawn("unmounted", async move {
+            front.ended().await;
+            let Ok(engine) = crate::engine::current() else { return };
+            let _admin = engine.admin.acquire(1).await;
+            let is_this = |m: &Mounted| Rc::ptr_eq(&m.front, &front);
+            let name = engine.mounts.0.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, _)| n.clone());
+            if let Some(name) = name
+                && let Err(e) = engine.close_mounted(&name).await
+            {
+                eprintln!("{e}");
+            }
+        });
+    }
+
     /// Unmounts one file system.
     pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
         let front = self.mounts.0.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
@@ -427,14 +502,25 @@ impl PoolEngine {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         };
         if front.is_alive() {
-            front.unmount(force).await.map_err(|e| match e.kind() {
+            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force)).await {
+                Some(result) => result,
+                None => Err(Error::new(ErrorKind::Busy, "a file system on the way there does not answer")),
+            };
+            unmounted.map_err(|e| match e.kind() {
                 ErrorKind::Busy => {
-                    let why = "pool or dataset is busy: end what uses it, or use -f";
-                    Error::new(ErrorKind::Busy, format!("cannot unmount '{}': {why}", path.display()))
+                    let place = path.display();
+                    // The words of OpenZFS, which programs look for, and ours.
+                    let why = format!("pool or dataset is busy: {e}");
+                    Error::new(ErrorKind::Busy, format!("cannot unmount '{place}': {why}"))
                 }
                 _ => e.at(format!("cannot unmount '{}'", path.display())),
             })?;
         }
+        self.close_mounted(name).await
+    }
+
+    /// Ends the use of a file system whose mount is gone.
+    async fn close_mounted(&self, name: &str) -> Result<()> {
         let gone = self.mounts.0.borrow_mut().remove(name);
         if let Some(m) = gone {
             drop(m.front);
@@ -450,21 +536,36 @@ impl PoolEngine {
     /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted within them, the innermost first; gives those that were, in the order to
     /// mount them again. If one cannot be unmounted, those that were are mounted again.
     pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, bool)>> {
-        let mut todo = self.mounts.list();
+        let mut todo = self.mounts.all();
         let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
-        todo.retain(|(_, p)| places.iter().any(|place| p.starts_with(place)));
+        // What others unmounted holds nothing within it.
+        todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
-        let mut done: Vec<(String, bool)> = Vec::new();
-        for (name, _) in todo {
-            let readonly = self.mounts.0.borrow().get(&name).is_some_and(|m| m.readonly);
-            if let Err(e) = self.unmount(&name, force).await {
-                done.reverse();
-                self.mount_again(&done).await;
-                return Err(e);
+        let mut done: Vec<(PathBuf, String, bool)> = Vec::new();
+        let mut result = Ok(());
+        let mut hidden: Vec<(String, PathBuf)> = Vec::new();
+        for last in [false, true] {
+            // What is mounted below another one that came later can be reached only when that is gone.
+            for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
+                let readonly = self.mounts.0.borrow().get(&name).is_some_and(|m| m.readonly);
+                let was_mounted = self.mounts.path_of(&name).is_some();
+                match self.unmount(&name, force).await {
+                    Ok(()) if was_mounted => done.push((path, name, readonly)),
+                    Ok(()) => {}
+                    Err(e) if e.kind() == ErrorKind::NotFound && !last => hidden.push((name, path)),
+                    Err(e) => result = result.and(Err(e)),
+                }
+                if result.is_err() {
+                    break;
+                }
             }
-            done.push((name, readonly));
         }
-        done.reverse();
+        done.sort();
+        let done: Vec<(String, bool)> = done.into_iter().map(|(_, name, readonly)| (name, readonly)).collect();
+        if let Err(e) = result {
+            self.mount_again(&done).await;
+            return Err(e);
+        }
         Ok(done)
     }
 
@@ -483,7 +584,7 @@ impl PoolEngine {
 
     /// Unmounts everything.
     pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, bool)>> {
-        let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).collect();
+        let names: Vec<String> = self.mounts.all().into_iter().map(|(n, _)| n).collect();
         self.unmount_these(&names, force).await
     }
 
@@ -508,24 +609,6 @@ impl PoolEngine {
         // Writing to what the kernel holds for read-only needs a new mount; the other way round the file system refuses.
         same && (new.readonly || !old.readonly)
     }
-}
-
-/// Error number of a path below a FUSE mount whose server is gone (`ENOTCONN`).
-const NOT_CONNECTED: i32 = 107;
-
-/// Takes away mounts on the way to `path` that a daemon left when it was killed.
-async fn clear_dead_mounts(path: &Path) -> Result<()> {
-    let place = path.to_path_buf();
-    let dead = host::blocking(move || {
-        let is_dead = |p: &&Path| std::fs::metadata(p).is_err_and(|e| e.raw_os_error() == Some(NOT_CONNECTED));
-        place.ancestors().filter(is_dead).map(Path::to_path_buf).collect::<Vec<_>>()
-    });
-    // The outermost takes those within it along.
-    if let Some(outermost) = dead.await?.last() {
-        let by = if host::effective_uid() == 0 { host::MountedBy::Us } else { host::MountedBy::Helper };
-        host::fuse_unmount(outermost, by, true, false).await?;
-    }
-    Ok(())
 }
 
 /// Removes a folder if it is empty.

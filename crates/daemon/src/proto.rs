@@ -435,6 +435,9 @@ pub enum Request {
         target: Option<String>,
         /// Also if it is in use.
         force: bool,
+        /// Unload the keys of encryption roots that this unmounts.
+        #[serde(default)]
+        keys: bool,
     },
     /// What is mounted: a list of (name, path).
     Mounted,
@@ -621,8 +624,11 @@ pub struct Imported {
     pub pools: Vec<String>,
     /// What the imports had to say, one sentence each.
     pub notices: Vec<String>,
-    /// File systems that could not be mounted and pools of `-a` that could not be imported, one sentence each.
+    /// Pools of `-a` that could not be imported, one sentence each.
     pub failures: Vec<String>,
+    /// File systems of imported pools that could not be mounted, one sentence each.
+    #[serde(default)]
+    pub unmounted: Vec<String>,
 }
 
 /// A pool that could be imported, or why not.

@@ -156,7 +156,7 @@ impl Daemon {
         assert_eq!(class(&request).access, Access::Anyone, "a request of another user was checked before");
         match request {
             Request::Pools { names } => {
-                self.wait_ready();
+                self.wait_ready()?;
                 let mut views = self.pool_views(&names)?;
                 access::redact(&mut views);
                 json(&views)

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use arc::MemBroker;
 use base::{Error, ErrorKind, Result};
@@ -34,6 +34,11 @@ use crate::zevents::{PoolSink, Zevents};
 const BROKER_PERIOD: Duration = Duration::from_secs(2);
 /// How many of those periods pass between looks at the sizes of devices (`autoexpand`).
 const EXPAND_EVERY: u32 = 5;
+/// How long a request waits for the import of the remembered pools.
+const READY_LIMIT: Duration = Duration::from_secs(60);
+/// How long the end of the daemon waits for an import, and how often it looks.
+const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
+const NAMESPACE_PERIOD: Duration = Duration::from_millis(20);
 
 /// A pool with its engine thread.
 pub struct Running {
@@ -131,13 +136,17 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         let daemon = daemon.clone();
         endpoint.serve(move || daemon.flows(&[]).unwrap_or_default())?;
     }
-    let failures = daemon.import_remembered();
-    for failure in &failures {
-        eprintln!("{failure}");
-    }
-    *lock(&daemon.failures) = failures;
-    *lock(&daemon.ready.0) = true;
-    daemon.ready.1.notify_all();
+    let importing = daemon.clone();
+    // Beside the wait for signals: devices that do not answer must not keep the daemon from ending.
+    std::thread::spawn(move || {
+        let failures = importing.import_remembered();
+        for failure in &failures {
+            eprintln!("{failure}");
+        }
+        *lock(&importing.failures) = failures;
+        *lock(&importing.ready.0) = true;
+        importing.ready.1.notify_all();
+    });
     signals.wait();
     daemon.shut_down(&locks);
     Ok(())
@@ -161,11 +170,12 @@ impl Daemon {
     pub(crate) fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>, uid: u32) -> Result<Value> {
         match &request {
             Request::Info => return json(&self.info()),
-            Request::Stop { force } => {
-                self.wait_ready();
-                return self.stop(*force).and_then(|()| json(&()));
+            Request::Stop { force: true } => return json(&()),
+            Request::Stop { force: false } => {
+                self.wait_ready()?;
+                return self.stop().and_then(|()| json(&()));
             }
-            _ => self.wait_ready(),
+            _ => self.wait_ready()?,
         }
         match request {
             Request::Info | Request::Stop { .. } => json(&()),
@@ -498,7 +508,7 @@ impl Daemon {
                 }
                 if errors.is_empty() { json(&()) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
             }
-            Request::Unmount { target: Some(target), force } => {
+            Request::Unmount { target: Some(target), force, keys } => {
                 let running = self.pool_of(&target)?;
                 json(&running.thread.with_pool(move |e| async move {
                     if target.starts_with('/')
@@ -506,15 +516,12 @@ impl Daemon {
                     {
                         return Err(Error::not_found(format!("cannot unmount '{target}': not a mountpoint")));
                     }
-                    e.fs_unmount(&target, force).await
+                    e.fs_unmount(&target, force, keys).await
                 })?)
             }
-            Request::Unmount { target: None, force } => {
+            Request::Unmount { target: None, force, keys } => {
                 for running in self.all_running() {
-                    running.thread.with_pool(move |e| async move {
-                        let _admin = e.admin.acquire(1).await;
-                        e.unmount_all(force).await.map(|_| ())
-                    })?;
+                    running.thread.with_pool(move |e| async move { e.fs_unmount_all(force, keys).await })?;
                 }
                 json(&())
             }
@@ -522,14 +529,22 @@ impl Daemon {
         }
     }
 
-    /// Waits until what the last daemon left is imported.
-    pub(crate) fn wait_ready(&self) {
-        waiting(Wait::Start, || {
-            let mut ready = lock(&self.ready.0);
-            while !*ready {
-                ready = self.ready.1.wait(ready).unwrap_or_else(PoisonError::into_inner);
-            }
+    /// Waits until the remembered pools are imported, or have turned out not to be importable.
+    pub(crate) fn wait_ready(&self) -> Result<()> {
+        let ready = waiting(Wait::Start, || {
+            let ready = lock(&self.ready.0);
+            let waited = self.ready.1.wait_timeout_while(ready, READY_LIMIT, |ready| !*ready);
+            *waited.unwrap_or_else(PoisonError::into_inner).0
         });
+        if ready {
+            return Ok(());
+        }
+        let running: Vec<String> = self.all_running().iter().map(|r| r.name.clone()).collect();
+        let missing = self.remembered().into_iter().filter(|p| p.imported && !running.contains(&p.name));
+        let names: Vec<String> = missing.map(|p| format!("'{}'", p.name)).collect();
+        let why = format!("the daemon is still importing {}", names.join(", "));
+        let advice = "wait for it, or look at its devices and end it with 'weir daemon stop -f'";
+        Err(Error::new(ErrorKind::Busy, format!("{why}: {advice}")))
     }
 
     /// Held by whoever changes the set of running pools.
@@ -767,30 +782,29 @@ impl Daemon {
         call.wait()?.map_err(|e| e.at(format!("cannot clear the label of '{shown}'")))
     }
 
-    /// Prepares the end on request: fails if something is in use, unless `force`.
-    fn stop(&self, force: bool) -> Result<()> {
+    /// Prepares the end on request: fails if something is in use.
+    fn stop(&self) -> Result<()> {
         let _namespace = self.namespace();
-        if !force {
-            let mut unmounted = Vec::new();
-            for running in self.all_running() {
-                let result = running.thread.with_pool(|e| async move {
-                    let _admin = e.admin.acquire(1).await;
-                    if let Some(cause) = e.pool.suspended() {
-                        return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
+        let mut unmounted = Vec::new();
+        for running in self.all_running() {
+            let result = running.thread.with_pool(|e| async move {
+                // Before the lock: who holds it may wait for the devices.
+                if let Some(cause) = e.pool.suspended() {
+                    return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
+                }
+                let _admin = e.admin.acquire(1).await;
+                e.unmount_all(false).await.map_err(|e| crate::mounts::or_by_force(e, "weir daemon stop -f"))
+            });
+            match result {
+                Ok(list) => unmounted.push((running, list)),
+                Err(e) => {
+                    for (running, list) in unmounted {
+                        let _ = running.thread.with_pool(move |e| async move {
+                            e.mount_again(&list).await;
+                            Ok(())
+                        });
                     }
-                    e.unmount_all(false).await
-                });
-                match result {
-                    Ok(list) => unmounted.push((running, list)),
-                    Err(e) => {
-                        for (running, list) in unmounted {
-                            let _ = running.thread.with_pool(move |e| async move {
-                                e.mount_again(&list).await;
-                                Ok(())
-                            });
-                        }
-                        return Err(e.at("cannot stop the daemon"));
-                    }
+                    return Err(e.at("cannot stop the daemon"));
                 }
             }
         }
@@ -799,7 +813,16 @@ impl Daemon {
 
     /// The end: everything is unmounted and on disk.
     fn shut_down(&self, locks: &Mutex<Option<Locks>>) {
-        let _namespace = self.namespace();
+        // An import whose devices do not answer holds this for ever. It has written nothing that a later one would not repeat.
+        let end = Instant::now() + NAMESPACE_LIMIT;
+        let _namespace = loop {
+            match self.namespace.try_lock() {
+                Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(NAMESPACE_PERIOD),
+                Err(TryLockError::WouldBlock) => break None,
+                Err(TryLockError::Poisoned(guard)) => break Some(guard.into_inner()),
+                Ok(guard) => break Some(guard),
+            }
+        };
         for running in self.all_running() {
             let call = running.thread.call(|_| async {
                 let engine = crate::engine::current()?;

@@ -194,7 +194,8 @@ impl PoolEngine {
     async fn carry_out(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
-        let unmounted = self.unmount_these(&heads, how.force).await?;
+        let unmounted = self.unmount_these(&heads, how.force).await;
+        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "-f"))?;
         progress.begin("destroying", names.len() as u64);
         let mut gone: BTreeSet<&String> = BTreeSet::new();
         let mut at = 0;
@@ -300,6 +301,7 @@ impl PoolEngine {
             self.find(snap.split('@').next().unwrap_or(""))?;
             dsl.find_snapshot(snap).await?;
         }
+        self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
         if parents
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()

@@ -1,10 +1,10 @@
 //! Mounting, and what is mounted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 
-use base::{Error, Nanos, Result};
-use host::{FuseMount, MountedBy, fuse_mount, fuse_set_readahead, fuse_unmount};
+use base::{Error, ErrorKind, Nanos, Result};
+use host::{FuseMount, FusePlace, MountTable, fuse_detach, fuse_mount, fuse_set_readahead, fuse_unmount};
 use rt::Rt;
 
 use crate::handler::Handler;
@@ -15,8 +15,15 @@ pub use crate::session::SessionStats;
 /// How long a forced end is waited for.
 const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 
-/// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted.
-const COPIES_WAIT: Nanos = Nanos::from_secs(3);
+/// How often, and how long after each other, a mount without open files is tried that a path walk of another process may hold.
+const WALKS_TRIES: u32 = 20;
+const WALKS_WAIT: Nanos = Nanos::from_ms(10);
+
+/// How long the kernel may take to tell of files that were closed before the mount ended here: it does so in the background.
+const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
+
+/// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted, if no file is open in them.
+const COPIES_WAIT: Nanos = Nanos::from_secs(1);
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,8 +75,7 @@ impl Default for MountOpts {
 pub struct Mounted {
     rt: Rt,
     core: Rc<Core>,
-    mountpoint: PathBuf,
-    by: MountedBy,
+    place: FusePlace,
 }
 
 /// Mounts what `handler` serves at `mountpoint`, a directory.
@@ -96,34 +102,57 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
         noexec: opts.noexec,
         noatime: opts.noatime,
     };
-    let (fd, by) = fuse_mount(&real, how).await?;
+    let (fd, place) = fuse_mount(&real, how).await?;
     let core = Session::start(rt, fd, handler, opts.writeback)?;
-    fuse_set_readahead(&real, opts.readahead_kib).await;
-    Ok(Rc::new(Mounted { rt: rt.clone(), core, mountpoint: real, by }))
+    fuse_set_readahead(&place, opts.readahead_kib).await;
+    Ok(Rc::new(Mounted { rt: rt.clone(), core, place }))
 }
 
 impl Mounted {
     /// Unmounts and waits until every request was dealt with. `lazy`: it vanishes from the tree at once, the session
-    /// ends when nobody uses it any more, and nobody waits for that here. `force`: what is under way fails, and whoever
-    /// has files open there gets errors.
-    /// `Busy` if it is in use and neither is asked for.
+    /// ends when it is used no more, and that is not waited for. `force`: what is under way fails, and files that are
+    /// open give errors; it ends wherever there are copies of it.
+    /// `Busy`, and it stays as it is, if it is in use and neither is asked for. Copies in other mount namespaces in which no file is open are no use: they end, too.
     pub async fn unmount(&self, lazy: bool, force: bool) -> Result<()> {
         if self.core.is_over() {
             self.core.ended().await;
             return Ok(());
         }
-        fuse_unmount(&self.mountpoint, self.by, lazy, force).await?;
-        if force {
-            // Everything fails from now on. Where that could not be brought about it ends as a lazy one does.
-            self.rt.timeout(FORCED_WAIT, self.core.ended()).await;
-        } else if !lazy && self.rt.timeout(COPIES_WAIT, self.core.ended()).await.is_none() {
-            // Nobody here uses it any more, but a process with mounts of its own was started while it was mounted and has a copy.
-            // Such copies are seldom wanted: they are cut off, so that the dataset can be closed.
+        if lazy || force {
+            let detached = fuse_detach(&self.place, force).await;
+            if force {
+                self.core.cut();
+                // Where a request does not end the session stays; its mounts are gone all the same.
+                self.rt.timeout(FORCED_WAIT, self.core.ended()).await;
+                return Ok(());
+            }
+            return detached;
+        }
+        let mut tries = 0;
+        let held = loop {
+            match fuse_unmount(&self.place).await {
+                // Whoever walks a path through it, such as a program that looks at all mounts, holds it for a moment.
+                Err(e) if e.kind() == ErrorKind::Busy && !self.core.has_open() && tries < WALKS_TRIES => {
+                    tries += 1;
+                    self.rt.sleep(WALKS_WAIT).await;
+                }
+                done => break done?,
+            }
+        };
+        if self.rt.timeout(CLOSES_WAIT, self.core.closed()).await.is_none() {
+            if let Some(held) = held {
+                held.restore(&self.place).await?;
+            }
+            let why = "a process with a copy of the mount, or with files open since before it was unmounted, uses it: end that";
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        if let Some(held) = held {
+            held.release().await?;
+        }
+        if self.rt.timeout(COPIES_WAIT, self.core.ended()).await.is_none() {
             self.core.cut();
             if self.rt.timeout(FORCED_WAIT, self.core.ended()).await.is_none() {
-                let why =
-                    format!("'{}' is still in use by a process with mounts of its own", self.mountpoint.display());
-                return Err(Error::new(base::ErrorKind::Busy, why));
+                return Err(Error::new(ErrorKind::Busy, "requests that began before are still under way"));
             }
         }
         Ok(())
@@ -134,9 +163,14 @@ impl Mounted {
         !self.core.is_over()
     }
 
-    /// Where it is, as the list of mounts has it.
+    /// Where it was mounted, as the list of mounts has it.
     pub fn mountpoint(&self) -> &Path {
-        &self.mountpoint
+        &self.place.path
+    }
+
+    /// Whether it is in the tree of mounts: the session may live on after somebody unmounted it lazily.
+    pub fn is_attached(&self, table: &MountTable) -> bool {
+        !self.core.is_over() && self.place.dev.is_none_or(|dev| !table.of(dev).is_empty())
     }
 
     /// Waits until it is unmounted, by whomever, and every request was dealt with.

@@ -99,6 +99,9 @@ pub(crate) struct Core {
     ended: Cell<bool>,
     ended_waiters: RefCell<Vec<Sender<()>>>,
     begun: Cell<bool>,
+    /// Files and directories that the kernel has open.
+    open: Cell<u64>,
+    closed_waiters: RefCell<Vec<Sender<()>>>,
     setxattr_ext: Cell<bool>,
     /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by offering shared mappings of such files).
     direct_is_coherent: Cell<bool>,
@@ -123,6 +126,28 @@ impl Core {
         rx.await;
     }
 
+    /// Waits until the kernel has nothing open, or the session is over.
+    pub(crate) async fn closed(&self) {
+        while self.open.get() > 0 && !self.over.get() {
+            let (tx, rx) = oneshot();
+            self.closed_waiters.borrow_mut().push(tx);
+            rx.await;
+        }
+    }
+
+    /// Whether the kernel has something open.
+    pub(crate) fn has_open(&self) -> bool {
+        self.open.get() > 0
+    }
+
+    fn count_open(&self, opened: bool) {
+        self.open.set(if opened { self.open.get() + 1 } else { self.open.get().saturating_sub(1) });
+        if self.open.get() == 0 {
+            // Each that waits looks for itself.
+            drop(self.closed_waiters.take());
+        }
+    }
+
     /// Reads no more requests: those under way are answered, then the device is closed, and with it the connection ends wherever it is mounted.
     pub(crate) fn cut(&self) {
         self.cut.set(true);
@@ -137,6 +162,7 @@ impl Core {
         self.has_leader.set(false);
         let idle = std::mem::take(&mut *self.idle.borrow_mut());
         drop(idle);
+        drop(self.closed_waiters.take());
     }
 
     fn count(&self, f: impl FnOnce(&mut SessionStats)) {
@@ -305,6 +331,8 @@ impl<H: Handler> Session<H> {
             ended: Cell::new(false),
             ended_waiters: RefCell::default(),
             begun: Cell::new(false),
+            open: Cell::new(0),
+            closed_waiters: RefCell::default(),
             setxattr_ext: Cell::new(false),
             direct_is_coherent: Cell::new(false),
             writeback,
@@ -523,11 +551,13 @@ impl<H: Handler> Session<H> {
             Op::Link { node: from, name } => Reply::entry(&fs.link(who, from, node, name).await?),
             Op::Open { flags, kill_suidgid } => {
                 let o = self.opened(fs.open(who, node, flags, kill_suidgid).await?);
+                self.core.count_open(true);
                 Reply::small(|s| proto::put_open(s, &o))
             }
             Op::Create { name, mode, flags, kill_suidgid } => {
                 let (e, o) = fs.create(who, node, name, mode, flags, kill_suidgid).await?;
                 let o = self.opened(o);
+                self.core.count_open(true);
                 Reply::small(|s| {
                     proto::put_entry(s, &e);
                     proto::put_open(s, &o);
@@ -547,7 +577,11 @@ impl<H: Handler> Session<H> {
                 let st = fs.statfs(node).await?;
                 Reply::small(|s| proto::put_statfs(s, &st))
             }
-            Op::Release { fh } => empty(fs.release(node, fh).await)?,
+            Op::Release { fh } => {
+                let released = fs.release(node, fh).await;
+                self.core.count_open(false);
+                empty(released)?
+            }
             Op::Fsync { fh, datasync } | Op::FsyncDir { fh, datasync } => empty(fs.fsync(node, fh, datasync).await)?,
             Op::SetXattr { name, value, flags, kill_sgid } => {
                 empty(fs.setxattr(node, name, value, flags, kill_sgid).await)?
@@ -557,6 +591,7 @@ impl<H: Handler> Session<H> {
             Op::RemoveXattr { name } => empty(fs.removexattr(node, name).await)?,
             Op::OpenDir => {
                 let o = fs.opendir(node).await?;
+                self.core.count_open(true);
                 Reply::small(|s| proto::put_open(s, &o))
             }
             Op::ReadDir { fh, offset, size, plus } => {
@@ -564,7 +599,11 @@ impl<H: Handler> Session<H> {
                 fs.readdir(node, fh, offset, &mut out).await?;
                 Reply::Listing(out.into_reply())
             }
-            Op::ReleaseDir { fh } => empty(fs.releasedir(node, fh).await)?,
+            Op::ReleaseDir { fh } => {
+                let released = fs.releasedir(node, fh).await;
+                self.core.count_open(false);
+                empty(released)?
+            }
             Op::Destroy => Reply::Empty,
             Op::Ioctl { cmd, input, out_size } => {
                 let out_size = out_size.min(SMALL_OUTPUT_MAX);

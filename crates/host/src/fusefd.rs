@@ -5,7 +5,7 @@
 //!
 //! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a mount point is often
 //! one of ours, and unmounting writes back dirty pages. So all of it runs on a thread of its own ([`blocking`]) while
-//! the engine goes on answering.
+//! the engine goes on answering. Mounts are found in the list of mounts, not by looking at paths: see [`crate::MountTable`].
 
 use std::ffi::CString;
 use std::future::poll_fn;
@@ -13,15 +13,17 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 
 use crate::fdio::Fd;
+use crate::mounttable::{DevNumber, MountEntry, MountTable};
 use crate::open::os_error;
 use crate::process::{effective_gid, effective_uid};
 
@@ -109,49 +111,172 @@ impl<T> Drop for End<T> {
     }
 }
 
+/// Where a FUSE file system was mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FusePlace {
+    /// The folder.
+    pub path: PathBuf,
+    /// How it came about.
+    pub by: MountedBy,
+    /// The number of the file system, by which its mounts are found wherever they are. None if the list of mounts could not be read.
+    pub dev: Option<DevNumber>,
+}
+
+impl FusePlace {
+    /// Where it is mounted in this mount namespace, the outermost first.
+    fn mounts(&self) -> Vec<PathBuf> {
+        match (MountTable::read(), self.dev) {
+            (Ok(table), Some(dev)) => table.of(dev).into_iter().map(|e| e.at.clone()).collect(),
+            _ => vec![self.path.clone()],
+        }
+    }
+
+    /// The number of the connection, which is the minor number of the file system.
+    fn connection(&self) -> Option<u32> {
+        self.dev.map(|(_, minor)| minor)
+    }
+}
+
 /// Mounts at `mountpoint`, which must be a directory, and gives the device, which does not block. Root mounts by system
 /// call, other users through `fusermount3`.
-pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, MountedBy)> {
+pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FusePlace)> {
     let path = mountpoint.to_owned();
-    let (fd, by) = blocking(move || {
-        if effective_uid() == 0 {
-            Ok::<_, Error>((mount_as_root(&path, &opts)?, MountedBy::Us))
+    let (fd, place) = blocking(move || {
+        let (fd, by) = if effective_uid() == 0 {
+            (mount_as_root(&path, &opts)?, MountedBy::Us)
         } else {
-            Ok((mount_by_helper(&path, &opts)?, MountedBy::Helper))
-        }
+            (mount_by_helper(&path, &opts)?, MountedBy::Helper)
+        };
+        let table = MountTable::read().ok();
+        let dev = table.and_then(|t| t.top_at(&path).filter(|e| e.fstype.starts_with("fuse")).map(|e| e.dev));
+        Ok::<_, Error>((fd, FusePlace { path, by, dev }))
     })
     .await??;
     crate::set_nonblocking(std::os::fd::AsFd::as_fd(&fd), true).map_err(|e| os_error(DEVICE, "fcntl", &e))?;
-    Ok((Rc::new(fd), by))
+    Ok((Rc::new(fd), place))
 }
 
-/// Ends the mount at `mountpoint`. `lazy`: it vanishes from the tree at once and ends when nobody uses it any more;
-/// `force`: requests under way fail. [`ErrorKind::Busy`] if somebody uses it and neither is asked for.
-pub async fn fuse_unmount(mountpoint: &Path, by: MountedBy, lazy: bool, force: bool) -> Result<()> {
-    let path = mountpoint.to_owned();
-    blocking(move || match by {
-        MountedBy::Us => unmount_as_root(&path, lazy, force),
-        MountedBy::Helper => unmount_by_helper(&path, lazy, force),
+/// What [`fuse_unmount`] unmounted, kept alive out of sight. It ends when this is dropped, unless somebody else has a copy; dropping may wait for the file system.
+pub struct HeldMount(OwnedFd);
+
+impl HeldMount {
+    /// Drops it on a thread of its own: the kernel may have something to write back.
+    pub async fn release(self) -> Result<()> {
+        blocking(move || drop(self)).await
+    }
+
+    /// Mounts it again where it was.
+    pub async fn restore(self, place: &FusePlace) -> Result<()> {
+        let path = place.path.clone();
+        blocking(move || move_mount(&self.0, &path)).await?
+    }
+}
+
+/// Ends the mount at `place`. [`ErrorKind::Busy`], and nothing changed, if it is in use or mounted elsewhere in this mount namespace. Where the kernel allows the
+/// file system goes on until what is given is dropped. None if it was not mounted here any more, too.
+pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
+    let place = place.clone();
+    blocking(move || {
+        let mounts = place.mounts();
+        let Some(at) = mounts.iter().find(|p| **p == place.path).or(mounts.first()).cloned() else { return Ok(None) };
+        let on_top = MountTable::read().ok().and_then(|t| t.top_at(&at).map(|e| e.dev));
+        if place.dev.is_some() && on_top != place.dev {
+            let why = format!("another file system is mounted over '{}': unmount that first", at.display());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        if place.by == MountedBy::Helper {
+            return unmount_by_helper(&at, false).map(|()| None);
+        }
+        let held = clone_mount(&at).ok().map(HeldMount);
+        unmount_as_root(&at, false, false)?;
+        if place.dev.is_some()
+            && let Some(other) = place.mounts().first()
+        {
+            if let Some(held) = held {
+                move_mount(&held.0, &at)?;
+            }
+            let why = format!("it is mounted at '{}' as well: unmount that first", other.display());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        Ok(held)
     })
     .await?
 }
 
-/// The number of the block device information of the mount at `mountpoint` (`0:NN`), as the list of mounts has it.
-fn device_number(mountpoint: &Path) -> Option<String> {
-    let list = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let wanted = mountpoint.to_str()?;
-    // The last one is on top. Fields: id, parent, major:minor, root, mount point with octal escapes.
-    let found = list.lines().rev().find(|l| l.split(' ').nth(4).is_some_and(|p| unescape(p) == wanted))?;
-    found.split(' ').nth(2).map(str::to_owned)
+/// Takes a file system out of the tree wherever it is mounted here; it ends when nobody uses it any more. `force`: every request fails from now on.
+pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
+    let place = place.clone();
+    blocking(move || {
+        let mut result = Ok(());
+        // The innermost first.
+        for at in place.mounts().iter().rev() {
+            let detached = match place.by {
+                MountedBy::Us => unmount_as_root(at, true, force),
+                MountedBy::Helper => unmount_by_helper(at, true),
+            };
+            result = result.and(detached);
+        }
+        // The helper cannot force; who mounted may cut the connection, where the files for that are mounted.
+        if let Some(connection) = place.connection().filter(|_| force) {
+            abort(connection);
+        }
+        result
+    })
+    .await?
 }
 
-fn unescape(s: &str) -> String {
-    s.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+/// Error number of a FUSE file system whose server is gone, as the documentation of statfs(2) and the kernel's fuse/dev.c have it.
+const NOT_CONNECTED: i32 = libc::ENOTCONN;
+/// How long a mount may take to say whether its server lives. A server that was killed counts as alive until the kernel has closed what it had open.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Detaches FUSE mounts whose server is gone, as far as `wanted` says yes and this user mounted them; gives where they were. Mounts of servers that live, or do not
+/// answer in time, stay.
+pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'static) -> Result<Vec<PathBuf>> {
+    blocking(move || {
+        let user = effective_uid();
+        let mut detached = Vec::new();
+        let mut passed: Vec<u64> = Vec::new();
+        // Each that goes may uncover another at the same place.
+        loop {
+            let table = MountTable::read()?;
+            let next = table.entries().iter().find(|e| {
+                let on_top = table.top_at(&e.at).is_some_and(|top| top.id == e.id);
+                let ours = e.fstype.starts_with("fuse") && e.fuse_user() == Some(user);
+                ours && on_top && !passed.contains(&e.id) && wanted(e)
+            });
+            let Some(entry) = next else { return Ok(detached) };
+            passed.push(entry.id);
+            if !is_dead(&entry.at) {
+                continue;
+            }
+            let by = if user == 0 { MountedBy::Us } else { MountedBy::Helper };
+            let gone = match by {
+                MountedBy::Us => unmount_as_root(&entry.at, true, false),
+                MountedBy::Helper => unmount_by_helper(&entry.at, true),
+            };
+            gone?;
+            detached.push(entry.at.clone());
+        }
+    })
+    .await?
 }
 
-/// The number of the connection behind the mount at `mountpoint`.
-fn connection(mountpoint: &Path) -> Option<u32> {
-    device_number(mountpoint)?.split_once(':')?.1.parse().ok()
+/// Asks the file system at `path` on a thread of its own. Not the attributes of its root: the kernel may remember them for long.
+fn is_dead(path: &Path) -> bool {
+    let Ok(path) = c_string(path.as_os_str().as_bytes(), "the mount point") else { return false };
+    let (tell, told) = std::sync::mpsc::channel();
+    let ask = move || {
+        // SAFETY: statfs is plain data for which zeros are a value.
+        let mut st: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: a NUL-terminated path and a place for the answer, both alive across the call.
+        let failed = unsafe { libc::statfs(path.as_ptr(), &raw mut st) } != 0;
+        let dead = failed && io::Error::last_os_error().raw_os_error() == Some(NOT_CONNECTED);
+        // The one who asks may have given up.
+        let _ = tell.send(dead);
+    };
+    let started = std::thread::Builder::new().name("weir-probe".into()).spawn(ask);
+    started.is_ok() && told.recv_timeout(PROBE_LIMIT).unwrap_or(false)
 }
 
 /// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where we may not, or where the kernel's list of connections is not mounted.
@@ -159,16 +284,53 @@ fn abort(connection: u32) {
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
-/// Lets the kernel read ahead up to `kib` in files below `mountpoint`, where we may say so. Without effect otherwise:
+/// Lets the kernel read ahead up to `kib` in files of a mount, where we may say so. Without effect otherwise:
 /// it is only a matter of speed.
-pub async fn fuse_set_readahead(mountpoint: &Path, kib: u32) {
-    let path = mountpoint.to_owned();
+pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
+    let Some((major, minor)) = place.dev else { return };
     let set = move || {
-        if let Some(dev) = device_number(&path) {
-            let _ = std::fs::write(format!("/sys/class/bdi/{dev}/read_ahead_kb"), kib.to_string());
-        }
+        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string());
     };
     let _ = blocking(set).await;
+}
+
+/// From `linux/mount.h`: make a copy of a mount, and give it as a descriptor.
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+/// From `linux/mount.h`: what is moved is the descriptor itself.
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+
+/// A copy of the mount at `path` that is nowhere in the tree (Linux 5.2).
+fn clone_mount(path: &Path) -> Result<OwnedFd> {
+    let name = path.display().to_string();
+    let path = c_string(path.as_os_str().as_bytes(), "the mount point")?;
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
+    // SAFETY: a NUL-terminated path; the result is checked before it becomes an owned descriptor.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(os_error(&name, "cannot be copied", &io::Error::last_os_error()));
+    }
+    // SAFETY: a fresh descriptor that has no other owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+fn move_mount(from: &OwnedFd, path: &Path) -> Result<()> {
+    let name = path.display().to_string();
+    let path = c_string(path.as_os_str().as_bytes(), "the mount point")?;
+    // SAFETY: an open descriptor and two NUL-terminated paths that live across the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            from.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    if r != 0 {
+        return Err(os_error(&name, "cannot be mounted again", &io::Error::last_os_error()));
+    }
+    Ok(())
 }
 
 fn open_device() -> Result<OwnedFd> {
@@ -225,14 +387,15 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
 fn unmount_as_root(path: &Path, lazy: bool, force: bool) -> Result<()> {
     let name = path.display().to_string();
     let target = c_string(path.as_os_str().as_bytes(), "the mount point")?;
-    let flags = if lazy { libc::MNT_DETACH } else { 0 } | if force { libc::MNT_FORCE } else { 0 };
+    let flags =
+        libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 } | if force { libc::MNT_FORCE } else { 0 };
     // SAFETY: a NUL-terminated string.
     if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
         return Ok(());
     }
     let e = io::Error::last_os_error();
     if e.raw_os_error() == Some(libc::EBUSY) {
-        return Err(Error::new(ErrorKind::Busy, format!("{name} is in use and cannot be unmounted")));
+        return Err(Error::new(ErrorKind::Busy, "it is in use: end what uses it"));
     }
     Err(os_error(&name, "cannot be unmounted", &e))
 }
@@ -294,19 +457,17 @@ fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
-fn unmount_by_helper(path: &Path, lazy: bool, force: bool) -> Result<()> {
-    let connection = if force { connection(path) } else { None };
+fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
+    let busy = |e: Error| match e.kind() {
+        ErrorKind::Busy => Error::new(ErrorKind::Busy, "it is in use: end what uses it"),
+        _ => e,
+    };
     let mut args: Vec<&std::ffi::OsStr> = vec!["-u".as_ref()];
-    if lazy || force {
+    if lazy {
         args.push("-z".as_ref());
     }
     args.extend(["--".as_ref(), path.as_os_str()]);
-    helper(&args, None)?;
-    // The helper cannot force; who mounted may cut the connection, where the files for that are mounted.
-    if let Some(connection) = connection {
-        abort(connection);
-    }
-    Ok(())
+    helper(&args, None).map_err(busy)
 }
 
 /// Takes a descriptor that the other end sent beside one byte.
@@ -386,6 +547,5 @@ mod tests {
     #[test]
     fn options_are_escaped() {
         assert_eq!(escape("a,b\\c"), "a\\,b\\\\c");
-        assert_eq!(unescape("/a\\040b"), "/a b");
     }
 }

@@ -19,6 +19,7 @@ mod fdio;
 mod fusefd;
 mod ident;
 mod memory;
+mod mounttable;
 mod open;
 mod poller;
 mod process;
@@ -39,8 +40,12 @@ pub use awake::KeepAwake;
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
-pub use fusefd::{FuseMount, MountedBy, blocking, fuse_mount, fuse_set_readahead, fuse_unmount};
+pub use fusefd::{
+    FuseMount, FusePlace, HeldMount, MountedBy, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
+    fuse_set_readahead, fuse_unmount,
+};
 pub use ident::{entropy, host_identity, physmem_bytes};
+pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
 pub use process::{
     LocalTime, Signals, effective_gid, effective_uid, local_time, new_session, peer_cred, raise_open_files,

@@ -56,10 +56,11 @@ const FILE_PHYSICAL: u32 = 4096;
 /// Logical sector of files.
 const FILE_LOGICAL: u32 = 512;
 
-/// `linux/fs.h`: `_IO(0x12, 104)`, `_IO(0x12, 123)`, `_IOR(0x12, 114, size_t)`.
+/// `linux/fs.h`: `_IO(0x12, 104)`, `_IO(0x12, 123)`, `_IOR(0x12, 114, size_t)`, `_IO(0x12, 94)`.
 const BLKSSZGET: libc::Ioctl = 0x1268;
 const BLKPBSZGET: libc::Ioctl = 0x127b;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
+const BLKROGET: libc::Ioctl = 0x125e;
 
 /// An open device and what was found out about it.
 pub(crate) struct Opened {
@@ -112,7 +113,15 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
         OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
     };
     let failed = |e: io::Error| {
-        if e.kind() == io::ErrorKind::ResourceBusy { in_use(&name) } else { os_error(&name, "cannot be opened", &e) }
+        match e.kind() {
+            io::ErrorKind::ResourceBusy => in_use(&name),
+            io::ErrorKind::ReadOnlyFilesystem => Error::new(ErrorKind::ReadOnly, format!("{name} is read only")),
+            // A disk that refuses writing says the same as one that may not be opened at all.
+            io::ErrorKind::PermissionDenied if block_device && opts.write && is_readonly_disk(meta.rdev()) => {
+                Error::new(ErrorKind::ReadOnly, format!("{name} is read only"))
+            }
+            _ => os_error(&name, "cannot be opened", &e),
+        }
     };
     let (mut file, mut direct) = match opts.direct {
         Direct::Off => (open_with(0).map_err(failed)?, false),
@@ -125,6 +134,10 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
     };
     lock(&file, &name, opts)?;
     let fd = file.as_raw_fd();
+    // Some disks can be opened for writing and then refuse every write.
+    if block_device && opts.write && ioctl_u32(fd, BLKROGET).is_ok_and(|readonly| readonly != 0) {
+        return Err(Error::new(ErrorKind::ReadOnly, format!("{name} is read only")));
+    }
     let (size, logical, physical) = if block_device {
         let logical = ioctl_u32(fd, BLKSSZGET).map_err(|e| os_error(&name, "its sector size is not known", &e))?;
         let physical = ioctl_u32(fd, BLKPBSZGET).unwrap_or(logical).max(logical);
@@ -263,6 +276,12 @@ fn queue_attribute(dev: u64, name: &str) -> Option<u64> {
 /// Opens a file for reading in a folder of another user: no link is followed, and nothing there can make the call wait.
 pub fn open_untrusted(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
+}
+
+/// Whether the kernel says that the disk or partition numbered `dev` cannot be written to.
+fn is_readonly_disk(dev: u64) -> bool {
+    let path = format!("/sys/dev/block/{}:{}/ro", libc::major(dev), libc::minor(dev));
+    std::fs::read_to_string(path).is_ok_and(|s| s.trim() == "1")
 }
 
 /// Makes a file of `size` bytes, for its owner alone (mode 0600), that takes no space yet. [`ErrorKind::Exists`] if there is one already.

@@ -1,0 +1,328 @@
+//! Mounts that end in unusual ways, places that are refused, imports that meet trouble: the program from outside.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use host::TempDir;
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+struct World {
+    dir: TempDir,
+}
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl World {
+    /// None, said loudly, where nothing can be mounted.
+    fn new(tag: &str) -> Option<World> {
+        if let Err(e) = daemon::mounts::usable() {
+            eprintln!("NOT RUN: {tag}: {e}");
+            return None;
+        }
+        Some(World { dir: TempDir::new(tag).unwrap() })
+    }
+
+    /// The same, but only for root.
+    fn of_root(tag: &str) -> Option<World> {
+        if host::effective_uid() != 0 {
+            eprintln!("NOT RUN: {tag}: only root may do this");
+            return None;
+        }
+        World::new(tag)
+    }
+
+    fn path(&self, name: &str) -> String {
+        fs::canonicalize(self.dir.path()).unwrap().join(name).display().to_string()
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut c = Command::new(program);
+        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
+        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
+        c
+    }
+
+    fn say(&self, line: &str) -> Said {
+        said(self.command(WEIR).args(line.split_whitespace()).output().unwrap())
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let s = self.say(line);
+        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    /// It must fail with one sentence that has all of this.
+    fn fails(&self, line: &str, what: &[&str]) {
+        let s = self.say(line);
+        assert!(s.code == 1 && what.iter().all(|w| s.err.contains(w)), "weir {line}: {}, {}{}", s.code, s.out, s.err);
+        assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        self.ok(&format!("zfs get -H -o value mounted {name}")) == "yes\n"
+    }
+
+    /// Ends the daemon with signal 9 and waits until it is gone.
+    fn kill_daemon(&self) {
+        let pid = self.ok("daemon status").split_whitespace().nth(1).unwrap().to_string();
+        run("kill", &["-9", &pid]);
+        let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |list| list.count());
+        let is_zombie = || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(") Z"));
+        while threads() > 1 || (threads() == 1 && !is_zombie()) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.command(WEIR).args(["daemon", "stop", "-f"]).output();
+        // What a failed test left: dead mounts.
+        for at in mounts_below(self.dir.path()) {
+            let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn said(o: Output) -> Said {
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+}
+
+fn run(program: &str, args: &[&str]) {
+    assert!(Command::new(program).args(args).status().unwrap().success(), "{program} {args:?}");
+}
+
+fn mounts_below(dir: &Path) -> Vec<PathBuf> {
+    let table = host::MountTable::read().unwrap();
+    table.entries().iter().filter(|e| e.at.starts_with(dir)).map(|e| e.at.clone()).collect()
+}
+
+fn mounts_at(path: &str) -> usize {
+    mounts_below(Path::new("/")).iter().filter(|p| *p == Path::new(path)).count()
+}
+
+/// A process in a mount namespace of its own, with copies of all mounts, that has run `first` there.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new(first: &str) -> Elsewhere {
+        let mut c = Command::new("unshare");
+        c.args(["-m", "--propagation", "private", "sh", "-c", &format!("{first}; echo there; exec sleep 600")]);
+        let mut child = c.stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
+        Elsewhere(child)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_mount_of_a_killed_daemon_is_taken_away() {
+    let Some(w) = World::new("mounts-dead") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    w.ok("zfs create tank/a");
+    fs::write(format!("{at}/a/kept"), b"kept").unwrap();
+    w.ok("zpool sync");
+    // Something holds it, and the kernel remembers what its root looks like.
+    let held = File::open(&at).unwrap();
+    fs::metadata(&at).unwrap();
+    w.kill_daemon();
+    fs::metadata(&at).unwrap();
+    assert_eq!(w.ok("zpool list -H -o name"), "tank\n");
+    assert_eq!((mounts_at(&at), mounts_at(&format!("{at}/a"))), (1, 1));
+    assert_eq!(fs::read(format!("{at}/a/kept")).unwrap(), b"kept");
+    // The end by a signal, with the folder in use.
+    let held_too = File::open(&at).unwrap();
+    w.ok("daemon stop -f");
+    assert_eq!(mounts_at(&at), 0);
+    w.ok("zpool list");
+    assert_eq!(mounts_at(&at), 1);
+    w.ok("zpool destroy tank");
+    assert!(!Path::new(&at).exists() || fs::read_dir(&at).unwrap().next().is_none());
+    assert_eq!(mounts_at(&at), 0);
+    drop((held, held_too));
+}
+
+#[test]
+fn copies_of_a_mount_keep_nothing_that_is_idle() {
+    let Some(w) = World::of_root("mounts-copies") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    fs::write(format!("{at}/f"), b"data").unwrap();
+    {
+        let _idle = Elsewhere::new("true");
+        w.ok("zpool export tank");
+    }
+    w.ok("zpool import -d . tank");
+    {
+        let _uses = Elsewhere::new(&format!("exec 3<{at}/f"));
+        for command in ["zpool export tank", "zfs unmount tank", "daemon stop"] {
+            w.fails(command, &["pool or dataset is busy", "copy of the mount", " -f'"]);
+            assert_eq!(fs::read(format!("{at}/f")).unwrap(), b"data", "after {command}");
+        }
+        w.ok("zpool export -f tank");
+        assert_eq!(mounts_at(&at), 0);
+    }
+    w.ok("zpool import -d . tank");
+    let _uses = Elsewhere::new(&format!("exec 3<{at}/f"));
+    w.ok("zpool destroy -f tank");
+}
+
+#[test]
+fn what_others_unmount_is_noticed() {
+    let Some(w) = World::of_root("mounts-others") else { return };
+    let at = w.path("m");
+    fs::write(w.path("key"), "a passphrase").unwrap();
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    let key = w.path("key");
+    w.ok(&format!("zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file://{key} tank/e"));
+    for _ in 0..10 {
+        assert!(w.is_mounted("tank/e"));
+        run("umount", &[&format!("{at}/e")]);
+        assert!(!w.is_mounted("tank/e"));
+        w.fails("zfs unmount tank/e", &["not currently mounted"]);
+        w.ok("zfs unload-key tank/e");
+        w.ok("zfs load-key tank/e");
+        w.ok("zfs mount tank/e");
+    }
+    // Lazily, while a file is open.
+    let file = File::create(format!("{at}/e/f")).unwrap();
+    run("umount", &["-l", &format!("{at}/e")]);
+    assert!(!w.is_mounted("tank/e"));
+    w.fails("zfs mount tank/e", &["files open since"]);
+    w.fails("zpool export tank", &["is busy", "'zpool export -f'"]);
+    assert!(w.is_mounted("tank"), "what was unmounted is mounted again");
+    drop(file);
+    w.ok("zfs mount tank/e");
+    // A second place in the same tree of mounts.
+    fs::create_dir(w.path("second")).unwrap();
+    run("mount", &["--bind", &format!("{at}/e"), &w.path("second")]);
+    w.fails("zfs unmount tank/e", &["is busy", &w.path("second"), "'zfs unmount -f'"]);
+    assert!(w.is_mounted("tank/e"));
+    w.ok("zfs unmount -f tank/e");
+    assert_eq!((mounts_at(&w.path("second")), mounts_at(&format!("{at}/e"))), (0, 0));
+    w.ok("zfs mount tank/e");
+    // Something else on top of it stays.
+    run("mount", &["-t", "tmpfs", "none", &format!("{at}/e")]);
+    w.fails("zfs unmount tank/e", &["mounted over"]);
+    run("umount", &[&format!("{at}/e")]);
+    w.ok("zfs unmount -u tank/e");
+    assert_eq!(w.ok("zfs get -H -o value keystatus tank/e"), "unavailable\n");
+    w.ok("zpool destroy tank");
+}
+
+#[test]
+fn a_mount_that_others_look_at_can_be_unmounted() {
+    let Some(w) = World::new("mounts-walks") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = fs::metadata(format!("{at}/nothing"));
+            }
+        });
+        let rounds = (0..60).map(|_| (w.say("zfs unmount tank"), w.say("zfs mount tank")));
+        let bad: Vec<String> = rounds.flat_map(|(u, m)| [u, m]).filter(|s| s.code != 0).map(|s| s.err).collect();
+        over.store(true, Ordering::Relaxed);
+        assert!(bad.is_empty(), "{bad:?}");
+    });
+    w.ok("zpool destroy tank");
+}
+
+#[test]
+fn folders_of_the_system_are_no_mount_points() {
+    let Some(w) = World::of_root("mounts-system") else { return };
+    // In a tree of mounts of its own, for the case that one of these is mounted all the same.
+    let started = w.command("unshare").args(["-m", "--propagation", "private", WEIR, "daemon", "start"]).status();
+    assert!(started.unwrap().success());
+    w.ok("zpool create --size 128M -O mountpoint=none tank a.img");
+    w.ok("zfs create tank/x");
+    for place in ["/", "/usr", "/usr/", "/etc", "/lib64", "/tmp", "/var"] {
+        w.fails(&format!("zfs set mountpoint={place} tank/x"), &["the system itself needs", "-R"]);
+        w.fails(&format!("zfs create -o mountpoint={place} tank/y"), &["the system itself needs"]);
+    }
+    w.fails("zpool create --size 128M -m /usr other b.img", &["the system itself needs"]);
+    assert_eq!(w.ok("zfs list -H -o name,mountpoint"), "tank\tnone\ntank/x\tnone\n");
+    w.ok(&format!("zfs set mountpoint={} tank/x", w.path("x")));
+    w.ok("zpool export tank");
+    // Under another root the same values are harmless.
+    let root = w.path("root");
+    w.ok(&format!("zpool import -d . -R {root} tank"));
+    w.ok("zfs set mountpoint=/ tank");
+    w.ok("zpool export tank");
+    let s = w.say("zpool import -d . tank");
+    assert!(s.code == 0 && s.err.contains("cannot mount 'tank': '/' is a folder"), "{}{}", s.code, s.err);
+    assert!(s.err.ends_with("Import was successful, but unable to mount some datasets\n"), "{}", s.err);
+    assert!(!w.is_mounted("tank") && w.is_mounted("tank/x"));
+    w.ok("zpool destroy tank");
+}
+
+#[test]
+fn an_import_from_a_read_only_disk_says_so() {
+    let Some(w) = World::of_root("mounts-readonly") else { return };
+    w.ok("zpool create --size 128M -O mountpoint=none tank a.img");
+    w.ok("zfs create tank/kept");
+    w.ok("zpool export tank");
+    let made = Command::new("losetup").args(["-r", "-f", "--show", &w.path("a.img")]).output();
+    let Some(made) = made.ok().filter(|o| o.status.success()) else {
+        eprintln!("NOT RUN: an import from a read-only disk: no loop device");
+        return;
+    };
+    let disk = said(made).out.trim().to_string();
+    let all = || {
+        w.fails(&format!("zpool import -d {disk} tank"), &["is read only", "-o readonly=on"]);
+        w.ok(&format!("zpool import -d {disk} -o readonly=on tank"));
+        assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/kept\n");
+        assert_eq!(w.ok("zpool get -H -o value readonly tank"), "on\n");
+        w.ok("zpool export tank");
+    };
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(all));
+    let _ = w.command(WEIR).args(["daemon", "stop", "-f"]).output();
+    run("losetup", &["-d", &disk]);
+    result.unwrap();
+}
+
+#[test]
+fn a_pool_whose_devices_are_gone_is_reported() {
+    let Some(w) = World::new("mounts-gone") else { return };
+    w.ok("zpool create --size 128M -O mountpoint=none tank a.img");
+    w.ok("zpool create --size 128M -O mountpoint=none other b.img");
+    w.ok("daemon stop");
+    fs::rename(w.path("a.img"), w.path("elsewhere")).unwrap();
+    let s = w.say("zpool list -H -o name");
+    assert_eq!((s.code, s.out.as_str()), (0, "other\n"));
+    assert_eq!(s.err, "cannot import 'tank': its devices are not there\n");
+    assert_eq!(w.say("zpool list").err, "", "once");
+    w.ok("zpool destroy other");
+}
+
+#[test]
+fn mounts_are_listed_by_their_type() {
+    let Some(w) = World::new("mounts-type") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    let list = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(list.contains(&format!("tank {at} fuse.zfs ")), "{list}");
+    let df = said(Command::new("df").args(["-t", "fuse.zfs", "--output=source,target"]).output().unwrap());
+    let line = |l: &str| l.split_whitespace().collect::<Vec<_>>() == ["tank", &at];
+    assert!(df.out.lines().any(line), "{}", df.out);
+    w.ok("zpool destroy tank");
+}
