@@ -12,6 +12,8 @@ pub const NO_SYS: Errno = Errno(libc::ENOSYS);
 pub const INVALID: Errno = Errno(libc::EINVAL);
 /// The name or object is not there.
 pub const NO_ENTRY: Errno = Errno(libc::ENOENT);
+/// The file may not be changed, whoever asks.
+pub const DENIED: Errno = Errno(libc::EPERM);
 /// This cannot be done here.
 pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 /// No such control operation.

@@ -23,6 +23,7 @@ mod dir;
 pub mod errno;
 mod handler;
 mod mounted;
+mod notify;
 pub mod proto;
 mod session;
 mod snapdir;

@@ -101,6 +101,11 @@ pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 /// `FOPEN_PARALLEL_DIRECT_WRITES`: direct writes of one file may run side by side.
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
+/// `_IOW('f', 2, long)` of `linux/fs.h`: sets the flags of a file.
+pub const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+/// `_IOW('X', 32, struct fsxattr)`: sets the flags and the project of a file.
+pub const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
 const FATTR_MODE: u32 = 1 << 0;
 const FATTR_UID: u32 = 1 << 1;
 const FATTR_GID: u32 = 1 << 2;
@@ -112,6 +117,7 @@ const FATTR_ATIME_NOW: u32 = 1 << 7;
 const FATTR_MTIME_NOW: u32 = 1 << 8;
 const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 const GETATTR_FH: u32 = 1 << 0;
+const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Flag of an open file that stands in each of its writes: they are durable when they end. Part of `O_SYNC`.
 const O_DSYNC: u32 = libc::O_DSYNC as u32;
@@ -215,6 +221,7 @@ pub enum Op<'a> {
         offset: u64,
         size: u32,
         kill_suidgid: bool,
+        from_cache: bool,
         /// The file was opened so that writes are durable when they end.
         sync: bool,
     },
@@ -365,7 +372,8 @@ impl<'a> Op<'a> {
                 let flags = f.u32()?;
                 f.skip(4)?;
                 let kill_suidgid = write_flags & WRITE_KILL_SUIDGID != 0;
-                Op::Write { fh, offset, size, kill_suidgid, sync: flags & O_DSYNC != 0 }
+                let from_cache = write_flags & WRITE_CACHE != 0;
+                Op::Write { fh, offset, size, kill_suidgid, from_cache, sync: flags & O_DSYNC != 0 }
             }
             opcode::STATFS => Op::StatFs,
             opcode::RELEASE => Op::Release { fh: f.u64()? },
@@ -513,6 +521,19 @@ pub fn put_header(out: &mut impl Put, unique: u64, error: Option<Errno>, body: u
     out.u32(u32::try_from(OUT_HEADER + body).expect("replies are at most a few MiB"));
     out.u32(error.map_or(0, |e| (-e.0) as u32));
     out.u64(unique);
+}
+
+/// Adds a message that the kernel did not ask for: it must drop all pages of a node (`FUSE_NOTIFY_INVAL_INODE`).
+pub fn put_drop_pages(out: &mut impl Put, node: u64) {
+    const NOTIFY_INVAL_INODE: u32 = 2;
+    const BODY: usize = 24;
+    out.u32((OUT_HEADER + BODY) as u32);
+    out.u32(NOTIFY_INVAL_INODE);
+    out.u64(0);
+    out.u64(node);
+    // From the beginning to the end.
+    out.i64(0);
+    out.i64(0);
 }
 
 /// Adds attributes (88 bytes).
@@ -678,7 +699,7 @@ mod tests {
         let mut args = words(&[3, 1 << 40]);
         args.extend(halves(&[4096, WRITE_KILL_SUIDGID, 0, 0, 0, 0]));
         assert_eq!(args.len(), WRITE_ARGS);
-        let want = Op::Write { fh: 3, offset: 1 << 40, size: 4096, kill_suidgid: true, sync: false };
+        let want = Op::Write { fh: 3, offset: 1 << 40, size: 4096, kill_suidgid: true, from_cache: false, sync: false };
         assert_eq!(Op::parse(opcode::WRITE, &args, true), Ok(want));
         let mut args = halves(&[3, 1, 1, 0]);
         args.extend(b"user.x\0abc");
@@ -728,6 +749,12 @@ mod tests {
         assert_eq!(out[20..28], halves(&[6, 1]));
         assert_eq!(out[28..32], [256u16.to_ne_bytes(), 0u16.to_ne_bytes()].concat());
         assert_eq!(out[32..36], halves(&[3]));
+    }
+
+    #[test]
+    fn dropping_pages() {
+        let out = body(|s| put_drop_pages(s, 77));
+        assert_eq!(out, [halves(&[40, 2]), words(&[0, 77, 0, 0])].concat());
     }
 
     #[test]

@@ -27,10 +27,11 @@ use rt::Rt;
 use rt::sync::oneshot::{Receiver, Sender, oneshot};
 
 use crate::dir::DirOut;
-use crate::errno::{Errno, INVALID, IO, NO_SYS, RANGE};
+use crate::errno::{DENIED, Errno, INVALID, IO, NO_SYS, RANGE};
 use crate::handler::{Entry, Handler, Opened, WriteHow};
 use crate::proto::{
-    self, FOPEN_DIRECT_IO, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op, WRITE_ARGS, init, opcode,
+    self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op,
+    WRITE_ARGS, init, opcode,
 };
 use crate::wire::{Put, Small};
 
@@ -115,6 +116,10 @@ impl Core {
     }
     pub(crate) fn stats(&self) -> SessionStats {
         self.stats.get()
+    }
+    /// The device, while there is one.
+    pub(crate) fn device(&self) -> Option<Fd> {
+        self.fd.borrow().clone()
     }
     /// Waits until the session is over and every request was dealt with.
     pub(crate) async fn ended(&self) {
@@ -489,7 +494,7 @@ impl<H: Handler> Session<H> {
             // Parsed first: taking the data needs the buffers that the arguments lie beside.
             let op = request.args(h, &mut copy).and_then(|args| Op::parse(h.opcode, args, true));
             let size_here = request.len.checked_sub(HEAD + h.ext);
-            let Ok(Op::Write { fh, offset, size, kill_suidgid, sync }) = op else {
+            let Ok(Op::Write { fh, offset, size, kill_suidgid, from_cache, sync }) = op else {
                 self.core.count(|s| s.refused += 1);
                 return Err(INVALID);
             };
@@ -498,7 +503,13 @@ impl<H: Handler> Session<H> {
                 return Err(INVALID);
             }
             let data = take_data(&mut request.data, size as usize);
-            let n = self.handler.write(h.node, fh, offset, data, WriteHow { kill_suidgid, sync }).await?;
+            let done = self.handler.write(h.node, fh, offset, data, WriteHow { kill_suidgid, sync }).await;
+            if done == Err(DENIED) && from_cache {
+                // The file has become immutable: a store to a shared mapping that nobody may make must not be seen.
+                let (core, node) = (self.core.clone(), h.node);
+                self.rt.spawn("fuse drop pages", async move { core.drop_pages(node).await });
+            }
+            let n = done?;
             return Ok(Reply::small(|s| {
                 s.u32(n);
                 s.u32(0);
@@ -606,6 +617,10 @@ impl<H: Handler> Session<H> {
             }
             Op::Destroy => Reply::Empty,
             Op::Ioctl { cmd, input, out_size } => {
+                if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+                    // What was stored to shared mappings before the flags change may still be written.
+                    self.core.drop_pages(node).await;
+                }
                 let out_size = out_size.min(SMALL_OUTPUT_MAX);
                 let out = fs.ioctl(node, cmd, input, out_size).await?;
                 if out.len() > out_size as usize {

@@ -19,7 +19,10 @@ use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
-use crate::proto::{FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
+use crate::proto::{
+    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS,
+    ROOT_NODE,
+};
 use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
 };
@@ -633,12 +636,8 @@ impl Handler for ZfsHandler {
 
 /// `_IOR('f', 1, long)` of `linux/fs.h`.
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
-/// `_IOW('f', 2, long)`.
-const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 /// `_IOR('X', 31, struct fsxattr)`.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-/// `_IOW('X', 32, struct fsxattr)`.
-const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// Flags of `struct fsxattr` and what they are as flags of `FS_IOC_GETFLAGS`.
 const XFLAGS: [(u32, u32); 4] = [
     (0x8, ioc_flags::IMMUTABLE),

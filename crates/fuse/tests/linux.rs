@@ -181,3 +181,46 @@ fn opening_and_reading_changes_the_access_time() {
         });
     }
 }
+
+/// Stores to a shared mapping from before a file became immutable: earlier ones are kept, later ones are neither kept
+/// nor seen.
+#[test]
+fn mappings_of_immutable_files_show_what_is_in_them() {
+    with_mount(Setup::default(), |root| {
+        let python = Command::new("python3").arg("-V").output();
+        if !python.is_ok_and(|o| o.status.success()) {
+            eprintln!("SKIPPED: no python3 to map a file with");
+            return;
+        }
+        let script = "
+import fcntl, mmap, os, struct, time
+fd = os.open('f', os.O_RDWR | os.O_CREAT, 0o644)
+os.write(fd, b'x' * 8192)
+fd = os.open('f', os.O_RDWR)
+m = mmap.mmap(fd, 8192)
+def flags(v):
+    fcntl.ioctl(fd, 0x40086602, struct.pack('l', v))
+m[0:1] = b'a'
+flags(0x10)
+m[4096:4097] = b'b'
+try:
+    m.flush()
+    print('no error')
+except PermissionError:
+    pass
+for _ in range(10000):
+    # The kernel drops the page on its own time.
+    if m[4096:4097] != b'b':
+        break
+    time.sleep(0.001)
+print(m[0:1], m[4096:4097], os.pread(fd, 1, 0), os.pread(fd, 1, 4096))
+flags(0)
+m[4096:4097] = b'c'
+m.flush()
+print(os.pread(fd, 1, 4096))
+";
+        let out = Command::new("python3").args(["-c", script]).current_dir(&root).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert_eq!(said, "b'a' b'x' b'a' b'x'\nb'c'\n", "{out:?}");
+    });
+}
