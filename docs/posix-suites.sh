@@ -47,7 +47,7 @@ listed() {
     done < "$1"
 }
 # The long ones shorter.
-shorter() { sed -E 's/-L (20|30|60|120)/-L 5/; s/-i (60|120)s/-i 10s/; s/-l 500000/-l 100000/; s/-N 10000/-N 5000/'; }
+shorter() { sed -E 's/-L (20|30|60|120)/-L 5/; s/-i (60|120)s/-i 10s/; s/-l 500000/-l 100000/; s/-N 10000/-N 1000/'; }
 
 run_ltp() { # suite, file system: the list comes in
     export TMPDIR=$top/mnt/$2/$1 LTP_COLORIZE_OUTPUT=n
