@@ -2,6 +2,7 @@
 
 use base::{Error, ErrorKind};
 use daemon::metrics::Endpoint;
+use daemon::proto::DaemonInfo;
 use daemon::tunables::Tunables;
 use daemon::{Client, Paths, nice};
 
@@ -15,17 +16,20 @@ pub fn run(args: &[String]) -> Done {
     if matches!(command.as_str(), "help" | "--help" | "-h") {
         return crate::help::print_topic("daemon", &[]);
     }
-    let p = parse_for("daemon", &args[1..], "fo:m:", &[("metrics", true, 'm')], "")?;
+    let p = parse_for("daemon", &args[1..], "fvo:m:", &[("metrics", true, 'm')], "")?;
     if !p.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into(), ""));
     }
     match command.as_str() {
         "run" => {
-            host::new_session();
+            daemon::server::become_daemon();
             let paths = Paths::of_process();
             let tunables = tunables(&paths, &p)?;
             let metrics = p.value('m').map(Endpoint::parse).transpose()?;
-            Ok(daemon::server::run(paths, tunables, metrics)?)
+            match daemon::server::run(paths, tunables, metrics)? {
+                None => Ok(()),
+                Some(_) => Err(Fail::Said),
+            }
         }
         "start" => {
             // Checked here, so that a mistake is said here and not in a log.
@@ -49,7 +53,7 @@ pub fn run(args: &[String]) -> Done {
             }
             Ok(())
         }
-        "status" => status(),
+        "status" => status(p.has('v')),
         other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
     }
 }
@@ -71,24 +75,71 @@ fn tunables(paths: &Paths, p: &Parsed) -> Result<Tunables, Fail> {
     Ok(out)
 }
 
-fn status() -> Done {
+fn status(verbose: bool) -> Done {
     let Some(info) = Client::of_process()?.info()? else {
         print("no daemon is running\n");
         return Err(Fail::Said);
     };
+    print(&status_text(&info, verbose));
+    Ok(())
+}
+
+/// What counts first: the daemon, its pools, what is missing; then what it is doing; then the rest.
+fn status_text(info: &DaemonInfo, verbose: bool) -> String {
     let mut out =
         format!("daemon {} (weir {}), peak memory {}\n", info.pid, info.version, nice::bytes(info.peak_memory));
-    let pools = if info.pools.is_empty() { "none".to_string() } else { info.pools.join(" ") };
-    out.push_str(&format!("pools: {pools}\n"));
-    for (name, at) in &info.mounts {
-        out.push_str(&format!("mount: {name} at {at}\n"));
-    }
-    for (name, value) in &info.tunables {
-        out.push_str(&format!("tunable: {name}={value}\n"));
-    }
+    out.push_str(&format!("socket: {}\nlog: {}\n", info.socket, info.log));
+    let state = |n: usize| info.states.get(n).map_or("?", String::as_str);
+    let pools: Vec<String> = info.pools.iter().enumerate().map(|(n, p)| format!("{p} ({})", state(n))).collect();
+    out.push_str(&format!("pools: {}\n", if pools.is_empty() { "none".to_string() } else { pools.join(", ") }));
     for failure in &info.failures {
         out.push_str(&format!("not imported at the start: {failure}\n"));
     }
-    print(&out);
-    Ok(())
+    for r in &info.requests {
+        let progress = r.progress.as_ref().map_or(String::new(), |p| format!(" ({p})"));
+        let (user, pid, age) = (r.uid, r.pid, r.age_ms / 1000);
+        out.push_str(&format!("request: {}, {age} s, user {user}, process {pid}: {}{progress}\n", r.what, r.wait));
+    }
+    for (name, at) in &info.mounts {
+        out.push_str(&format!("mount: {name} at {at}\n"));
+    }
+    for (name, value) in info.tunables.iter().filter(|_| verbose) {
+        out.push_str(&format!("tunable: {name}={value}\n"));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use daemon::proto::RequestView;
+
+    use super::*;
+
+    #[test]
+    fn what_counts_comes_first_and_tunables_on_request() {
+        let info = DaemonInfo {
+            pid: 7,
+            version: "1".into(),
+            pools: vec!["a".into(), "b".into()],
+            states: vec!["ONLINE".into(), "SUSPENDED".into()],
+            tunables: vec![("t".into(), "1".into())],
+            failures: vec!["cannot import 'c': gone".into()],
+            socket: "/r/weir.sock".into(),
+            log: "/r/daemon.log".into(),
+            requests: vec![RequestView {
+                what: "zpool export b".into(),
+                uid: 5,
+                pid: 9,
+                age_ms: 12_345,
+                wait: "waits for pool 'b' to be resumed".into(),
+                progress: Some("unmounting: 1 of 2".into()),
+            }],
+            ..DaemonInfo::default()
+        };
+        let short = "daemon 7 (weir 1), peak memory 0B\nsocket: /r/weir.sock\nlog: /r/daemon.log\n\
+                     pools: a (ONLINE), b (SUSPENDED)\nnot imported at the start: cannot import 'c': gone\n\
+                     request: zpool export b, 12 s, user 5, process 9: waits for pool 'b' to be resumed (unmounting: 1 of 2)\n";
+        assert_eq!(status_text(&info, false), short);
+        assert_eq!(status_text(&info, true), format!("{short}tunable: t=1\n"));
+    }
 }

@@ -512,7 +512,7 @@ Unmounts one file system, or with -a all.
     },
     Page {
         name: "daemon",
-        usage: &["start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT]", "stop [-f]", "status"],
+        usage: &["start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT]", "stop [-f]", "status [-v]"],
         text: "\
 The daemon owns imported pools and their mounts. The first command that needs
 it starts it; pools that were imported when it ended are imported again.
@@ -520,11 +520,14 @@ it starts it; pools that were imported when it ended are imported again.
   start   start it by hand, with tunables; -m gives out metrics for Prometheus
           on a Unix socket or a loopback port (nothing is given out otherwise)
   stop    unmount, write everything, end; -f also if a file system is in use
-  status  what it does, its memory, its tunables
+  status  its pools, what was not imported, what it is doing and for what it
+          waits, its mounts; -v its tunables as well
 
-Its socket is in $WEIR_RUNTIME_DIR, else $XDG_RUNTIME_DIR/weir, else /run/weir
-(root) or /tmp/weir-<uid>. What it remembers is in $WEIR_STATE_DIR, else
-/var/lib/weir (root), else $XDG_STATE_HOME/weir or ~/.local/state/weir.
+Its socket is in $WEIR_RUNTIME_DIR, else /run/weir (root), $XDG_RUNTIME_DIR/weir
+or /tmp/weir-<uid>. What it remembers is in $WEIR_STATE_DIR, else in state below
+$WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
+~/.local/state/weir. Its log is daemon.log beside the socket, at most 4 MiB and
+as much in daemon.log.1, and the journal where there is one.
 Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
 from tunables.conf in the state folder.
 ",

@@ -504,7 +504,7 @@ fn tunables_reach_the_daemon() {
     let w = World::new("cli-tune");
     w.fails("daemon start -o nonsense=1", 1, "nonsense");
     w.ok("daemon start -o zfs_arc_max=64M -o zfs_dirty_data_max=32M");
-    let status = w.ok("daemon status");
+    let status = w.ok("daemon status -v");
     assert!(status.contains("zfs_arc_max=67108864") && status.contains("zfs_dirty_data_max=33554432"), "{status}");
     w.fails("daemon start -o zfs_arc_max=128M", 1, "runs already");
     w.ok("daemon stop");

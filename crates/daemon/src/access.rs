@@ -1,8 +1,12 @@
-//! Who may ask for what, and in which lane a request is served: one exhaustive match over all requests.
+//! Who may ask for what, and in which lane a request is served: one exhaustive match over all
+//! requests.
 //!
-//! OpenZFS lets every user look at the system's pools (`zpool list`, `get`, `status`, `iostat`, `wait`; `zfs list`, `get`, `holds`) and asks for root where a request changes
-//! something or tells more than that (`history`, `events`, the names of damaged files in `status -v`); its table of ioctls (`module/zfs/zfs_ioctl.c`) says so for
-//! each. Here the same holds for a daemon and its owner. Those that anyone may ask come over a socket of their own ([`crate::front`]), on which nothing else is served.
+//! OpenZFS lets every user look at the system's pools (`zpool list`, `get`, `status`, `iostat`,
+//! `wait`; `zfs list`, `get`, `holds`) and asks for root where a request changes something or tells
+//! more than that (`history`, `events`, the names of damaged files in `status -v`); its table of
+//! ioctls (`module/zfs/zfs_ioctl.c`) says so for each. Here the same holds for a daemon and its
+//! owner. Those that anyone may ask come over a socket of their own ([`crate::front`]), on which
+//! nothing else is served.
 
 use crate::proto::{PoolView, Request};
 
@@ -105,7 +109,8 @@ pub fn class(request: &Request) -> Class {
     }
 }
 
-/// That of what is inside; one in another is refused when it is served, so its class does not matter.
+/// That of what is inside; one in another is refused when it is served, so its class does not
+/// matter.
 fn class_of_logged(request: &Request) -> Class {
     match request {
         Request::Logged { .. } => Class { access: Access::Owner, lane: Lane::Work, name: "unknown" },
@@ -113,8 +118,8 @@ fn class_of_logged(request: &Request) -> Class {
     }
 }
 
-/// Names of the requests that anyone may ask, as they stand in messages: looked at before anything else of a message of
-/// another user is.
+/// Names of the requests that anyone may ask, as they stand in messages: looked at before anything
+/// else of a message of another user is.
 const PUBLIC_KINDS: &[&str] = &["Pools", "PoolIo", "PoolLatency", "PoolActivity", "Datasets", "Holds", "Mounted"];
 
 /// Whether a message asks for something that anyone may ask, by its first word alone.

@@ -14,8 +14,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::access::{Access, class};
+use crate::log::text_of;
 use crate::paths::{Paths, check_folder};
 use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, Request, kind_named};
+use crate::server::PATH;
 use crate::state::State;
 
 /// How long a daemon may take until its socket is there.
@@ -54,7 +56,8 @@ impl Client {
 
     /// A connection to the daemon of the runtime folder; none if there is none.
     ///
-    /// Root may use the daemon of another user whose folder `WEIR_RUNTIME_DIR` names. Other users who name a folder of root's reach its door for all users.
+    /// Root may use the daemon of another user whose folder `WEIR_RUNTIME_DIR` names. Other users
+    /// who name a folder of root's reach its door for all users.
     fn connect(&self) -> Result<Option<Way>> {
         let (dir, uid) = (self.paths.runtime(), self.paths.uid());
         let owner = match std::fs::symlink_metadata(dir) {
@@ -72,7 +75,20 @@ impl Client {
         Ok(connect_to(&self.paths.socket(), owner)?.map(Way::Full))
     }
 
-    /// Whether a request of this kind is answered by root's daemon, as this user has none and nothing that one would bring back.
+    /// The same; a daemon that lives but has no socket is given the time to make it again.
+    fn connect_running(&self) -> Result<Option<Way>> {
+        let end = Instant::now() + SOCKET_TIMEOUT;
+        loop {
+            let way = self.connect()?;
+            if way.is_some() || !self.paths.is_held() || Instant::now() > end {
+                return Ok(way);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether a request of this kind is answered by root's daemon, as this user has none and
+    /// nothing that one would bring back.
     fn asks_system(&self, request: &Request) -> Option<UnixStream> {
         let dir = self.paths.system().filter(|_| class(request).access == Access::Anyone)?;
         let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
@@ -108,6 +124,9 @@ impl Client {
         let mut child = Command::new(&self.program)
             .args(["daemon", "run"])
             .args(&self.args)
+            .env_clear()
+            .envs(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(|n| n.starts_with("WEIR_"))))
+            .env("PATH", PATH)
             .env("WEIR_RUNTIME_DIR", self.paths.runtime())
             .env("WEIR_STATE_DIR", self.paths.state())
             .stdin(Stdio::null())
@@ -124,7 +143,8 @@ impl Client {
                 return Ok(stream);
             }
             if let Ok(Some(_)) = child.try_wait() {
-                // Another command may have started one at the same moment, or its socket was removed and it makes it again: then ours found the lock held.
+                // Another command may have started one at the same moment, or its socket was
+                // removed and it makes it again: then ours found the lock held.
                 let since = *ended.get_or_insert_with(Instant::now);
                 if since.elapsed() < if self.paths.is_held() { SOCKET_TIMEOUT } else { Duration::from_millis(50) } {
                     std::thread::sleep(Duration::from_millis(5));
@@ -134,7 +154,7 @@ impl Client {
                 let _ = log.seek(SeekFrom::Start(old_len));
                 let _ = log.take(64 << 10).read_to_string(&mut said);
                 let last = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it ended at once");
-                let last = last.trim_start_matches("weir: ").trim_start_matches("error: ");
+                let last = text_of(last).trim_start_matches("weir: ").trim_start_matches("error: ");
                 return Err(Error::new(ErrorKind::Io, format!("the daemon cannot be started: {last}")));
             }
             if Instant::now() > end {
@@ -145,7 +165,8 @@ impl Client {
         }
     }
 
-    /// Asks, starting a daemon if there is none. `progress` is told how far long work is: what, done, total.
+    /// Asks, starting a daemon if there is none. `progress` is told how far long work is: what,
+    /// done, total.
     pub fn ask<T: DeserializeOwned>(&self, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<T> {
         let stream = match self.connect()? {
             Some(Way::Full(stream) | Way::Public(stream)) => stream,
@@ -161,7 +182,7 @@ impl Client {
 
     /// What a running daemon says about itself; none if there is none.
     pub fn info(&self) -> Result<Option<DaemonInfo>> {
-        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect()? else { return Ok(None) };
+        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(None) };
         let value = converse(stream, &Request::Info, &mut |_, _, _| {})?;
         let info = serde_json::from_value(value);
         info.map(Some).map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
@@ -169,7 +190,7 @@ impl Client {
 
     /// Ends the daemon and waits until it is gone; false if there was none.
     pub fn stop(&self, force: bool) -> Result<bool> {
-        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect()? else { return Ok(false) };
+        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(false) };
         converse(stream, &Request::Stop { force }, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
         // The lock is the last thing that a daemon lets go of.
@@ -191,7 +212,8 @@ enum Way {
     Public(UnixStream),
 }
 
-/// Connects to the socket at `path`, if it belongs to the user `owner` and so does the process that listens.
+/// Connects to the socket at `path`, if it belongs to the user `owner` and so does the process that
+/// listens.
 fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
     let denied = |why: String| Err(Error::new(ErrorKind::Denied, format!("'{}' {why}", path.display())));
     match std::fs::symlink_metadata(path) {
@@ -215,7 +237,8 @@ fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
 
 fn converse(mut stream: UnixStream, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Value> {
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
-    // A daemon that takes no request says why, and closes: its words count, not that nothing more can be written.
+    // A daemon that takes no request says why, and closes: its words count, not that nothing more
+    // can be written.
     let sent = proto::send(&mut stream, request);
     loop {
         let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);

@@ -19,7 +19,6 @@ use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
 use vdev::labels::{clear_labels, read_labels};
 
-use crate::device_ops::HostDoor;
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::files::{self, OnceProps};
 use crate::fs_ops::parse_fs_props;
@@ -310,7 +309,6 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             return Err(e);
         }
     };
-    pool.set_device_door(Rc::new(HostDoor(rt.clone())));
     let engine = PoolEngine::new(pool.clone(), plan.altroot, pool_props::Stored::new());
     let stored = Wanted { stored: plan.wanted.stored.clone(), ..Wanted::default() };
     let mut result = engine.set_pool_props(stored).await;

@@ -2,6 +2,7 @@
 //!
 //! Paths are checked here and opened on the pool's engine thread; everything about the pool is [`spa`]'s. What the daemon remembers of a pool follows its devices.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
@@ -20,12 +21,50 @@ use crate::proto::{Created, PoolAdd, PoolAttach};
 use crate::server::{Daemon, Running};
 use crate::vdev_spec::{GroupPaths, VdevSpec};
 
-/// Devices by path, for pools that need one back.
-pub(crate) struct HostDoor(pub Rt);
+/// Devices by path, for a pool that needs one back. It also keeps the spares and caches that the pool does not have open itself, so that others cannot take them.
+pub(crate) struct HostDoor {
+    rt: Rt,
+    kept: RefCell<BTreeMap<String, Rc<dyn BlockDev>>>,
+}
+
+impl HostDoor {
+    /// A door that keeps nothing yet.
+    pub(crate) fn new(rt: Rt) -> Rc<HostDoor> {
+        Rc::new(HostDoor { rt, kept: RefCell::default() })
+    }
+
+    /// Keeps the devices at `paths` and no others. One that cannot be had (it is gone, or the pool uses it now) is tried again the next time.
+    fn keep(&self, paths: &[String], write: bool) {
+        let mut kept = self.kept.borrow_mut();
+        kept.retain(|path, _| paths.contains(path));
+        for path in paths {
+            if !kept.contains_key(path)
+                && let Ok((dev, _)) = open_device(&self.rt, path, write)
+            {
+                kept.insert(path.clone(), dev);
+            }
+        }
+    }
+}
 
 impl DeviceDoor for HostDoor {
     fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>> {
-        Box::pin(async move { Ok(open_device(&self.0, path, true)?.0) })
+        Box::pin(async move {
+            // The claim that we keep would meet that of the pool.
+            let kept = self.kept.borrow_mut().remove(path);
+            drop(kept);
+            Ok(open_device(&self.rt, path, true)?.0)
+        })
+    }
+}
+
+impl PoolEngine {
+    /// Keeps what the pool has and does not have open: spares and caches.
+    pub(crate) fn keep_aux(&self) {
+        let aux = self.pool.aux();
+        let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
+        let paths: Vec<String> = all.filter_map(|c| c.path).collect();
+        self.door.keep(&paths, !self.pool.is_readonly());
     }
 }
 
@@ -106,7 +145,10 @@ impl Daemon {
     /// Takes over where the devices of a pool are now.
     fn remember_devices(&self, running: &Arc<Running>) -> Result<()> {
         let guid = running.guid;
-        let devices = running.thread.with_pool(|e| async move { Ok(paths_of(&e.pool)) })?;
+        let devices = running.thread.with_pool(|e| async move {
+            e.keep_aux();
+            Ok(paths_of(&e.pool))
+        })?;
         self.change_state(|s| {
             for p in s.pools.iter_mut().filter(|p| p.guid == guid) {
                 p.devices.clone_from(&devices);
@@ -223,7 +265,7 @@ impl Daemon {
             }
             if same {
                 let replaced = async {
-                    let spec = e.pool.release_for_replacement(&target, &HostDoor(rt)).await?;
+                    let spec = e.pool.release_for_replacement(&target, &*e.door).await?;
                     check_unused(&*spec.dev, force, &active).await?;
                     e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await
                 };

@@ -18,6 +18,7 @@ use rt::trace::{Groups, Listening};
 use spa::Pool;
 use zil::ZilTunables;
 
+use crate::device_ops::HostDoor;
 use crate::mounts::Mounts;
 use crate::requests::{Wait, waiting};
 use crate::tunables::Settings;
@@ -44,6 +45,8 @@ pub struct PoolEngine {
     pub zil: Cell<ZilTunables>,
     /// Held by whoever changes mounts or names.
     pub admin: Semaphore,
+    /// Its way to devices.
+    pub(crate) door: Rc<HostDoor>,
 }
 
 impl PoolEngine {
@@ -80,7 +83,10 @@ impl PoolEngine {
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
         let (traces, since) = (crate::trace::Traces::default(), pool.rt().now());
         let (zil, admin, probes) = (Cell::default(), Semaphore::new(1), RefCell::default());
-        let engine = Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, probes, since, zil, admin });
+        let door = HostDoor::new(pool.rt().clone());
+        pool.set_device_door(door.clone());
+        let engine =
+            Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, probes, since, zil, admin, door });
         engine.apply_pool_props();
         engine.expand_if_wanted();
         engine

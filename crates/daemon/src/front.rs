@@ -1,12 +1,17 @@
-//! The doors of the daemon: sockets, the connections that have not said all yet, and the limits on both.
+//! The doors of the daemon: sockets, the connections that have not said all yet, and the limits on
+//! both.
 //!
-//! There are two doors. The owner's (`weir.sock`, mode 0600) takes every request from the user that the daemon runs as and from root. Root's daemon has a second one for
-//! all users (`public.sock`, mode 0666), which takes what anyone may ask ([`crate::access`]). A door of its own has a backlog, a thread and places of its own, so that other
-//! users cannot take the owner's, and the kernel keeps them away from the first.
+//! There are two doors. The owner's (`weir.sock`, mode 0600) takes every request from the user that
+//! the daemon runs as and from root. Root's daemon has a second one for all users (`public.sock`,
+//! mode 0666), which takes what anyone may ask ([`crate::access`]). A door of its own has a
+//! backlog, a thread and places of its own, so that other users cannot take the owner's, and the
+//! kernel keeps them away from the first.
 //!
-//! One thread per door waits for all its connections at once. A connection costs a descriptor and what it has sent, never a thread. When its message is complete it is
-//! handed on. If there are more connections than places, the one that has waited longest without saying all is told so and closed; one user's go first where he has
-//! more than his part. A door whose socket is removed from its folder is made again.
+//! One thread per door waits for all its connections at once. A connection costs a descriptor and
+//! what it has sent, never a thread. When its message is complete it is handed on. If there are
+//! more connections than places, the one that has waited longest without saying all is told so and
+//! closed; one user's go first where he has more than his part. A door whose socket is removed from
+//! its folder is made again.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -95,7 +100,8 @@ fn busy(why: &'static str) -> Error {
     Error::new(ErrorKind::Busy, why)
 }
 
-/// Says no and closes. The few bytes fit into any socket's buffer; a connection that takes none gets none.
+/// Says no and closes. The few bytes fit into any socket's buffer; a connection that takes none
+/// gets none.
 pub fn refuse(mut stream: &UnixStream, e: &Error) {
     let mut out = Vec::new();
     if proto::send(&mut out, &Reply::failed(e)).is_ok() {
@@ -138,7 +144,8 @@ impl Pending {
     }
 }
 
-/// The connection that has to go when there are too many: the oldest of the user that just came if he has more than his part, else the oldest of the user that has most.
+/// The connection that has to go when there are too many: the oldest of the user that just came if
+/// he has more than his part, else the oldest of the user that has most.
 fn victim(pending: &[(u32, Instant)], newest: u32, limits: &Limits) -> Option<usize> {
     let count = |uid: u32| pending.iter().filter(|(u, _)| *u == uid).count();
     let uid = if count(newest) > limits.places_per_user {
@@ -157,7 +164,8 @@ impl Door {
         let fail = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("'{}' cannot be listened at: {e}", self.path.display()))
         };
-        // The caller holds the lock of the folder: a socket that is there belongs to a daemon that is gone.
+        // The caller holds the lock of the folder: a socket that is there belongs to a daemon that
+        // is gone.
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
@@ -173,7 +181,8 @@ impl Door {
         std::fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == ino)
     }
 
-    /// Serves for as long as the process lives. `again` is to open the door when its socket has gone, if the folder is in order.
+    /// Serves for as long as the process lives. `again` is to open the door when its socket has
+    /// gone, if the folder is in order.
     pub fn serve(
         self,
         opened: (UnixListener, u64),

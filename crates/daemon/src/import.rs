@@ -17,7 +17,6 @@ use rt::Rt;
 use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, Unsupported};
 
 use crate::create::{open_device, stored_props};
-use crate::device_ops::HostDoor;
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
 use crate::mounts::{or_by_force, remove_dir};
 use crate::places::clear_dead_mounts;
@@ -284,7 +283,6 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
     let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == job.guid);
     let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
     let pool = Pool::import(rt.clone(), candidate, job.opts, job.engine).await?;
-    pool.set_device_door(Rc::new(HostDoor(rt.clone())));
     let props = stored_props(&pool).await?;
     let engine = PoolEngine::new(pool.clone(), job.altroot, props);
     if !pool.is_readonly()

@@ -96,7 +96,8 @@ mod tests {
                 tell.send(n).unwrap();
             })
         };
-        // Two that are worked on at the same time, three that wait; a job may still stand in the queue while its thread begins.
+        // Two that are worked on at the same time, three that wait; a job may still stand in the
+        // queue while its thread begins.
         let taken = (0..50).take_while(|n| q.push(job(*n))).count();
         assert!((3..=5).contains(&taken), "{taken}");
         *gate.0.lock().unwrap() = true;

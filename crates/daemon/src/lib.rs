@@ -27,6 +27,7 @@ pub use fs_ops::parse_fs_props;
 mod history;
 mod import;
 mod lanes;
+mod log;
 pub mod metrics;
 pub mod mounts;
 pub mod nice;

@@ -1,7 +1,8 @@
-//! Where the daemon keeps its things: the runtime folder (socket, lock, log) and the state folder (remembered pools).
+//! Where the daemon keeps its things: the runtime folder (socket, lock, log) and the state folder
+//! (remembered pools).
 //!
-//! The runtime folder decides who controls the daemon, so it must belong to the user and be closed to everybody else; a folder in /tmp that somebody
-//! else made beforehand is refused.
+//! The runtime folder decides who controls the daemon, so it must belong to the user and be closed
+//! to everybody else; a folder in /tmp that somebody else made beforehand is refused.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -44,7 +45,8 @@ impl Env {
         }
     }
 
-    /// The runtime folder. Root's does not follow `XDG_RUNTIME_DIR`: a login has one that ends with it, cron and systemd have none.
+    /// The runtime folder. Root's does not follow `XDG_RUNTIME_DIR`: a login has one that ends with
+    /// it, cron and systemd have none.
     pub fn runtime_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_runtime_dir {
             dir.clone()
@@ -57,7 +59,8 @@ impl Env {
         }
     }
 
-    /// The state folder. A runtime folder that is named by hand has it below it, so that one variable makes a second daemon.
+    /// The state folder. A runtime folder that is named by hand has it below it, so that one
+    /// variable makes a second daemon.
     pub fn state_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_state_dir {
             dir.clone()
@@ -102,7 +105,8 @@ impl Paths {
         Paths { runtime: env.runtime_dir(), state: env.state_dir(), uid: env.uid, system }
     }
 
-    /// The folder of root's daemon, which a user without one asks about the system's pools; none for root and where a folder was named by hand.
+    /// The folder of root's daemon, which a user without one asks about the system's pools; none
+    /// for root and where a folder was named by hand.
     pub fn system(&self) -> Option<&Path> {
         self.system.as_deref()
     }
@@ -146,7 +150,8 @@ impl Paths {
         self.uid
     }
 
-    /// Makes the runtime folder if it is missing and checks that only we can write to it. Others may look into root's, where the socket for all users is.
+    /// Makes the runtime folder if it is missing and checks that only we can write to it. Others
+    /// may look into root's, where the socket for all users is.
     pub fn make_runtime(&self) -> Result<()> {
         make_private(&self.runtime, if self.uid == 0 { 0o755 } else { 0o700 })?;
         self.check_runtime()
@@ -162,7 +167,8 @@ impl Paths {
         check_folder(&self.runtime, self.uid)
     }
 
-    /// Locks the runtime and the state folder for a daemon. [`ErrorKind::Busy`] if another one has them.
+    /// Locks the runtime and the state folder for a daemon. [`ErrorKind::Busy`] if another one has
+    /// them.
     pub fn lock(&self) -> Result<Locks> {
         let runtime = lock_folder(&self.runtime)?;
         // One folder for both: a second lock would meet the first.
@@ -170,7 +176,8 @@ impl Paths {
         Ok(Locks { runtime, _state: state })
     }
 
-    /// Whether a daemon holds the runtime folder. Makes nothing, and follows nothing that the owner of the folder may have put there.
+    /// Whether a daemon holds the runtime folder. Makes nothing, and follows nothing that the owner
+    /// of the folder may have put there.
     pub fn is_held(&self) -> bool {
         let file = host::open_untrusted(&self.runtime.join(LOCK_FILE));
         file.is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
@@ -234,7 +241,8 @@ pub fn check_folder(dir: &Path, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Held for as long as a daemon lives; the system lets go of them with the process, however it ends.
+/// Held for as long as a daemon lives; the system lets go of them with the process, however it
+/// ends.
 pub struct Locks {
     _state: Option<File>,
     /// The last to go: who waits for the end of a daemon looks at it.
@@ -242,7 +250,8 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Puts the runtime folder in order after it was removed as a whole (a session's folder goes with the session): whether it is ours again.
+    /// Puts the runtime folder in order after it was removed as a whole (a session's folder goes
+    /// with the session): whether it is ours again.
     pub fn renew(&mut self, paths: &Paths) -> bool {
         if paths.make_runtime().is_err() {
             return false;
@@ -264,7 +273,8 @@ impl Locks {
     }
 }
 
-/// Makes `dir` with `mode`, whatever the umask says, and missing folders above it for us alone. One that is there stays as it is.
+/// Makes `dir` with `mode`, whatever the umask says, and missing folders above it for us alone. One
+/// that is there stays as it is.
 fn make_private(dir: &Path, mode: u32) -> Result<()> {
     if let Some(parent) = dir.parent()
         && !parent.exists()

@@ -1,6 +1,8 @@
-//! The requests that are under way, each with its user, its age and the wait that it is in: what `weir daemon status` shows, so that every wait has an owner.
+//! The requests that are under way, each with its user, its age and the wait that it is in: what
+//! `weir daemon status` shows, so that every wait has an owner.
 //!
-//! A thread that serves a request makes it its own ([`enter`]); whatever blocks that thread says so ([`waiting`]) and takes it back when it goes on.
+//! A thread that serves a request makes it its own ([`enter`]); whatever blocks that thread says so
+//! ([`waiting`]) and takes it back when it goes on.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

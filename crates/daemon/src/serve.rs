@@ -1,7 +1,10 @@
-//! From a complete message to its answer: whether it may be asked, its place in the list of requests, its lane, the work and the reply.
+//! From a complete message to its answer: whether it may be asked, its place in the list of
+//! requests, its lane, the work and the reply.
 //!
-//! A request costs two threads while it is served: one does the work, the other tells how far it is. Both are bounded by the lane. What finds its lane full is refused in
-//! words. The lanes of status and control have threads of their own, so that what everybody waits for can always be seen and ended.
+//! A request costs two threads while it is served: one does the work, the other tells how far it
+//! is. Both are bounded by the lane. What finds its lane full is refused in words. The lanes of
+//! status and control have threads of their own, so that what everybody waits for can always be
+//! seen and ended.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
@@ -165,7 +168,8 @@ impl Daemon {
         }
     }
 
-    /// What the daemon tells about itself. A pool in the middle of something long does not keep it from answering.
+    /// What the daemon tells about itself. A pool in the middle of something long does not keep it
+    /// from answering.
     pub(crate) fn info(&self) -> DaemonInfo {
         let all = self.all_running();
         let calls: Vec<_> = all.iter().map(|r| r.thread.call(|_| async { look_at_engine() })).collect();

@@ -19,6 +19,7 @@ use spa::EngineOpts;
 use crate::engine::{EngineThread, PoolEngine, Progress};
 use crate::front::{Door, Limits};
 use crate::import::no_such_pool;
+use crate::log::{Level, Log};
 use crate::metrics::Endpoint;
 use crate::paths::{Locks, Paths};
 use crate::pool_props::{Wanted, When};
@@ -39,6 +40,11 @@ const READY_LIMIT: Duration = Duration::from_secs(60);
 /// How long the end of the daemon waits for an import, and how often it looks.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
 const NAMESPACE_PERIOD: Duration = Duration::from_millis(20);
+
+/// Where programs that the daemon starts are looked for.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Tells whether standard error is the journal (systemd.exec(5)).
+pub(crate) const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// A pool with its engine thread.
 pub struct Running {
@@ -68,6 +74,7 @@ pub struct Daemon {
     pub(crate) failures: Mutex<Vec<String>>,
     broker: Mutex<MemBroker>,
     events: Arc<Zevents>,
+    log: Arc<Log>,
     pub(crate) requests: Arc<Requests>,
     pub(crate) lanes: Lanes,
 }
@@ -76,11 +83,47 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a daemon until it is told to end, giving out metrics at `metrics`. Prints what it has to say to standard error, which is its log.
-pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<()> {
+/// Makes this process a daemon's, before anything else: nothing stays of who started it. `WEIR_DUMPABLE=1` lets debuggers and core files have it.
+pub fn become_daemon() {
+    let keep = |name: &str| name.starts_with("WEIR_") || name == JOURNAL_STREAM;
+    host::shed_inheritance(keep, PATH);
+    host::new_session();
+    if std::env::var_os("WEIR_DUMPABLE").is_none_or(|v| v != "1") {
+        host::forbid_dumps();
+    }
+    // Other users mount through fusermount3, which is set-user-id.
+    if host::effective_uid() == 0 {
+        host::forbid_new_privileges();
+    }
+}
+
+/// Runs a daemon until it is told to end, giving out metrics at `metrics`. An error that is in its log already is given back as a value.
+pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<Option<Error>> {
     let signals = Signals::hold();
     host::raise_open_files();
     paths.make_runtime()?;
+    let log = Arc::new(Log::open(&paths.log()));
+    let panics = log.clone();
+    std::panic::set_hook(Box::new(move |info| {
+        let thread = std::thread::current();
+        let at = info.location().map_or(String::new(), |l| format!(" at {l}"));
+        let what = info.payload_as_str().unwrap_or("no message");
+        panics.say(Level::Err, &format!("thread '{}' panicked{at}: {what}", thread.name().unwrap_or("?")));
+    }));
+    let done = run_logged(&signals, paths, tunables, metrics, &log);
+    if let Err(e) = &done {
+        log.say(Level::Err, &e.to_string());
+    }
+    Ok(done.err())
+}
+
+fn run_logged(
+    signals: &Signals,
+    paths: Paths,
+    tunables: Tunables,
+    metrics: Option<Endpoint>,
+    log: &Arc<Log>,
+) -> Result<()> {
     paths.make_state()?;
     let locks = paths.lock()?;
     let state = State::load(&paths.state_file())?;
@@ -98,6 +141,7 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         failures: Mutex::default(),
         broker,
         events,
+        log: log.clone(),
         requests: Arc::default(),
         lanes: Lanes::default(),
     });
@@ -126,6 +170,7 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
                 for running in brokering.all_running() {
                     let _ = running.thread.with_pool(|e| async move {
                         e.expand_if_wanted();
+                        e.keep_aux();
                         Ok(())
                     });
                 }
@@ -136,18 +181,20 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         let daemon = daemon.clone();
         endpoint.serve(move || daemon.flows(&[]).unwrap_or_default())?;
     }
+    log.say(Level::Notice, &format!("weir {} begins as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let importing = daemon.clone();
     // Beside the wait for signals: devices that do not answer must not keep the daemon from ending.
     std::thread::spawn(move || {
         let failures = importing.import_remembered();
         for failure in &failures {
-            eprintln!("{failure}");
+            importing.log.say(Level::Warning, failure);
         }
         *lock(&importing.failures) = failures;
         *lock(&importing.ready.0) = true;
         importing.ready.1.notify_all();
     });
     signals.wait();
+    log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");
     daemon.shut_down(&locks);
     Ok(())
 }
@@ -238,7 +285,15 @@ impl Daemon {
             }
             Request::PoolClear { pool, device } => {
                 let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move { e.pool.clear(device.as_deref()).await })?)
+                let resumed = running.thread.with_pool(move |e| async move {
+                    let was = e.pool.suspended().is_some();
+                    e.pool.clear(device.as_deref()).await?;
+                    Ok(was && e.pool.suspended().is_none())
+                })?;
+                if resumed {
+                    self.log.say(Level::Notice, &format!("pool '{pool}' is resumed"));
+                }
+                json(&())
             }
             Request::PoolScrub { pools, action, wait } => {
                 for pool in &pools {
@@ -592,9 +647,10 @@ impl Daemon {
 
     /// Takes up a pool that was created or imported: `opened` says which.
     pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool, opened: &'static str) -> Result<()> {
-        let events = self.events.clone();
+        let (events, log) = (self.events.clone(), self.log.clone());
         running.thread.with_pool(move |e| async move {
-            e.pool.set_event_sink(Rc::new(PoolSink(events)), opened);
+            e.pool.set_event_sink(Rc::new(PoolSink(events, log)), opened);
+            e.keep_aux();
             Ok(())
         })?;
         lock(&self.pools).insert(running.name.clone(), running);
@@ -838,7 +894,7 @@ impl Daemon {
                 Ok::<(), Error>(())
             });
             if let Err(e) = call.wait().and_then(|r| r) {
-                eprintln!("pool '{}' could not be left in order: {e}", running.name);
+                self.log.say(Level::Err, &format!("pool '{}' could not be left in order: {e}", running.name));
             }
             running.thread.stop();
         }

@@ -12,6 +12,7 @@ use base::WallTime;
 use ondisk::nvlist::{NvList, NvValue};
 use spa::EventSink;
 
+use crate::log::Log;
 use crate::proto::{EventView, EventsView};
 
 /// `zfs_zevent_len_max` of OpenZFS 2.1.
@@ -104,11 +105,12 @@ impl Zevents {
     }
 }
 
-/// What a pool posts to.
-pub struct PoolSink(pub Arc<Zevents>);
+/// What a pool posts to: the ring and the log.
+pub struct PoolSink(pub Arc<Zevents>, pub Arc<Log>);
 
 impl EventSink for PoolSink {
     fn post(&self, class: String, time: WallTime, payload: NvList) {
+        self.1.event(&class, &payload);
         self.0.post(class, time, payload);
     }
 }

@@ -17,6 +17,7 @@ mod driver;
 mod engine;
 mod fdio;
 mod fusefd;
+mod holder;
 mod ident;
 mod memory;
 mod mounttable;
@@ -44,12 +45,13 @@ pub use fusefd::{
     FuseMount, FusePlace, HeldMount, MountedBy, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
     fuse_set_readahead, fuse_unmount,
 };
+pub use holder::holder;
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
 pub use process::{
-    LocalTime, Signals, effective_gid, effective_uid, local_time, new_session, peer_cred, raise_open_files,
-    terminal_width, terminate_self,
+    LocalTime, Signals, effective_gid, effective_uid, forbid_dumps, forbid_new_privileges, local_time, new_session,
+    peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use tempdir::TempDir;

@@ -96,7 +96,10 @@ pub(crate) fn os_error(path: &str, what: &str, e: &io::Error) -> Error {
 }
 
 fn in_use(path: &str) -> Error {
-    Error::new(ErrorKind::Busy, format!("{path} is in use by another process"))
+    match crate::holder::holder(Path::new(path)) {
+        Some(why) => Error::new(ErrorKind::Busy, format!("{path} is in use: {why}")),
+        None => Error::new(ErrorKind::Busy, format!("{path} is in use by another process")),
+    }
 }
 
 pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
@@ -108,8 +111,9 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
     }
     let block_device = kind.is_block_device();
     let open_with = |flags: i32| -> io::Result<File> {
-        // The kernel's own claim on a disk: refused while it is mounted or part of something.
-        let claim = if block_device && opts.write { libc::O_EXCL } else { 0 };
+        // The kernel's own claim on a disk: refused while it is mounted or part of something, and what wants to claim it meanwhile (mkfs, mount, swapon,
+        // md) is refused. Only looking at it stays possible.
+        let claim = if block_device && (opts.write || opts.lock != Lock::None) { libc::O_EXCL } else { 0 };
         OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
     };
     let failed = |e: io::Error| {

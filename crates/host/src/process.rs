@@ -1,6 +1,8 @@
-//! What the daemon and the program ask of the system about processes: users, sessions, signals, local time.
+//! What the daemon and the program ask of the system about processes: users, sessions, signals,
+//! local time.
 //!
-//! Signals are taken one at a time by a thread that waits for them ([`Signals`]); nothing runs in a signal handler.
+//! Signals are taken one at a time by a thread that waits for them ([`Signals`]); nothing runs in a
+//! signal handler.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -23,8 +25,8 @@ pub fn effective_gid() -> u32 {
     unsafe { libc::getegid() }
 }
 
-/// Who is at the other end of a Unix socket, as of when the connection was made (at the side that connects: of when the other
-/// began to listen).
+/// Who is at the other end of a Unix socket, as of when the connection was made (at the side that
+/// connects: of when the other began to listen).
 pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -38,9 +40,11 @@ pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
     Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
 }
 
-/// Allows this process as many open descriptors as the system lets it have (`RLIMIT_NOFILE`, the hard limit).
+/// Allows this process as many open descriptors as the system lets it have (`RLIMIT_NOFILE`, the
+/// hard limit).
 pub fn raise_open_files() {
-    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure leaves the limit as it was.
+    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure
+    // leaves the limit as it was.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
@@ -50,19 +54,62 @@ pub fn raise_open_files() {
     }
 }
 
-/// Leaves the terminal and its session, so that neither ends this process. Without effect if it leads one already.
+/// Makes this process one that owes nothing to whoever started it: no descriptors but the standard
+/// ones, no variables but those that `keep` wants, a fixed `PATH`, `/` as its folder, 022 as its
+/// umask. To be called first of all, before there is a second thread.
+pub fn shed_inheritance(keep: impl Fn(&str) -> bool, path: &str) {
+    // SAFETY: nothing of ours is open yet beyond the standard descriptors, which stay.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+    let names: Vec<_> = std::env::vars_os().map(|(name, _)| name).collect();
+    for name in names.into_iter().filter(|n| !n.to_str().is_some_and(&keep)) {
+        // SAFETY: the process has one thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::remove_var(name) };
+    }
+    // SAFETY: as above.
+    unsafe { std::env::set_var("PATH", path) };
+    let _ = std::env::set_current_dir("/");
+    // SAFETY: no preconditions.
+    unsafe { libc::umask(0o022) };
+}
+
+/// Keeps the memory of this process, which may hold keys, from core files and from debuggers of its
+/// user (`PR_SET_DUMPABLE`).
+pub fn forbid_dumps() {
+    // SAFETY: plain prctl with integers.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+/// No program that this process starts gains rights by being set-user-id (`PR_SET_NO_NEW_PRIVS`).
+pub fn forbid_new_privileges() {
+    // SAFETY: plain prctl with integers.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+}
+
+/// Makes `file` this process's standard output and standard error.
+pub fn redirect_output(file: &std::fs::File) {
+    // SAFETY: dup2 of a descriptor that is open onto the standard ones, which nobody owns.
+    unsafe {
+        libc::dup2(file.as_raw_fd(), libc::STDOUT_FILENO);
+        libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO);
+    }
+}
+
+/// Leaves the terminal and its session, so that neither ends this process. Without effect if it
+/// leads one already.
 pub fn new_session() {
     // SAFETY: no preconditions; the only error is that we lead a process group already.
     unsafe { libc::setsid() };
 }
 
-/// The signals that ask a process to end: TERM, INT and HUP. They are held back from the moment of [`Signals::hold`].
+/// The signals that ask a process to end: TERM, INT and HUP. They are held back from the moment of
+/// [`Signals::hold`].
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
     /// Holds the signals back in this thread and those that it starts from now on.
     pub fn hold() -> Signals {
-        // SAFETY: the set is initialised by sigemptyset before anything reads it; the mask of this thread only changes.
+        // SAFETY: the set is initialised by sigemptyset before anything reads it; the mask of this
+        // thread only changes.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -98,7 +145,8 @@ impl Signals {
                 tv_sec: libc::time_t::try_from(left.as_secs()).unwrap_or(libc::time_t::MAX),
                 tv_nsec: left.subsec_nanos().into(),
             };
-            // SAFETY: the set was initialised by `hold`, the time is valid, and no information is asked for.
+            // SAFETY: the set was initialised by `hold`, the time is valid, and no information is
+            // asked for.
             let signal = unsafe { libc::sigtimedwait(&raw const self.0, std::ptr::null_mut(), &raw const time) };
             if signal > 0 {
                 return true;
@@ -138,7 +186,8 @@ pub struct LocalTime {
 
 /// `secs` since 1970 in the local time zone.
 pub fn local_time(secs: i64) -> LocalTime {
-    // SAFETY: tm is plain data for which zeros are a value; localtime_r writes it and keeps no pointer.
+    // SAFETY: tm is plain data for which zeros are a value; localtime_r writes it and keeps no
+    // pointer.
     let tm = unsafe {
         let mut tm: libc::tm = std::mem::zeroed();
         let t: libc::time_t = secs;

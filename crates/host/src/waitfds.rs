@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Waits until one of `fds` can be read or has been closed at its other end, at most `span`: for each of them whether it is so.
+/// Waits until one of `fds` can be read or has been closed at its other end, at most `span`: for
+/// each of them whether it is so.
 ///
 /// # Errors
 /// What `poll(2)` says. An interruption by a signal counts as the end of the wait.

@@ -1,0 +1,700 @@
+//! Who may do what: root, the owner of a daemon and other users on one machine, what they inherit,
+//! and what the daemon does about hostile connections.
+//!
+//! Needs root and setpriv; says so and does nothing without. The hostile connections are made by
+//! this program run again as another user ([`hostile_child`]).
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use daemon::proto::{self, PoolCreate, Reply, Request, Secret, Select};
+use host::TempDir;
+
+const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+/// A user with a daemon of their own, and one without.
+const USER: u32 = 64_123;
+const OTHER: u32 = 64_124;
+/// How long an answer may take before it counts as a hang: far more than anything here needs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn said(o: Output) -> Said {
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+}
+
+/// By another process: a child of another test that is just being started would keep our descriptor
+/// open for writing, and a program that is written cannot run.
+fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+/// A machine: a folder that all may enter, with the program in it, the folder of root's daemon and
+/// that of the user's.
+struct Machine {
+    dir: TempDir,
+}
+
+impl Machine {
+    fn new(tag: &str) -> Option<Machine> {
+        if host::effective_uid() != 0 || Command::new("setpriv").arg("--version").output().is_err() {
+            eprintln!("NOT RUN: {tag}: needs root and setpriv");
+            return None;
+        }
+        let dir = TempDir::new(tag).unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        copy_program(Path::new(WEIR), &dir.join("weir"));
+        for user in [USER, OTHER] {
+            let home = dir.join(&format!("home{user}"));
+            std::fs::create_dir(&home).unwrap();
+            std::os::unix::fs::chown(&home, Some(user), Some(user)).unwrap();
+        }
+        Some(Machine { dir })
+    }
+
+    fn home(&self, user: u32) -> PathBuf {
+        if user == 0 { self.dir.path().to_path_buf() } else { self.dir.join(&format!("home{user}")) }
+    }
+
+    /// The runtime folder of a user's daemon.
+    fn run_dir(&self, user: u32) -> PathBuf {
+        self.home(user).join("run")
+    }
+
+    /// A command of `user` for the daemon of `of`.
+    fn command(&self, user: u32, of: u32, program: &Path) -> Command {
+        let mut c = if user == 0 {
+            Command::new(program)
+        } else {
+            let mut c = Command::new("setpriv");
+            c.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]).arg(program);
+            c
+        };
+        c.env("WEIR_RUNTIME_DIR", self.run_dir(of)).env_remove("WEIR_STATE_DIR").env_remove("WEIR_TUNABLES");
+        c.env("HOME", self.home(user)).current_dir(self.home(user));
+        c
+    }
+
+    fn say(&self, user: u32, of: u32, line: &str) -> Said {
+        let mut c = self.command(user, of, &self.dir.join("weir"));
+        said(c.args(line.split_whitespace()).stdin(Stdio::null()).output().unwrap())
+    }
+
+    fn ok(&self, user: u32, of: u32, line: &str) -> String {
+        let s = self.say(user, of, line);
+        assert_eq!(s.code, 0, "user {user}, daemon of {of}: weir {line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    /// A pool `tank` with file systems, a snapshot and a hold.
+    fn pool(&self, user: u32) {
+        self.ok(user, user, "zpool create -O mountpoint=none --size 128M tank a.img b.img");
+        self.ok(user, user, "zfs create tank/a");
+        self.ok(user, user, "zfs snapshot tank/a@s");
+        self.ok(user, user, "zfs hold kept tank/a@s");
+    }
+
+    fn pid(&self, of: u32) -> String {
+        self.ok(of, of, "daemon status").split_whitespace().nth(1).unwrap().to_string()
+    }
+
+    /// Everything that a command which changes something would change.
+    fn state(&self, of: u32) -> String {
+        let mut out = self.pid(of);
+        for line in [
+            "zpool history tank",
+            "zfs list -H -t all -o name,creation,mountpoint,mounted",
+            "zfs get -H -r -s local all tank",
+            "zpool get -H comment,failmode,autoexpand,readonly,checkpoint,health tank",
+            "zpool status",
+            "zfs holds -H tank/a@s",
+            "zfs mount",
+            "tune",
+        ] {
+            out.push_str(&self.ok(of, of, line));
+        }
+        out.push_str(&std::fs::read_to_string(self.run_dir(of).join("state/pools.json")).unwrap());
+        let mut names: Vec<_> = std::fs::read_dir(self.home(of)).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        format!("{out}{names:?}")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for user in [0, USER] {
+            if self.run_dir(user).exists() {
+                self.say(user, user, "daemon stop -f");
+            }
+        }
+    }
+}
+
+/// What every user may ask of root's daemon.
+const ALLOWED: &[&str] = &[
+    "zpool list",
+    "zpool list -v",
+    "zpool list -H -p -o name,guid tank",
+    "zpool get all tank",
+    "zpool get -H -o value guid tank",
+    "zpool status",
+    "zpool status -v tank",
+    "zpool status -x",
+    "zpool iostat",
+    "zpool iostat -v tank",
+    "zpool iostat -w tank",
+    "zpool wait -t scrub tank",
+    "zfs list",
+    "zfs list -r -t all tank",
+    "zfs list -t snapshot -o name,used",
+    "zfs get all tank/a",
+    "zfs get -r mountpoint,used tank",
+    "zfs holds tank/a@s",
+    "zfs mount",
+    "version",
+];
+
+/// What only the owner may.
+const REFUSED: &[&str] = &[
+    "zpool destroy tank",
+    "zpool destroy -f tank",
+    "zpool export tank",
+    "zpool export -f tank",
+    "zpool export -a",
+    "zpool import -d .",
+    "zpool import -a -d .",
+    "zpool set comment=mine tank",
+    "zpool set failmode=panic tank",
+    "zpool sync",
+    "zpool sync tank",
+    "zpool clear tank",
+    "zpool scrub tank",
+    "zpool scrub -s tank",
+    "zpool resilver tank",
+    "zpool trim tank",
+    "zpool initialize tank",
+    "zpool checkpoint tank",
+    "zpool checkpoint -d tank",
+    "zpool history tank",
+    "zpool history -i tank",
+    "zpool events",
+    "zpool events -v",
+    "zpool events -c",
+    "zfs create tank/new",
+    "zfs create -o quota=1M tank/a/b",
+    "zfs destroy tank/a",
+    "zfs destroy -r tank/a",
+    "zfs destroy tank/a@s",
+    "zfs set compression=off tank",
+    "zfs set quota=1M tank/a",
+    "zfs set mountpoint=/tmp tank/a",
+    "zfs inherit -r compression tank",
+    "zfs rename tank/a tank/b",
+    "zfs rename tank/a@s tank/a@t",
+    "zfs snapshot tank@now",
+    "zfs snapshot -r tank@now",
+    "zfs rollback tank/a@s",
+    "zfs rollback -r tank/a@s",
+    "zfs clone tank/a@s tank/c",
+    "zfs promote tank/a",
+    "zfs hold more tank/a@s",
+    "zfs release kept tank/a@s",
+    "zfs bookmark tank/a@s tank/a#s",
+    "zfs mount tank/a",
+    "zfs mount -a",
+    "zfs unmount tank/a",
+    "zfs unmount -a",
+    "zfs unload-key tank/a",
+    "zfs load-key -a",
+    "tune",
+    "tune set zfs_txg_timeout=1",
+    "tune set tank:zfs_txg_timeout=1",
+    "trace txg tank",
+    "daemon status",
+    "daemon stop",
+    "daemon stop -f",
+];
+
+#[test]
+fn other_users_only_look_at_roots_pools() {
+    let Some(m) = Machine::new("access-root") else { return };
+    m.pool(0);
+    let before = m.state(0);
+    for user in [USER, OTHER] {
+        for line in ALLOWED {
+            let (theirs, roots) = (m.ok(user, 0, line), m.ok(0, 0, line));
+            if !line.contains("iostat") {
+                assert_eq!(theirs, roots, "{line}");
+            }
+        }
+        for line in REFUSED {
+            let s = m.say(user, 0, line);
+            assert!(
+                s.code == 1 && s.err.contains("permission denied"),
+                "{user}: {line}: {} {}{}",
+                s.code,
+                s.out,
+                s.err
+            );
+            assert!(s.out.is_empty() || s.out == "TIME                           CLASS\n", "{line}: {}", s.out);
+        }
+    }
+    assert_eq!(m.state(0), before);
+    // The kernel keeps them away from the owner's socket, log and lock.
+    for file in ["weir.sock", "daemon.log", "daemon.lock", "state"] {
+        let mode = std::fs::symlink_metadata(m.run_dir(0).join(file)).unwrap().mode();
+        assert_eq!(mode & 0o077, 0, "{file}");
+    }
+    let image = std::fs::metadata(m.dir.join("a.img")).unwrap();
+    assert_eq!(image.mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_users_daemon_obeys_that_user_and_root() {
+    let Some(m) = Machine::new("access-user") else { return };
+    m.pool(USER);
+    let before = m.state(USER);
+    for line in ALLOWED.iter().chain(REFUSED).filter(|l| **l != "version") {
+        let s = m.say(OTHER, USER, line);
+        assert!(s.code == 1 && s.err.contains("belongs to another user"), "{line}: {}{}", s.out, s.err);
+    }
+    assert_eq!(m.state(USER), before);
+    // Not dumpable: what belongs to the process in /proc is root's.
+    let proc = PathBuf::from("/proc").join(m.pid(USER)).join("environ");
+    assert_eq!(std::fs::metadata(proc).unwrap().uid(), 0);
+    for line in ALLOWED.iter().filter(|l| !l.contains("iostat")) {
+        assert_eq!(m.ok(0, USER, line), m.ok(USER, USER, line), "{line}");
+    }
+    m.ok(0, USER, "zfs set compression=off tank/a");
+    m.ok(0, USER, "zpool scrub tank");
+    assert!(m.ok(USER, USER, "zpool history -l tank").contains("user 0 "));
+    m.ok(0, USER, "daemon stop");
+    // But root starts none there.
+    let s = m.say(0, USER, "zpool list");
+    assert!(s.code == 1 && s.err.contains("belongs to another user"), "{}{}", s.out, s.err);
+    m.ok(USER, USER, "zpool list");
+}
+
+/// In a mount namespace with a /run of its own: a user without a daemon sees the system's pools and
+/// has what they make in their own.
+#[test]
+fn users_without_a_daemon_ask_the_systems() {
+    let Some(m) = Machine::new("access-system") else { return };
+    if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success()) {
+        eprintln!("NOT RUN: users_without_a_daemon_ask_the_systems: needs mount namespaces");
+        return;
+    }
+    let script = format!(
+        "set -e; mount -t tmpfs run /run; mount -t tmpfs lib /var/lib; cd {dir}
+        unset WEIR_RUNTIME_DIR WEIR_STATE_DIR
+        XDG_RUNTIME_DIR={dir}/xdg ./weir zpool create -O mountpoint=none --size 128M systems s.img
+        test -S /run/weir/weir.sock; test ! -e {dir}/xdg
+        trap './weir daemon stop -f; $U ./weir daemon stop -f' EXIT
+        mkdir home{USER}/xdg; chown {USER} home{USER}/xdg; chmod 700 home{USER}/xdg
+        U='env HOME={dir}/home{USER} XDG_RUNTIME_DIR={dir}/home{USER}/xdg setpriv --reuid={USER} --regid={USER} --clear-groups'
+        echo user: $($U ./weir zpool list -H -o name)
+        $U ./weir daemon status || true
+        $U ./weir zpool create -O mountpoint=none --size 128M users home{USER}/u.img
+        echo user: $($U ./weir zpool list -H -o name)
+        $U ./weir daemon stop
+        echo user: $($U ./weir zpool list -H -o name)
+        echo root: $(./weir zpool list -H -o name)",
+        dir = m.dir.path().display()
+    );
+    let s = said(Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap());
+    let want = "user: systems\nno daemon is running\nuser: users\nuser: users\nroot: systems\n";
+    assert!(s.code == 0 && s.out == want, "{}: {}{}", s.code, s.out, s.err);
+}
+
+#[test]
+fn nothing_of_the_first_caller_stays_in_the_daemon() {
+    let Some(m) = Machine::new("access-inherit") else { return };
+    let line = "umask 077; exec 9<\"$0\"; exec \"$1\" zpool create -O mountpoint=none --size 128M tank a.img";
+    let mut c = m.command(0, 0, Path::new("sh"));
+    c.args(["-c", line])
+        .arg(m.dir.join("weir"))
+        .arg(m.dir.join("weir"))
+        .env("SECRET_OF_MINE", "1")
+        .env("PATH", "/usr/bin:/bin:/x");
+    let s = said(c.output().unwrap());
+    assert_eq!(s.code, 0, "{}{}", s.out, s.err);
+    let proc = PathBuf::from("/proc").join(m.pid(0));
+    let environ = std::fs::read(proc.join("environ")).unwrap();
+    let names = environ.split(|b| *b == 0).filter(|v| !v.is_empty()).map(|v| String::from_utf8_lossy(v).into_owned());
+    let names: Vec<String> = names.collect();
+    assert!(names.iter().all(|n| n.starts_with("WEIR_") || n == "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), "{names:?}");
+    for fd in std::fs::read_dir(proc.join("fd")).unwrap() {
+        let to = std::fs::read_link(fd.unwrap().path()).unwrap_or_default();
+        assert_ne!(to, m.dir.join("weir"));
+    }
+    let status = std::fs::read_to_string(proc.join("status")).unwrap();
+    assert!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nUmask:\t0022\n"), "{status}");
+    assert_eq!(std::fs::read_link(proc.join("cwd")).unwrap(), Path::new("/"));
+    // The log has the pool's life with times.
+    m.ok(0, 0, "zpool scrub -w tank");
+    m.ok(0, 0, "zpool export tank");
+    let log = std::fs::read_to_string(m.run_dir(0).join("daemon.log")).unwrap();
+    for what in ["begins as process", "'tank' was created", "'tank': the scrub has ended", "'tank' was exported"] {
+        let line = log.lines().find(|l| l.contains(what)).unwrap_or_else(|| panic!("{what}: {log}"));
+        assert!(line.as_bytes()[19] == b'Z' && line.contains("Z notice: "), "{line}");
+    }
+}
+
+#[test]
+fn a_socket_that_was_removed_is_made_again() {
+    let Some(m) = Machine::new("access-socket") else { return };
+    m.pool(USER);
+    let pid = m.pid(USER);
+    std::fs::remove_file(m.run_dir(USER).join("weir.sock")).unwrap();
+    assert_eq!(m.pid(USER), pid);
+    // The whole folder, as a session's goes with the session.
+    let state = m.home(USER).join("kept");
+    std::fs::rename(m.run_dir(USER).join("state"), &state).unwrap();
+    std::fs::remove_dir_all(m.run_dir(USER)).unwrap();
+    while !m.run_dir(USER).join("weir.sock").exists() {
+        std::thread::yield_now();
+    }
+    std::fs::rename(&state, m.run_dir(USER).join("state")).unwrap();
+    assert_eq!(m.pid(USER), pid);
+    m.ok(USER, USER, "zpool list tank");
+}
+
+#[test]
+fn crowds_are_served_or_refused_in_words() {
+    let Some(m) = Machine::new("access-crowd") else { return };
+    m.pool(0);
+    let connect = || UnixStream::connect(m.run_dir(0).join("weir.sock")).unwrap();
+    let idle: Vec<UnixStream> = (0..600).map(|_| connect()).collect();
+    assert_eq!(m.ok(0, 0, "zpool list -H -o name"), "tank\n");
+    // Those that had to go were told why.
+    let mut first = &idle[0];
+    first.set_read_timeout(Some(PATIENCE)).unwrap();
+    match proto::receive::<Reply>(&mut first, 1 << 20).unwrap() {
+        Some(Reply::Failed { kind, message }) => assert!(kind == "busy" && message.contains("idle"), "{message}"),
+        other => panic!("{other:?}"),
+    }
+    let start = |n: usize| {
+        let mut c = m.command(0, 0, &m.dir.join("weir"));
+        let line =
+            if n.is_multiple_of(2) { format!("zfs create tank/c{n}") } else { "zpool list -H -o name".to_string() };
+        c.args(line.split(' ')).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let all: Vec<_> = (0..128).map(start).collect();
+    for c in all {
+        let s = said(c.wait_with_output().unwrap());
+        assert_eq!(s.code, 0, "{}{}", s.out, s.err);
+    }
+    assert_eq!(m.ok(0, 0, "zfs list -H -o name -r tank").lines().count(), 2 + 64);
+}
+
+#[test]
+fn waits_have_owners() {
+    let Some(m) = Machine::new("access-waits") else { return };
+    m.pool(0);
+    let help = m.ok(0, 0, "daemon --help");
+    assert!(help.contains("weir daemon status [-v]"), "{help}");
+    let mut c = m.command(0, 0, &m.dir.join("weir"));
+    let mut follower = c.args(["zpool", "events", "-f"]).stdout(Stdio::null()).spawn().unwrap();
+    let status = loop {
+        let status = m.ok(0, 0, "daemon status");
+        if status.contains("request: ") {
+            break status;
+        }
+    };
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    let lines: Vec<&str> = status.lines().collect();
+    assert!(
+        lines[0].starts_with("daemon ") && lines[1].starts_with("socket: ") && lines[2].starts_with("log: "),
+        "{status}"
+    );
+    assert_eq!(lines[3], "pools: tank (ONLINE)");
+    assert!(lines[4].starts_with("request: zpool events, ") && lines[4].contains(" s, user 0, process "), "{status}");
+    assert!(!status.contains("tunable: ") && m.ok(0, 0, "daemon status -v").contains("tunable: "));
+}
+
+/// A small generator: numbers that a seed repeats.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    fn word(&mut self) -> String {
+        const WORDS: &[&str] =
+            &["tank", "tank/a", "tank/a@s", "", "/", "x", "tank/../a", "tank#b", "no such", "\u{0}", "%", "-f"];
+        if self.below(8) == 0 { "a".repeat(self.below(5000)) } else { WORDS[self.below(WORDS.len())].to_string() }
+    }
+    fn flag(&mut self) -> bool {
+        self.below(2) == 0
+    }
+}
+
+/// A request with random fields. The last word of those that change something names nothing that is
+/// there if `harmless`.
+fn any_request(r: &mut Rng, harmless: bool) -> Request {
+    let names = vec![r.word(), r.word()];
+    let changed = |r: &mut Rng| if harmless { format!("absent{}", r.below(9)) } else { r.word() };
+    match r.below(24) {
+        0 => Request::Pools { names },
+        1 => Request::PoolIo { names },
+        2 => Request::PoolLatency { pool: r.word() },
+        3 => Request::PoolActivity { pool: r.word() },
+        4 => Request::Datasets(Select {
+            names,
+            filesystems: true,
+            snapshots: r.flag(),
+            wanted: vec![r.word()],
+            ..Select::default()
+        }),
+        5 => Request::Holds { names, recursive: r.flag() },
+        6 => Request::Mounted,
+        7 if !harmless => Request::Stop { force: r.flag() },
+        8 => Request::PoolDestroy { pool: changed(r), force: r.flag() },
+        9 => Request::PoolExport { pools: vec![changed(r)], all: false, force: r.flag() },
+        10 => Request::PoolSet { pool: changed(r), name: "comment".into(), value: r.word() },
+        11 => Request::FsDestroy {
+            name: changed(r),
+            recursive: true,
+            clones: true,
+            defer: false,
+            force: true,
+            dry_run: false,
+        },
+        12 => Request::FsSet { names: vec![changed(r)], props: vec![("compression".into(), "off".into())] },
+        13 => Request::Snapshot { names: vec![format!("{}@x", changed(r))], recursive: r.flag(), props: vec![] },
+        14 => Request::LoadKey { name: changed(r), key: Secret(vec![0; r.below(100)]), check_only: r.flag() },
+        15 => Request::PoolHistory { pool: changed(r) },
+        16 => Request::TuneSet { assignment: changed(r), save: r.flag() },
+        17 => Request::TraceStart { pool: changed(r), what: r.word() },
+        18 => Request::PoolClear { pool: changed(r), device: Some(r.word()) },
+        19 => Request::PoolCreate(PoolCreate {
+            name: changed(r),
+            devices: vec![r.word()],
+            dry_run: true,
+            ..PoolCreate::default()
+        }),
+        20 => Request::LabelClear { path: format!("/nonexistent/{}", r.below(9)), force: r.flag() },
+        21 => Request::Unmount { target: Some(changed(r)), force: r.flag(), keys: r.flag() },
+        22 => Request::Rollback { name: changed(r), recursive: true, clones: true, force: true },
+        _ => Request::Logged {
+            command: r.word(),
+            request: Box::new(Request::PoolDestroy { pool: changed(r), force: true }),
+        },
+    }
+}
+
+/// `rounds` hostile conversations at `socket`. What is answered must be what anyone may ask (if
+/// `public`), and nothing may hang.
+fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
+    let mut r = Rng(seed);
+    for round in 0..rounds {
+        let request = any_request(&mut r, !public);
+        let mut message = Vec::new();
+        proto::send(&mut message, &request).unwrap();
+        let may_be_done = match r.below(8) {
+            0 => {
+                message = (0..r.below(300)).map(|_| r.next() as u8).collect();
+                false
+            }
+            1 => {
+                let keep = r.below(message.len());
+                message.truncate(keep);
+                false
+            }
+            2 => {
+                let huge = (r.next() as u32) | 0x0500_0000;
+                message[..4].copy_from_slice(&huge.to_le_bytes());
+                false
+            }
+            3 => {
+                let deep = "[".repeat(r.below(60_000));
+                message = (deep.len() as u32).to_le_bytes().to_vec();
+                message.extend_from_slice(deep.as_bytes());
+                false
+            }
+            4 => {
+                // What is said after the first word does not count for the first word.
+                let kind = "{\"Stop\":{\"force\":true},\"Pools\":{\"names\":[]}}";
+                message = (kind.len() as u32).to_le_bytes().to_vec();
+                message.extend_from_slice(kind.as_bytes());
+                false
+            }
+            _ => true,
+        };
+        let reply = converse(socket, &message);
+        let look = matches!(
+            request,
+            Request::Pools { .. }
+                | Request::PoolIo { .. }
+                | Request::PoolLatency { .. }
+                | Request::PoolActivity { .. }
+                | Request::Datasets(_)
+                | Request::Holds { .. }
+                | Request::Mounted
+        );
+        match reply {
+            Some(Reply::Done(_)) if !public => assert!(may_be_done, "round {round}: {request:?}"),
+            Some(Reply::Done(_)) => assert!(may_be_done && look, "round {round}: {request:?}"),
+            Some(Reply::Failed { kind, .. }) if public && may_be_done && !look => {
+                assert_eq!(kind, "denied", "round {round}: {request:?}");
+            }
+            Some(Reply::Failed { message, .. }) => assert!(!message.is_empty()),
+            Some(Reply::Progress { .. }) => panic!("round {round}: {request:?}"),
+            None => assert!(!may_be_done, "round {round}: no answer to {request:?}"),
+        }
+    }
+}
+
+/// Sends it all and ends; the last thing that the daemon says.
+fn converse(socket: &Path, message: &[u8]) -> Option<Reply> {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It may be refused before all of it is sent.
+    let _ = stream.write_all(message);
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let mut all = Vec::new();
+    if let Err(e) = stream.read_to_end(&mut all) {
+        assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "the daemon hangs: {e}");
+    }
+    let mut from = all.as_slice();
+    let mut last = None;
+    while let Ok(Some(reply)) = proto::receive::<Reply>(&mut from, 1 << 28) {
+        last = Some(reply);
+    }
+    last
+}
+
+/// Run again as another user by [`hostile_users_change_and_stop_nothing`]; alone it does nothing.
+#[test]
+fn hostile_child() {
+    let Some(socket) = std::env::var_os("HOSTILE_SOCKET") else { return };
+    let socket = PathBuf::from(socket);
+    let crowd: Vec<UnixStream> = (0..200).filter_map(|_| UnixStream::connect(&socket).ok()).collect();
+    be_hostile(&socket, 1000, 0x5eed_0001, true);
+    drop(crowd);
+}
+
+#[test]
+fn hostile_users_change_and_stop_nothing() {
+    let Some(m) = Machine::new("access-hostile") else { return };
+    m.pool(0);
+    let program = m.dir.join("hostile");
+    copy_program(&std::env::current_exe().unwrap(), &program);
+    let before = m.state(0);
+    let mut c = m.command(OTHER, 0, &program);
+    c.args(["--exact", "hostile_child", "--nocapture"]).env("HOSTILE_SOCKET", m.run_dir(0).join("public.sock"));
+    let child = c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Meanwhile the owner and another user are served.
+    for _ in 0..10 {
+        assert_eq!(m.ok(0, 0, "zpool list -H -o name"), "tank\n");
+        assert_eq!(m.ok(USER, 0, "zpool list -H -o name"), "tank\n");
+    }
+    let s = said(child.wait_with_output().unwrap());
+    assert!(s.code == 0 && s.out.contains("1 passed"), "{}{}", s.out, s.err);
+    assert_eq!(m.state(0), before);
+    be_hostile(&m.run_dir(0).join("weir.sock"), 500, 0x5eed_0002, false);
+    assert_eq!(m.state(0), before);
+}
+
+/// Block devices that go away with their files.
+struct Loops(Vec<String>);
+
+impl Loops {
+    fn new(m: &Machine, n: usize) -> Option<Loops> {
+        let mut all = Loops(Vec::new());
+        for i in 0..n {
+            let file = m.dir.join(&format!("disk{i}"));
+            host::create_sparse(&file, 128 << 20).unwrap();
+            let s = said(Command::new("losetup").args(["-f", "--show"]).arg(&file).output().ok()?);
+            if s.code != 0 {
+                eprintln!("NOT RUN: loop devices cannot be had: {}", s.err);
+                return None;
+            }
+            all.0.push(s.out.trim().to_string());
+        }
+        Some(all)
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        for dev in &self.0 {
+            let _ = Command::new("losetup").args(["-d", dev]).output();
+        }
+    }
+}
+
+#[test]
+fn disks_of_a_pool_are_held_against_others() {
+    let Some(m) = Machine::new("access-disks") else { return };
+    let Some(loops) = Loops::new(&m, 4) else { return };
+    let d = &loops.0;
+    let run = |program: &str, args: &[&str]| said(Command::new(program).args(args).output().unwrap());
+    let create = format!("zpool create -f -O mountpoint=none tank {} log {} cache {} spare {}", d[0], d[1], d[2], d[3]);
+    m.ok(0, 0, &create);
+    let held = |readonly: bool| {
+        for dev in d {
+            let s = run("mkfs.ext4", &["-F", "-q", dev]);
+            assert!(s.code != 0 && s.err.contains("in use"), "readonly {readonly}: {dev}: {}{}", s.out, s.err);
+            // A second daemon is refused, too.
+            let s = m.say(USER, USER, &format!("zpool create -f u {dev}"));
+            assert_eq!(s.code, 1, "{dev}");
+        }
+    };
+    held(false);
+    let mut second = m.command(0, 0, &m.dir.join("weir"));
+    second.env("WEIR_RUNTIME_DIR", m.dir.join("second")).args([
+        "zpool",
+        "create",
+        "-f",
+        "-O",
+        "mountpoint=none",
+        "other",
+        &d[0],
+    ]);
+    let s = said(second.output().unwrap());
+    assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
+    let mut stop = m.command(0, 0, &m.dir.join("weir"));
+    stop.env("WEIR_RUNTIME_DIR", m.dir.join("second")).args(["daemon", "stop"]).output().unwrap();
+    // Looking stays possible.
+    if Command::new("zdb").arg("-h").output().is_ok() {
+        let s = run("zdb", &["-l", &d[0]]);
+        assert!(s.code == 0 && s.out.contains("name: 'tank'"), "{}{}", s.out, s.err);
+    }
+    // A daemon that is killed holds nothing.
+    let pid = m.pid(0);
+    assert_eq!(run("kill", &["-9", &pid]).code, 0);
+    assert_eq!(m.ok(0, 0, "zpool list -H -o name,health"), "tank\tONLINE\n");
+    held(false);
+    m.ok(0, 0, "zpool export tank");
+    m.ok(0, 0, "zpool import -o readonly=on tank");
+    let s = run("mkfs.ext4", &["-F", "-q", &d[0]]);
+    assert!(s.code != 0, "a pool that is read only: {}{}", s.out, s.err);
+    m.ok(0, 0, "zpool export tank");
+    // What others hold is refused with the reason.
+    assert_eq!(run("mkfs.ext4", &["-F", "-q", &d[0]]).code, 0);
+    let at = m.dir.join("mnt");
+    std::fs::create_dir(&at).unwrap();
+    let at = at.display().to_string();
+    assert_eq!(run("mount", &[&d[0], &at]).code, 0);
+    let s = m.say(0, 0, &format!("zpool create -f -O mountpoint=none new {}", d[0]));
+    assert_eq!(run("umount", &[&at]).code, 0);
+    assert!(s.code == 1 && s.err.contains(&format!("it is mounted at '{at}'")), "{}{}", s.out, s.err);
+}
