@@ -290,7 +290,7 @@ autotrim, delegation, listsnapshots, ashift, bootfs, feature@<name>=enabled.
     },
     Page {
         name: "zpool sync",
-        usage: &["sync [pool] ..."],
+        usage: &["sync [-f] [pool] ..."],
         text: "Waits until everything written to the pools so far is on disk.\n",
     },
     Page {
@@ -534,7 +534,7 @@ from tunables.conf in the state folder.
     },
     Page {
         name: "zpool iostat",
-        usage: &["iostat [-vlqHpyj] [-w | -r] [-T d|u] [<pool> ...] [<interval> [<count>]]"],
+        usage: &["iostat [-vlqHpyjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]"],
         text: "\
 What the devices of pools do: since the pool was opened, then in each interval.
 A vdev above devices has the sums of its devices.

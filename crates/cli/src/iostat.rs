@@ -12,6 +12,7 @@ use host::Signals;
 use serde_json::{Value, json};
 
 use crate::opts::Parsed;
+use crate::zpool_out::{Style, path_name};
 use crate::{Done, Fail, ask, print};
 
 /// Classes in the order of the daemon's lists, by the words of OpenZFS's columns.
@@ -21,6 +22,7 @@ const CLASSES: [&str; 9] =
 const READS: [bool; 9] = [true, false, true, false, true, true, false, false, false];
 const SCRUB: usize = 4;
 const TRIM: usize = 7;
+const REBUILD: usize = 8;
 
 struct Opts {
     vdevs: bool,
@@ -32,6 +34,9 @@ struct Opts {
     script: bool,
     json: bool,
     stamp: Option<char>,
+    style: Style,
+    /// Only these, as listings call them.
+    only: Vec<String>,
 }
 
 /// Runs `zpool iostat` with these options.
@@ -43,16 +48,23 @@ pub fn run(p: &Parsed) -> Done {
         Some("u") => Some('u'),
         Some(other) => return Err(usage(format!("invalid time stamp '{other}': it must be d or u"))),
     };
-    let o = Opts {
+    let mut o = Opts {
         vdevs: p.has('v'),
         latency: p.has('l'),
         queues: p.has('q'),
         wait_histogram: p.has('w'),
         size_histogram: p.has('r'),
-        exact: p.has('p') || p.has('H'),
+        exact: p.has('p'),
         script: p.has('H'),
         json: p.has('j'),
         stamp,
+        style: Style {
+            full_paths: p.has('P'),
+            real_paths: p.has('L'),
+            guids: p.has('g'),
+            ..Style::default()
+        },
+        only: Vec::new(),
     };
     if (o.wait_histogram || o.size_histogram) && (o.latency || o.queues) || o.wait_histogram && o.size_histogram {
         return Err(usage("only one of -w and -r can be given, and neither with -l or -q".into()));
@@ -76,6 +88,21 @@ pub fn run(p: &Parsed) -> Done {
         Some(n) if *n >= 1.0 && n.fract() == 0.0 => *n as u64,
         Some(n) => return Err(usage(format!("'{n}' is not a count"))),
     };
+    if names.len() > 1 {
+        // A pool and vdevs of it, unless all are pools.
+        let pools: Vec<IoView> = ask(&Request::PoolIo { names: Vec::new() })?;
+        if !names.iter().all(|n| pools.iter().any(|p| p.name == *n)) {
+            o.only = names.split_off(1);
+            o.vdevs = true;
+            let pool = pools.iter().filter(|p| p.name == names[0]);
+            for name in &o.only {
+                if !pool.clone().any(|p| p.children.iter().any(|c| has(c, name, o.style))) {
+                    let why = format!("cannot open '{name}': no such device in pool '{}'", names[0]);
+                    return Err(Error::not_found(why).into());
+                }
+            }
+        }
+    }
     let signals = interval.map(|_| Signals::hold());
     let mut before: Vec<IoView> = Vec::new();
     let mut shown = 0;
@@ -105,15 +132,43 @@ struct Row<'a> {
     seconds: f64,
 }
 
-fn rows<'a>(view: &'a IoView, before: Option<&IoView>, depth: usize, deep: bool, out: &mut Vec<Row<'a>>) {
+/// Whether a user may call this vdev so.
+fn is_called(view: &IoView, name: &str, style: Style) -> bool {
+    let base = view.name.rsplit('/').next().unwrap_or_default();
+    [view.name.as_str(), base, &shown(view, style), &view.guid.to_string()].contains(&name)
+}
+
+/// Whether this vdev or one below it is called so.
+fn has(view: &IoView, name: &str, style: Style) -> bool {
+    is_called(view, name, style) || view.children.iter().any(|c| has(c, name, style))
+}
+
+/// The name that listings show.
+fn shown(view: &IoView, style: Style) -> String {
+    if style.guids && view.guid != 0 && view.kind != "root" {
+        return view.guid.to_string();
+    }
+    path_name(&view.name, &view.kind, style)
+}
+
+/// Sections of top-level vdevs, after those that have none.
+const SECTIONS: [&str; 5] = ["", "dedup", "special", "logs", "cache"];
+
+fn rows<'a>(view: &'a IoView, before: Option<&IoView>, depth: usize, o: &Opts, out: &mut Vec<Row<'a>>) {
     let stats = before.map_or_else(|| view.stats.clone(), |b| view.stats.since(&b.stats));
     let from = before.map_or(view.since, |b| b.at);
     let seconds = (view.at.saturating_sub(from) as f64 / 1e9).max(1e-9);
-    out.push(Row { depth, view, stats, seconds });
-    if deep {
-        for child in &view.children {
-            let old = before.and_then(|b| b.children.iter().find(|c| c.name == child.name));
-            rows(child, old, depth + 1, deep, out);
+    if o.only.is_empty() {
+        out.push(Row { depth, view, stats, seconds });
+    } else if o.only.iter().any(|n| is_called(view, n, o.style)) && depth > 0 {
+        out.push(Row { depth: 0, view, stats, seconds });
+    }
+    if o.vdevs {
+        for class in SECTIONS {
+            for child in view.children.iter().filter(|c| depth > 0 && class.is_empty() || c.class == class) {
+                let old = before.and_then(|b| b.children.iter().find(|c| c.name == child.name));
+                rows(child, old, depth + 1, o, out);
+            }
         }
     }
 }
@@ -124,92 +179,120 @@ fn stamp(kind: char) -> String {
 }
 
 fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<String, Fail> {
-    let mut all = Vec::new();
+    let mut pools = Vec::new();
     for view in now {
         let old = before.iter().find(|b| b.name == view.name);
-        rows(view, old, 0, o.vdevs, &mut all);
+        let mut rows_of = Vec::new();
+        rows(view, old, 0, o, &mut rows_of);
+        pools.push(rows_of);
     }
     let mut out = o.stamp.map(stamp).unwrap_or_default();
     if o.json {
-        let list: Vec<Value> = all.iter().map(json_of).collect();
+        let list: Vec<Value> = pools.iter().flatten().map(json_of).collect();
         let text = serde_json::to_string(
             &json!({ "output_version": { "command": "zpool iostat", "vers_major": 0, "vers_minor": 1 }, "vdevs": list }),
         );
         return Ok(text.map_err(|e| Error::invalid(format!("{e}")))? + "\n");
     }
     if o.wait_histogram || o.size_histogram {
-        for row in &all {
-            out.push_str(&histogram(row, o));
+        let width = name_width(&pools, o);
+        for row in pools.iter().flatten() {
+            out.push_str(&histogram(row, width, o));
         }
         return Ok(out);
     }
-    let width = all.iter().map(|r| r.depth * 2 + r.view.name.chars().count()).max().unwrap_or(0).max(10);
+    let width = name_width(&pools, o);
+    let groups = groups(o);
     if first && !o.script {
-        out.push_str(&head(width, o));
+        out.push_str(&head(width, &groups, if o.only.is_empty() { "pool" } else { "vdev" }, ""));
     }
-    for row in &all {
-        let name = format!("{}{}", "  ".repeat(row.depth), row.view.name);
-        let fields = fields(row, o);
-        if o.script {
-            let _ = writeln!(out, "{}\t{}", row.view.name, fields.join("\t"));
-        } else {
-            let line: Vec<String> = fields.iter().map(|f| format!("{f:>5}")).collect();
+    for rows in &pools {
+        let mut class = "";
+        for row in rows {
+            let fields = fields(row, o);
+            if o.script {
+                let _ = writeln!(out, "{}\t{}", shown(row.view, o.style), fields.join("\t"));
+                continue;
+            }
+            let widths = groups.iter().flat_map(|g| g.1.iter().map(|_| g.2));
+            if row.depth == 1 && row.view.class != class {
+                class = &row.view.class;
+                let dashes: Vec<String> = widths.clone().map(|w| format!("{:>w$}", "-")).collect();
+                let _ = writeln!(out, "{class:<width$}  {}", dashes.join("  "));
+            }
+            let name = format!("{}{}", "  ".repeat(row.depth), shown(row.view, o.style));
+            let line: Vec<String> = fields.iter().zip(widths).map(|(f, w)| format!("{f:>w$}")).collect();
             let _ = writeln!(out, "{name:<width$}  {}", line.join("  "));
         }
+        if !o.script && o.vdevs && o.only.is_empty() {
+            out.push_str(&rule(width, &groups));
+        }
     }
-    if !o.script && (o.vdevs || all.len() > 1) {
-        out.push_str(&rule(width, o));
+    if !o.script && (pools.len() > 1 && !o.vdevs || !o.only.is_empty()) {
+        out.push_str(&rule(width, &groups));
     }
     Ok(out)
 }
 
-/// Groups of columns: their heading and the columns' own.
-fn groups(o: &Opts) -> Vec<(&'static str, Vec<&'static str>)> {
+/// Width of the column of names.
+fn name_width(pools: &[Vec<Row>], o: &Opts) -> usize {
+    let widths = pools.iter().flatten().map(|r| r.depth * 2 + shown(r.view, o.style).chars().count());
+    widths.max().unwrap_or(0).max(10)
+}
+
+/// Groups of columns: their heading, the columns' own, and how wide a column is.
+type Groups = Vec<(&'static str, Vec<&'static str>, usize)>;
+
+fn groups(o: &Opts) -> Groups {
     let rw = || vec!["read", "write"];
-    let mut g = vec![("capacity", vec!["alloc", "free"]), ("operations", rw()), ("bandwidth", rw())];
+    // Room for exact numbers, as OpenZFS makes it.
+    let width = |exact: usize| if o.exact { exact } else { 5 };
+    let (plain, times, depths) = (width(15), width(10), width(6));
+    let mut g = vec![("capacity", vec!["alloc", "free"], plain), ("operations", rw(), plain), ("bandwidth", rw(), plain)];
     if o.latency {
         g.extend([
-            ("total_wait", rw()),
-            ("disk_wait", rw()),
-            ("syncq_wait", rw()),
-            ("asyncq_wait", rw()),
-            ("scrub", vec!["wait"]),
-            ("trim", vec!["wait"]),
+            ("total_wait", rw(), times),
+            ("disk_wait", rw(), times),
+            ("syncq_wait", rw(), times),
+            ("asyncq_wait", rw(), times),
+            ("scrub", vec!["wait"], times),
+            ("trim", vec!["wait"], times),
         ]);
     }
     if o.queues {
         let pa = || vec!["pend", "activ"];
         g.extend([
-            ("syncq_read", pa()),
-            ("syncq_write", pa()),
-            ("asyncq_read", pa()),
-            ("asyncq_write", pa()),
-            ("scrubq_read", pa()),
-            ("trimq_write", pa()),
-            ("rebuildq_write", pa()),
+            ("syncq_read", pa(), depths),
+            ("syncq_write", pa(), depths),
+            ("asyncq_read", pa(), depths),
+            ("asyncq_write", pa(), depths),
+            ("scrubq_read", pa(), depths),
+            ("trimq_write", pa(), depths),
+            ("rebuildq_write", pa(), depths),
         ]);
     }
     g
 }
 
-fn rule(width: usize, o: &Opts) -> String {
-    let columns: usize = groups(o).iter().map(|g| g.1.len()).sum();
-    format!("{}{}\n", "-".repeat(width), "  -----".repeat(columns))
+fn rule(width: usize, groups: &Groups) -> String {
+    let columns = groups.iter().flat_map(|g| g.1.iter().map(|_| g.2));
+    columns.fold("-".repeat(width), |line, w| line + "  " + &"-".repeat(w)) + "\n"
 }
 
-fn head(width: usize, o: &Opts) -> String {
-    let (mut one, mut two) = (" ".repeat(width), format!("{:<width$}", "pool"));
-    for (name, columns) in groups(o) {
-        let field = columns.len() * 7 - 2;
-        let name: String = name.chars().take(field).collect();
+/// The two lines of headings, the first with `name` in front, the second with `title`, and the line below.
+fn head(width: usize, groups: &Groups, title: &str, name: &str) -> String {
+    let (mut one, mut two) = (format!("{name:<width$}"), format!("{title:<width$}"));
+    for (name, columns, w) in groups {
+        let n = columns.len().max(1);
+        let field = w * n + 2 * (n - 1);
         // In the middle, rather to the right, as OpenZFS has it.
-        let left = (field - name.len()).div_ceil(2);
-        let _ = write!(one, "  {}{name:<rest$}", " ".repeat(left), rest = field - left);
+        let left = (field / n).saturating_sub(name.len() / n).min(field.saturating_sub(name.len()));
+        let _ = write!(one, "  {}{name:<rest$}", " ".repeat(left), rest = field.saturating_sub(left));
         columns.iter().for_each(|c| {
-            let _ = write!(two, "  {c:>5}");
+            let _ = write!(two, "  {c:>w$}");
         });
     }
-    format!("{}\n{two}\n{}", one.trim_end(), rule(width, o))
+    format!("{}\n{two}\n{}", one.trim_end(), rule(width, groups))
 }
 
 fn fields(row: &Row, o: &Opts) -> Vec<String> {
@@ -271,59 +354,58 @@ fn time(ns: u64, exact: bool) -> String {
     }
 }
 
-/// The histogram of waits, or of sizes, of one vdev.
-fn histogram(row: &Row, o: &Opts) -> String {
+/// The histogram of waits, or of sizes, of one vdev: OpenZFS's columns.
+fn histogram(row: &Row, width: usize, o: &Opts) -> String {
     let s = &row.stats;
-    let (mut columns, mut lists): (Vec<String>, Vec<Vec<u64>>) = (Vec::new(), Vec::new());
     let sum = |all: &[Vec<u64>], reads: bool| {
         let n = all.first().map_or(0, Vec::len);
         (0..n)
             .map(|b| all.iter().zip(READS).filter(|(_, r)| *r == reads).map(|(l, _)| l[b]).sum())
             .collect::<Vec<u64>>()
     };
-    if o.wait_histogram {
-        for (name, all) in [("total_wait", &s.total), ("disk_wait", &s.disk)] {
-            columns.extend([format!("{name}_read"), format!("{name}_write")]);
-            lists.extend([sum(all, true), sum(all, false)]);
-        }
-        columns.extend(CLASSES.iter().map(|c| (*c).to_string()));
-        lists.extend(s.total.iter().cloned());
-        columns.push("flush".into());
-        lists.push(s.flush.clone());
+    let class = |all: &[Vec<u64>], i: usize| all.get(i).cloned().unwrap_or_default();
+    let (title, lists): (&str, Vec<Vec<u64>>) = if o.wait_histogram {
+        let mut lists = vec![sum(&s.total, true), sum(&s.total, false), sum(&s.disk, true), sum(&s.disk, false)];
+        lists.extend([0, 1, 2, 3, SCRUB, TRIM, REBUILD].map(|i| class(&s.queue, i)));
+        ("latency", lists)
     } else {
-        for (i, name) in CLASSES.iter().enumerate() {
-            columns.extend([format!("{name}_ind"), format!("{name}_agg")]);
-            lists.push(s.ind.get(i).cloned().unwrap_or_default());
-            lists.push(s.agg.get(i).cloned().unwrap_or_default());
-        }
-    }
-    let label = |b: usize| {
-        if o.wait_histogram {
-            time((1u64 << (b + 1).min(63)) - 1, o.exact)
-        } else if o.exact {
-            (512u64 << b).to_string()
-        } else {
-            nice::bytes(512 << b)
-        }
+        let pairs = [0, 1, 2, 3, SCRUB, TRIM, REBUILD].map(|i| [class(&s.ind, i), class(&s.agg, i)]);
+        ("req_size", pairs.into_iter().flatten().collect())
     };
-    let what = if o.wait_histogram { "latency" } else { "req_size" };
-    let mut out = String::new();
-    let sep = if o.script { "\t" } else { "  " };
-    if !o.script {
-        let _ = writeln!(out, "{}", row.view.name);
-        let heads: Vec<String> = columns.iter().map(|c| format!("{c:>10}")).collect();
-        let _ = writeln!(out, "{what:<10}{sep}{}", heads.join(sep));
-    }
-    let buckets = lists.iter().map(Vec::len).max().unwrap_or(0);
-    for b in 0..buckets {
-        let values: Vec<u64> = lists.iter().map(|l| l.get(b).copied().unwrap_or(0)).collect();
-        let one = |(v, c): (&u64, &String)| {
-            if o.script { v.to_string() } else { format!("{v:>width$}", width = c.len().max(10)) }
+    let largest = lists.iter().flatten().max().copied().unwrap_or(0);
+    let column = if o.exact { largest.to_string().len().max(5) } else { 5 };
+    let rw = || vec!["read", "write"];
+    let groups: Groups = if o.wait_histogram {
+        let mut g: Groups = ["total_wait", "disk_wait", "syncq_wait", "asyncq_wait"].map(|n| (n, rw(), column)).into();
+        g.extend(["scrub", "trim", "rebuild"].map(|n| ("", vec![n], column)));
+        g
+    } else {
+        let names = ["sync_read", "sync_write", "async_read", "async_write", "scrub", "trim", "rebuild"];
+        names.map(|n| (n, vec!["ind", "agg"], column)).into()
+    };
+    let name = shown(row.view, o.style);
+    let width = width.max(name.chars().count());
+    let mut out = if o.script { format!("{name}\n") } else { format!("\n{}", head(width, &groups, title, &name)) };
+    for b in 0..lists.iter().map(Vec::len).max().unwrap_or(0) {
+        let edge = if o.wait_histogram { (1u64 << (b + 1).min(63)) - 1 } else { 512u64 << b };
+        let label = match (o.script, o.wait_histogram) {
+            (true, _) => edge.to_string(),
+            (_, true) => time(edge, false),
+            _ => nice::num(edge),
         };
-        let line: Vec<String> = values.iter().zip(&columns).map(one).collect();
-        let _ = writeln!(out, "{:<10}{sep}{}", label(b), line.join(sep));
+        let values = lists.iter().map(|l| l.get(b).copied().unwrap_or(0));
+        let number = |n: u64| if o.exact { n.to_string() } else { nice::num(n) };
+        if o.script {
+            let line: Vec<String> = values.map(number).collect();
+            let _ = writeln!(out, "{label}\t{}", line.join("\t"));
+        } else {
+            let line: Vec<String> = values.map(|v| format!("{:>column$}", number(v))).collect();
+            let _ = writeln!(out, "{label:<width$}  {}", line.join("  "));
+        }
     }
-    out.push('\n');
+    if !o.script {
+        let _ = writeln!(out, "{}", "-".repeat(width + (column + 2) * lists.len()));
+    }
     out
 }
 
@@ -362,6 +444,8 @@ mod tests {
             script: false,
             json: false,
             stamp: None,
+            style: Style::default(),
+            only: Vec::new(),
         }
     }
 
@@ -382,7 +466,26 @@ mod tests {
             since: 0,
             stats,
             children: vec![leaf],
+            ..IoView::default()
         }
+    }
+
+    #[test]
+    fn sections_have_headings_and_scripts_short_numbers() {
+        let mut v = view(3_000_000_000, 30);
+        v.children.push(IoView { name: "/dev/sdb".into(), kind: "disk".into(), class: "logs".into(), ..v.children[0].clone() });
+        v.children.push(IoView { name: "/d/c.img".into(), kind: "file".into(), class: "cache".into(), ..v.children[0].clone() });
+        let deep = Opts { vdevs: true, ..opts() };
+        let text = show(&[v.clone()], &[], &deep, true).expect("shown");
+        assert!(text.contains("\nlogs            -      -      -      -      -      -\n  sdb      "), "{text}");
+        assert!(text.contains("\ncache           -      -      -      -      -      -\n  /d/c.img "), "{text}");
+        let script = show(&[v.clone()], &[], &Opts { script: true, ..opts() }, true).expect("shown");
+        assert_eq!(script, "tank\t1G\t3G\t0\t10\t0\t10M\n");
+        let exact = show(&[v.clone()], &[], &Opts { exact: true, ..opts() }, true).expect("shown");
+        assert!(exact.ends_with("tank             1073741824       3221225472                0               10                0         10485760\n"), "{exact}");
+        let one = show(&[v], &[], &Opts { only: vec!["sdb".into()], ..deep }, true).expect("shown");
+        let lines: Vec<&str> = one.lines().collect();
+        assert!(lines.len() == 5 && lines[1].starts_with("vdev  ") && lines[3].starts_with("sdb  "), "{one}");
     }
 
     #[test]
@@ -404,7 +507,13 @@ mod tests {
         let deep = show(&[b.clone()], &[a], &Opts { vdevs: true, ..opts() }, true).expect("shown");
         assert!(deep.contains("\n  /d/a.img  "), "{deep}");
         let w = show(&[b.clone()], &[], &Opts { wait_histogram: true, ..opts() }, true).expect("shown");
-        assert!(w.contains("8ms"), "{w}");
+        let head = "\ntank          total_wait     disk_wait    syncq_wait    asyncq_wait\nlatency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n";
+        assert!(w.starts_with(head), "{w}");
+        assert!(w.contains("\n8ms             0     30"), "{w}");
+        let r = show(&[b.clone()], &[], &Opts { size_histogram: true, ..opts() }, true).expect("shown");
+        let head = "\ntank         sync_read    sync_write    async_read    async_write      scrub         trim         rebuild\nreq_size      ind    agg    ind    agg";
+        assert!(r.starts_with(head), "{r}");
+        assert!(r.contains("\n1M              0      0      0      0      0      0      0     30      0"), "{r}");
         let j = show(&[b], &[], &Opts { json: true, ..opts() }, true).expect("shown");
         let j: Value = serde_json::from_str(&j).expect("JSON");
         assert_eq!(j["vdevs"][0]["classes"]["async_write"]["operations"], 30);

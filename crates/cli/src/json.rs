@@ -1,14 +1,17 @@
 //! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then objects by name).
 
+use daemon::nice;
 use daemon::proto::{DatasetView, PoolView, PropView, VdevView};
 use serde_json::{Map, Value, json};
+
+use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields};
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": 0, "vers_minor": 1 })
 }
 
 fn text(value: &Value) -> String {
-    let mut out = serde_json::to_string_pretty(value).unwrap_or_default();
+    let mut out = serde_json::to_string(value).unwrap_or_default();
     out.push('\n');
     out
 }
@@ -33,74 +36,161 @@ fn properties<'a>(props: impl Iterator<Item = &'a PropView>, exact: bool) -> Val
     Value::Object(props.map(one).collect())
 }
 
-fn vdev(v: &VdevView) -> Value {
+/// How vdevs are shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `zpool status`: errors and space; exact numbers or not.
+    Status(bool),
+    /// `zpool list -v`: the columns as properties.
+    List(bool),
+}
+
+/// Sizes and counts are strings, short ones unless they are to be exact.
+fn size(n: u64, exact: bool) -> Value {
+    json!(if exact { n.to_string() } else { nice::bytes(n) })
+}
+
+fn moment(secs: u64, exact: bool) -> Value {
+    json!(if exact { secs.to_string() } else { nice::moment(secs) })
+}
+
+/// The class of a vdev; what is below has that of the top-level vdev.
+fn class_of<'a>(v: &'a VdevView, above: &'a str) -> &'a str {
+    match (v.is_log, v.bias.as_str()) {
+        (true, _) => "log",
+        (_, "") if above.is_empty() => "normal",
+        (_, "") => above,
+        (_, bias) => bias,
+    }
+}
+
+fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
+    let class = class_of(v, above);
     let mut out = Map::new();
     out.insert("name".into(), json!(v.name));
     out.insert("vdev_type".into(), json!(v.kind));
     out.insert("guid".into(), json!(v.guid.to_string()));
-    out.insert("state".into(), json!(v.state));
-    if v.psize > 0 {
+    if matches!(v.kind.as_str(), "disk" | "file") {
         out.insert("path".into(), json!(v.name));
-        out.insert("phys_space".into(), json!(v.psize.to_string()));
     }
-    out.insert("alloc_space".into(), json!(v.alloc.to_string()));
-    out.insert("total_space".into(), json!(v.space.to_string()));
-    for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
-        out.insert((*name).into(), json!(n.to_string()));
+    out.insert("class".into(), json!(class));
+    out.insert("state".into(), json!(v.state));
+    match form {
+        Form::List(exact) => {
+            let style = Style { exact, ..Style::default() };
+            let mut props = Map::new();
+            let values = vdev_fields(v, style).into_iter().chain([v.state.clone()]);
+            for (name, value) in LIST_COLUMNS.iter().skip(1).zip(values) {
+                props.insert((*name).into(), json!({ "value": value, "source": { "type": "NONE", "data": "-" } }));
+            }
+            out.insert("properties".into(), Value::Object(props));
+        }
+        Form::Status(exact) if class != "spare" => {
+            for (name, n) in [("alloc_space", v.alloc), ("total_space", v.space), ("phys_space", v.psize)] {
+                if n > 0 {
+                    out.insert(name.into(), size(n, exact));
+                }
+            }
+            for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
+                out.insert((*name).into(), json!(if exact { n.to_string() } else { nice::num(n) }));
+            }
+        }
+        Form::Status(_) => {}
     }
-    if !v.children.is_empty() {
-        out.insert("vdevs".into(), children(v));
+    let inside = v.children.iter().filter(|c| v.kind != "root" || class_of(c, "") == "normal");
+    let inside: Map<String, Value> = inside.map(|c| (c.name.clone(), vdev(c, class, form))).collect();
+    if !inside.is_empty() {
+        out.insert("vdevs".into(), Value::Object(inside));
     }
     Value::Object(out)
 }
 
-fn children(v: &VdevView) -> Value {
-    Value::Object(v.children.iter().map(|c| (c.name.clone(), vdev(c))).collect())
+/// The classes beside the normal one, each with its vdevs.
+fn classes(p: &PoolView, form: Form, out: &mut Map<String, Value>) {
+    let tops = |class: &'static str| p.vdevs.children.iter().filter(|v| class_of(v, "") == class).collect::<Vec<_>>();
+    let aux = |list: &'static str| match list {
+        "l2cache" => p.caches.iter().collect::<Vec<_>>(),
+        _ => p.spares.iter().collect(),
+    };
+    for (key, class, list) in [
+        ("dedup", "dedup", tops("dedup")),
+        ("special", "special", tops("special")),
+        ("logs", "log", tops("log")),
+        ("l2cache", "l2cache", aux("l2cache")),
+        ("spares", "spare", aux("spares")),
+    ] {
+        if !list.is_empty() {
+            let all: Map<String, Value> = list.iter().map(|v| (v.name.clone(), vdev(v, class, form))).collect();
+            out.insert(key.into(), Value::Object(all));
+        }
+    }
 }
 
 /// Pools with these properties; with their devices if `devices`.
 pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exact: bool, devices: bool) -> String {
     let one = |p: &PoolView| {
-        let mut out = json!({
-            "name": p.name,
-            "type": "POOL",
-            "state": p.state,
-            "pool_guid": p.guid.to_string(),
-            "txg": p.txg.to_string(),
-            "spa_version": "5000",
-            "zpl_version": "5",
-        });
+        let mut out = Map::new();
+        out.insert("name".into(), json!(p.name));
+        if columns.is_some() {
+            out.insert("type".into(), json!("POOL"));
+        }
+        out.insert("state".into(), json!(p.state));
+        out.insert("pool_guid".into(), json!(p.guid.to_string()));
+        out.insert("txg".into(), json!(p.txg.to_string()));
+        out.insert("spa_version".into(), json!("5000"));
+        out.insert("zpl_version".into(), json!("5"));
         if let Some(columns) = columns {
             let wanted = p.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
-            out["properties"] = properties(wanted, exact);
+            out.insert("properties".into(), properties(wanted, exact));
+            if devices {
+                let form = Form::List(exact);
+                let normal = p.vdevs.children.iter().filter(|v| class_of(v, "") == "normal");
+                let mut vdevs: Map<String, Value> = normal.map(|v| (v.name.clone(), vdev(v, "", form))).collect();
+                classes(p, form, &mut vdevs);
+                out.insert("vdevs".into(), Value::Object(vdevs));
+            }
+        } else {
+            status(p, exact, &mut out);
         }
-        if devices {
-            out["vdevs"] = json!({ p.name.as_str(): vdev(&p.vdevs) });
-            out["error_count"] = json!(p.data_errors.to_string());
-            if let Some(s) = &p.scan {
-                out["scan_stats"] = json!({
-                    "function": s.function,
-                    "state": s.state,
-                    "start_time": s.start.to_string(),
-                    "end_time": s.end.to_string(),
-                    "to_examine": s.to_examine.to_string(),
-                    "examined": s.examined.to_string(),
-                    "processed": s.processed.to_string(),
-                    "errors": s.errors.to_string(),
-                    "issued": s.issued.to_string(),
-                });
-            }
-            if let Some(status) = &p.status {
-                out["status"] = json!(status);
-            }
-            if let Some(action) = &p.action {
-                out["action"] = json!(action);
-            }
-        }
-        (p.name.clone(), out)
+        (p.name.clone(), Value::Object(out))
     };
     let all: Map<String, Value> = pools.iter().map(one).collect();
     text(&json!({ "output_version": version(command), "pools": all }))
+}
+
+/// What `zpool status` says.
+fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
+    for (name, said) in [("status", &p.status), ("action", &p.action)] {
+        if let Some(said) = said {
+            out.insert(name.into(), json!(said));
+        }
+    }
+    if let Some(s) = &p.scan {
+        let scan = json!({
+            "function": s.function,
+            "state": s.state,
+            "start_time": moment(s.start, exact),
+            "end_time": moment(s.end, exact),
+            "to_examine": size(s.to_examine, exact),
+            "examined": size(s.examined, exact),
+            "processed": size(s.processed, exact),
+            "errors": s.errors.to_string(),
+            "pass_start": s.pass_start.to_string(),
+            "scrub_pause": if s.paused_at == 0 { json!("-") } else { moment(s.paused_at, exact) },
+            "scrub_spent_paused": s.pass_paused.to_string(),
+            "issued": size(s.issued, exact),
+        });
+        out.insert("scan_stats".into(), scan);
+    }
+    if let Some(c) = &p.checkpoint {
+        let state = if c.discarding { "DISCARDING" } else { "EXISTS" };
+        let stats = json!({ "state": state, "start_time": moment(c.start, exact), "space": size(c.space, exact) });
+        out.insert("checkpoint_stats".into(), stats);
+    }
+    let form = Form::Status(exact);
+    out.insert("vdevs".into(), json!({ p.name.as_str(): vdev(&p.vdevs, "", form) }));
+    classes(p, form, out);
+    out.insert("error_count".into(), json!(p.data_errors.to_string()));
 }
 
 /// Datasets with these properties.
@@ -123,6 +213,8 @@ pub fn datasets(command: &str, list: &[DatasetView], columns: &[String], exact: 
 
 #[cfg(test)]
 mod tests {
+    use daemon::proto::CheckpointView;
+
     use super::*;
 
     #[test]
@@ -156,9 +248,33 @@ mod tests {
             state: "ONLINE".into(),
             ..VdevView::default()
         };
-        let root = VdevView { kind: "root".into(), name: "tank".into(), children: vec![leaf], ..VdevView::default() };
-        let pool = PoolView { name: "tank".into(), state: "ONLINE".into(), vdevs: root, ..PoolView::default() };
-        let back: Value = serde_json::from_str(&pools("zpool status", &[pool], None, false, true)).unwrap();
+        let log = VdevView { name: "/l".into(), is_log: true, space: 1 << 20, ..leaf.clone() };
+        let root = VdevView { kind: "root".into(), name: "tank".into(), children: vec![leaf.clone(), log], ..VdevView::default() };
+        let pool = PoolView {
+            name: "tank".into(),
+            state: "ONLINE".into(),
+            vdevs: root,
+            spares: vec![VdevView { name: "/s".into(), state: "AVAIL".into(), ..leaf.clone() }],
+            caches: vec![VdevView { name: "/c".into(), ..leaf }],
+            checkpoint: Some(CheckpointView { start: 5, space: 2048, discarding: false }),
+            ..PoolView::default()
+        };
+        let text = pools("zpool status", &[pool.clone()], None, false, true);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        let back: Value = serde_json::from_str(&text).unwrap();
+        let tank = &back["pools"]["tank"];
+        assert!(tank["vdevs"]["tank"]["vdevs"]["/l"].is_null() && tank["type"].is_null(), "{text}");
+        assert_eq!(tank["logs"]["/l"]["class"], "log");
+        assert_eq!(tank["logs"]["/l"]["total_space"], "1M");
+        assert_eq!(tank["l2cache"]["/c"]["class"], "l2cache");
+        assert_eq!((&tank["spares"]["/s"]["state"], &tank["spares"]["/s"]["class"]), (&json!("AVAIL"), &json!("spare")));
+        assert_eq!(tank["checkpoint_stats"]["space"], "2K");
+        let columns: Vec<String> = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
+        let list: Value = serde_json::from_str(&pools("zpool list", &[pool], Some(&columns), true, true)).unwrap();
+        let vdevs = &list["pools"]["tank"]["vdevs"];
+        assert_eq!(vdevs["logs"]["/l"]["properties"]["size"]["value"], "64");
+        assert_eq!(vdevs["spares"]["/s"]["properties"]["health"]["value"], "AVAIL");
+        assert_eq!(list["pools"]["tank"]["type"], "POOL");
         assert_eq!(back["pools"]["tank"]["vdevs"]["tank"]["vdevs"]["/a"]["path"], "/a");
     }
 }

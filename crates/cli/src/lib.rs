@@ -215,10 +215,37 @@ pub(crate) fn each_once(list: Vec<(String, String)>) -> Result<Vec<(String, Stri
     Ok(list)
 }
 
+/// An absolute path without `.` and `..`. Symbolic links stay, but for those that a `..` leads out of.
+fn without_dots(path: &std::path::Path) -> std::path::PathBuf {
+    use std::path::Component;
+    let mut out = std::path::PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => out.push(name),
+            Component::ParentDir => {
+                out = std::fs::canonicalize(&out).unwrap_or(out);
+                out.pop();
+            }
+            _ => {}
+        }
+    }
+    out
+}
+
+/// Puts times of datasets into the time zone of this process; the daemon's may be another.
+pub(crate) fn local_times(datasets: &mut [daemon::proto::DatasetView]) {
+    for prop in datasets.iter_mut().flat_map(|d| &mut d.props).filter(|p| p.name == "creation") {
+        if let Ok(seconds) = prop.exact.parse() {
+            prop.value = daemon::nice::date(seconds);
+        }
+    }
+}
+
 /// The absolute form of a path that a user gave.
 pub(crate) fn absolute(path: &str) -> Result<String, Fail> {
     let path = std::path::absolute(path).map_err(|e| Error::invalid(format!("'{path}' is not a path: {e}")))?;
-    path.into_os_string()
+    without_dots(&path)
+        .into_os_string()
         .into_string()
         .map_err(|p| Fail::Error(Error::invalid(format!("'{}' is not UTF-8, which weir needs of paths", p.display()))))
 }

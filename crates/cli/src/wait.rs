@@ -69,3 +69,17 @@ fn row(cells: impl Iterator<Item = String>, scripted: bool) -> String {
     let cells: Vec<String> = cells.map(|c| if scripted { c } else { format!("{c:>10}") }).collect();
     cells.join(if scripted { "\t" } else { "  " }) + "\n"
 }
+
+/// Until the pool has no more work of these kinds, or is gone.
+pub fn until_idle(pool: &str, kinds: &[&str]) -> Done {
+    loop {
+        let all: Vec<ActivityView> = match ask(&Request::PoolActivity { pool: pool.to_string() }) {
+            Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        if !all.iter().any(|a| a.busy && kinds.contains(&a.name.as_str())) {
+            return Ok(());
+        }
+        std::thread::sleep(PERIOD);
+    }
+}

@@ -232,6 +232,7 @@ fn list(p: &Parsed) -> Done {
         select.wanted = columns.iter().cloned().chain(keys.iter().map(|k| k.name.clone())).collect();
     }
     let (mut datasets, done) = datasets(select)?;
+    crate::local_times(&mut datasets);
     zfs_out::sort(&mut datasets, &keys);
     if p.has('j') {
         print(&json::datasets("zfs list", &datasets, &columns, p.has('p')));
@@ -290,7 +291,8 @@ fn get(p: &Parsed) -> Done {
     if !p.has('j') && !wanted.iter().any(|w| w == "all") {
         select.wanted = wanted.iter().filter_map(|w| zfs_out::canonical(w)).collect();
     }
-    let (datasets, done) = datasets(select)?;
+    let (mut datasets, done) = datasets(select)?;
+    crate::local_times(&mut datasets);
     if p.has('j') {
         let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
         print(&json::datasets("zfs get", &datasets, &columns, p.has('p')));

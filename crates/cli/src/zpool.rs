@@ -1,6 +1,7 @@
 //! The command `zpool`.
 
 use base::Error;
+use daemon::VdevSpec;
 use daemon::proto::{
     Candidate, Created, HistoryLine, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request,
     ScrubAction, Search,
@@ -31,7 +32,8 @@ pub fn run(args: &[String]) -> Done {
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
-            let p = parse(rest, "", &[], "sync")?;
+            // -f asks for an uberblock even if nothing has changed: every sync writes one.
+            let p = parse(rest, "f", &[], "sync")?;
             ask(&Request::PoolSync { names: p.operands })
         }
         "add" => add(&parse(rest, "fgLnPo:", &[("size", true, 'z')], "add")?),
@@ -134,8 +136,8 @@ fn create(p: &Parsed) -> Done {
     };
     let created: Created = ask(&Request::PoolCreate(request))?;
     if p.has('n') {
-        let devices: String = created.devices.iter().map(|d| format!("\t  {d}\n")).collect();
-        print(&format!("would create '{name}' with the following layout:\n\n\t{name}\n{devices}"));
+        let layout = zpool_out::layout(name, None, &VdevSpec::parse(&created.devices)?, Style::default());
+        print(&format!("would create '{name}' with the following layout:\n\n{layout}"));
     }
     Ok(())
 }
@@ -248,7 +250,8 @@ fn style(p: &Parsed) -> Style {
     Style {
         scripted: p.has('H'),
         exact: p.has('p'),
-        full_paths: p.has('P') || p.has('L'),
+        full_paths: p.has('P'),
+        real_paths: p.has('L'),
         verbose: p.has('v'),
         guids: p.has('g'),
         init: p.has('i'),
@@ -394,8 +397,9 @@ fn add(p: &Parsed) -> Done {
     };
     let created: Created = ask(&Request::PoolAdd(request))?;
     if p.has('n') {
-        let devices: String = created.devices.iter().map(|d| format!("\t  {d}\n")).collect();
-        print(&format!("would update '{pool}' to have the following devices as well:\n\n\t{pool}\n{devices}"));
+        let before: Vec<PoolView> = ask(&Request::Pools { names: vec![pool.clone()] })?;
+        let layout = zpool_out::layout(pool, before.first(), &VdevSpec::parse(&created.devices)?, style(p));
+        print(&format!("would update '{pool}' to the following configuration:\n\n{layout}"));
     }
     Ok(())
 }
@@ -428,7 +432,13 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
         props: p.values('o').map(|v| assignment(v, verb)).collect::<Result<Vec<_>, _>>()?,
         force: p.has('f'),
     };
-    ask(&Request::PoolAttach(request))
+    ask::<()>(&Request::PoolAttach(request))?;
+    match (p.has('w'), verb) {
+        (false, _) => Ok(()),
+        // A spare takes its place with a resilver only.
+        (_, "replace") => crate::wait::until_idle(pool, &["replace", "resilver"]),
+        _ => crate::wait::until_idle(pool, &["resilver"]),
+    }
 }
 
 fn detach(p: &Parsed) -> Done {

@@ -1,7 +1,8 @@
 //! What `zpool` prints: pure functions from views to text.
 
 use daemon::nice;
-use daemon::proto::{Candidate, HistoryLine, PoolView, PropView, ScanView, VdevView};
+use daemon::VdevSpec;
+use daemon::proto::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -29,6 +30,8 @@ pub struct Style {
     pub exact: bool,
     /// `-P`: full paths.
     pub full_paths: bool,
+    /// `-L`: where symbolic links lead.
+    pub real_paths: bool,
     /// `-v`: with devices.
     pub verbose: bool,
     /// `-g`: guids for names.
@@ -83,10 +86,64 @@ pub fn leaf_name(vdev: &VdevView, style: Style) -> String {
     if style.guids && vdev.guid != 0 {
         return vdev.guid.to_string();
     }
-    if vdev.kind == "disk" && !style.full_paths {
-        return vdev.name.rsplit('/').next().unwrap_or(&vdev.name).to_string();
+    path_name(&vdev.name, &vdev.kind, style)
+}
+
+/// The path of a device as listings show it; other names stay.
+pub fn path_name(path: &str, kind: &str, style: Style) -> String {
+    let mut name = path.to_string();
+    if style.real_paths && path.starts_with('/') {
+        name = std::fs::canonicalize(path).map_or(name, |p| p.display().to_string());
     }
-    vdev.name.clone()
+    if kind == "disk" && !style.full_paths {
+        name = name.rsplit('/').next().unwrap_or(&name).to_string();
+    }
+    name
+}
+
+/// The tree that `-n` of `create` and `add` shows: what is there, and what would be.
+pub fn layout(pool: &str, before: Option<&PoolView>, new: &VdevSpec, style: Style) -> String {
+    fn old(v: &VdevView, depth: usize, with_id: bool, style: Style, out: &mut String) {
+        let name = leaf_name(v, style);
+        let name = if with_id || v.children.is_empty() { name.as_str() } else { name.rsplit_once('-').map_or(name.as_str(), |n| n.0) };
+        *out += &format!("\t{}{name}\n", " ".repeat(2 * depth));
+        v.children.iter().for_each(|c| old(c, depth + 1, with_id, style, out));
+    }
+    let device = |path: &String| {
+        use std::os::unix::fs::FileTypeExt;
+        let is_disk = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+        path_name(path, if is_disk { "disk" } else { "file" }, style)
+    };
+    let mut out = String::new();
+    for class in ["", "dedup", "special", "logs"] {
+        let tops = before.map(|p| p.vdevs.children.as_slice()).unwrap_or_default();
+        let tops: Vec<&VdevView> = tops.iter().filter(|v| class_of(v) == class).collect();
+        let added = new.section(class);
+        if !class.is_empty() && tops.is_empty() && added.is_empty() {
+            continue;
+        }
+        out += &format!("\t{}\n", if class.is_empty() { pool } else { class });
+        tops.into_iter().for_each(|v| old(v, 1, class.is_empty(), style, &mut out));
+        for (group, paths) in added {
+            let indent = if let Some(group) = group {
+                out += &format!("\t  {group}\n");
+                4
+            } else {
+                2
+            };
+            paths.iter().for_each(|p| out += &format!("\t{}{}\n", " ".repeat(indent), device(p)));
+        }
+    }
+    let (caches, spares) = before.map_or((&[][..], &[][..]), |p| (&p.caches, &p.spares));
+    for (title, there, added) in [("cache", caches, &new.caches), ("spares", spares, &new.spares)] {
+        if there.is_empty() && added.is_empty() {
+            continue;
+        }
+        out += &format!("\t{title}\n");
+        there.iter().for_each(|v| old(v, 1, true, style, &mut out));
+        added.iter().for_each(|p| out += &format!("\t  {}\n", device(p)));
+    }
+    out
 }
 
 /// `zpool list`.
@@ -134,12 +191,13 @@ pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
     out
 }
 
-fn vdev_line(vdev: &VdevView, depth: usize, name_width: usize, style: Style, out: &mut String) {
+/// The columns of a vdev in `zpool list -v` between name and health.
+pub fn vdev_fields(vdev: &VdevView, style: Style) -> [String; 8] {
     let num = |n: u64| if style.exact { n.to_string() } else { nice::num(n) };
     let top = vdev.space > 0;
     let size = if vdev.psize > 0 { vdev.psize } else { vdev.space };
     let on_top = |text: String| if top { text } else { "-".to_string() };
-    let fields = [
+    [
         if size > 0 { num(size) } else { "-".to_string() },
         on_top(num(vdev.alloc)),
         on_top(num(vdev.space.saturating_sub(vdev.alloc))),
@@ -152,7 +210,11 @@ fn vdev_line(vdev: &VdevView, depth: usize, name_width: usize, style: Style, out
         },
         on_top(share(vdev.alloc, vdev.space, style.exact)),
         "-".to_string(),
-    ];
+    ]
+}
+
+fn vdev_line(vdev: &VdevView, depth: usize, name_width: usize, style: Style, out: &mut String) {
+    let fields = vdev_fields(vdev, style);
     out.push_str(&vdev_row(&leaf_name(vdev, style), depth, name_width, &fields, &vdev.state, style));
     vdev.children.iter().for_each(|c| vdev_line(c, depth + 1, name_width, style, out));
 }
@@ -192,6 +254,10 @@ fn name_width(vdev: &VdevView, depth: usize, style: Style) -> usize {
 
 /// A paragraph behind its label, at most about 80 characters wide, further lines behind a tab.
 fn paragraph(label: &str, text: &str) -> String {
+    // What has lines of its own keeps them.
+    if text.contains('\n') {
+        return format!("{label}: {text}\n");
+    }
     let mut out = format!("{label}: ");
     let mut column = out.len();
     let mut first = true;
@@ -211,6 +277,16 @@ fn paragraph(label: &str, text: &str) -> String {
     out
 }
 
+/// How far a device is trimmed or initialized: `(100% trimmed, completed at Fri Nov 20 17:27:05 2026)`.
+fn leaf_work(w: &LeafWorkView, done: &str) -> String {
+    let how = match w.state.as_str() {
+        "ACTIVE" => "started",
+        "SUSPENDED" => "suspended, started",
+        _ => "completed",
+    };
+    format!("({}% {done}, {how} at {})", w.percent, nice::moment(w.time))
+}
+
 fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &mut String) {
     let name = if depth == 0 { vdev.name.clone() } else { leaf_name(vdev, style) };
     let indent = 2 * depth;
@@ -221,12 +297,17 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
     if let Some(why) = &vdev.why {
         out.push_str(&format!("  {why}"));
     }
+    if vdev.resilvering {
+        out.push_str("  (resilvering)");
+    }
     if vdev.children.is_empty() && depth > 0 {
-        for (said, all, none) in [(&vdev.init, style.init, "(uninitialized)"), (&vdev.trim, style.trim, "(untrimmed)")]
-        {
-            match said {
-                Some((_, long)) if all => out.push_str(&format!("  {long}")),
-                Some((short, _)) if !short.is_empty() => out.push_str(&format!("  {short}")),
+        for (work, all, done, doing, none) in [
+            (&vdev.init, style.init, "initialized", "(initializing)", "(uninitialized)"),
+            (&vdev.trim, style.trim, "trimmed", "(trimming)", "(untrimmed)"),
+        ] {
+            match work {
+                Some(w) if all => out.push_str(&format!("  {}", leaf_work(w, done))),
+                Some(w) if w.state == "ACTIVE" => out.push_str(&format!("  {doing}")),
                 None if all => out.push_str(&format!("  {none}")),
                 _ => {}
             }
@@ -264,6 +345,12 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     }
     if let Some(s) = &pool.scan {
         out.push_str(&scan(s));
+    }
+    if let Some(c) = &pool.checkpoint {
+        out.push_str(&match c.discarding {
+            true => format!("checkpoint: discarding, {} remaining.\n", nice::num(c.space)),
+            false => format!("checkpoint: created {}, consumes {}\n", nice::moment(c.start), nice::num(c.space)),
+        });
     }
     let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
     let width = name_width(&pool.vdevs, 0, style).max(10).max(aux);
@@ -427,11 +514,11 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
     Ok(out)
 }
 
-/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where. Times are UTC.
+/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where. Times are those of the caller's time zone.
 pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
     let mut out = format!("History for '{pool}':\n");
     for line in lines.iter().filter(|l| internal || !l.internal) {
-        let time = zdb::text::history_time(line.time.min(1 << 40) as i64);
+        let time = nice::stamp(line.time);
         out += &format!("{time} {}", line.text);
         if long {
             let who = match line.who {

@@ -179,7 +179,7 @@ fn a_creation_that_fails_leaves_nothing() {
         ("zpool create -O recordsize=3K --size 128M tank a.img", 1, "recordsize"),
         ("zpool create -O nonsense=1 --size 128M tank a.img", 1, "'nonsense'"),
         ("zpool create -o ashift=3 --size 128M tank a.img", 1, "ashift"),
-        ("zpool create -o feature@redaction_bookmarks=enabled --size 128M tank a.img", 1, "redaction_bookmarks"),
+        ("zpool create -o feature@raidz_expansion=enabled --size 128M tank a.img", 1, "raidz_expansion"),
         ("zpool create -m relative --size 128M tank a.img", 1, "'mountpoint' must be an absolute path"),
     ] {
         w.fails(line, code, what);

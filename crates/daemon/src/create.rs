@@ -14,21 +14,21 @@ use base::{Error, ErrorKind, Result};
 use bdev::{BlockDev, HeldDev};
 use dsl::props::PropValue;
 use host::{Direct, HostDev, Lock, OpenOpts};
-use ondisk::label::{DeviceLabel, PoolState};
 use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
-use vdev::labels::{clear_labels, read_labels};
+use vdev::labels::clear_labels;
 
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::files::{self, OnceProps};
 use crate::fs_ops::parse_fs_props;
+use crate::label_ops::InUse;
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::places::check_real_place;
 use crate::pool_props::{self, Wanted, When};
 use crate::proto::{Created, PoolCreate};
 use crate::server::{Daemon, Running};
 use crate::state::KnownPool;
-use crate::vdev_spec::{GroupPaths, VdevSpec};
+use crate::vdev_spec::{GroupPaths, LeafFacts, VdevSpec};
 
 /// What was made for a pool that does not exist yet; dropped without [`Made::keep`] it is unmade.
 #[derive(Default)]
@@ -92,8 +92,14 @@ impl Plan {
             return Err(Error::invalid("no device is named: give files or block devices"));
         }
         let vdevs = VdevSpec::parse(&request.devices)?;
-        if !request.force {
-            vdevs.check_replication()?;
+        if !vdevs.groups.iter().any(|g| g.bias == spa::Bias::Normal) {
+            return Err(Error::invalid("invalid vdev specification: at least one toplevel vdev must be specified"));
+        }
+        for id in vdevs.features() {
+            if !features.contains(&id) {
+                let why = format!("its vdevs need the feature '{id}', which is not enabled: give -o feature@{id}=enabled");
+                return Err(Error::unsupported(why));
+            }
         }
         Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at })
     }
@@ -180,38 +186,6 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Fails if a device belongs to somebody else: another pool, unless `force`; `active` are guids of the pools imported here.
-pub async fn check_unused(dev: &dyn BlockDev, force: bool, active: &[u64]) -> Result<()> {
-    let labels = read_labels(dev).await?;
-    let path = dev.info().path.clone();
-    for (_, config) in &labels.configs {
-        let Ok(list) = config else { continue };
-        let Ok(label) = DeviceLabel::from_nvlist(list) else { continue };
-        let (what, always) = match label {
-            // What left its pool, or never came into one.
-            DeviceLabel::Pool(c) if c.txg.0 == 0 => continue,
-            DeviceLabel::Pool(c) if active.contains(&c.pool_guid.0) => (format!("active pool '{}'", c.name), true),
-            DeviceLabel::Pool(c) => match c.state {
-                PoolState::Exported => (format!("exported pool '{}'", c.name), false),
-                PoolState::Active => (format!("potentially active pool '{}'", c.name), false),
-                _ => continue,
-            },
-            DeviceLabel::Spare { .. } => ("the spares of a pool".to_string(), false),
-            DeviceLabel::Cache { .. } => ("the cache of a pool".to_string(), false),
-        };
-        if always {
-            return Err(Error::new(ErrorKind::Busy, format!("'{path}' is part of {what}")));
-        }
-        if !force {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("'{path}' is part of {what}: use -f to take it all the same"),
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Refuses swap areas and file systems on block devices that somebody may still want, unless `force`.
 pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
@@ -251,8 +225,13 @@ pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>
     Ok((dev, is_disk))
 }
 
+/// What the check of redundancy needs to know of a device.
+pub(crate) fn leaf_facts(spec: &DevSpec) -> LeafFacts {
+    LeafFacts { is_disk: spec.is_disk, size: spec.dev.info().size_bytes }
+}
+
 /// On the engine thread: checks the devices, writes the pool and mounts its root.
-async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> Result<u64> {
+async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Result<u64> {
     let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
     for path in plan.vdevs.paths() {
         // With -n files that would be made are not there to be opened.
@@ -260,7 +239,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             continue;
         }
         let (dev, is_disk) = open_device(&rt, path, !plan.request.dry_run)?;
-        check_unused(&*dev, plan.request.force, &active).await?;
+        in_use.check(&*dev, plan.request.force).await?;
         let info = dev.info();
         if info.size_bytes < DEVICE_SIZE_MIN {
             let why = format!("device '{path}' is too small: a pool needs at least 64M on each device");
@@ -276,6 +255,9 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
             return Err(Error::invalid(why));
         }
         devices.insert(path.clone(), DevSpec { dev, is_disk });
+    }
+    if !plan.request.force {
+        plan.vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &[])?;
     }
     if plan.request.dry_run {
         return Ok(0);
@@ -310,7 +292,12 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, active: Vec<u64>) -> 
         }
     };
     let engine = PoolEngine::new(pool.clone(), plan.altroot, pool_props::Stored::new());
-    let stored = Wanted { stored: plan.wanted.stored.clone(), ..Wanted::default() };
+    let stored = Wanted {
+        stored: plan.wanted.stored.clone(),
+        compatibility: plan.wanted.compatibility.clone(),
+        no_cachefile: plan.wanted.no_cachefile,
+        ..Wanted::default()
+    };
     let mut result = engine.set_pool_props(stored).await;
     if result.is_ok() && plan.mount_at.is_some() {
         result = match pool.dsl().find(&pool.name()) {
@@ -362,7 +349,7 @@ impl Daemon {
         plan.mount_point(&mut made)?;
         let created = Created { devices: plan.request.devices.clone() };
         let dry_run = plan.request.dry_run;
-        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        let in_use = self.in_use();
         let devices: Vec<String> = plan.vdevs.paths().cloned().collect();
         let altroot = plan.altroot.clone();
         let opts = self.engine_opts(&plan.request.name, 1);
@@ -370,7 +357,7 @@ impl Daemon {
         let guid = thread
             .call(move |rt| {
                 let rt = rt.clone();
-                async move { create_here(rt, plan, opts, active).await }
+                async move { create_here(rt, plan, opts, in_use).await }
             })
             .wait()??;
         if dry_run {

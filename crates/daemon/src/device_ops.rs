@@ -15,11 +15,12 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use spa::{DevSpec, DeviceDoor, Group, Layout, LocalBoxFuture, NewDevice, Pool};
 
-use crate::create::{check_foreign, check_unused, open_device, same_file};
+use crate::create::{check_foreign, leaf_facts, open_device, same_file};
 use crate::engine::PoolEngine;
+use crate::label_ops::InUse;
 use crate::proto::{Created, PoolAdd, PoolAttach};
 use crate::server::{Daemon, Running};
-use crate::vdev_spec::{GroupPaths, VdevSpec};
+use crate::vdev_spec::{GroupPaths, Replication, VdevSpec};
 
 /// Devices by path, for a pool that needs one back. It also keeps the spares and caches that the pool does not have open itself, so that others cannot take them.
 pub(crate) struct HostDoor {
@@ -81,6 +82,16 @@ fn paths_of(pool: &Pool) -> Vec<String> {
     paths
 }
 
+/// The name by which the pool knows a device: a path that the pool has not is compared with those of its devices by where they lead.
+pub(crate) fn known_as(pool: &Pool, name: &str) -> String {
+    let paths = paths_of(pool);
+    if !name.starts_with('/') || paths.iter().any(|p| p == name) {
+        return name.to_string();
+    }
+    let same = paths.into_iter().find(|p| same_file(std::path::Path::new(p), std::path::Path::new(name)));
+    same.unwrap_or_else(|| name.to_string())
+}
+
 /// Files that were made for a pool and are not part of it yet; removed again when dropped.
 #[derive(Default)]
 struct MadeFiles(Vec<PathBuf>);
@@ -125,20 +136,24 @@ fn ashift_of(props: &[(String, String)]) -> Result<Option<u8>> {
     Ok(out)
 }
 
-/// How the normal vdevs of a pool survive losses: word, parity, devices.
-fn replication(pool: &Pool) -> Option<(&'static str, u8, usize)> {
+/// How the vdevs of a pool survive losses; logs left out.
+fn replication(pool: &Pool) -> Vec<Replication> {
     let config = pool.mos_config();
-    let mut normal = config.vdev_tree.children.iter().filter(|c| {
+    let tops = config.vdev_tree.children.iter().filter(|c| {
         c.is_log != Some(1) && !matches!(c.kind, ConfigKind::Hole | ConfigKind::Missing | ConfigKind::Indirect)
     });
-    let top = normal.next()?;
-    let parity = top.nparity.unwrap_or(0) as u8;
-    Some(match top.kind {
-        ConfigKind::Mirror => ("mirror", 0, top.children.len()),
-        ConfigKind::Raidz => ("raidz", parity, top.children.len()),
-        ConfigKind::Draid => ("draid", parity, top.children.len()),
-        _ => ("disk", 0, 1),
-    })
+    let one = |top: &VdevConfig| {
+        let parity = top.nparity.unwrap_or(0) as u8;
+        let (word, parity, children) = match top.kind {
+            ConfigKind::Mirror => ("mirror", 0, top.children.len()),
+            ConfigKind::Raidz => ("raidz", parity, top.children.len()),
+            ConfigKind::Draid => ("draid", parity, top.children.len()),
+            ConfigKind::File => ("file", 0, 1),
+            _ => ("disk", 0, 1),
+        };
+        Replication { word, parity, children }
+    };
+    tops.map(one).collect()
 }
 
 impl Daemon {
@@ -181,13 +196,6 @@ impl Daemon {
         let running = self.need_running(&request.pool)?;
         let ashift = ashift_of(&request.props)?;
         let vdevs = VdevSpec::parse(&request.devices)?;
-        if !request.force {
-            vdevs.check_replication()?;
-            let current = running.thread.with_pool(|e| async move { Ok(replication(&e.pool)) })?;
-            if let Some((kind, parity, devices)) = current {
-                vdevs.check_against(kind, parity, devices)?;
-            }
-        }
         let _namespace = self.namespace();
         for path in vdevs.paths() {
             self.check_path(path, request.force)?;
@@ -200,7 +208,7 @@ impl Daemon {
         if !request.dry_run {
             vdevs.paths().try_for_each(|p| made.make(p, request.size))?;
         }
-        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        let in_use = self.in_use();
         running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
             let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
@@ -208,7 +216,10 @@ impl Daemon {
                 if request.dry_run && request.size.is_some() && !std::path::Path::new(path).exists() {
                     continue;
                 }
-                devices.insert(path.clone(), open_new(&rt, path, !request.dry_run, request.force, &active).await?);
+                devices.insert(path.clone(), open_new(&rt, path, !request.dry_run, request.force, &in_use).await?);
+            }
+            if !request.force {
+                vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &replication(&e.pool))?;
             }
             if request.dry_run {
                 return Ok(());
@@ -238,6 +249,8 @@ impl Daemon {
             Some(device) => format!("cannot attach {device} to {target}"),
             None => format!("cannot {verb} {target}"),
         };
+        let named = target.clone();
+        let target = running.thread.with_pool(move |e| async move { Ok(known_as(&e.pool, &named)) })?;
         let known = target.clone();
         // In the same place: what is at the path of the old device now.
         let path =
@@ -257,7 +270,7 @@ impl Daemon {
             }
             made.make(&device, size).map_err(|e| e.at(&place))?;
         }
-        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
+        let in_use = self.in_use();
         running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
             if is_spare {
@@ -266,7 +279,7 @@ impl Daemon {
             if same {
                 let replaced = async {
                     let spec = e.pool.release_for_replacement(&target, &*e.door).await?;
-                    check_unused(&*spec.dev, force, &active).await?;
+                    in_use.check(&*spec.dev, force).await?;
                     e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await
                 };
                 let replaced = replaced.await;
@@ -276,7 +289,7 @@ impl Daemon {
                 }
                 return replaced.map_err(|e| if e.to_string().starts_with("cannot") { e } else { e.at(&place) });
             }
-            let spec = open_new(&rt, &device, true, force, &active).await.map_err(|e| e.at(&place))?;
+            let spec = open_new(&rt, &device, true, force, &in_use).await.map_err(|e| e.at(&place))?;
             match replace {
                 true => e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await,
                 false => e.pool.attach_device(&target, spec, ashift).await,
@@ -289,7 +302,10 @@ impl Daemon {
     /// `zpool detach`.
     pub(crate) fn pool_detach(&self, pool: &str, device: String) -> Result<()> {
         let running = self.need_running(pool)?;
-        running.thread.with_pool(move |e| async move { e.pool.detach_device(&device).await })?;
+        running.thread.with_pool(move |e| async move {
+            let device = known_as(&e.pool, &device);
+            e.pool.detach_device(&device).await
+        })?;
         self.remember_devices(&running)
     }
 
@@ -298,7 +314,7 @@ impl Daemon {
         let running = self.need_running(pool)?;
         let remove = move |e: Rc<PoolEngine>| async move {
             for device in &devices {
-                e.pool.remove_device(device).await?;
+                e.pool.remove_device(&known_as(&e.pool, device)).await?;
             }
             Ok(())
         };
@@ -309,9 +325,9 @@ impl Daemon {
 }
 
 /// Opens a device that is to be a pool's, if nobody else wants it.
-async fn open_new(rt: &Rt, path: &str, write: bool, force: bool, active: &[u64]) -> Result<DevSpec> {
+async fn open_new(rt: &Rt, path: &str, write: bool, force: bool, in_use: &InUse) -> Result<DevSpec> {
     let (dev, is_disk) = open_device(rt, path, write)?;
-    check_unused(&*dev, force, active).await?;
+    in_use.check(&*dev, force).await?;
     Ok(DevSpec { dev, is_disk })
 }
 

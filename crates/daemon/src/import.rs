@@ -162,7 +162,7 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
         state: "ONLINE".into(),
         ..VdevView::default()
     };
-    for id in 0..pool.config.top_level_count().min(4096) {
+    for id in 0..pool.top_level_count().min(4096) {
         if pool.config.hole_array.contains(&id) {
             continue;
         }

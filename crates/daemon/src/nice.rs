@@ -40,6 +40,12 @@ pub fn moment(secs: u64) -> String {
     format!("{day} {:02}:{:02}:{:02} {year}", t.hour, t.minute, t.second)
 }
 
+/// A moment as `zpool history` prints it: `2026-11-20.17:27:05`, in the time zone of this process.
+pub fn stamp(secs: u64) -> String {
+    let t = host::local_time(i64::try_from(secs.min(1 << 40)).unwrap_or(0));
+    format!("{}-{:02}-{:02}.{:02}:{:02}:{:02}", t.year, t.month, t.day, t.hour, t.minute, t.second)
+}
+
 /// A span as `zpool status` prints it: `00:01:02`, `3 days 00:01:02`.
 pub fn span(secs: u64) -> String {
     let (days, h, m, s) = (secs / 86_400, secs / 3600 % 24, secs / 60 % 60, secs % 60);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap;
 use dsl::DslPool;
-use ondisk::feature::{FeatureId, Support, compatibility_set, default_features, enable_closure_ids};
+use ondisk::feature::{FeatureId, compatibility_set, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 
 use crate::engine::PoolEngine;
@@ -118,6 +118,10 @@ pub struct Wanted {
     pub features: Vec<(FeatureId, bool)>,
     /// Features that `compatibility` allows.
     pub allowed: Option<Vec<FeatureId>>,
+    /// `compatibility` as it was given.
+    pub compatibility: Option<String>,
+    /// `cachefile=none` was given; else the place of OpenZFS's file, which weir does not write.
+    pub no_cachefile: Option<bool>,
     /// `bootfs`, to be looked up.
     pub bootfs: Option<String>,
 }
@@ -193,10 +197,14 @@ impl Wanted {
                 if !value.is_empty() && value != "none" {
                     return Err(Error::unsupported("weir keeps no cache file: only cachefile=none can be set"));
                 }
+                self.no_cachefile = Some(value == "none");
             }
-            ("compatibility", When::Create) => self.allowed = Some(allowed_features(value)?),
-            ("compatibility", _) => {
-                return Err(Error::unsupported("weir cannot change compatibility after creation yet"));
+            ("compatibility", When::Create | When::Set) => {
+                self.allowed = Some(allowed_features(value)?);
+                self.compatibility = Some(value.to_string());
+            }
+            ("compatibility", When::Import) => {
+                return Err(Error::invalid("property 'compatibility' cannot be set at import time"));
             }
             ("version", _) => {
                 if value != "5000" {
@@ -232,7 +240,7 @@ impl Wanted {
         if when == When::Import {
             return Err(Error::invalid(format!("property 'feature@{name}' cannot be set at import time")));
         }
-        if on && id.get().support < Support::Write {
+        if on && !id.get().may_be_enabled() {
             return Err(Error::unsupported(format!("feature '{name}' is not something that weir can write yet")));
         }
         self.features.push((id, on));
@@ -297,8 +305,22 @@ impl PoolEngine {
             };
             stored.push(("bootfs".to_string(), object));
         }
+        if let Some(value) = wanted.compatibility {
+            // Nothing stored says off.
+            self.pool.set_compatibility((value != "off").then_some(value))?;
+        }
+        if let Some(none) = wanted.no_cachefile {
+            self.props.borrow_mut().insert("cachefile".to_string(), u64::from(none));
+        }
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;
+        }
+        let compatibility = self.pool.mos_config().compatibility.filter(|_| !wanted.features.is_empty());
+        if let Some(allowed) = compatibility.map(|c| allowed_features(&c)).transpose()?
+            && let Some((id, _)) = wanted.features.iter().find(|(id, on)| *on && !allowed.contains(id))
+        {
+            let why = format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
+            return Err(Error::invalid(why));
         }
         let wanted: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
         let features = enable_closure_ids(&wanted);
@@ -385,7 +407,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@redaction_bookmarks", "enabled", When::Create),
+            ("feature@raidz_expansion", "enabled", When::Create),
             ("version", "28", When::Create),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");

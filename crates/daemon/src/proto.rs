@@ -673,12 +673,15 @@ pub struct VdevView {
     pub psize: u64,
     /// Bytes allocated.
     pub alloc: u64,
-    /// What is said of trimming: running, and in detail.
+    /// How far it is trimmed.
     #[serde(default)]
-    pub trim: Option<(String, String)>,
-    /// The same of initializing.
+    pub trim: Option<LeafWorkView>,
+    /// How far it is initialized.
     #[serde(default)]
-    pub init: Option<(String, String)>,
+    pub init: Option<LeafWorkView>,
+    /// A leaf that a resilver brings what it misses.
+    #[serde(default)]
+    pub resilvering: bool,
     /// Bytes that the vdev could grow by.
     #[serde(default)]
     pub expandable: u64,
@@ -694,6 +697,28 @@ pub struct VdevView {
     pub parity: u64,
     /// The vdevs that it is made of.
     pub children: Vec<VdevView>,
+}
+
+/// Trimming or initializing a device.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LeafWorkView {
+    /// `ACTIVE`, `SUSPENDED` or `COMPLETE`.
+    pub state: String,
+    /// Percent done.
+    pub percent: u64,
+    /// When it came to this state, in seconds since 1970.
+    pub time: u64,
+}
+
+/// The checkpoint of a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct CheckpointView {
+    /// When it was made, in seconds since 1970.
+    pub start: u64,
+    /// Bytes of the devices that only it uses.
+    pub space: u64,
+    /// It was given up, and its space comes free.
+    pub discarding: bool,
 }
 
 /// A property as it is shown.
@@ -742,6 +767,9 @@ pub struct PoolView {
     /// The last or running scan; none if there never was one.
     #[serde(default)]
     pub scan: Option<ScanView>,
+    /// Its checkpoint.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointView>,
 }
 
 /// Which datasets to look at.

@@ -29,6 +29,9 @@ pub struct IoStats {
     pub total: Vec<Vec<u64>>,
     /// Per class: by time at the device.
     pub disk: Vec<Vec<u64>>,
+    /// Per class: by time in the queue.
+    #[serde(default)]
+    pub queue: Vec<Vec<u64>>,
     /// Flushes by time.
     pub flush: Vec<u64>,
     /// Per class: device operations that went alone, by size; bucket b: 2^(b+9) bytes and more.
@@ -44,8 +47,17 @@ pub struct IoStats {
 /// A pool or vdev with its counters.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct IoView {
-    /// Its name.
+    /// Its name; the full path of a device.
     pub name: String,
+    /// Its kind in the configuration: `root`, `mirror`, `disk`, `file` ...
+    #[serde(default)]
+    pub kind: String,
+    /// Its guid.
+    #[serde(default)]
+    pub guid: u64,
+    /// The section of a top-level vdev: `dedup`, `special`, `logs`, `cache`, or empty.
+    #[serde(default)]
+    pub class: String,
     /// Bytes in use; only pools and top-level vdevs have it.
     pub alloc: Option<u64>,
     /// Bytes free.

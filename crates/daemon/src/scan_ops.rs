@@ -55,8 +55,10 @@ impl PoolEngine {
             }
             left
         };
+        // One that was asked for counts: it begins with one of the next txgs.
+        let resilvering = scanning(ScanFunc::Resilver) || pool.is_resilver_pending();
         let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
-        let discarding = pool.is_discarding().then(|| pool.checkpoint().map_or(0, |(_, held)| held));
+        let discarding = pool.discarding();
         let freeing = Some(pool.dsl().freeing()).filter(|n| *n > 0);
         [
             ("discard", discarding),
@@ -64,7 +66,7 @@ impl PoolEngine {
             ("initialize", works(WorkKind::Initialize)),
             ("replace", replacing.then_some(to_scan)),
             ("remove", None),
-            ("resilver", scanning(ScanFunc::Resilver).then_some(to_scan)),
+            ("resilver", resilvering.then_some(to_scan)),
             ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan)),
             ("trim", works(WorkKind::Trim)),
         ]

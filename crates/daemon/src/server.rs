@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use arc::MemBroker;
 use base::{Error, ErrorKind, Result};
-use host::{RemoteCall, Signals};
+use host::Signals;
 use serde::Serialize;
 use serde_json::Value;
 use spa::EngineOpts;
 
+use crate::device_ops::known_as;
 use crate::engine::{EngineThread, PoolEngine, Progress};
 use crate::front::{Door, Limits};
 use crate::import::no_such_pool;
@@ -261,6 +262,7 @@ impl Daemon {
                     _ => spa::WorkWish::Start,
                 };
                 json(&running.thread.with_pool(move |e| async move {
+                    let devices: Vec<String> = devices.iter().map(|d| known_as(&e.pool, d)).collect();
                     e.pool.change_leaf_work(kind, wish, &devices).await?;
                     if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
                 })?)
@@ -269,7 +271,7 @@ impl Daemon {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
                     for name in &devices {
-                        e.pool.offline_device(name, temporary)?;
+                        e.pool.offline_device(&known_as(&e.pool, name), temporary)?;
                     }
                     e.pool.sync().await
                 })?)
@@ -278,7 +280,7 @@ impl Daemon {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
                     for name in &devices {
-                        e.pool.bring_online(name, expand).await?;
+                        e.pool.bring_online(&known_as(&e.pool, name), expand).await?;
                     }
                     e.pool.sync().await
                 })?)
@@ -286,7 +288,12 @@ impl Daemon {
             Request::PoolClear { pool, device } => {
                 let running = self.need_running(&pool)?;
                 let resumed = running.thread.with_pool(move |e| async move {
+                    if e.pool.is_readonly() {
+                        let why = format!("cannot clear errors for {}: pool is read-only", e.pool.name());
+                        return Err(Error::new(ErrorKind::ReadOnly, why));
+                    }
                     let was = e.pool.suspended().is_some();
+                    let device = device.map(|d| known_as(&e.pool, &d));
                     e.pool.clear(device.as_deref()).await?;
                     Ok(was && e.pool.suspended().is_none())
                 })?;
@@ -354,7 +361,13 @@ impl Daemon {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(|e| async move { Ok(e.activity()) })?)
             }
-            Request::Events { after, pool, wait } => json(&self.events.after(after, pool.as_deref(), wait)),
+            Request::Events { after, pool, wait } => {
+                // Later answers may tell of its end.
+                if let Some(pool) = pool.as_ref().filter(|_| after == 0) {
+                    self.need_running(pool)?;
+                }
+                json(&self.events.after(after, pool.as_deref(), wait))
+            }
             Request::EventsClear => json(&self.events.clear()),
             Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),
             Request::Datasets(select) => json(&self.datasets(&select)?),
@@ -816,26 +829,6 @@ impl Daemon {
             }
         }
         Ok(out)
-    }
-
-    fn label_clear(&self, path: &str, force: bool) -> Result<()> {
-        let active: Vec<u64> = self.all_running().iter().map(|r| r.guid).collect();
-        let path = path.to_string();
-        let thread = EngineThread::start()?;
-        let shown = path.clone();
-        let call: RemoteCall<Result<()>> = thread.call(move |rt| {
-            let rt = rt.clone();
-            async move {
-                let (dev, _) = crate::create::open_device(&rt, &path, true)?;
-                let labels = vdev::labels::read_labels(&*dev).await?;
-                if !labels.any() {
-                    return Err(Error::not_found(format!("'{path}' has no label of a pool")));
-                }
-                crate::create::check_unused(&*dev, force, &active).await?;
-                vdev::labels::clear_labels(&*dev).await
-            }
-        });
-        call.wait()?.map_err(|e| e.at(format!("cannot clear the label of '{shown}'")))
     }
 
     /// Prepares the end on request: fails if something is in use.

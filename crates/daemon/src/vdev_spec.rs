@@ -4,6 +4,7 @@
 //! to `raidz3` and `draid...` begin a group that lasts until the next word of either sort. Devices outside of a group stand by themselves.
 
 use base::{Error, Result};
+use ondisk::feature::FeatureId;
 use spa::{Bias, GroupKind};
 
 /// Words that begin a section or a group.
@@ -95,6 +96,11 @@ impl VdevSpec {
         let mut section = Section::Tops(Bias::Normal);
         // The group that devices go to, and how many it is to have.
         let mut open: Option<Option<usize>> = None;
+        for word in ["log", "spare", "cache"] {
+            if args.iter().filter(|a| *a == word).count() > 1 {
+                return bad(format!("'{word}' can be specified only once"));
+            }
+        }
         for arg in args {
             let next = match arg.as_str() {
                 "log" => Some(Section::Tops(Bias::Log)),
@@ -159,75 +165,150 @@ impl VdevSpec {
         Ok(())
     }
 
+    /// Features that a pool needs to have such vdevs.
+    pub fn features(&self) -> Vec<FeatureId> {
+        let classes = self.groups.iter().any(|g| matches!(g.bias, Bias::Special | Bias::Dedup));
+        let draid = self.groups.iter().any(|g| matches!(g.kind, GroupKind::Draid { .. }));
+        let all = [(classes, FeatureId::AllocationClasses), (draid, FeatureId::Draid)];
+        all.into_iter().filter(|(needed, _)| *needed).map(|(_, id)| id).collect()
+    }
+
+    /// The top-level vdevs of a section (`dedup`, `special`, `logs`; empty for the normal ones): what listings call a group, none for a device by itself, and its devices.
+    pub fn section(&self, class: &str) -> Vec<(Option<String>, &[String])> {
+        let of = |g: &&GroupPaths| {
+            let own = match g.bias {
+                Bias::Normal => "",
+                Bias::Log => "logs",
+                Bias::Special => "special",
+                Bias::Dedup => "dedup",
+            };
+            own == class
+        };
+        let name = |g: &GroupPaths| match g.kind {
+            GroupKind::Single => None,
+            GroupKind::Mirror => Some("mirror".to_string()),
+            GroupKind::Raidz(p) => Some(format!("raidz{p}")),
+            GroupKind::Draid { parity, data, spares } => {
+                let n = g.paths.len();
+                let data = data.map_or_else(|| default_data(n, parity, spares), usize::from);
+                Some(format!("draid{parity}:{data}d:{n}c:{spares}s"))
+            }
+        };
+        self.groups.iter().filter(of).map(|g| (name(g), g.paths.as_slice())).collect()
+    }
+
     /// Every device.
     pub fn paths(&self) -> impl Iterator<Item = &String> {
         self.groups.iter().flat_map(|g| &g.paths).chain(&self.spares).chain(&self.caches)
     }
 
-    /// As [`VdevSpec::check_replication`], against what the pool has: the word, parity and number of devices of its vdevs.
-    pub fn check_against(&self, kind: &str, parity: u8, devices: usize) -> Result<()> {
+    /// Refuses what a pool is seldom meant to be (`-f`: it is): devices of unequal sizes, or files and disks, in one vdev; vdevs that survive unequal losses.
+    /// `pool` is how the vdevs of the pool do that to which these are added. OpenZFS's rules (behaviour of `zpool create` and `add`); logs are not looked at.
+    pub fn check_replication(&self, leaf: &dyn Fn(&str) -> Option<LeafFacts>, pool: &[Replication]) -> Result<()> {
+        let mut all = Vec::new();
         for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
-            let (own, own_parity) = match group.kind {
-                GroupKind::Single => ("disk", 0),
-                GroupKind::Mirror => ("mirror", 0),
-                GroupKind::Raidz(p) => ("raidz", p),
-                GroupKind::Draid { parity, .. } => ("draid", parity),
-            };
-            let beside = matches!((kind, own), ("raidz" | "draid", "mirror") | ("mirror", "raidz" | "draid"));
-            let n = group.paths.len();
-            let why = if beside && group.bias != Bias::Normal {
-                // Special and dedup vdevs may be mirrors beside raidz.
-                continue;
-            } else if own != kind {
-                format!("pool uses {kind} and new vdev is {own}")
-            } else if own_parity != parity {
-                format!("pool uses {parity} device parity and new vdev uses {own_parity}")
-            } else if n != devices && group.bias == Bias::Normal {
-                format!("pool uses {devices}-way {kind} and new vdev uses {n}-way {own}")
-            } else {
-                continue;
-            };
-            return bad(format!("mismatched replication level: {why}: use -f to have it all the same"));
+            let leaves: Vec<LeafFacts> = group.paths.iter().filter_map(|p| leaf(p)).collect();
+            let rep = Replication::of_group(group, leaves.first().is_none_or(|l| !l.is_disk));
+            if group.kind != GroupKind::Single {
+                check_leaves(rep.word, &leaves)?;
+            }
+            all.push(rep);
+        }
+        let force = "use -f to have it all the same";
+        for pair in all.windows(2) {
+            if let Some((a, b)) = pair[0].clash(&pair[1]) {
+                return bad(format!("mismatched replication level: both {a} and {b} vdevs are present: {force}"));
+            }
+        }
+        // A pool that is uneven already may become more so.
+        let is_even = pool.windows(2).all(|p| p[0].clash(&p[1]).is_none());
+        if let (Some(old), Some(new), true) = (pool.last(), all.last(), is_even)
+            && let Some((a, b)) = old.clash(new)
+        {
+            return bad(format!("mismatched replication level: pool uses {a} and new vdev is {b}: {force}"));
         }
         Ok(())
+    }
+}
+
+/// Data devices of a dRAID's group if none are given: 8, or what there is (`VDEV_DRAID_MAXDATA...` of OpenZFS's `zpool create`).
+fn default_data(devices: usize, parity: u8, spares: u8) -> usize {
+    devices.saturating_sub(usize::from(parity) + usize::from(spares)).clamp(1, 8)
+}
+
+/// Bytes by which the devices of a vdev may differ (`ZPOOL_FUZZ`).
+const SIZE_FUZZ: u64 = 16 << 20;
+
+/// What the check of redundancy needs to know of a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafFacts {
+    /// A block device, not a file.
+    pub is_disk: bool,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// How a top-level vdev survives losses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replication {
+    /// `disk`, `file`, `mirror`, `raidz`, `draid`.
+    pub word: &'static str,
+    /// Parity columns.
+    pub parity: u8,
+    /// Devices.
+    pub children: usize,
+}
+
+impl Replication {
+    fn of_group(group: &GroupPaths, is_file: bool) -> Replication {
+        let (word, parity) = match group.kind {
+            GroupKind::Single if is_file => ("file", 0),
+            GroupKind::Single => ("disk", 0),
+            GroupKind::Mirror => ("mirror", 0),
+            GroupKind::Raidz(p) => ("raidz", p),
+            GroupKind::Draid { parity, .. } => ("draid", parity),
+        };
+        Replication { word, parity, children: group.paths.len() }
     }
 
-    /// Refuses normal vdevs that survive unequal losses, as nobody wants that (`-f`: somebody does).
-    pub fn check_replication(&self) -> Result<()> {
-        let name = |kind: GroupKind| match kind {
-            GroupKind::Single => "disk".to_string(),
-            GroupKind::Mirror => "mirror".to_string(),
-            GroupKind::Raidz(_) => "raidz".to_string(),
-            GroupKind::Draid { .. } => "draid".to_string(),
-        };
-        let parity = |kind: GroupKind| match kind {
-            GroupKind::Raidz(p) | GroupKind::Draid { parity: p, .. } => p,
-            _ => 0,
-        };
-        let mut first: Option<&GroupPaths> = None;
-        for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
-            let Some(old) = first else {
-                first = Some(group);
-                continue;
-            };
-            let (a, b) = (name(old.kind), name(group.kind));
-            let why = if a != b {
-                // Special and dedup vdevs may be mirrors beside raidz.
-                if group.bias != Bias::Normal && group.kind == GroupKind::Mirror {
-                    continue;
-                }
-                format!("both {a} and {b} vdevs are present")
-            } else if parity(old.kind) != parity(group.kind) {
-                format!("both {} and {} device parity {a} vdevs are present", parity(old.kind), parity(group.kind))
-            } else if old.paths.len() != group.paths.len() && group.bias == Bias::Normal {
-                format!("both {}-way and {}-way {a} vdevs are present", old.paths.len(), group.paths.len())
-            } else {
-                continue;
-            };
-            return bad(format!("mismatched replication level: {why}: use -f to have it all the same"));
-        }
-        Ok(())
+    /// Devices that it can lose.
+    fn losses(&self) -> usize {
+        if self.word == "mirror" { self.children.saturating_sub(1) } else { usize::from(self.parity) }
     }
+
+    /// What the two are, if they differ: mirrors and vdevs with parity go together if they survive the same losses.
+    fn clash(&self, other: &Replication) -> Option<(String, String)> {
+        let redundant = |r: &Replication| matches!(r.word, "mirror" | "raidz" | "draid");
+        let both = |f: &dyn Fn(&Replication) -> String| Some((f(self), f(other)));
+        if self.word != other.word && redundant(self) && redundant(other) {
+            return match self.losses() == other.losses() {
+                true => None,
+                false => both(&|r| format!("{} that can lose {}", r.word, r.losses())),
+            };
+        }
+        if self.word != other.word {
+            return both(&|r| r.word.to_string());
+        }
+        if self.parity != other.parity {
+            return both(&|r| format!("{} device parity {}", r.parity, r.word));
+        }
+        if self.children == other.children { None } else { both(&|r| format!("{}-way {}", r.children, r.word)) }
+    }
+}
+
+/// Refuses files beside disks, and sizes too far apart, within a vdev.
+fn check_leaves(word: &str, leaves: &[LeafFacts]) -> Result<()> {
+    let known: Vec<&LeafFacts> = leaves.iter().filter(|l| l.size > 0).collect();
+    for pair in known.windows(2) {
+        if pair[0].is_disk != pair[1].is_disk {
+            let why = "contains both files and devices: use -f to have it all the same";
+            return bad(format!("mismatched replication level: {word} {why}"));
+        }
+        if pair[0].size.abs_diff(pair[1].size) > SIZE_FUZZ {
+            return bad(format!("{word} contains devices of different sizes: use -f to have it all the same"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -278,37 +359,74 @@ mod tests {
         }
     }
 
+    /// Devices that begin with `d` are disks, others files; a digit at the end is the size in units of 100 MiB.
+    fn facts(path: &str) -> Option<LeafFacts> {
+        let digit = path.bytes().last().filter(u8::is_ascii_digit).map_or(1, |d| u64::from(d - b'0'));
+        Some(LeafFacts { is_disk: path.starts_with('d'), size: digit * (100 << 20) })
+    }
+
+    fn rep(word: &'static str, parity: u8, children: usize) -> Replication {
+        Replication { word, parity, children }
+    }
+
     #[test]
     fn new_vdevs_are_to_be_like_the_pool() {
         for (text, pool, good) in [
-            ("mirror a b", ("mirror", 0, 2), true),
-            ("a", ("mirror", 0, 2), false),
-            ("mirror a b c", ("mirror", 0, 2), false),
-            ("raidz a b c", ("raidz", 1, 3), true),
-            ("raidz2 a b c", ("raidz", 1, 3), false),
-            ("special mirror a b", ("raidz", 1, 3), true),
-            ("special a", ("raidz", 1, 3), false),
-            ("log a spare b cache c", ("raidz", 1, 3), true),
-            ("a b", ("disk", 0, 1), true),
+            ("mirror a b", rep("mirror", 0, 2), true),
+            ("a", rep("mirror", 0, 2), false),
+            ("mirror a b c", rep("mirror", 0, 2), false),
+            ("raidz a b c", rep("raidz", 1, 3), true),
+            ("raidz2 a b c", rep("raidz", 1, 3), false),
+            ("raidz a b c e", rep("raidz", 1, 3), false),
+            ("special mirror a b", rep("raidz", 1, 3), true),
+            ("mirror a b", rep("raidz", 1, 3), true),
+            ("mirror a b c", rep("raidz", 1, 3), false),
+            ("raidz2 a b c e", rep("mirror", 0, 3), true),
+            ("special a", rep("raidz", 1, 3), false),
+            ("log a spare b cache c", rep("raidz", 1, 3), true),
+            ("a b", rep("file", 0, 1), true),
+            ("a b", rep("disk", 0, 1), false),
+            ("d", rep("disk", 0, 1), true),
         ] {
-            assert_eq!(parse(text).unwrap().check_against(pool.0, pool.1, pool.2).is_ok(), good, "{text}");
+            assert_eq!(parse(text).unwrap().check_replication(&facts, &[pool]).is_ok(), good, "{text}");
         }
+        // A pool of unequal vdevs takes anything.
+        let uneven = [rep("mirror", 0, 2), rep("file", 0, 1)];
+        assert!(parse("raidz a b c").unwrap().check_replication(&facts, &uneven).is_ok());
     }
 
     #[test]
     fn unequal_groups_need_force() {
         for (text, good) in [
-            ("mirror a b mirror c d log e", true),
-            ("mirror a b raidz c d e", false),
+            ("mirror a b mirror c e log f", true),
+            ("mirror a b raidz c e f", true),
+            ("mirror a b raidz2 c e f", false),
+            ("mirror a b c raidz2 e f g h", true),
             ("a b c", true),
+            ("a d", false),
             ("mirror a b c", true),
-            ("mirror a b c d mirror e f", false),
-            ("raidz a b c raidz2 d e f", false),
-            ("raidz a b c special mirror d e", true),
-            ("raidz a b c special d", false),
-            ("mirror a b c log d", true),
+            ("mirror a b c e mirror f g", false),
+            ("raidz a b c raidz2 e f g", false),
+            ("raidz a b c special mirror e f", true),
+            ("raidz a b c special e", false),
+            ("a b c special mirror e f", false),
+            ("mirror a b log c", true),
+            ("mirror a1 b2", false),
+            ("raidz a1 b1 c2", false),
+            ("raidz a1 b1 c1 log mirror e1 f2", true),
+            ("mirror a d", false),
+            ("a1 b2", true),
         ] {
-            assert_eq!(parse(text).unwrap().check_replication().is_ok(), good, "{text}");
+            let e = parse(text).unwrap().check_replication(&facts, &[]);
+            assert_eq!(e.is_ok(), good, "{text}: {e:?}");
         }
+    }
+
+    #[test]
+    fn sections_come_once() {
+        for text in ["a log b log c", "a spare b spare c", "a cache b cache c"] {
+            assert!(parse(text).err().unwrap().to_string().contains("can be specified only once"), "{text}");
+        }
+        assert!(parse("a special b special c dedup e dedup f").is_ok());
     }
 }

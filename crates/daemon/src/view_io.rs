@@ -19,6 +19,7 @@ fn stats_of(leaf: &Leaf) -> IoStats {
         class: s.class.iter().map(|c| [c.ops, c.bytes, c.total_ns, c.disk_ns]).collect(),
         total: lists(&s.latency),
         disk: lists(&s.disk_latency),
+        queue: lists(&s.queue_latency),
         flush: s.flush_latency.to_vec(),
         ind: sizes(&s.size_ind),
         agg: sizes(&s.size_agg),
@@ -35,7 +36,8 @@ impl IoStats {
         IoStats {
             class: vec![[0; 4]; n],
             total: times.clone(),
-            disk: times,
+            disk: times.clone(),
+            queue: times,
             flush: vec![0; vdev::LATENCY_BUCKETS],
             ind: sizes.clone(),
             agg: sizes,
@@ -56,6 +58,7 @@ impl IoStats {
         self.class.iter_mut().zip(&other.class).for_each(|(a, b)| list(a, b));
         lists(&mut self.total, &other.total);
         lists(&mut self.disk, &other.disk);
+        lists(&mut self.queue, &other.queue);
         list(&mut self.flush, &other.flush);
         lists(&mut self.ind, &other.ind);
         lists(&mut self.agg, &other.agg);
@@ -85,6 +88,11 @@ impl PoolEngine {
         let tops = &view.children;
         view.alloc = Some(tops.iter().filter_map(|t| t.alloc).sum());
         view.free = Some(tops.iter().filter_map(|t| t.free).sum());
+        for cache in &self.pool.aux().caches {
+            let cache = crate::view_pool::config_view(cache);
+            let cache = IoView { class: "cache".into(), ..self.build(&cache, &leaves, false) };
+            view.children.push(cache);
+        }
         view
     }
 
@@ -98,6 +106,9 @@ impl PoolEngine {
         let has_space = !root && view.space > 0;
         IoView {
             name: view.name.clone(),
+            kind: view.kind.clone(),
+            guid: view.guid,
+            class: if view.is_log { "logs".into() } else { view.bias.clone() },
             alloc: has_space.then_some(view.alloc),
             free: has_space.then(|| view.space.saturating_sub(view.alloc)),
             at: self.pool.rt().now().0,

@@ -1,18 +1,23 @@
 //! Pools as plain data: properties, devices, health.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::Guid;
 use metaslab::ClassKind;
-use ondisk::feature::{FEATURES, FeatureId, Support};
+use ondisk::feature::{FEATURES, FeatureId};
+use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use spa::{WorkKind, WorkState};
-use vdev::{Health, Prio, Top, VdevKind};
+use vdev::{Condition, Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::nice;
 use crate::pool_props::{self, NAMES};
-use crate::proto::{PoolLatency, PoolView, PropView, VdevView};
+use crate::proto::{CheckpointView, LeafWorkView, PoolLatency, PoolView, PropView, VdevView};
+
+/// The status of a pool that is being resilvered, in lines as `zpool status` prints them.
+const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
 
 /// The figures that properties come from.
 struct Figures {
@@ -43,6 +48,11 @@ impl PoolEngine {
         for counts in [pool.features().read_counts().await, pool.features().write_counts().await] {
             unknown.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
         }
+        let checkpoint = match (pool.checkpoint(), pool.discarding()) {
+            (Some((start, space)), _) => Some(CheckpointView { start, space, discarding: false }),
+            (None, Some(space)) => Some(CheckpointView { start: 0, space, discarding: true }),
+            (None, None) => None,
+        };
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
@@ -70,6 +80,7 @@ impl PoolEngine {
             data_errors: unreadable,
             damaged,
             scan,
+            checkpoint,
         }
     }
 
@@ -87,6 +98,9 @@ impl PoolEngine {
                 Some(action.to_string()),
             );
         }
+        if self.is_resilvering() {
+            return (Some(RESILVERING.to_string()), Some("Wait for the resilver to complete.".to_string()));
+        }
         if unreadable > 0 {
             let status = "One or more devices has experienced an error resulting in data corruption. Applications may be affected.";
             let action = "Restore the file in question if possible. Otherwise restore the entire pool from backup.";
@@ -103,7 +117,7 @@ impl PoolEngine {
         let features = self.pool.features();
         for feature in FEATURES {
             let count = features.count(feature.guid);
-            if count.is_none() && feature.support < Support::Write {
+            if count.is_none() && !feature.may_be_enabled() {
                 continue;
             }
             let value = match count {
@@ -152,7 +166,15 @@ impl PoolEngine {
                 let all = pool.dsl().all();
                 optional(object.and_then(|o| all.iter().find(|d| d.object.0 == o)).map(|d| d.name()))
             }
-            "cachefile" => fixed("none", "local"),
+            // A pool below an alternate root is in no cache file.
+            "cachefile" => match stored.get("cachefile").map_or(self.altroot.is_some(), |n| *n == 1) {
+                true => fixed("none", "local"),
+                false => fixed("-", "default"),
+            },
+            "checkpoint" => match pool.checkpoint() {
+                Some((_, space)) if space > 0 => size(space),
+                _ => fixed("-", "-"),
+            },
             "dedupratio" => row(name, "1.00x".into(), "1.00".into(), "-"),
             "readonly" => fixed(if pool.is_readonly() { "on" } else { "off" }, "-"),
             "ashift" => match stored.get("ashift").filter(|n| **n != 0) {
@@ -201,7 +223,17 @@ impl PoolEngine {
         node_view(&mut view, &top.kind());
         view.expandable = self.pool.expandable(top);
         self.work_view(&mut view);
+        if self.is_resilvering() {
+            let missing = |(guid, c): (Guid, Rc<Condition>)| (!c.missing().is_empty()).then_some(guid.0);
+            let missing: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(missing).collect();
+            mark_resilvering(&mut view, &missing);
+        }
         view
+    }
+
+    fn is_resilvering(&self) -> bool {
+        let scan = self.pool.scan_status().phys;
+        scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning
     }
 
     /// What is said of the work on every device below.
@@ -210,19 +242,18 @@ impl PoolEngine {
         if !view.children.is_empty() {
             return;
         }
-        let say = |kind: WorkKind, done: &str, doing: &str| {
+        let of = |kind: WorkKind| {
             let work = self.pool.leaf_work(Guid(view.guid), kind)?;
-            let time = nice::date(work.time());
-            let (short, how) = match work.state() {
-                WorkState::Active => (format!("({doing})"), format!("started at {time}")),
-                WorkState::Suspended => (String::new(), format!("suspended, started at {time}")),
-                WorkState::Complete => (String::new(), format!("completed at {time}")),
+            let state = match work.state() {
+                WorkState::Active => "ACTIVE",
+                WorkState::Suspended => "SUSPENDED",
+                WorkState::Complete => "COMPLETE",
                 _ => return None,
             };
-            Some((short, format!("({}% {done}, {how})", work.percent())))
+            Some(LeafWorkView { state: state.into(), percent: work.percent(), time: work.time() })
         };
-        view.trim = say(WorkKind::Trim, "trimmed", "trimming");
-        view.init = say(WorkKind::Initialize, "initialized", "initializing");
+        view.trim = of(WorkKind::Trim);
+        view.init = of(WorkKind::Initialize);
     }
 
     /// Latencies of all devices together.
@@ -274,6 +305,12 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
     for (view, kind) in view.children.iter_mut().zip(kind.children()) {
         node_view(view, kind);
     }
+}
+
+/// Marks the leaves in use that miss something.
+fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {
+    view.resilvering = view.children.is_empty() && view.state == "ONLINE" && missing.contains(&view.guid);
+    view.children.iter_mut().for_each(|c| mark_resilvering(c, missing));
 }
 
 /// What is to be said, and done, about devices that are not as they should be.

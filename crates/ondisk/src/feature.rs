@@ -70,7 +70,8 @@ pub struct Feature {
     pub release: Release,
     /// What weir does with pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it when nothing else is asked for. Only with [`Support::Write`].
+    /// Whether `zpool create` of weir enables it when nothing else is asked for: every feature of OpenZFS 2.1. Only with [`Support::Write`], or where nothing
+    /// that weir does makes it active ([`Feature::may_be_enabled`]).
     pub default_on: bool,
     /// What it is for, as `feature_descriptions` gets it.
     pub description: &'static str,
@@ -112,7 +113,7 @@ features! {
     AsyncDestroy "async_destroy" "com.delphix:async_destroy" Write [] [] Zol061 Write on "Destroys datasets in the background.";
     EmptyBpobj "empty_bpobj" "com.delphix:empty_bpobj" Write [] [] Zol061 Write on "Shares one object among all empty lists of blocks.";
     Lz4Compress "lz4_compress" "org.illumos:lz4_compress" Read [activate_on_enable] [] Zol061 Write on "LZ4 compression.";
-    MultiVdevCrashDump "multi_vdev_crash_dump" "com.joyent:multi_vdev_crash_dump" Read [] [] Zol07 Write off "Crash dumps to pools of several vdevs.";
+    MultiVdevCrashDump "multi_vdev_crash_dump" "com.joyent:multi_vdev_crash_dump" Read [] [] Zol07 Write on "Crash dumps to pools of several vdevs.";
     SpacemapHistogram "spacemap_histogram" "com.delphix:spacemap_histogram" Write [] [] Zol064 Write on "Space maps keep a histogram of their free segments.";
     EnabledTxg "enabled_txg" "com.delphix:enabled_txg" Write [] [] Zol064 Write on "Remembers the txg in which each feature was enabled.";
     HoleBirth "hole_birth" "com.delphix:hole_birth" Read [mos, activate_on_enable] [EnabledTxg] Zol064 Write on "Holes remember the txg that punched them.";
@@ -128,21 +129,21 @@ features! {
     UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write on "Counts objects by user and group.";
     Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Write on "Encrypted datasets.";
     ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
-    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Write off "Top-level vdevs can be removed; their blocks are reached through a mapping.";
-    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Write off "Counts which parts of a removed vdev's mapping are still in use.";
-    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write off "The pool's state can be kept and gone back to.";
+    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Write on "Top-level vdevs can be removed; their blocks are reached through a mapping.";
+    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Write on "Counts which parts of a removed vdev's mapping are still in use.";
+    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write on "The pool's state can be kept and gone back to.";
     SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
-    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write off "Separate vdevs for metadata, small blocks and dedup tables.";
-    ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write off "A resilver that comes while another runs waits for it.";
+    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write on "Separate vdevs for metadata, small blocks and dedup tables.";
+    ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write on "A resilver that comes while another runs waits for it.";
     BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write on "Larger bookmarks.";
-    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read off "Bookmarks that list redacted blocks.";
-    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial off "Datasets received from redacted streams.";
-    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write off "Bookmarks keep the accounting that written@ needs.";
-    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write off "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
-    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write off "Clones list their own blocks, so that they are destroyed fast.";
-    DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write off "Mirrors and draids can be rebuilt in the order of their space.";
+    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read on "Bookmarks that list redacted blocks.";
+    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial on "Datasets received from redacted streams.";
+    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write on "Bookmarks keep the accounting that written@ needs.";
+    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write on "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
+    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write on "Clones list their own blocks, so that they are destroyed fast.";
+    DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write on "Mirrors and draids can be rebuilt in the order of their space.";
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
-    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write off "Declustered RAID-Z with distributed spares.";
+    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write on "Declustered RAID-Z with distributed spares.";
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Read off "The error log names damaged blocks by dataset head.";
     Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "BLAKE3 checksums.";
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
@@ -157,6 +158,17 @@ features! {
     DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 None off "Gang headers as large as the pool's sectors.";
     PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read off "Blocks can be rewritten and keep their logical birth.";
     DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None off "Draids that survive the loss of an enclosure.";
+}
+
+/// Features that weir does not write, and that only commands make active that weir does not have (redacted sends and receives): while they are enabled and
+/// not active a pool is as it would be without them.
+const NEVER_ACTIVATED: &[FeatureId] = &[FeatureId::RedactionBookmarks, FeatureId::RedactedDatasets];
+
+impl Feature {
+    /// Whether weir may enable it: it writes pools in which the feature is active, or never makes it active.
+    pub fn may_be_enabled(&self) -> bool {
+        self.support >= Support::Write || NEVER_ACTIVATED.contains(&self.id)
+    }
 }
 
 impl FeatureId {

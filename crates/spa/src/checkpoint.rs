@@ -114,6 +114,10 @@ impl Checkpoint {
         self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
     }
 
+    pub(crate) fn discarding(&self) -> Option<u64> {
+        self.is_discarding().then(|| self.maps.borrow().values().map(|m| m.held).sum())
+    }
+
     /// Bytes held back, deflated.
     pub(crate) fn held(&self, tree: &VdevTree) -> u64 {
         let maps = self.maps.borrow();

@@ -71,11 +71,25 @@ pub struct PoolCandidate {
     pub devices: Vec<FoundDevice>,
 }
 
+/// Most top-level vdevs that labels are believed to tell of.
+const TOPS_MAX: u64 = 4096;
+
+/// How many top-level vdevs there are by the newest of these labels. One from before 2010 does not say; then the highest of all tells.
+fn count_tops<'a>(newest: &LabelConfig, labels: impl Iterator<Item = &'a LabelConfig>) -> u64 {
+    let implied = || labels.map(LabelConfig::top_level_count).max().unwrap_or(0).max(newest.top_level_count());
+    newest.vdev_children.unwrap_or_else(implied)
+}
+
 impl PoolCandidate {
+    /// Top-level vdevs of the pool with holes, as far as labels tell.
+    pub fn top_level_count(&self) -> u64 {
+        count_tops(&self.config, self.devices.iter().map(|d| &d.config))
+    }
+
     /// Places of top-level vdevs none of whose devices were found.
     pub fn missing_tops(&self) -> Vec<u64> {
         let holes = &self.config.hole_array;
-        (0..self.config.top_level_count())
+        (0..self.top_level_count().min(TOPS_MAX))
             .filter(|id| !holes.contains(id) && !self.devices.iter().any(|d| d.config.vdev_tree.id == *id))
             .collect()
     }
@@ -407,7 +421,7 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     let labels: Vec<LabelConfig> = labels.filter_map(|l| LabelConfig::from_nvlist(l).ok()).collect();
     let labels: Vec<LabelConfig> = labels.into_iter().filter(|l| l.pool_guid == candidate.guid).collect();
     let newest = labels.iter().max_by_key(|c| (c.txg <= txg, c.txg)).unwrap_or(&candidate.config);
-    for id in 0..newest.top_level_count().min(4096) {
+    for id in 0..count_tops(newest, labels.iter()).min(TOPS_MAX) {
         if newest.hole_array.contains(&id) {
             tops.push(VdevConfig::hole(id));
             continue;
@@ -446,4 +460,45 @@ async fn read_trusted(
         MosConfig::from_nvlist(&read_packed(&mos, ObjectId(object)).await?).at(|| "configuration in the MOS")?;
     config.vdev_tree.validate().at(|| "configuration in the MOS")?;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(id: u64, vdev_children: Option<u64>) -> LabelConfig {
+        let top = VdevConfig::new(ConfigKind::File, id, Guid(id + 1));
+        LabelConfig {
+            version: 1,
+            name: "old".into(),
+            state: PoolState::Exported,
+            txg: Txg(46),
+            pool_guid: Guid(7),
+            errata: None,
+            comment: None,
+            compatibility: None,
+            hostid: None,
+            hostname: None,
+            top_guid: top.guid,
+            guid: top.guid,
+            is_spare: false,
+            is_log: false,
+            hole_array: Vec::new(),
+            vdev_children,
+            split_guid: None,
+            vdev_tree: top,
+            features_for_read: Vec::new(),
+            create_txg: None,
+            unknown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn labels_without_a_count_are_counted_together() {
+        let old: Vec<LabelConfig> = (0..3).map(|id| label(id, None)).collect();
+        assert_eq!(count_tops(&old[0], old.iter()), 3);
+        let new: Vec<LabelConfig> = (0..2).map(|id| label(id, Some(2))).collect();
+        assert_eq!(count_tops(&new[0], old.iter()), 2);
+        assert_eq!(count_tops(&old[0], [].iter()), 1);
+    }
 }

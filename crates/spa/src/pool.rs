@@ -312,6 +312,16 @@ impl Pool {
         Ok(())
     }
 
+    /// Changes the property `compatibility` with the next txg.
+    pub fn set_compatibility(&self, compatibility: Option<String>) -> Result<()> {
+        if self.readonly {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
+        }
+        self.config.borrow_mut().compatibility = compatibility;
+        self.dirty_config();
+        Ok(())
+    }
+
     /// Keeps the state that is on disk now, to be gone back to (`zpool checkpoint`). What was written before the call is synced first.
     pub async fn create_checkpoint(&self) -> Result<()> {
         self.sync().await?;
@@ -347,6 +357,11 @@ impl Pool {
     /// Of the checkpoint: when its state was written, in seconds since 1970, and how many bytes of the devices only it uses.
     pub fn checkpoint(&self) -> Option<(u64, u64)> {
         self.checkpoint.info()
+    }
+
+    /// Bytes that a checkpoint that was given up still holds.
+    pub fn discarding(&self) -> Option<u64> {
+        self.checkpoint.discarding()
     }
 
     /// Marks the configuration for writing with the next txg: MOS object and labels.

@@ -7,9 +7,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_CONCURRENT, TXG_DEFER, TXG_SIZE, VdevId};
 use dmu::{Tx, zap};
-use ondisk::label::{DeviceLabel, PoolState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use vdev::labels::clear_labels;
 use vdev::{Top, TopSpec, VdevKind};
 
 use crate::attach::names;
@@ -68,18 +66,6 @@ impl Pool {
             })
         })
         .await?;
-        // Nobody's device any more, if it can be had and still says that it is ours.
-        let path = device.path.clone().unwrap_or_default();
-        if let Ok(dev) = self.open_path(&path).await
-            && let Ok(labels) = vdev::labels::read_labels(&*dev).await
-        {
-            let own = labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok());
-            let mut own =
-                own.filter(|l| !matches!(l, DeviceLabel::Pool(c) if c.state == PoolState::Active && c.txg.0 != 0));
-            if own.any(|l| l.guid() == guid) {
-                let _ = clear_labels(&*dev).await;
-            }
-        }
         Ok(())
     }
 

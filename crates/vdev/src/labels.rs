@@ -9,7 +9,7 @@
 use base::{Error, ErrorKind, Guid, Result, ResultExt};
 use bdev::{BlockDev, Bytes};
 use ondisk::label::{
-    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, LABEL_SIZE, LABELS, LabelConfig, RING_OFFSET, RING_SIZE,
+    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, DATA_START, LABEL_SIZE, LABELS, LabelConfig, PoolState, RING_OFFSET, RING_SIZE,
     config_offset, fresh_label, label_offsets, parse_config_with,
 };
 use ondisk::nvlist::NvList;
@@ -205,9 +205,39 @@ pub async fn init_labels(dev: &dyn BlockDev, config: &NvList) -> Result<()> {
         .await
 }
 
-/// Wipes all four labels, rings included (`zpool labelclear`). Durable on return.
+/// Wipes all four labels, rings included. Durable on return.
 pub async fn clear_labels(dev: &dyn BlockDev) -> Result<()> {
     overwrite(dev, BOOT_ENV_OFFSET, |_| Ok(Bytes::zeroed((LABEL_SIZE - BOOT_ENV_OFFSET) as usize))).await
+}
+
+/// Bytes of the header of a cache device, which stands where the data begin (format page 22).
+const CACHE_HEADER_SIZE: usize = 512;
+
+/// Wipes the labels that are valid (a config with a guid and a known state), but for their first 16 KiB, and the header of a cache device (`zpool labelclear`). Nothing else is
+/// touched: what another owner wrote in the place of a label stays. How many labels there were. Durable on return.
+pub async fn clear_valid_labels(dev: &dyn BlockDev) -> Result<usize> {
+    let labels = read_labels(dev).await?;
+    let at = offsets(dev)?;
+    let place = || dev.info().path.clone();
+    let (mut writes, mut is_cache) = (Vec::new(), false);
+    for (i, config) in &labels.configs {
+        let Ok(config) = config else { continue };
+        let state = config.integer("state").and_then(|n| PoolState::from_u64(n as u64));
+        let state = state.filter(|s| *s <= PoolState::L2cache);
+        let (Some(state), true) = (state, config.integer("guid").is_some_and(|g| g != 0)) else { continue };
+        is_cache |= state == PoolState::L2cache;
+        writes.push(bdev::write(dev, at[*i] + CONFIG_OFFSET, Bytes::zeroed((LABEL_SIZE - CONFIG_OFFSET) as usize)));
+    }
+    let cleared = writes.len();
+    if is_cache {
+        let sector = dev.info().logical_sector as usize;
+        writes.push(bdev::write(dev, DATA_START, Bytes::zeroed(CACHE_HEADER_SIZE.max(sector))));
+    }
+    for r in rt::join::join_all(writes).await {
+        r.map_err(|e| Error::new(ErrorKind::Io, format!("label write failed: {e}"))).at(place)?;
+    }
+    bdev::flush(dev).await.at(place)?;
+    Ok(cleared)
 }
 
 /// Wipes the uberblock rings. Durable on return.

@@ -39,6 +39,8 @@ pub struct LeafStats {
     pub latency: [[u64; LATENCY_BUCKETS]; CLASSES],
     /// The same by the time at the device (`disk_wait`).
     pub disk_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
+    /// The same of the time in the queue.
+    pub queue_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
     /// Flushes by the time that they took.
     pub flush_latency: [u64; LATENCY_BUCKETS],
     /// Sums over the operations of each class.
@@ -77,6 +79,7 @@ impl Default for LeafStats {
             device_ops: 0,
             latency: [[0; LATENCY_BUCKETS]; CLASSES],
             disk_latency: [[0; LATENCY_BUCKETS]; CLASSES],
+            queue_latency: [[0; LATENCY_BUCKETS]; CLASSES],
             flush_latency: [0; LATENCY_BUCKETS],
             class: [ClassSums::default(); CLASSES],
             size_ind: [[0; SIZE_BUCKETS]; CLASSES],
@@ -119,6 +122,7 @@ impl LeafStats {
         class.disk_ns = class.disk_ns.saturating_add(disk.0);
         self.latency[prio.index()][bucket(total)] += 1;
         self.disk_latency[prio.index()][bucket(disk)] += 1;
+        self.queue_latency[prio.index()][bucket(Nanos(total.0.saturating_sub(disk.0)))] += 1;
     }
 }
 

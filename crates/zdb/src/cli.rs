@@ -143,6 +143,11 @@ fn run(a: &mut Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     let mut dataset = a.rest.first().cloned();
     let objects: Result<Vec<u64>> = a.rest.iter().skip(1).map(|s| object_number(s)).collect();
     let objects = objects?;
+    if let Some(name) = dataset.as_deref().filter(|d| *d != pool.name() && !matches!(*d, "mos" | "MOS" | "0"))
+        && crate::dsl::Dsl::load(&pool)?.find(name).is_none()
+    {
+        return Err(Error::not_found(format!("there is no dataset '{name}'")));
+    }
     let asked = a.letters.iter().any(|c| "bcCdhimu".contains(*c));
     if a.count('u') > 0 {
         io(writeln!(out, "\nUberblock:"))?;

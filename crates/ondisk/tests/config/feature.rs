@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use ondisk::feature::{
-    FEATURES, FeatureId, FeatureZap, Support, compatibility_set, default_features, enable_closure, enable_closure_ids,
+    FEATURES, FeatureId, FeatureZap, Release, Support, compatibility_set, default_features, enable_closure, enable_closure_ids,
     support_of,
 };
 
@@ -14,7 +14,8 @@ fn the_table_is_consistent() {
         assert_eq!(f.guid.split_once(':').unwrap().1, f.name);
         assert_eq!(FeatureId::lookup(f.name), Some(f.id));
         assert_eq!(FeatureId::by_guid(f.guid), Some(f.id));
-        assert!(!f.default_on || f.support == Support::Write, "{} is on by default but not written", f.name);
+        assert!(!f.default_on || f.may_be_enabled(), "{} is on by default but not written", f.name);
+        assert_eq!(f.default_on, f.release <= Release::OpenZfs21, "{}: a new pool has the features of 2.1", f.name);
         assert!(f.zap == FeatureZap::Read || f.support >= Support::Read, "{} cannot hinder reading", f.name);
         assert!(!f.mos || f.zap == FeatureZap::Read, "{} is in labels", f.name);
         if f.per_dataset {
@@ -68,8 +69,9 @@ fn closures_put_dependencies_first() {
     );
     assert!(enable_closure(&["lz5"]).unwrap_err().to_string().contains("lz5"));
     let on = default_features();
-    assert!(on.iter().all(|f| f.get().support == Support::Write));
-    assert!(on.contains(&FeatureId::Lz4Compress) && !on.contains(&FeatureId::LogSpacemap));
+    assert!(on.iter().all(|f| f.get().may_be_enabled()));
+    assert!(on.contains(&FeatureId::LogSpacemap) && !on.contains(&FeatureId::HeadErrlog));
+    assert!(!FeatureId::Longname.get().may_be_enabled() && FeatureId::RedactedDatasets.get().may_be_enabled());
 }
 
 #[test]

@@ -604,6 +604,11 @@ impl Pool {
         }
     }
 
+    /// Whether a resilver was asked for that has not begun.
+    pub fn is_resilver_pending(&self) -> bool {
+        self.scan.resilver_wanted.get() && !self.readonly && !self.scan.closed.get()
+    }
+
     /// What there is to tell about the last or running scan.
     pub fn scan_status(&self) -> ScanStatus {
         self.scan.status()
