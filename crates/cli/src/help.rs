@@ -285,7 +285,8 @@ Shows properties of pools.
         usage: &["set <property=value> <pool>"],
         text: "\
 Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
-autotrim, delegation, listsnapshots, ashift, bootfs, feature@<name>=enabled.
+autotrim, delegation, listsnapshots, ashift, bootfs, cachefile=none,
+compatibility, feature@<name>=enabled.
 ",
     },
     Page {

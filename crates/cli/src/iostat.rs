@@ -58,12 +58,7 @@ pub fn run(p: &Parsed) -> Done {
         script: p.has('H'),
         json: p.has('j'),
         stamp,
-        style: Style {
-            full_paths: p.has('P'),
-            real_paths: p.has('L'),
-            guids: p.has('g'),
-            ..Style::default()
-        },
+        style: Style { full_paths: p.has('P'), real_paths: p.has('L'), guids: p.has('g'), ..Style::default() },
         only: Vec::new(),
     };
     if (o.wait_histogram || o.size_histogram) && (o.latency || o.queues) || o.wait_histogram && o.size_histogram {
@@ -248,7 +243,8 @@ fn groups(o: &Opts) -> Groups {
     // Room for exact numbers, as OpenZFS makes it.
     let width = |exact: usize| if o.exact { exact } else { 5 };
     let (plain, times, depths) = (width(15), width(10), width(6));
-    let mut g = vec![("capacity", vec!["alloc", "free"], plain), ("operations", rw(), plain), ("bandwidth", rw(), plain)];
+    let mut g =
+        vec![("capacity", vec!["alloc", "free"], plain), ("operations", rw(), plain), ("bandwidth", rw(), plain)];
     if o.latency {
         g.extend([
             ("total_wait", rw(), times),
@@ -473,8 +469,18 @@ mod tests {
     #[test]
     fn sections_have_headings_and_scripts_short_numbers() {
         let mut v = view(3_000_000_000, 30);
-        v.children.push(IoView { name: "/dev/sdb".into(), kind: "disk".into(), class: "logs".into(), ..v.children[0].clone() });
-        v.children.push(IoView { name: "/d/c.img".into(), kind: "file".into(), class: "cache".into(), ..v.children[0].clone() });
+        v.children.push(IoView {
+            name: "/dev/sdb".into(),
+            kind: "disk".into(),
+            class: "logs".into(),
+            ..v.children[0].clone()
+        });
+        v.children.push(IoView {
+            name: "/d/c.img".into(),
+            kind: "file".into(),
+            class: "cache".into(),
+            ..v.children[0].clone()
+        });
         let deep = Opts { vdevs: true, ..opts() };
         let text = show(&[v.clone()], &[], &deep, true).expect("shown");
         assert!(text.contains("\nlogs            -      -      -      -      -      -\n  sdb      "), "{text}");

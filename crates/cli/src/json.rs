@@ -249,7 +249,12 @@ mod tests {
             ..VdevView::default()
         };
         let log = VdevView { name: "/l".into(), is_log: true, space: 1 << 20, ..leaf.clone() };
-        let root = VdevView { kind: "root".into(), name: "tank".into(), children: vec![leaf.clone(), log], ..VdevView::default() };
+        let root = VdevView {
+            kind: "root".into(),
+            name: "tank".into(),
+            children: vec![leaf.clone(), log],
+            ..VdevView::default()
+        };
         let pool = PoolView {
             name: "tank".into(),
             state: "ONLINE".into(),
@@ -267,7 +272,10 @@ mod tests {
         assert_eq!(tank["logs"]["/l"]["class"], "log");
         assert_eq!(tank["logs"]["/l"]["total_space"], "1M");
         assert_eq!(tank["l2cache"]["/c"]["class"], "l2cache");
-        assert_eq!((&tank["spares"]["/s"]["state"], &tank["spares"]["/s"]["class"]), (&json!("AVAIL"), &json!("spare")));
+        assert_eq!(
+            (&tank["spares"]["/s"]["state"], &tank["spares"]["/s"]["class"]),
+            (&json!("AVAIL"), &json!("spare"))
+        );
         assert_eq!(tank["checkpoint_stats"]["space"], "2K");
         let columns: Vec<String> = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
         let list: Value = serde_json::from_str(&pools("zpool list", &[pool], Some(&columns), true, true)).unwrap();

@@ -1,7 +1,7 @@
 //! What `zpool` prints: pure functions from views to text.
 
-use daemon::nice;
 use daemon::VdevSpec;
+use daemon::nice;
 use daemon::proto::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
@@ -105,7 +105,11 @@ pub fn path_name(path: &str, kind: &str, style: Style) -> String {
 pub fn layout(pool: &str, before: Option<&PoolView>, new: &VdevSpec, style: Style) -> String {
     fn old(v: &VdevView, depth: usize, with_id: bool, style: Style, out: &mut String) {
         let name = leaf_name(v, style);
-        let name = if with_id || v.children.is_empty() { name.as_str() } else { name.rsplit_once('-').map_or(name.as_str(), |n| n.0) };
+        let name = if with_id || v.children.is_empty() {
+            name.as_str()
+        } else {
+            name.rsplit_once('-').map_or(name.as_str(), |n| n.0)
+        };
         *out += &format!("\t{}{name}\n", " ".repeat(2 * depth));
         v.children.iter().for_each(|c| old(c, depth + 1, with_id, style, out));
     }

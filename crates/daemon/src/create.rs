@@ -97,7 +97,8 @@ impl Plan {
         }
         for id in vdevs.features() {
             if !features.contains(&id) {
-                let why = format!("its vdevs need the feature '{id}', which is not enabled: give -o feature@{id}=enabled");
+                let why =
+                    format!("its vdevs need the feature '{id}', which is not enabled: give -o feature@{id}=enabled");
                 return Err(Error::unsupported(why));
             }
         }

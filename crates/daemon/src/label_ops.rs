@@ -151,7 +151,8 @@ impl Daemon {
                 match in_use.owner_of(&*dev).await.at(place)? {
                     Owner::Here(part) => keep(&path, &part, force)?,
                     Owner::Elsewhere(state, pool) if !force => {
-                        let why = format!("{path} is a member of {state} pool \"{pool}\": use -f to clear it all the same");
+                        let why =
+                            format!("{path} is a member of {state} pool \"{pool}\": use -f to clear it all the same");
                         return Err(Error::new(ErrorKind::Busy, why));
                     }
                     _ => {}

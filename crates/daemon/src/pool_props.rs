@@ -319,7 +319,8 @@ impl PoolEngine {
         if let Some(allowed) = compatibility.map(|c| allowed_features(&c)).transpose()?
             && let Some((id, _)) = wanted.features.iter().find(|(id, on)| *on && !allowed.contains(id))
         {
-            let why = format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
+            let why =
+                format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
             return Err(Error::invalid(why));
         }
         let wanted: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();

@@ -70,8 +70,8 @@ pub struct Feature {
     pub release: Release,
     /// What weir does with pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it when nothing else is asked for: every feature of OpenZFS 2.1. Only with [`Support::Write`], or where nothing
-    /// that weir does makes it active ([`Feature::may_be_enabled`]).
+    /// Whether `zpool create` of weir enables it when nothing else is asked for, as OpenZFS does with all that it knows: every feature that weir may enable
+    /// ([`Feature::may_be_enabled`]), those of OpenZFS 2.1 among them.
     pub default_on: bool,
     /// What it is for, as `feature_descriptions` gets it.
     pub description: &'static str,
@@ -145,7 +145,7 @@ features! {
     ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
     Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write on "Declustered RAID-Z with distributed spares.";
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Read off "The error log names damaged blocks by dataset head.";
-    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "BLAKE3 checksums.";
+    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write on "BLAKE3 checksums.";
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
     VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Read off "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Read off "The intent log knows extended attributes kept as system attributes.";

@@ -9,8 +9,8 @@
 use base::{Error, ErrorKind, Guid, Result, ResultExt};
 use bdev::{BlockDev, Bytes};
 use ondisk::label::{
-    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, DATA_START, LABEL_SIZE, LABELS, LabelConfig, PoolState, RING_OFFSET, RING_SIZE,
-    config_offset, fresh_label, label_offsets, parse_config_with,
+    BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, DATA_START, LABEL_SIZE, LABELS, LabelConfig, PoolState,
+    RING_OFFSET, RING_SIZE, config_offset, fresh_label, label_offsets, parse_config_with,
 };
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::{SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_for_txg, slot_offset, slot_size};

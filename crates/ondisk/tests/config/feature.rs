@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 
 use ondisk::feature::{
-    FEATURES, FeatureId, FeatureZap, Release, Support, compatibility_set, default_features, enable_closure, enable_closure_ids,
-    support_of,
+    FEATURES, FeatureId, FeatureZap, Release, Support, compatibility_set, default_features, enable_closure,
+    enable_closure_ids, support_of,
 };
 
 #[test]
@@ -14,8 +14,8 @@ fn the_table_is_consistent() {
         assert_eq!(f.guid.split_once(':').unwrap().1, f.name);
         assert_eq!(FeatureId::lookup(f.name), Some(f.id));
         assert_eq!(FeatureId::by_guid(f.guid), Some(f.id));
-        assert!(!f.default_on || f.may_be_enabled(), "{} is on by default but not written", f.name);
-        assert_eq!(f.default_on, f.release <= Release::OpenZfs21, "{}: a new pool has the features of 2.1", f.name);
+        assert_eq!(f.default_on, f.may_be_enabled(), "{}", f.name);
+        assert!(f.default_on || f.release > Release::OpenZfs21, "{}: a new pool has the features of 2.1", f.name);
         assert!(f.zap == FeatureZap::Read || f.support >= Support::Read, "{} cannot hinder reading", f.name);
         assert!(!f.mos || f.zap == FeatureZap::Read, "{} is in labels", f.name);
         if f.per_dataset {
