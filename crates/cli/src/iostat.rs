@@ -513,11 +513,11 @@ mod tests {
         let deep = show(&[b.clone()], &[a], &Opts { vdevs: true, ..opts() }, true).expect("shown");
         assert!(deep.contains("\n  /d/a.img  "), "{deep}");
         let w = show(&[b.clone()], &[], &Opts { wait_histogram: true, ..opts() }, true).expect("shown");
-        let head = "\ntank          total_wait     disk_wait    syncq_wait    asyncq_wait\nlatency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n";
+        let head = "\ntank         total_wait     disk_wait    syncq_wait    asyncq_wait\nlatency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n";
         assert!(w.starts_with(head), "{w}");
         assert!(w.contains("\n8ms             0     30"), "{w}");
         let r = show(&[b.clone()], &[], &Opts { size_histogram: true, ..opts() }, true).expect("shown");
-        let head = "\ntank         sync_read    sync_write    async_read    async_write      scrub         trim         rebuild\nreq_size      ind    agg    ind    agg";
+        let head = "\ntank          sync_read    sync_write    async_read    async_write      scrub         trim         rebuild\nreq_size      ind    agg    ind    agg";
         assert!(r.starts_with(head), "{r}");
         assert!(r.contains("\n1M              0      0      0      0      0      0      0     30      0"), "{r}");
         let j = show(&[b], &[], &Opts { json: true, ..opts() }, true).expect("shown");

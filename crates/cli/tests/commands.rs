@@ -200,9 +200,9 @@ fn a_creation_that_fails_leaves_nothing() {
     w.fails("zpool create -O mountpoint=none --size 128M tank a.img", 1, "already exists");
     w.fails("zpool labelclear other.img", 1, "other.img");
     w.ok("zpool export tank");
-    w.fails("zpool labelclear other.img", 1, "exported pool 'tank'");
+    w.fails("zpool labelclear other.img", 1, "exported pool \"tank\"");
     w.ok("zpool labelclear -f other.img");
-    w.fails("zpool labelclear other.img", 1, "no label");
+    w.fails("zpool labelclear other.img", 1, "no valid label");
     w.fails("zpool import -d . tank", 1, "no such pool");
 }
 
@@ -265,7 +265,7 @@ fn devices_are_changed() {
     w.fails(
         "zpool add --size 80M tank c.img",
         1,
-        "mismatched replication level: pool uses mirror and new vdev is disk",
+        "mismatched replication level: pool uses mirror and new vdev is file",
     );
     w.fails("zpool add tank mirror b.img c.img", 1, "active pool 'tank'");
     w.fails("zpool attach tank a.img nothere.img", 1, "no such device");

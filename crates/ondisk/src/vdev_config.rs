@@ -302,6 +302,10 @@ impl VdevConfig {
                 v.unknown.push((name.to_owned(), value.clone()));
             }
         }
+        // Before version 3 there was only single parity, and no key for it. OpenZFS, too, writes the key to such pools from then on.
+        if v.kind == VdevKind::Raidz && !seen.contains("nparity") {
+            v.nparity = Some(1);
+        }
         if list.contains("children") {
             let children = list.require_lists("children")?;
             for (i, child) in children.iter().enumerate() {
