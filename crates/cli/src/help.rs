@@ -325,7 +325,7 @@ Destroys a file system, snapshots (a%b is a range) or a bookmark. Space comes
 free in the background: 'zpool get freeing' tells how much is still to come.
 
   -r  and everything below; snapshots of that name below
-  -R  and clones, wherever they are
+  -R  as -r, and clones with all that depends on them, wherever they are
   -d  snapshots that are held or have clones: when nothing needs them any more
   -f  unmount file systems in use
   -n  only say (with -v) what would be destroyed    -p  exact, with tabs

@@ -47,7 +47,7 @@ pub fn run(args: &[String]) -> Done {
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
-        "set" => set(&parse(rest, "u", &[], "set")?),
+        "set" => set(&parse(rest, "", &[], "set")?),
         "load-key" => zfs_key::load(&parse(rest, "rnaL:", &[], "load-key")?),
         "unload-key" => zfs_key::unload(&parse(rest, "ra", &[], "unload-key")?),
         "change-key" => zfs_key::change(&parse(rest, "lio:", &[], "change-key")?),
@@ -94,9 +94,10 @@ fn create(p: &Parsed) -> Done {
         print(&said);
         return Ok(());
     }
-    warn_of_shares(&props);
     let key = zfs_key::key_for_new(name, &props)?;
+    let given = props.clone();
     ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
+    warn_of_shares(&given);
     print(&said);
     Ok(())
 }
@@ -318,8 +319,10 @@ fn set(p: &Parsed) -> Done {
     }
     let props = each_once(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
-    warn_of_shares(&props);
-    ask(&Request::FsSet { names: names(&rest)?, props })
+    let given = props.clone();
+    ask::<()>(&Request::FsSet { names: names(&rest)?, props })?;
+    warn_of_shares(&given);
+    Ok(())
 }
 
 fn inherit(p: &Parsed) -> Done {

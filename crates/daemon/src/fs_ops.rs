@@ -20,6 +20,24 @@ use crate::proto::Secret;
 /// Properties that a mounted file system must be told.
 const MOUNT_PROPS: &[&str] = &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "sync"];
 
+/// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists of hosts.
+#[rustfmt::skip]
+const NFS_OPTIONS: &[&str] = &[
+    "ro", "rw", "secure", "insecure", "sync", "async", "wdelay", "no_wdelay", "hide", "nohide", "crossmnt", "subtree_check", "no_subtree_check", "secure_locks",
+    "insecure_locks", "auth_nlm", "no_auth_nlm", "mountpoint", "mp", "fsid", "fsuid", "nordirplus", "refer", "replicas", "pnfs", "no_pnfs", "security_label", "xprtsec",
+    "root_squash", "no_root_squash", "all_squash", "no_all_squash", "anonuid", "anongid", "sec", "acl", "no_acl", "root", "access", "anon",
+];
+
+/// Whether the property may have this value, as far as it is one of shares.
+fn is_share(name: &str, value: &str) -> bool {
+    let options = || value.split(',').all(|o| NFS_OPTIONS.contains(&o.split('=').next().unwrap_or("")));
+    match name {
+        "sharenfs" => matches!(value, "on" | "off") || options(),
+        "sharesmb" => matches!(value, "on" | "off"),
+        _ => true,
+    }
+}
+
 /// Parses what users typed for a file system.
 pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
     let mut out: Vec<(String, PropValue)> = Vec::new();
@@ -55,6 +73,9 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
         }
         if known.name == "mountpoint" {
             mounts::check_mountpoint(text)?;
+        }
+        if !is_share(known.name, text) {
+            return Err(Error::invalid(format!("'{}' cannot be set to invalid options: '{text}'", known.name)));
         }
         let value = match (known.name, text.as_str()) {
             ("version", "current") => PropValue::Num(5),
@@ -536,8 +557,14 @@ mod tests {
             ("volsize", "1G", true),
             ("recordsize", "3K", false),
             ("compression", "best", false),
+            ("sharenfs", "ON", false),
+            ("sharenfs", "sss", false),
+            ("sharesmb", "guest", false),
         ] {
             assert!(parse(&[(name, value)], creating).is_err(), "{name}={value}");
+        }
+        for value in ["on", "off", "rw", "rw=@10.0.0.0/8,no_root_squash,crossmnt"] {
+            assert!(parse(&[("sharenfs", value)], false).is_ok(), "{value}");
         }
         assert!(parse(&[("encryption", "off"), ("version", "current")], true).is_ok());
     }

@@ -380,7 +380,8 @@ impl PoolEngine {
             .chain(limits)
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
-        props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "-")));
+        // OpenZFS calls these local, and scripts leave out the lines with a dash.
+        props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "local")));
         let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));
         if !user {
             return DatasetView { name: ds.name(), kind: kind.to_string(), props };
