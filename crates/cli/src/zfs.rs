@@ -385,10 +385,16 @@ fn mount(p: &Parsed) -> Done {
             print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
             Ok(())
         }
-        (true, []) => ask(&Request::Mount { name: None, readonly }),
-        (false, [name]) => ask(&Request::Mount { name: Some(name.clone()), readonly }),
+        (true, []) => mount_and_warn(None, readonly),
+        (false, [name]) => mount_and_warn(Some(name.clone()), readonly),
         _ => Err(Fail::Usage("too many arguments".into(), "mount")),
     }
+}
+
+fn mount_and_warn(name: Option<String>, readonly: bool) -> Done {
+    let warnings: Vec<String> = ask(&Request::Mount { name, readonly })?;
+    warnings.iter().for_each(|w| eprintln!("{w}"));
+    Ok(())
 }
 
 fn unmount(p: &Parsed) -> Done {

@@ -18,7 +18,8 @@ use crate::places::{check_real_place, look};
 use crate::proto::Secret;
 
 /// Properties that a mounted file system must be told.
-const MOUNT_PROPS: &[&str] = &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "sync"];
+const MOUNT_PROPS: &[&str] =
+    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync"];
 
 /// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists of hosts.
 #[rustfmt::skip]
@@ -492,10 +493,12 @@ impl PoolEngine {
     }
 
     /// `zfs mount`.
-    pub async fn fs_mount(&self, name: &str, readonly: bool) -> Result<()> {
+    pub async fn fs_mount(&self, name: &str, readonly: bool) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
-        self.mount(&ds, readonly).await
+        self.mounts.take_notices();
+        self.mount(&ds, readonly).await?;
+        Ok(self.mounts.take_notices())
     }
 
     /// `zfs unmount` by name.

@@ -298,7 +298,9 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
         let _admin = engine.admin.acquire(1).await;
         failures.extend(engine.mount_all(&progress).await.iter().map(|e| e.to_string()));
     }
-    Ok(Outcome { name: pool.name(), notices: pool.notices(), failures })
+    let mut notices = pool.notices();
+    notices.extend(engine.mounts.take_notices());
+    Ok(Outcome { name: pool.name(), notices, failures })
 }
 
 impl Daemon {

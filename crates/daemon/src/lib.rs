@@ -13,6 +13,7 @@
 //! undone what it began.
 
 mod access;
+mod acl_notice;
 pub mod client;
 mod create;
 mod crypt_ops;

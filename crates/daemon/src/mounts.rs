@@ -42,6 +42,8 @@ pub struct MountFlags {
     pub devices: bool,
     /// Access times are not kept.
     pub noatime: bool,
+    /// POSIX ACLs count.
+    pub posix_acl: bool,
 }
 
 /// A file system that is visible somewhere.
@@ -197,7 +199,12 @@ impl Mounted {
 
 /// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their session has ended.
 #[derive(Default)]
-pub struct Mounts(RefCell<BTreeMap<String, Mounted>>, RefCell<Option<MountWatch>>);
+pub struct Mounts(
+    RefCell<BTreeMap<String, Mounted>>,
+    RefCell<Option<MountWatch>>,
+    /// What those who mounted are still to be told.
+    RefCell<Vec<String>>,
+);
 
 impl Mounts {
     /// Takes over the settings of intent logs.
@@ -277,6 +284,14 @@ impl Mounts {
     /// What was read and written through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
         self.0.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
+    }
+
+    /// Sentences for the caller that asked for the last mounts; they are in the log as well.
+    pub fn take_notices(&self) -> Vec<String> {
+        self.2.take()
+    }
+    pub(crate) fn add_notice(&self, sentence: String) {
+        self.2.borrow_mut().push(sentence);
     }
 
     /// Where `name` is mounted.
@@ -367,6 +382,7 @@ impl PoolEngine {
             setuid: on("setuid"),
             devices: on("devices"),
             noatime: !on("atime"),
+            posix_acl: zpl::MountOpts::from_props(ds).posix_acl,
         }
     }
 
@@ -462,6 +478,7 @@ impl PoolEngine {
             }
         };
         zfs.set_zil_tunables(self.zil.get());
+        self.watch_acls(&zfs, ds).await;
         let snaps = Rc::new(SnapshotsOf { dsl: self.pool.dsl().clone(), head: ds.clone() });
         match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps).await {
             Ok(front) => {
@@ -605,7 +622,8 @@ impl PoolEngine {
         let flags = self.flags_of(ds, m.readonly);
         files::refresh(&m.zfs, ds, flags.readonly);
         let (new, old) = (&flags, &m.flags);
-        let same = (new.exec, new.setuid, new.devices) == (old.exec, old.setuid, old.devices);
+        let same =
+            (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);
         // Writing to what the kernel holds for read-only needs a new mount; the other way round the file system refuses.
         same && (new.readonly || !old.readonly)
     }

@@ -422,7 +422,7 @@ pub enum Request {
         /// And those of that name below.
         recursive: bool,
     },
-    /// Mount one file system, or all that are to be mounted.
+    /// Mount one file system, or all that are to be mounted. The answer is a list of sentences, warnings all.
     Mount {
         /// Its name; none for all.
         name: Option<String>,

@@ -565,16 +565,20 @@ impl Daemon {
                 json(&running.thread.with_pool(move |e| async move { e.fs_mount(&name, readonly).await })?)
             }
             Request::Mount { name: None, .. } => {
-                let mut errors: Vec<String> = Vec::new();
+                let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
                 for running in self.all_running() {
                     let progress = progress.clone();
-                    let failed = running.thread.with_pool(move |e| async move {
+                    let (failed, said) = running.thread.with_pool(move |e| async move {
                         let _admin = e.admin.acquire(1).await;
-                        Ok(e.mount_all(&progress).await.iter().map(Error::to_string).collect::<Vec<_>>())
+                        e.mounts.take_notices();
+                        let failed = e.mount_all(&progress).await;
+                        let failed: Vec<String> = failed.iter().map(Error::to_string).collect();
+                        Ok((failed, e.mounts.take_notices()))
                     })?;
                     errors.extend(failed);
+                    notices.extend(said);
                 }
-                if errors.is_empty() { json(&()) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
+                if errors.is_empty() { json(&notices) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
             }
             Request::Unmount { target: Some(target), force, keys } => {
                 let running = self.pool_of(&target)?;

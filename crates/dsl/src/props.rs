@@ -260,7 +260,7 @@ pub const PROPS: &[Prop] = &[
         &[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)],
         PropKind::Inherit,
         0,
-        "off | posix | nfsv4",
+        "off | nfsv4 | posix",
     ),
     text("context", PropKind::Inherit, "none", "<selinux context>"),
     text("fscontext", PropKind::Inherit, "none", "<selinux fscontext>"),

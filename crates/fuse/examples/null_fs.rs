@@ -37,7 +37,15 @@ impl Handler for NullFs {
         let n = u64::from(size).min(SIZE.saturating_sub(offset));
         Ok(vec![Bytes::zeroed(n as usize)])
     }
-    async fn write(&self, _: u64, _: u64, _: u64, data: Vec<Bytes>, _: fuse::WriteHow) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        _: Caller,
+        _: u64,
+        _: u64,
+        _: u64,
+        data: Vec<Bytes>,
+        _: fuse::WriteHow,
+    ) -> Result<u32, Errno> {
         Ok(data.iter().map(|d| d.len() as u32).sum())
     }
     async fn statfs(&self, _: u64) -> Result<StatFs, Errno> {

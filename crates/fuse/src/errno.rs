@@ -14,6 +14,8 @@ pub const INVALID: Errno = Errno(libc::EINVAL);
 pub const NO_ENTRY: Errno = Errno(libc::ENOENT);
 /// The file may not be changed, whoever asks.
 pub const DENIED: Errno = Errno(libc::EPERM);
+/// There is no such extended attribute.
+pub const NO_DATA: Errno = Errno(libc::ENODATA);
 /// This cannot be done here.
 pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 /// No such control operation.

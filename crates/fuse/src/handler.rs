@@ -6,6 +6,7 @@ use bdev::Bytes;
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, NO_SYS, NOT_TTY};
+use crate::session::Kernel;
 
 /// Who made a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub struct Caller {
     pub gid: u32,
     /// Process, 0 for the kernel itself.
     pub pid: u32,
+    /// Permission bits that new objects do not get, unless an ACL says which they get. Only there when something is made.
+    pub umask: u32,
 }
 
 /// A time of a file.
@@ -138,6 +141,8 @@ pub struct StatFs {
 pub struct WriteHow {
     /// Set-uid and set-gid bits go.
     pub kill_suidgid: bool,
+    /// Pages of a shared mapping that the kernel writes back in its own time: who changed them is not known.
+    pub from_cache: bool,
     /// What was written is durable when the request ends (`O_SYNC`, `O_DSYNC`).
     pub sync: bool,
 }
@@ -149,8 +154,8 @@ pub struct WriteHow {
 pub trait Handler: 'static {
     /// The kernel forgets `count` of the references that replies with an [`Entry`] gave to it.
     fn forget(&self, node: u64, count: u64) {}
-    /// The session begins.
-    fn begin(&self) {}
+    /// The session begins; `kernel` is the way to tell the kernel something that it did not ask for.
+    fn begin(&self, kernel: Kernel) {}
     /// The session is over: nothing else will come.
     async fn end(&self) {}
     /// What `name` in a directory leads to.
@@ -236,7 +241,16 @@ pub trait Handler: 'static {
         Err(NO_SYS)
     }
     /// Writes all of `data`; bytes written. When a file is open for appending the kernel has made `offset` its end.
-    async fn write(&self, node: u64, fh: u64, offset: u64, data: Vec<Bytes>, how: WriteHow) -> Result<u32, Errno> {
+    #[allow(clippy::too_many_arguments)] // Those of the request.
+    async fn write(
+        &self,
+        caller: Caller,
+        node: u64,
+        fh: u64,
+        offset: u64,
+        data: Vec<Bytes>,
+        how: WriteHow,
+    ) -> Result<u32, Errno> {
         Err(NO_SYS)
     }
     /// Space.
@@ -280,7 +294,16 @@ pub trait Handler: 'static {
         Err(NO_SYS)
     }
     /// Allocates or frees a range; `mode` is that of `fallocate`.
-    async fn fallocate(&self, node: u64, fh: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {
+    #[allow(clippy::too_many_arguments)] // Those of the request.
+    async fn fallocate(
+        &self,
+        caller: Caller,
+        node: u64,
+        fh: u64,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    ) -> Result<(), Errno> {
         Err(NO_SYS)
     }
     /// Finds data or a hole; `whence` is that of `lseek`.

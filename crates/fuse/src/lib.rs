@@ -21,6 +21,7 @@
 
 mod dir;
 pub mod errno;
+mod groups;
 mod handler;
 mod mounted;
 mod notify;
@@ -34,5 +35,6 @@ pub use dir::DirOut;
 pub use errno::Errno;
 pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
+pub use session::Kernel;
 pub use snapdir::SnapSource;
 pub use zfs::mount;

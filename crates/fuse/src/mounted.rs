@@ -49,6 +49,8 @@ pub struct MountOpts {
     /// The kernel gathers small writes. It then decides sizes and times, and an error of a write may show at `fsync`
     /// only.
     pub writeback: bool,
+    /// The kernel asks for POSIX ACLs and evaluates them; it then always checks permissions.
+    pub posix_acl: bool,
     /// How far the kernel reads ahead, in KiB; set where we may.
     pub readahead_kib: u32,
 }
@@ -66,6 +68,7 @@ impl Default for MountOpts {
             noexec: false,
             noatime: false,
             writeback: false,
+            posix_acl: false,
             readahead_kib: (IO_MAX / 1024) as u32,
         }
     }
@@ -103,7 +106,7 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
         noatime: opts.noatime,
     };
     let (fd, place) = fuse_mount(&real, how).await?;
-    let core = Session::start(rt, fd, handler, opts.writeback)?;
+    let core = Session::start(rt, fd, handler, opts.writeback, opts.posix_acl)?;
     fuse_set_readahead(&place, opts.readahead_kib).await;
     Ok(Rc::new(Mounted { rt: rt.clone(), core, place }))
 }

@@ -14,6 +14,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR_MIN: u32 = 31;
 /// The newest one that is known.
 pub const MINOR_MAX: u32 = 45;
+/// That of Linux 6.3; 6.2 speaks the one before.
+pub const MINOR_6_3: u32 = 38;
 /// Bytes of a request's header.
 pub const IN_HEADER: usize = 40;
 /// Bytes of a reply's header.
@@ -75,11 +77,13 @@ pub mod init {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
     pub const ABORT_ERROR: u64 = 1 << 21;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
@@ -147,7 +151,7 @@ impl InHeader {
     pub fn parse(bytes: &[u8]) -> Result<InHeader, Errno> {
         let mut f = Fields::new(bytes);
         let (len, opcode, unique, node) = (f.u32()?, f.u32()?, f.u64()?, f.u64()?);
-        let caller = Caller { uid: f.u32()?, gid: f.u32()?, pid: f.u32()? };
+        let caller = Caller { uid: f.u32()?, gid: f.u32()?, pid: f.u32()?, umask: 0 };
         let ext = usize::from(f.u16()?) * 8;
         f.skip(2)?;
         Ok(InHeader { len, opcode, unique, node, caller, ext })
@@ -180,10 +184,12 @@ pub enum Op<'a> {
         name: &'a [u8],
         mode: u32,
         rdev: (u32, u32),
+        umask: u32,
     },
     MkDir {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: &'a [u8],
@@ -208,6 +214,7 @@ pub enum Op<'a> {
     Create {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
         flags: u32,
         kill_suidgid: bool,
     },
@@ -287,6 +294,7 @@ pub enum Op<'a> {
     SyncFs,
     TmpFile {
         mode: u32,
+        umask: u32,
         flags: u32,
         kill_suidgid: bool,
     },
@@ -337,14 +345,13 @@ impl<'a> Op<'a> {
             opcode::READLINK => Op::ReadLink,
             opcode::SYMLINK => Op::Symlink { name: f.name()?, target: f.string()? },
             opcode::MKNOD => {
-                let (mode, rdev) = (f.u32()?, rdev_from_wire(f.u32()?));
-                f.skip(8)?;
-                Op::MkNod { name: f.name()?, mode, rdev }
+                let (mode, rdev, umask) = (f.u32()?, rdev_from_wire(f.u32()?), f.u32()?);
+                f.skip(4)?;
+                Op::MkNod { name: f.name()?, mode, rdev, umask }
             }
             opcode::MKDIR => {
-                let mode = f.u32()?;
-                f.skip(4)?;
-                Op::MkDir { name: f.name()?, mode }
+                let (mode, umask) = (f.u32()?, f.u32()?);
+                Op::MkDir { name: f.name()?, mode, umask }
             }
             opcode::UNLINK => Op::Unlink { name: f.name()? },
             opcode::RMDIR => Op::RmDir { name: f.name()? },
@@ -360,10 +367,9 @@ impl<'a> Op<'a> {
             opcode::LINK => Op::Link { node: f.u64()?, name: f.name()? },
             opcode::OPEN => Op::Open { flags: f.u32()?, kill_suidgid: f.u32()? & OPEN_KILL_SUIDGID != 0 },
             opcode::CREATE => {
-                let (flags, mode) = (f.u32()?, f.u32()?);
-                f.skip(4)?;
+                let (flags, mode, umask) = (f.u32()?, f.u32()?, f.u32()?);
                 let kill_suidgid = f.u32()? & OPEN_KILL_SUIDGID != 0;
-                Op::Create { name: f.name()?, mode, flags, kill_suidgid }
+                Op::Create { name: f.name()?, mode, umask, flags, kill_suidgid }
             }
             opcode::READ => Op::Read { fh: f.u64()?, offset: f.u64()?, size: f.u32()? },
             opcode::WRITE => {
@@ -415,10 +421,9 @@ impl<'a> Op<'a> {
             opcode::LSEEK => Op::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },
             opcode::SYNCFS => Op::SyncFs,
             opcode::TMPFILE => {
-                let (flags, mode) = (f.u32()?, f.u32()?);
-                f.skip(4)?;
+                let (flags, mode, umask) = (f.u32()?, f.u32()?, f.u32()?);
                 // A name follows that means nothing.
-                Op::TmpFile { mode, flags, kill_suidgid: f.u32()? & OPEN_KILL_SUIDGID != 0 }
+                Op::TmpFile { mode, umask, flags, kill_suidgid: f.u32()? & OPEN_KILL_SUIDGID != 0 }
             }
             opcode::STATX => Op::Statx { fh: optional_fh(&mut f)? },
             _ => Op::Other,
@@ -523,16 +528,26 @@ pub fn put_header(out: &mut impl Put, unique: u64, error: Option<Errno>, body: u
     out.u64(unique);
 }
 
+/// Adds a message that the kernel did not ask for: what it remembers of a node's attributes and ACLs is out of date.
+/// Cached data stay (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
+pub fn put_attrs_stale(out: &mut impl Put, node: u64) {
+    put_inval_inode(out, node, -1);
+}
+
 /// Adds a message that the kernel did not ask for: it must drop all pages of a node (`FUSE_NOTIFY_INVAL_INODE`).
 pub fn put_drop_pages(out: &mut impl Put, node: u64) {
+    put_inval_inode(out, node, 0);
+}
+
+/// From `offset` to the end; a negative offset means no data.
+fn put_inval_inode(out: &mut impl Put, node: u64, offset: i64) {
     const NOTIFY_INVAL_INODE: u32 = 2;
     const BODY: usize = 24;
     out.u32((OUT_HEADER + BODY) as u32);
     out.u32(NOTIFY_INVAL_INODE);
     out.u64(0);
     out.u64(node);
-    // From the beginning to the end.
-    out.i64(0);
+    out.i64(offset);
     out.i64(0);
 }
 
@@ -640,7 +655,7 @@ mod tests {
         bytes.extend([2u16.to_ne_bytes(), 0u16.to_ne_bytes()].concat());
         assert_eq!(bytes.len(), IN_HEADER);
         let h = InHeader::parse(&bytes).expect("a header");
-        let caller = Caller { uid: 1000, gid: 100, pid: 4242 };
+        let caller = Caller { uid: 1000, gid: 100, pid: 4242, umask: 0 };
         assert_eq!(h, InHeader { len: 56, opcode: 3, unique: 0x1122, node: 34, caller, ext: 16 });
         assert_eq!(InHeader::parse(&bytes[..39]), Err(INVALID));
         let out = body(|s| put_header(s, 7, Some(Errno(2)), 0));
@@ -667,7 +682,7 @@ mod tests {
     #[test]
     fn files_without_a_name() {
         let mut args = halves(&[libc::O_RDWR as u32, 0o600, 0o22, OPEN_KILL_SUIDGID]);
-        let want = Op::TmpFile { mode: 0o600, flags: libc::O_RDWR as u32, kill_suidgid: true };
+        let want = Op::TmpFile { mode: 0o600, umask: 0o22, flags: libc::O_RDWR as u32, kill_suidgid: true };
         assert_eq!(Op::parse(opcode::TMPFILE, &args, true), Ok(want.clone()));
         // Linux sends the name of the root, which no file can have.
         args.extend(b"/\0");

@@ -18,7 +18,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
 use bdev::{Buf, Bytes};
@@ -28,7 +28,7 @@ use rt::sync::oneshot::{Receiver, Sender, oneshot};
 
 use crate::dir::DirOut;
 use crate::errno::{DENIED, Errno, INVALID, IO, NO_SYS, RANGE};
-use crate::handler::{Entry, Handler, Opened, WriteHow};
+use crate::handler::{Caller, Entry, Handler, Opened, WriteHow};
 use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op,
     WRITE_ARGS, init, opcode,
@@ -83,6 +83,29 @@ pub struct SessionStats {
     pub refused: u64,
 }
 
+/// The way from a handler to the kernel, for what the kernel did not ask for.
+#[derive(Clone, Default)]
+pub struct Kernel(Weak<Core>);
+
+impl Kernel {
+    /// What the kernel remembers of a node's attributes is out of date from now on. Called before the reply to the
+    /// request that changed them, so that whoever waits for that reply sees the new ones.
+    pub fn attrs_changed(&self, node: u64) {
+        let Some(core) = self.0.upgrade() else { return };
+        let mut message = Small::new();
+        proto::put_attrs_stale(&mut message, node);
+        // The only errors mean that the kernel remembers nothing of the node, or is gone.
+        let _ = core.send(&[IoSlice::new(message.as_slice())]);
+    }
+
+    /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions apart changed with 6.3):
+    /// it says with an empty `SETATTR` that set-id bits must go before `FALLOCATE`, and it takes the set-group-id bit from
+    /// the mode of a new file whose maker may not set it.
+    pub fn looks_after_ids(&self) -> bool {
+        self.0.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3)
+    }
+}
+
 /// The part of a session that does not depend on the handler.
 pub(crate) struct Core {
     fd: RefCell<Option<Fd>>,
@@ -104,9 +127,13 @@ pub(crate) struct Core {
     open: Cell<u64>,
     closed_waiters: RefCell<Vec<Sender<()>>>,
     setxattr_ext: Cell<bool>,
+    /// Minor version of the protocol that is spoken.
+    minor: Cell<u32>,
     /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by offering shared mappings of such files).
     direct_is_coherent: Cell<bool>,
     writeback: bool,
+    /// The kernel is asked to evaluate ACLs, and not to apply umasks.
+    posix_acl: bool,
     stats: Cell<SessionStats>,
 }
 
@@ -324,7 +351,7 @@ pub(crate) struct Session<H> {
 
 impl<H: Handler> Session<H> {
     /// Begins to serve the device.
-    pub(crate) fn start(rt: &Rt, fd: Fd, handler: H, writeback: bool) -> base::Result<Rc<Core>> {
+    pub(crate) fn start(rt: &Rt, fd: Fd, handler: H, writeback: bool, posix_acl: bool) -> base::Result<Rc<Core>> {
         let core = Rc::new(Core {
             fd: RefCell::new(Some(fd)),
             idle: RefCell::default(),
@@ -339,13 +366,15 @@ impl<H: Handler> Session<H> {
             open: Cell::new(0),
             closed_waiters: RefCell::default(),
             setxattr_ext: Cell::new(false),
+            minor: Cell::new(0),
             direct_is_coherent: Cell::new(false),
             writeback,
+            posix_acl,
             stats: Cell::default(),
         });
         let io = FdIo::new(rt)?;
         let session = Session { core: core.clone(), rt: rt.clone(), io, handler, spare: RefCell::default() };
-        session.handler.begin();
+        session.handler.begin(Kernel(Rc::downgrade(&core)));
         Rc::new(session).spawn_leader();
         Ok(core)
     }
@@ -503,7 +532,8 @@ impl<H: Handler> Session<H> {
                 return Err(INVALID);
             }
             let data = take_data(&mut request.data, size as usize);
-            let done = self.handler.write(h.node, fh, offset, data, WriteHow { kill_suidgid, sync }).await;
+            let how = WriteHow { kill_suidgid, from_cache, sync };
+            let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
             if done == Err(DENIED) && from_cache {
                 // The file has become immutable: a store to a shared mapping that nobody may make must not be seen.
                 let (core, node) = (self.core.clone(), h.node);
@@ -552,8 +582,12 @@ impl<H: Handler> Session<H> {
             }
             Op::ReadLink => Reply::Bytes(fs.readlink(node).await?),
             Op::Symlink { name, target } => Reply::entry(&fs.symlink(who, node, name, target).await?),
-            Op::MkNod { name, mode, rdev } => Reply::entry(&fs.mknod(who, node, name, mode, rdev).await?),
-            Op::MkDir { name, mode } => Reply::entry(&fs.mkdir(who, node, name, mode).await?),
+            Op::MkNod { name, mode, rdev, umask } => {
+                Reply::entry(&fs.mknod(Caller { umask, ..who }, node, name, mode, rdev).await?)
+            }
+            Op::MkDir { name, mode, umask } => {
+                Reply::entry(&fs.mkdir(Caller { umask, ..who }, node, name, mode).await?)
+            }
             Op::Unlink { name } => empty(fs.unlink(who, node, name).await)?,
             Op::RmDir { name } => empty(fs.rmdir(who, node, name).await)?,
             Op::Rename { name, new_dir, new_name, flags } => {
@@ -565,8 +599,8 @@ impl<H: Handler> Session<H> {
                 self.core.count_open(true);
                 Reply::small(|s| proto::put_open(s, &o))
             }
-            Op::Create { name, mode, flags, kill_suidgid } => {
-                let (e, o) = fs.create(who, node, name, mode, flags, kill_suidgid).await?;
+            Op::Create { name, mode, umask, flags, kill_suidgid } => {
+                let (e, o) = fs.create(Caller { umask, ..who }, node, name, mode, flags, kill_suidgid).await?;
                 let o = self.opened(o);
                 self.core.count_open(true);
                 Reply::small(|s| {
@@ -574,8 +608,8 @@ impl<H: Handler> Session<H> {
                     proto::put_open(s, &o);
                 })
             }
-            Op::TmpFile { mode, flags, kill_suidgid } => {
-                let (e, o) = fs.tmpfile(who, node, mode, flags, kill_suidgid).await?;
+            Op::TmpFile { mode, umask, flags, kill_suidgid } => {
+                let (e, o) = fs.tmpfile(Caller { umask, ..who }, node, mode, flags, kill_suidgid).await?;
                 let o = self.opened(o);
                 Reply::small(|s| {
                     proto::put_entry(s, &e);
@@ -630,7 +664,7 @@ impl<H: Handler> Session<H> {
                 body.extend(out);
                 Reply::Bytes(body)
             }
-            Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(node, fh, offset, len, mode).await)?,
+            Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(who, node, fh, offset, len, mode).await)?,
             Op::Lseek { fh, offset, whence } => {
                 let at = fs.lseek(node, fh, offset, whence).await?;
                 Reply::small(|s| s.u64(at))
@@ -668,8 +702,13 @@ impl<H: Handler> Session<H> {
         if self.core.begun.replace(true) {
             return Err(INVALID);
         }
-        let wanted = WANTED | if self.core.writeback { init::WRITEBACK_CACHE } else { 0 };
+        let mut wanted = WANTED | if self.core.writeback { init::WRITEBACK_CACHE } else { 0 };
+        if self.core.posix_acl {
+            // Which bits a new file gets is known only here, where the default ACL is.
+            wanted |= init::POSIX_ACL | init::DONT_MASK;
+        }
         r.flags = i.flags & wanted;
+        self.core.minor.set(r.minor);
         self.core.setxattr_ext.set(r.flags & init::SETXATTR_EXT != 0);
         self.core.direct_is_coherent.set(r.flags & init::DIRECT_IO_ALLOW_MMAP != 0);
         Ok(Reply::small(|s| proto::put_init(s, &r)))
@@ -702,7 +741,7 @@ mod tests {
     use rt::sync::Notify;
 
     use super::*;
-    use crate::handler::{Attr, Caller, WriteHow};
+    use crate::handler::{Attr, WriteHow};
 
     /// Knows one name; looking for `slow` waits until something else was looked for.
     struct Fs {
@@ -740,7 +779,15 @@ mod tests {
             }
             Ok(out)
         }
-        async fn write(&self, _: u64, _: u64, offset: u64, data: Vec<Bytes>, _: WriteHow) -> Result<u32, Errno> {
+        async fn write(
+            &self,
+            _: Caller,
+            _: u64,
+            _: u64,
+            offset: u64,
+            data: Vec<Bytes>,
+            _: WriteHow,
+        ) -> Result<u32, Errno> {
             let mut n = 0;
             for b in data {
                 assert!(b.iter().enumerate().all(|(i, &v)| v == (offset + u64::from(n) + i as u64) as u8));
@@ -803,7 +850,7 @@ mod tests {
         ours.set_nonblocking(true).expect("fcntl");
         let written = Rc::new(Cell::new(0));
         let fs = Fs { other: Notify::new(), looked: Cell::new(false), written: written.clone() };
-        let core = Session::start(&rt, Rc::new(OwnedFd::from(ours)), fs, false).expect("a session");
+        let core = Session::start(&rt, Rc::new(OwnedFd::from(ours)), fs, false, false).expect("a session");
         engine.block_on(host::blocking(move || kernel(Kernel(theirs)))).expect("the kernel does not panic");
         assert!(!core.is_over());
         (core.stats(), written.get())

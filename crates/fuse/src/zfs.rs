@@ -3,9 +3,12 @@
 //! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
 //! handles are 0, or [`UNSEEN`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
 //!
-//! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-user-id bits and capabilities from a file that
-//! somebody without the right to keep them writes to; it says when.
+//! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-id bits and capabilities from a file that changes. It
+//! says when set-id bits must go: with a flag, or (`fallocate`, writes through its cache) with a `SETATTR` that asks for
+//! nothing. Capabilities go with each change. Where the answer does not carry the new mode the kernel is told that what it
+//! remembers is out of date, before the answer.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,16 +16,18 @@ use std::time::Duration;
 use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
 use rt::Rt;
-use zpl::{Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, ioc_flags};
+use zpl::{AclKind, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, ioc_flags};
 
 use crate::dir::DirOut;
-use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
+use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED, NOT_TTY};
+use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
 use crate::proto::{
     FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS,
     ROOT_NODE,
 };
+use crate::session::Kernel;
 use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
 };
@@ -45,10 +50,7 @@ const UNSEEN: u64 = 1;
 /// Where a listing goes on behind `.zfs`: nowhere.
 const CTL_COOKIE: u64 = i64::MAX as u64;
 
-const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
-const S_IXGRP: u32 = 0o010;
-const ANY_EXEC: u32 = 0o111;
 
 /// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever ([`Mounted::ended`]), the file
 /// system is still in use: ending that ([`Zfs::unmount`]) is the caller's.
@@ -61,23 +63,15 @@ pub async fn mount(
     snaps: Option<Rc<dyn SnapSource>>,
 ) -> Result<Rc<Mounted>> {
     let readonly = opts.readonly || zfs.opts().readonly;
+    let posix_acl = zfs.opts().posix_acl;
     let handler = ZfsHandler::new(rt, zfs, snaps);
-    mount_handler(rt, handler, mountpoint, MountOpts { readonly, ..opts }).await
+    mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await
 }
 
 /// The kernel may remember attributes for long, but for the space a file takes: that is known only when its last change
 /// is on disk, and the kernel does not hear of that.
 fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
     if now.secs.saturating_sub(ctime.secs) > SETTLED_AFTER_SECS { LONG } else { SHORT }
-}
-
-/// The mode without what lets a program run as its owner, if it has that.
-fn without_suidgid(mode: u32) -> Option<u32> {
-    let mut new = mode & !S_ISUID;
-    if mode & S_IXGRP != 0 {
-        new &= !S_ISGID;
-    }
-    (new != mode).then_some(new & 0o7777)
 }
 
 pub(crate) struct ZfsHandler {
@@ -88,15 +82,19 @@ pub(crate) struct ZfsHandler {
     /// different: where `a` is also `A` the kernel does not know that removing one removes the other.
     names_ttl: Duration,
     snaps: Option<SnapDir>,
+    kernel: RefCell<Kernel>,
+    /// POSIX ACLs are shown and can be set; the kernel evaluates them.
+    posix_acl: bool,
 }
 
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
+        let posix_acl = zfs.opts().posix_acl;
         let names_ttl = if zfs.names_are_exact() { LONG } else { Duration::ZERO };
         zfs.keep_removed_dirs();
         let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
         let snaps = snaps.map(|source| SnapDir::new(source, created));
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps }
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel: RefCell::default(), posix_acl }
     }
 
     /// The file system that a node is in, and its object there.
@@ -156,20 +154,11 @@ impl ZfsHandler {
         Entry { node: self.node(slot, a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(slot, a) }
     }
 
-    /// Takes from a file what lets it run as its owner or with capabilities.
-    async fn kill_privileges(&self, node: u64) -> Result<(), Errno> {
+    /// Takes from a file that `who` changes what lets it run with the rights of others; the set-id bits only if `ids`.
+    /// True if the kernel's idea of the mode is wrong from then on.
+    async fn kill_privileges(&self, who: Caller, node: u64, ids: bool) -> Result<bool, Errno> {
         let (zfs, obj) = self.at_live(node)?;
-        let a = zfs.getattr(obj).await?;
-        if a.kind != FileKind::File {
-            return Ok(());
-        }
-        if let Some(mode) = without_suidgid(a.mode) {
-            zfs.setattr(obj, zpl::SetAttr { mode: Some(mode), ..zpl::SetAttr::default() }).await?;
-        }
-        if a.mode & ANY_EXEC != 0 && zfs.getxattr(obj, CAPABILITY).await.is_ok() {
-            zfs.removexattr(obj, CAPABILITY).await?;
-        }
-        Ok(())
+        Ok(zfs.drop_privileges(obj, ids, |gid| may_keep_sgid(who, gid)).await?)
     }
 
     async fn truncate(&self, node: u64) -> Result<(), Errno> {
@@ -178,7 +167,20 @@ impl ZfsHandler {
         Ok(())
     }
 
-    async fn opened(&self, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
+    /// The ACL that an attribute of the system is. An error if there are none here.
+    fn acl_kind(&self, name: &[u8]) -> Result<AclKind, Errno> {
+        AclKind::from_xattr_name(name).filter(|_| self.posix_acl).ok_or(NOT_SUPPORTED)
+    }
+
+    /// Who makes something of this mode. Where the kernel does not look after that, supplementary groups count for a program
+    /// that would run as its group.
+    fn cred(&self, caller: Caller, mode: u32) -> Cred {
+        let fsetid = caller.uid == 0 || self.kernel.borrow().looks_after_ids();
+        let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
+        Cred { groups, umask: caller.umask, fsetid, ..Cred::new(caller.uid, caller.gid) }
+    }
+
+    async fn opened(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
         let (zfs, obj) = self.at(node)?;
         let changes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 || flags & libc::O_TRUNC as u32 != 0;
         if changes && slot_of(node) != 0 {
@@ -186,13 +188,10 @@ impl ZfsHandler {
         }
         zfs.open_file(obj).await?;
         if flags & libc::O_TRUNC as u32 != 0 {
-            let mut done = Ok(());
-            if kill_suidgid {
-                done = self.kill_privileges(node).await;
-            }
-            if done.is_ok() {
-                done = self.truncate(node).await;
-            }
+            let done = match self.kill_privileges(who, node, kill_suidgid).await {
+                Ok(_) => self.truncate(node).await,
+                Err(e) => Err(e),
+            };
             if let Err(e) = done {
                 zfs.release(obj).await;
                 return Err(e);
@@ -224,15 +223,9 @@ impl ZfsHandler {
     }
 }
 
-const CAPABILITY: &[u8] = b"security.capability";
-
-fn cred(caller: Caller) -> Cred {
-    Cred::new(caller.uid, caller.gid)
-}
-
-/// Names of attributes that are there: those of the kernel's own access control lists are not.
-fn check_xattr_name(name: &[u8]) -> Result<(), Errno> {
-    if name.starts_with(b"system.") { Err(NOT_SUPPORTED) } else { Ok(()) }
+/// Attributes of the system are ACLs alone.
+fn is_system(name: &[u8]) -> bool {
+    name.starts_with(b"system.")
 }
 
 impl Handler for ZfsHandler {
@@ -245,6 +238,10 @@ impl Handler for ZfsHandler {
 
     async fn end(&self) {
         self.zfs.forget_all_removed().await;
+    }
+
+    fn begin(&self, kernel: Kernel) {
+        *self.kernel.borrow_mut() = kernel;
     }
 
     async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
@@ -289,7 +286,7 @@ impl Handler for ZfsHandler {
         Ok(self.attr(slot, &zfs.getattr(obj).await?))
     }
 
-    async fn setattr(&self, _: Caller, node: u64, set: SetAttr) -> Result<Attr, Errno> {
+    async fn setattr(&self, who: Caller, node: u64, set: SetAttr) -> Result<Attr, Errno> {
         let (zfs, obj) = self.at_live(node)?;
         let slot = slot_of(node);
 
@@ -297,8 +294,14 @@ impl Handler for ZfsHandler {
             SetTime::Now => zpl::SetTime::Now,
             SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
         };
-        if set.kill_suidgid {
-            self.kill_privileges(node).await?;
+        let gives_away = set.uid.is_some() || set.gid.is_some();
+        // One that asks for nothing is what is left of the kernel's wish to take set-id bits away, since that is ours to do.
+        // Any user can bring it about (`chown` to nobody else), so only the owner is believed. For others `WRITE` says it
+        // once more, and `fallocate` decides by itself.
+        let asks_nothing = SetAttr { fh: None, ..set } == SetAttr::default();
+        let ids = set.kill_suidgid || asks_nothing && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
+        if ids || set.size.is_some() || gives_away {
+            self.kill_privileges(who, node, ids).await?;
         }
         let set = zpl::SetAttr {
             mode: set.mode,
@@ -322,7 +325,7 @@ impl Handler for ZfsHandler {
     async fn symlink(&self, who: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry, Errno> {
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
-        Ok(self.entry(slot, &zfs.symlink(obj, name, target, &cred(who)).await?))
+        Ok(self.entry(slot, &zfs.symlink(obj, name, target, &self.cred(who, 0)).await?))
     }
 
     async fn mknod(
@@ -336,13 +339,13 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
         let rdev = u64::from(major) << 20 | u64::from(minor);
-        Ok(self.entry(slot, &zfs.mknod(obj, name, mode, rdev, &cred(who)).await?))
+        Ok(self.entry(slot, &zfs.mknod(obj, name, mode, rdev, &self.cred(who, mode)).await?))
     }
 
     async fn mkdir(&self, who: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Entry, Errno> {
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
-        Ok(self.entry(slot, &zfs.mkdir(obj, name, mode, &cred(who)).await?))
+        Ok(self.entry(slot, &zfs.mkdir(obj, name, mode, &self.cred(who, mode)).await?))
     }
 
     async fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
@@ -368,7 +371,7 @@ impl Handler for ZfsHandler {
             exchange: flags & libc::RENAME_EXCHANGE != 0,
         };
         if flags & libc::RENAME_WHITEOUT != 0 {
-            return Ok(zfs.rename_whiteout(obj, from.1, to_obj, to.1, how, &cred(who)).await?);
+            return Ok(zfs.rename_whiteout(obj, from.1, to_obj, to.1, how, &self.cred(who, 0)).await?);
         }
         Ok(zfs.rename(obj, from.1, to_obj, to.1, how).await?)
     }
@@ -382,8 +385,8 @@ impl Handler for ZfsHandler {
         Ok(self.entry(slot, &zfs.link(obj, dir, name).await?))
     }
 
-    async fn open(&self, _: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
-        self.opened(node, flags, kill_suidgid).await
+    async fn open(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
+        self.opened(who, node, flags, kill_suidgid).await
     }
 
     async fn create(
@@ -400,14 +403,15 @@ impl Handler for ZfsHandler {
         let exclusive = flags & libc::O_EXCL as u32 != 0;
         // What is new needs no truncation, so it is made out first whether it is.
         let truncate = flags & libc::O_TRUNC as u32 != 0;
-        let (mut a, flags) = match zfs.create(obj, name, mode, &cred(who), exclusive || truncate).await {
+        let cred = self.cred(who, mode);
+        let (mut a, flags) = match zfs.create(obj, name, mode, &cred, exclusive || truncate).await {
             Ok(a) if truncate => (a, flags & !(libc::O_TRUNC as u32)),
             Err(e) if truncate && !exclusive && e.kind() == ErrorKind::Exists => {
-                (zfs.create(obj, name, mode, &cred(who), false).await?, flags)
+                (zfs.create(obj, name, mode, &cred, false).await?, flags)
             }
             other => (other?, flags),
         };
-        let opened = self.opened(self.node(slot, a.obj), flags, kill_suidgid).await?;
+        let opened = self.opened(who, self.node(slot, a.obj), flags, kill_suidgid).await?;
         if flags & libc::O_TRUNC as u32 != 0 {
             a = zfs.getattr(a.obj).await?;
         }
@@ -425,8 +429,8 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at_live(parent)?;
         // With O_EXCL it never gets a name.
         let linkable = flags & libc::O_EXCL as u32 == 0;
-        let a = zfs.tmpfile(obj, mode, &cred(who), linkable).await?;
-        let opened = self.opened(self.node(slot_of(parent), a.obj), flags, kill_suidgid).await;
+        let a = zfs.tmpfile(obj, mode, &self.cred(who, mode), linkable).await?;
+        let opened = self.opened(who, self.node(slot_of(parent), a.obj), flags, kill_suidgid).await;
         zfs.release(a.obj).await;
         Ok((self.entry(slot_of(parent), &a), opened?))
     }
@@ -439,11 +443,19 @@ impl Handler for ZfsHandler {
         Ok(zfs.read(obj, offset, size.into()).await?)
     }
 
-    async fn write(&self, node: u64, _: u64, offset: u64, data: Vec<Bytes>, how: WriteHow) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        who: Caller,
+        node: u64,
+        _: u64,
+        offset: u64,
+        data: Vec<Bytes>,
+        how: WriteHow,
+    ) -> Result<u32, Errno> {
         let (zfs, obj) = self.at_live(node)?;
-
-        if how.kill_suidgid {
-            self.kill_privileges(node).await?;
+        // Writing to mapped memory takes nothing away, on other file systems neither.
+        if (how.kill_suidgid || !how.from_cache) && self.kill_privileges(who, node, how.kill_suidgid).await? {
+            self.kernel.borrow().attrs_changed(node);
         }
         let (n, _) = match how.sync {
             true => zfs.write_sync(obj, offset, data, false).await?,
@@ -518,9 +530,12 @@ impl Handler for ZfsHandler {
         }
     }
 
-    async fn setxattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32, _: bool) -> Result<(), Errno> {
+    async fn setxattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<(), Errno> {
         let (zfs, obj) = self.at_live(node)?;
-        check_xattr_name(name)?;
+        if is_system(name) {
+            let acl = self.acl_kind(name)?;
+            return Ok(zfs.set_acl(obj, acl, value, kill_sgid).await?);
+        }
         let how = match flags as i32 {
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
@@ -531,11 +546,15 @@ impl Handler for ZfsHandler {
     }
 
     async fn getxattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        let acl = if is_system(name) { Some(self.acl_kind(name)?) } else { None };
         if self.control(node).is_some() {
-            return Err(NOT_SUPPORTED);
+            // The kernel asks for ACLs before it lets anybody look.
+            return Err(if acl.is_some() { NO_DATA } else { NOT_SUPPORTED });
         }
         let (zfs, obj) = self.at(node)?;
-        check_xattr_name(name)?;
+        if let Some(acl) = acl {
+            return Ok(zfs.get_acl(obj, acl).await?.ok_or(NO_DATA)?.to_bytes());
+        }
         Ok(zfs.getxattr(obj, name).await?)
     }
 
@@ -546,8 +565,13 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at(node)?;
         let mut out = Vec::new();
         for name in zfs.listxattr(obj).await? {
-            // Others of the kernel's file systems show these to root only.
-            if caller.uid != 0 && name.starts_with(b"trusted.") {
+            // Others of the kernel's file systems show `trusted` to root only.
+            let hidden = if is_system(&name) {
+                self.acl_kind(&name).is_err()
+            } else {
+                caller.uid != 0 && name.starts_with(b"trusted.")
+            };
+            if hidden {
                 continue;
             }
             out.extend_from_slice(&name);
@@ -558,11 +582,17 @@ impl Handler for ZfsHandler {
 
     async fn removexattr(&self, node: u64, name: &[u8]) -> Result<(), Errno> {
         let (zfs, obj) = self.at_live(node)?;
-        check_xattr_name(name)?;
+        if is_system(name) {
+            return match zfs.remove_acl(obj, self.acl_kind(name)?).await {
+                // Not there to begin with is as good.
+                Err(e) if e.kind() == ErrorKind::NoAttr => Ok(()),
+                removed => Ok(removed?),
+            };
+        }
         Ok(zfs.removexattr(obj, name).await?)
     }
 
-    async fn fallocate(&self, node: u64, _: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {
+    async fn fallocate(&self, who: Caller, node: u64, _: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {
         let (zfs, obj) = self.at_live(node)?;
         let keep_size = mode as i32 & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {
@@ -571,6 +601,12 @@ impl Handler for ZfsHandler {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return Err(NOT_SUPPORTED),
         };
+        // The owner was told by a `SETATTR`.
+        let told = self.kernel.borrow().looks_after_ids() && zfs.getattr(obj).await?.uid == who.uid;
+        let ids = who.uid != 0 && !told;
+        if self.kill_privileges(who, node, ids).await? {
+            self.kernel.borrow().attrs_changed(node);
+        }
         Ok(zfs.fallocate(obj, what, offset, len).await?)
     }
 
@@ -666,14 +702,6 @@ mod tests {
         assert_eq!(attr_ttl(at(1000), at(5000)), SHORT, "a time in the future");
         assert_eq!(attr_ttl(at(1000), at(100)), LONG);
         assert_eq!(attr_ttl(at(i64::MAX), at(i64::MIN)), LONG);
-    }
-
-    #[test]
-    fn privileges() {
-        assert_eq!(without_suidgid(0o100_755), None);
-        assert_eq!(without_suidgid(0o104_755), Some(0o755));
-        assert_eq!(without_suidgid(0o106_755), Some(0o755));
-        assert_eq!(without_suidgid(0o102_644), None, "mandatory locking, not a privilege");
     }
 
     #[test]

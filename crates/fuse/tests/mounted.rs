@@ -1,95 +1,20 @@
 //! A real mount of a real pool, used through system calls. Skipped, and saying so, where there is no FUSE.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::rc::Rc;
 
 use base::{ErrorKind, Nanos};
-use bdev::{BlockDev, MemDev};
-use dsl::props::PropValue;
-use fuse::{MountOpts, Mounted};
+use common::{Setup, can_mount, mounted, with_mount};
+use fuse::MountOpts;
 use host::{BackendChoice, Engine, EngineConfig, TempDir};
-use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
-use zpl::{Case, FsCreateProps, InitOwner, Zfs, init_fs};
-
-/// Whether mounts can be made here: only root can without a helper.
-fn can_mount() -> bool {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    let can = device.is_ok() && host::effective_uid() == 0;
-    if !can {
-        eprintln!("SKIPPED: no /dev/fuse that root may use: nothing was mounted, nothing was tested");
-    }
-    can
-}
-
-struct Setup {
-    backend: BackendChoice,
-    fs: FsCreateProps,
-    mount: MountOpts,
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup { backend: BackendChoice::Auto, fs: FsCreateProps::default(), mount: MountOpts::default() }
-    }
-}
-
-async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs>, Rc<Mounted>) {
-    let dev = Rc::new(MemDev::new(rt, 512 << 20));
-    let props = [("xattr", 2), ("compression", 15), ("atime", 1), ("relatime", 1)];
-    let spec = PoolSpec {
-        name: "tank".into(),
-        devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }].into(),
-        ashift: Some(12),
-        features: ondisk::feature::default_features(),
-        comment: None,
-        fs_props: props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
-        init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time: rt.wall_clock() }, setup.fs),
-    };
-    let mut opts = EngineOpts::for_memory(1 << 30);
-    opts.arc_max = 64 << 20;
-    let pool = Pool::create(rt.clone(), spec, opts).await.unwrap();
-    let ds = pool.dsl().find("tank").unwrap();
-    let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
-    let opts = MountOpts { fsname: "tank".into(), ..setup.mount };
-    let m = fuse::mount(rt, zfs.clone(), dir, opts, None).await.unwrap();
-    (pool, zfs, m)
-}
-
-/// Runs `client` on a thread of its own beside an engine that serves the mount it is given.
-fn with_mount(setup: Setup, client: impl FnOnce(PathBuf) + Send + 'static) {
-    if !can_mount() {
-        return;
-    }
-    let dir = TempDir::new("fuse").unwrap();
-    let engine = Engine::new(EngineConfig { backend: setup.backend, ..EngineConfig::default() }).unwrap();
-    let rt = engine.rt();
-    engine.block_on(async {
-        let path = fs::canonicalize(dir.path()).unwrap();
-        let (pool, zfs, m) = mounted(&rt, &path, setup).await;
-        let theirs = path.clone();
-        let result = host::blocking(move || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client(theirs))));
-        let result = result.await.unwrap();
-        let busy = m.unmount(false, false).await;
-        if let Err(panic) = result {
-            let _ = m.unmount(true, true).await;
-            std::panic::resume_unwind(panic);
-        }
-        busy.unwrap();
-        assert!(!m.is_alive());
-        m.ended().await;
-        m.unmount(false, false).await.unwrap();
-        assert_eq!(m.stats().refused, 0);
-        assert_eq!(zfs.open_objects(), 0, "what was opened was released");
-        zfs.unmount().await.unwrap();
-        pool.export().await.unwrap();
-    });
-}
+use zpl::{Case, FsCreateProps, Zfs};
 
 fn os_error(r: std::io::Result<impl Sized>) -> i32 {
     r.err().expect("an error").raw_os_error().expect("of the system")

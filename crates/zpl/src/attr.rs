@@ -48,6 +48,9 @@ impl Zfs {
     }
 
     pub(crate) async fn set_others(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
+        if let Some(mode) = set.mode {
+            self.acl_follows_mode(n, mode).await?;
+        }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let now = self.now();
         let time = |t: SetTime| -> Times {
@@ -168,20 +171,33 @@ impl Zfs {
     }
 }
 
-/// Gives the object another mode, and the ACL that says the same.
-async fn set_mode(sa: &SaHandle<'_>, a: &mut ZnodeAttrs, mode: u32, kind: FileKind, tx: &dmu::Tx) -> Result<()> {
+/// Puts another mode into the attributes; the bytes of the ACL that says the same.
+pub(crate) fn new_mode(a: &mut ZnodeAttrs, mode: u32, kind: FileKind) -> Vec<u8> {
     a.mode = kind.mode_bits() | u64::from(mode & 0o7777);
     a.flags = a.flags & !(ACL_HINTS | pflags::NO_EXECS_DENIED) | pflags::ACL_TRIVIAL;
     if a.mode & 0o111 == 0o111 {
         a.flags |= pflags::NO_EXECS_DENIED;
     }
-    if sa.is_znode() {
-        // Its old ACL stays: on Linux the mode is what counts.
-        return sa.set_attrs(a, tx).await;
-    }
     let aces = trivial_acl(a.mode, kind == FileKind::Dir);
     a.dacl_count = aces.len() as u64;
-    let bytes = aces_to_bytes(&aces);
+    aces_to_bytes(&aces)
+}
+
+/// Gives the object another mode, and the ACL that says the same.
+pub(crate) async fn set_mode(
+    sa: &SaHandle<'_>,
+    a: &mut ZnodeAttrs,
+    mode: u32,
+    kind: FileKind,
+    tx: &dmu::Tx,
+) -> Result<()> {
+    let count = a.dacl_count;
+    let bytes = new_mode(a, mode, kind);
+    if sa.is_znode() {
+        // Its old ACL stays: on Linux the mode is what counts.
+        a.dacl_count = count;
+        return sa.set_attrs(a, tx).await;
+    }
     match sa.update(Some(a), &[(SaAttr::DaclAces, Some(&bytes))], tx).await {
         Err(e) if e.kind() == ErrorKind::TooBig => {
             Err(Error::new(ErrorKind::NoSpace, "there is no room for another access control list"))

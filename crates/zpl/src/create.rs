@@ -88,7 +88,7 @@ impl Zfs {
         self.make(dir, name, cred, new).await
     }
 
-    pub(crate) async fn make(&self, dir: ObjectId, name: &[u8], cred: &Cred, new: New<'_>) -> Result<Attr> {
+    pub(crate) async fn make(&self, dir: ObjectId, name: &[u8], cred: &Cred, mut new: New<'_>) -> Result<Attr> {
         let _pass = self.enter()?;
         self.check_new_name(name)?;
         let (d, _) = self.dir(dir).await?;
@@ -111,6 +111,7 @@ impl Zfs {
         if new.kind == FileKind::Dir && da.links >= LINK_MAX {
             return Err(too_many_links(dir));
         }
+        let acls = self.mode_for_new(&d, cred, &mut new).await?;
         let mut a = self.new_attrs(&d, &da, cred, &new);
         if new.exact.is_none() {
             self.check_quota(&a, true).await?;
@@ -132,9 +133,25 @@ impl Zfs {
         })
         .await?;
         self.log_create(new.kind, &dn, &a, name, new.target.unwrap_or_default(), &tx);
+        let n = Node::new(dn);
+        if let Some(acls) = acls {
+            self.finish(tx);
+            let given = self.give_acls(&n, acls).await;
+            drop(names);
+            if let Err(e) = given {
+                // What could not get its ACLs is not to be there.
+                let gone = match new.kind {
+                    FileKind::Dir => self.rmdir(dir, name).await,
+                    _ => self.unlink(dir, name).await,
+                };
+                return gone.and(Err(e));
+            }
+            self.settle(n.obj()).await?;
+            return self.getattr(n.obj()).await;
+        }
         drop(names);
-        self.end(tx, dn.object()).await?;
-        self.to_attr(&Node::new(dn), &a)
+        self.end(tx, n.obj()).await?;
+        self.to_attr(&n, &a)
     }
 
     /// Attributes of an object to be made in a directory.
@@ -149,7 +166,7 @@ impl Zfs {
         }
         // Nobody may make programs that run as a group he does not belong to.
         let runs_as_group = new.kind == FileKind::File && mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
-        if runs_as_group && cred.uid != 0 && !cred.is_member(gid) {
+        if runs_as_group && cred.uid != 0 && !cred.fsetid && !cred.is_member(gid) {
             mode &= !S_ISGID;
         }
         let has_project = self.projects && matches!(new.kind, FileKind::File | FileKind::Dir);

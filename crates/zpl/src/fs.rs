@@ -10,7 +10,7 @@ use dmu::{Dnode, Objset, Tx, TxPlan, zap};
 use dsl::Dataset;
 use ondisk::dnode::MAX_OBJECT;
 use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
-use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key};
+use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key, pflags};
 use rt::Rt;
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
@@ -70,6 +70,8 @@ pub struct Zfs {
     pub(crate) replaying: Cell<Option<u64>>,
     /// Where the file ends that a replayed write belongs to, whatever is written behind that.
     pub(crate) replay_eof: Cell<Option<u64>>,
+    /// Told once, about the first object whose NFSv4 ACL says more than its mode.
+    foreign_acl_watch: RefCell<Option<Box<dyn FnOnce(ObjectId)>>>,
     /// What the replay at the beginning of the use came to.
     replayed: RefCell<Replayed>,
     /// The intent log; none where nothing can be changed, or what a crash left could not be replayed.
@@ -150,6 +152,7 @@ impl Zfs {
             io: Cell::default(),
             replaying: Cell::new(None),
             replay_eof: Cell::new(None),
+            foreign_acl_watch: RefCell::default(),
             replayed: RefCell::default(),
             log: RefCell::default(),
             busy: Gate::new(),
@@ -220,6 +223,21 @@ impl Zfs {
     pub fn version(&self) -> u64 {
         self.version
     }
+    /// Calls `watch` with the first object that is met whose NFSv4 ACL says more than its mode. Such ACLs are kept, but not
+    /// evaluated.
+    pub fn watch_foreign_acls(&self, watch: impl FnOnce(ObjectId) + 'static) {
+        *self.foreign_acl_watch.borrow_mut() = Some(Box::new(watch));
+    }
+    /// An object was looked at whose flags are these.
+    pub(crate) fn look_for_foreign_acl(&self, obj: ObjectId, flags: u64) {
+        // Before version 5 the flag may be missing from ACLs that are trivial.
+        if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0
+            && self.sa.is_some()
+            && let Some(watch) = self.foreign_acl_watch.borrow_mut().take()
+        {
+            watch(obj);
+        }
+    }
     /// What the replay of its intent log came to, when its use began.
     pub fn replayed(&self) -> Replayed {
         self.replayed.borrow().clone()
@@ -238,10 +256,12 @@ impl Zfs {
     pub fn opts(&self) -> MountOpts {
         self.opts.get()
     }
-    /// Changes how it is used, when a property changed. What cannot be written stays read-only.
+    /// Changes how it is used, when a property changed. What cannot be written stays read-only, and whether ACLs count stays
+    /// as it is, since the front end was told.
     pub fn set_opts(&self, opts: MountOpts) {
         let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.queue.is_some();
-        let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, ..opts });
+        let posix_acl = self.opts().posix_acl;
+        let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, posix_acl, ..opts });
         if let Some(log) = self.log() {
             log.set_throughput(opts.throughput);
             if before.sync == SyncMode::Disabled && opts.sync != SyncMode::Disabled {

@@ -23,6 +23,8 @@
 //! Permission is not checked here: that is the front end's (with FUSE the kernel's) work. What is checked is what a file system itself must keep: the types of things,
 //! immutable and append-only flags, quotas, projects, names.
 
+mod acl;
+mod acl_ops;
 mod attr;
 mod create;
 mod data;
@@ -33,6 +35,7 @@ mod nameless;
 mod names;
 mod node;
 mod path;
+mod privileges;
 mod quota;
 mod ranks;
 mod readdir;
@@ -45,6 +48,7 @@ mod types;
 mod xattr;
 mod xattr_dir;
 
+pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use types::{

@@ -25,7 +25,8 @@ impl Zfs {
             return Err(no_entry(b""));
         }
         check_flags(dir, &da, pflags::IMMUTABLE)?;
-        let new = New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive: true, exact: None };
+        let mut new = New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive: true, exact: None };
+        let acls = self.mode_for_new(&d, cred, &mut new).await?;
         let mut a = self.new_attrs(&d, &da, cred, &new);
         a.links = 0;
         self.check_quota(&a, true).await?;
@@ -43,7 +44,12 @@ impl Zfs {
         }
         n.st.linkable.set(linkable);
         self.finish(tx);
-        self.to_attr(&n, &a)
+        let Some(acls) = acls else { return self.to_attr(&n, &a) };
+        if let Err(e) = self.give_acls(&n, acls).await {
+            self.release(n.obj()).await;
+            return Err(e);
+        }
+        self.getattr(n.obj()).await
     }
 
     /// A file gets its first name.

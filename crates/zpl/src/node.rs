@@ -12,6 +12,7 @@ use ondisk::zpl::{ZnodePhys, pflags};
 use rt::sync::{Mutex, RangeLock};
 
 use crate::fs::Zfs;
+use crate::privileges::CapsKnown;
 use crate::ranks;
 use crate::types::{Attr, FileKind};
 
@@ -29,6 +30,8 @@ pub(crate) struct NodeState {
     pub opens: Cell<u32>,
     /// A file that was made without a name may get one ([`Zfs::tmpfile`]).
     pub linkable: Cell<bool>,
+    /// Whether it has capabilities, as far as that is known.
+    pub caps: CapsKnown,
 }
 
 impl NodeState {
@@ -40,6 +43,7 @@ impl NodeState {
             attrs: Mutex::new(ranks::ATTRS, ()),
             opens: Cell::new(0),
             linkable: Cell::new(false),
+            caps: CapsKnown::default(),
         }
     }
 }
@@ -170,6 +174,7 @@ impl Zfs {
     /// As callers see them.
     pub(crate) fn to_attr(&self, n: &Node, a: &ZnodeAttrs) -> Result<Attr> {
         let kind = kind_of(n.obj(), a.mode)?;
+        self.look_for_foreign_acl(n.obj(), a.flags);
         // A dnode counts too, as `stat` of OpenZFS has it.
         let blocks = ((n.dn.used() + 256) >> 9) + u64::from(n.dn.dnode_size() / 512);
         Ok(Attr {

@@ -13,12 +13,16 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+    /// Permission bits that what is made does not get, unless the directory has a default ACL.
+    pub umask: u32,
+    /// May make programs that run as a group it does not belong to (`CAP_FSETID`); user 0 always may.
+    pub fsetid: bool,
 }
 
 impl Cred {
     /// A user with one group.
     pub fn new(uid: u32, gid: u32) -> Cred {
-        Cred { uid, gid, groups: Vec::new() }
+        Cred { uid, gid, groups: Vec::new(), umask: 0, fsetid: false }
     }
     pub(crate) fn is_member(&self, gid: u64) -> bool {
         u64::from(self.gid) == gid || self.groups.iter().any(|&g| u64::from(g) == gid)
@@ -301,6 +305,9 @@ pub enum SyncMode {
     Disabled,
 }
 
+/// `acltype=posix` as a number (format page 05, `ZFS_ACLTYPE_POSIX`).
+const ACLTYPE_POSIX: u64 = 1;
+
 /// How a file system is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MountOpts {
@@ -314,6 +321,8 @@ pub struct MountOpts {
     pub sync: SyncMode,
     /// `logbias=throughput`: synchronous writes go to blocks of their own, not into the log.
     pub throughput: bool,
+    /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Decided when the use begins.
+    pub posix_acl: bool,
 }
 
 impl MountOpts {
@@ -338,6 +347,8 @@ impl MountOpts {
                 _ => SyncMode::Disabled,
             },
             throughput: num("logbias") == 1,
+            // ACLs are extended attributes: without those there are none.
+            posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,
         }
     }
 }

@@ -8,9 +8,10 @@ use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
 use ondisk::nvlist::{NvList, NvValue};
 use ondisk::zpl::pflags;
 
+use crate::attr::new_mode;
 use crate::fs::Zfs;
 use crate::names::show;
-use crate::node::{Node, check_flags};
+use crate::node::{Node, check_flags, kind_of};
 use crate::types::{SetXattr, XattrMode};
 
 /// Longest value in bytes (`XATTR_SIZE_MAX` of Linux).
@@ -94,7 +95,7 @@ impl Zfs {
         Ok(names)
     }
 
-    async fn xattr_for_change(&self, n: &Node) -> Result<ZnodeAttrs> {
+    pub(crate) async fn xattr_for_change(&self, n: &Node) -> Result<ZnodeAttrs> {
         let a = self.live_attrs(n).await?;
         check_flags(n.obj(), &a, pflags::IMMUTABLE | pflags::APPENDONLY)?;
         if a.flags & pflags::XATTR != 0 {
@@ -112,7 +113,10 @@ impl Zfs {
             return Err(Error::new(ErrorKind::TooBig, format!("an extended attribute of {} bytes", value.len())));
         }
         let n = self.node(obj).await?;
-        self.set_xattr_locked(&n, name, value, how).await?;
+        n.st.caps.changed();
+        let done = self.set_xattr_locked(&n, name, value, how).await;
+        n.st.caps.changed();
+        done?;
         self.settle(obj).await
     }
 
@@ -120,8 +124,7 @@ impl Zfs {
         let n = n.clone();
         let _xattrs = n.st.xattrs.lock().await;
         let a = self.xattr_for_change(&n).await?;
-        let mut list = self.sa_list(&n).await?;
-        let in_sa = value_of(&list, name).is_some();
+        let in_sa = value_of(&self.sa_list(&n).await?, name).is_some();
         let in_dir = self.dir_find(&a, name).await?.is_some();
         match how {
             SetXattr::Create if in_sa || in_dir => {
@@ -133,23 +136,39 @@ impl Zfs {
             SetXattr::Replace if !in_sa && !in_dir => return Err(no_xattr(name)),
             _ => {}
         }
-        self.check_quota(&a, false).await?;
+        self.put_xattr(&n, &a, name, value, None).await
+    }
+
+    /// Puts an extended attribute where the property `xattr` says, and gives the object another mode in the same
+    /// transaction if one is named. The caller holds the xattrs lock.
+    pub(crate) async fn put_xattr(
+        &self,
+        n: &Node,
+        a: &ZnodeAttrs,
+        name: &[u8],
+        value: &[u8],
+        mode: Option<u32>,
+    ) -> Result<()> {
+        self.check_quota(a, false).await?;
+        let mut list = self.sa_list(n).await?;
+        let in_sa = value_of(&list, name).is_some();
+        let in_dir = self.dir_find(a, name).await?.is_some();
         let sa_name = std::str::from_utf8(name).ok();
         let fits = value.len() <= SA_VALUE_MAX && self.opts().xattr == XattrMode::Sa;
         if let Some(sa_name) = sa_name
             && fits
-            && self.has_attributes(&n)?
+            && self.has_attributes(n)?
         {
             list.put(sa_name, NvValue::ByteArray(value.to_vec()));
-            if self.store_list(&n, &list).await? {
-                return if in_dir { self.dir_remove(&n, name).await.map(drop) } else { Ok(()) };
+            if self.store_list(n, &list, mode).await? {
+                return if in_dir { self.dir_remove(n, name, None).await.map(drop) } else { Ok(()) };
             }
-            list = self.sa_list(&n).await?;
+            list = self.sa_list(n).await?;
         }
-        self.dir_set(&n, name, value).await?;
+        self.dir_set(n, name, value, mode).await?;
         if in_sa && let Some(sa_name) = sa_name {
             list.remove(sa_name);
-            self.store_list(&n, &list).await?;
+            self.store_list(n, &list, None).await?;
         }
         Ok(())
     }
@@ -160,20 +179,37 @@ impl Zfs {
         self.xattrs_on()?;
         check_xattr_name(name)?;
         let n = self.node(obj).await?;
+        let a = self.live_attrs(&n).await?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY)?;
+        let found = self.remove_xattr(&n, name).await?;
+        self.settle(obj).await?;
+        if found { Ok(()) } else { Err(no_xattr(name)) }
+    }
+
+    /// Removes an extended attribute whatever the object's flags say; whether it was there.
+    pub(crate) async fn remove_xattr(&self, n: &Node, name: &[u8]) -> Result<bool> {
+        let n = n.clone();
         let _xattrs = n.st.xattrs.lock().await;
-        self.xattr_for_change(&n).await?;
-        let mut list = self.sa_list(&n).await?;
+        let a = self.live_attrs(&n).await?;
+        if a.flags & pflags::XATTR != 0 {
+            return Err(Error::unsupported(format!("object {} is itself part of extended attributes", n.obj())));
+        }
+        self.take_xattr(&n, name, None).await
+    }
+
+    /// Takes an extended attribute away wherever it is; whether it was there. If it was, the object gets another mode in the
+    /// same transaction if one is named. The caller holds the xattrs lock.
+    pub(crate) async fn take_xattr(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
+        let mut list = self.sa_list(n).await?;
         let mut found = false;
         if value_of(&list, name).is_some()
             && let Ok(sa_name) = std::str::from_utf8(name)
         {
             list.remove(sa_name);
-            found = self.store_list(&n, &list).await?;
+            found = self.store_list(n, &list, mode).await?;
         }
-        found |= self.dir_remove(&n, name).await?;
-        drop(_xattrs);
-        self.settle(obj).await?;
-        if found { Ok(()) } else { Err(no_xattr(name)) }
+        found |= self.dir_remove(n, name, mode).await?;
+        Ok(found)
     }
 
     fn has_attributes(&self, n: &Node) -> Result<bool> {
@@ -181,7 +217,7 @@ impl Zfs {
     }
 
     /// Stores the list with the attributes; false if it does not fit.
-    async fn store_list(&self, n: &Node, list: &NvList) -> Result<bool> {
+    async fn store_list(&self, n: &Node, list: &NvList, mode: Option<u32>) -> Result<bool> {
         let packed = list.encode_xdr();
         if packed.len() > SA_LIST_MAX {
             return Ok(false);
@@ -192,7 +228,16 @@ impl Zfs {
         let mut a = sa.attrs().await?;
         a.ctime = self.now();
         let value = if list.is_empty() { None } else { Some(&packed[..]) };
-        match sa.update(Some(&a), &[(SaAttr::Dxattr, value)], &tx).await {
+        let aces = match mode {
+            Some(mode) => {
+                let kind = kind_of(n.obj(), a.mode)?;
+                Some(new_mode(&mut a, mode, kind))
+            }
+            None => None,
+        };
+        let mut changed = vec![(SaAttr::Dxattr, value)];
+        changed.extend(aces.as_deref().map(|bytes| (SaAttr::DaclAces, Some(bytes))));
+        match sa.update(Some(&a), &changed, &tx).await {
             Ok(()) => {}
             Err(e) if e.kind() == ErrorKind::TooBig => return Ok(false),
             Err(e) => return Err(e),

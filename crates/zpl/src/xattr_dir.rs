@@ -4,14 +4,15 @@
 //! is a new file that takes the place of the old one in the same transaction.
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::sa::ZnodeAttrs;
+use dmu::sa::{SaHandle, ZnodeAttrs};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
 use ondisk::zpl::{Dirent, S_IFDIR, S_IFREG, new_pflags, pflags};
 
+use crate::attr::set_mode;
 use crate::fs::Zfs;
 use crate::names::{Found, show};
-use crate::node::{Node, new_file_spec};
+use crate::node::{Node, kind_of, new_file_spec};
 
 /// Mode of the hidden directory.
 pub(crate) const DIR_MODE: u64 = S_IFDIR | 0o1777;
@@ -79,7 +80,8 @@ impl Zfs {
     }
 
     /// Sets the value under a name, making the directory if there is none. The caller holds the owner's xattrs lock.
-    pub(crate) async fn dir_set(&self, n: &Node, name: &[u8], value: &[u8]) -> Result<()> {
+    /// The owner gets another mode with it if one is named.
+    pub(crate) async fn dir_set(&self, n: &Node, name: &[u8], value: &[u8], mode: Option<u32>) -> Result<()> {
         let a = self.attrs(n).await?;
         let x = self.xattr_dir(&a).await?;
         let old = match &x {
@@ -103,7 +105,7 @@ impl Zfs {
         let tx = plan.assign().await?;
         let file = self.os.alloc(new_file_spec(&self.os, ObjectType::PLAIN_FILE), &tx).await?;
         // Whatever fails from here on, the new file must not stay behind without a name.
-        let named = self.name_value(n, &a, x, old, &file, name, value, &tx).await;
+        let named = self.name_value(n, &a, x, old, &file, name, value, mode, &tx).await;
         if named.is_err() {
             self.os.free(file.object(), &tx).await?;
         }
@@ -123,6 +125,7 @@ impl Zfs {
         file: &Dnode,
         name: &[u8],
         value: &[u8],
+        mode: Option<u32>,
         tx: &Tx,
     ) -> Result<()> {
         let is_new_dir = x.is_none();
@@ -161,25 +164,41 @@ impl Zfs {
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
-        let obj = x.obj().0;
-        self.change_attrs(n, tx, |a| {
-            if is_new_dir {
-                a.xattr = obj;
+        self.touch_owner(n, is_new_dir.then(|| x.obj()), mode, tx).await
+    }
+
+    /// The owner of extended attributes that have changed gets its change time, its hidden directory, and another mode if
+    /// one is named.
+    pub(crate) async fn touch_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
+        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let _lock = n.st.attrs.lock().await;
+        let mut a = sa.attrs().await?;
+        if let Some(t) = self.take_atime(n.obj()) {
+            a.atime = t;
+        }
+        a.ctime = self.now();
+        if let Some(dir) = dir {
+            a.xattr = dir.0;
+        }
+        match mode {
+            Some(mode) => {
+                let kind = kind_of(n.obj(), a.mode)?;
+                set_mode(&sa, &mut a, mode, kind, tx).await
             }
-            a.ctime = now;
-        })
-        .await
+            None => sa.set_attrs(&a, tx).await,
+        }
     }
 
     /// Removes a name; whether it was there. The caller holds the owner's xattrs lock.
-    pub(crate) async fn dir_remove(&self, n: &Node, name: &[u8]) -> Result<bool> {
+    /// The owner gets another mode with it if one is named.
+    pub(crate) async fn dir_remove(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
         let a = self.attrs(n).await?;
         let Some((x, found)) = self.dir_find(&a, name).await? else { return Ok(false) };
         let file = self.node_if_there(found.obj()).await?;
         if let Some(f) = &file {
             self.free_tail(f, 0, false).await?;
         }
-        let mut plan = self.plan().zap(&x.dn).bonus(&n.dn).net_free();
+        let mut plan = self.plan_layout().zap(&x.dn).bonus(&n.dn).spill(&n.dn).net_free();
         if let Some(f) = &file {
             plan = plan.free(&f.dn);
         }
@@ -195,7 +214,7 @@ impl Zfs {
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
-        self.change_attrs(n, &tx, |a| a.ctime = now).await?;
+        self.touch_owner(n, None, mode, &tx).await?;
         self.log_barrier(Some(n.obj()), &tx);
         self.finish(tx);
         Ok(true)

@@ -392,7 +392,7 @@ fn a_new_file_system_is_like_the_kernels() {
 fn owners_modes_and_times() {
     with_pool(Setup { props: vec![("atime", 1), ("relatime", 0)], ..Setup::default() }, |mut w| async move {
         let root = w.fs.root();
-        let cred = Cred { uid: 1000, gid: 100, groups: vec![200] };
+        let cred = Cred { groups: vec![200], ..Cred::new(1000, 100) };
         let d = w.fs.mkdir(root, b"d", 0o2775, &cred).await.unwrap();
         w.fs.setattr(d.obj, SetAttr { gid: Some(300), ..SetAttr::default() }).await.unwrap();
         let f = w.fs.create(d.obj, b"f", 0o2755, &cred, true).await.unwrap();

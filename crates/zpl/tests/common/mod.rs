@@ -16,7 +16,7 @@ use sim::{Sim, SimConfig};
 use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, XattrMode, Zfs, init_fs};
 
-pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, groups: Vec::new() };
+pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0, fsetid: false };
 
 /// What a test pool is made of.
 pub struct Setup {
