@@ -149,6 +149,7 @@ const PROFILES: &[Profile] = &[
     profile("snapcuts", 4, Runner::Ztest(&["--snapcuts", "{}", "--every", "9"])),
     profile("scans", 4, Runner::Ztest(&["--scans", "{}"])),
     profile("losses", 4, Runner::Ztest(&["--losses", "{}"])),
+    profile("fill", 4, Runner::Ztest(&["--fill", "{}"])),
     profile("devices", 4, Runner::Ztest(&["--devices", "{}", "--layout", "all"])),
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),

@@ -566,17 +566,24 @@ fn cannot_import(name: &str, e: Error) -> Error {
 
 /// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot be closed.
 async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
-    if force && state != PoolState::Destroyed && engine.pool.suspended().is_some() {
+    if force && engine.pool.suspended().is_some() {
         // Before the lock: who holds it may wait for the devices.
         engine.pool.give_up().await;
     }
     let _admin = engine.admin.acquire(1).await;
     if engine.pool.suspended().is_some() {
-        if !force || state == PoolState::Destroyed {
-            let why = "pool I/O is currently suspended: 'zpool clear' tries again, 'zpool export -f' gives up what could not be written";
+        if !force {
+            let command = if state == PoolState::Destroyed { "destroy" } else { "export" };
+            let why = format!(
+                "pool I/O is currently suspended: 'zpool clear' tries again, 'zpool {command} -f' gives up what could not be written"
+            );
             return Err(Error::new(ErrorKind::Suspended, why));
         }
-        return engine.unmount_all(true).await.map(drop);
+        engine.unmount_all(true).await?;
+        if state == PoolState::Destroyed {
+            engine.pool.mark_destroyed().await;
+        }
+        return Ok(());
     }
     let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
     let unmounted = engine.unmount_all(force).await.map_err(|e| or_by_force(e, command))?;

@@ -188,6 +188,7 @@ impl Objset {
         dn.check_tx()?;
         let mut st = dn.n.st.borrow_mut();
         let st = &mut *st;
+        self.0.will_kill(tx.txg(), st.maxblkid.saturating_add(1));
         st.exists = false;
         st.spoil_rmw(0, u64::MAX);
         dn.slot(st, tx.txg()).free = true;

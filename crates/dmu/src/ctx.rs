@@ -51,12 +51,14 @@ impl Drop for Reservation {
 
 /// Who decides whether a transaction may take space.
 pub trait SpaceGate {
-    /// Promises `bytes`, the worst-case charge with inflation included (format page 14 section 2), in `txg`. Errors: `NoSpace`, `Quota`, or `Restart` to be
+    /// Promises `bytes`, the worst-case charge as datasets are charged (`vdev::cost`), in `txg`. Errors: `NoSpace`, `Quota`, or `Restart` to be
     /// asked again in the next txg.
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation>;
     /// `bytes`, the worst case of what a change just dirtied for the first time in `txg`, are in flight until the txg has synced. Called in open context, within a
     /// transaction whose reservation covers them.
     fn will_use(&self, bytes: u64, txg: Txg);
+    /// Blocks are given up in `txg` whose entries in a deadlist take `bytes`: in flight if a snapshot may hold them.
+    fn will_kill(&self, bytes: u64, txg: Txg);
 }
 
 /// Notes per-dataset features at their first use.
@@ -237,17 +239,13 @@ pub struct DmuFeatures {
 /// Settings of the DMU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmuTunables {
-    /// Worst-case charge of a transaction is its bytes times this: 24 (`spa_asize_inflation`, format page 14 section 2) covers every layout, the pool knows its own.
-    pub asize_inflation: u64,
-    /// A transaction is charged for at least this many bytes: the largest allocation unit of the pool.
-    pub min_charge: u64,
     /// Clean dnodes kept in memory per object set.
     pub dnodes_max: usize,
 }
 
 impl Default for DmuTunables {
     fn default() -> DmuTunables {
-        DmuTunables { asize_inflation: 24, min_charge: 4096, dnodes_max: 16 << 10 }
+        DmuTunables { dnodes_max: 16 << 10 }
     }
 }
 

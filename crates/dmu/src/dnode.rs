@@ -456,7 +456,7 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let len = spill.as_ref().map_or(0, |b| b.len() as u64);
         if self.slot(&mut st, tx.txg()).spill.replace(spill.clone()).is_none() {
-            self.os.will_use(tx.txg(), len);
+            self.os.will_use(tx.txg(), |c| c.metadata(len));
         }
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");

@@ -336,7 +336,8 @@ impl Dnode {
             let alone = slot.blocks.range(first..=last).nth(1).is_none();
             let indirect = if alone && (levels > 1 || blkid > 0) { levels.max(2) - 1 } else { 0 };
             self.os.ctx.dirty_add(txg, len);
-            self.os.will_use(txg, len + (indirect << shift));
+            let metadata = st.otype.is_metadata();
+            self.os.will_use(txg, |c| c.block(len, metadata) + indirect * c.metadata(1 << shift));
         }
         st.maxblkid = st.maxblkid.max(blkid);
         st.spoil_rmw(blkid, blkid + 1);
@@ -445,7 +446,7 @@ impl Dnode {
         st.spoil_rmw(0, 1);
         let txg = tx.txg();
         self.slot(st, tx.txg()).blksz = Some(blksz);
-        let special = self.is_special();
+        let (special, metadata) = (self.is_special(), st.otype.is_metadata());
         let ctx = &self.os.ctx;
         for i in st.newer_than(txg).chain([txg.slot()]) {
             let d = st.dirty[i].as_mut().expect("slots in use");
@@ -458,7 +459,10 @@ impl Dnode {
                 if !special {
                     ctx.dirty_add(d.txg, u64::from(blksz));
                     ctx.dirty_done(d.txg, old);
-                    self.os.will_use(d.txg, u64::from(blksz).saturating_sub(old));
+                    let cost = |c: crate::charge::Cost<'_>| {
+                        c.block(u64::from(blksz), metadata).saturating_sub(c.block(old, metadata))
+                    };
+                    self.os.will_use(d.txg, cost);
                 }
             }
         }
@@ -520,6 +524,7 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         st.spoil_rmw(first, end);
+        self.os.will_kill(tx.txg(), end.min(st.maxblkid.saturating_add(1)).saturating_sub(first));
         let slot = self.slot(st, tx.txg());
         slot.freed.insert(first, end);
         if let Some(c) = cap {

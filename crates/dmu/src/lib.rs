@@ -12,6 +12,7 @@ pub mod sa;
 pub mod zap;
 
 mod alloc;
+mod charge;
 mod ctx;
 mod dnode;
 mod dnode_io;

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
 use ondisk::blkptr::Blkptr;
-use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
+use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::zil::ZilHeader;
@@ -107,13 +107,7 @@ impl ObjsetInner {
         dirty.insert(n.obj.0, n.clone());
         drop(dirty);
         if first_of_block {
-            self.will_use(txg, DNODE_BLOCK_SIZE as u64);
-        }
-    }
-    /// `bytes` became dirty for the first time in `txg`: their worst case is in flight until it has synced.
-    pub(crate) fn will_use(&self, txg: Txg, bytes: u64) {
-        if let Some(gate) = &self.gate {
-            gate.will_use(bytes.saturating_mul(self.ctx.tunables().asize_inflation), txg);
+            self.will_use(txg, |c| c.dnode_block());
         }
     }
     /// Takes the slot for `txg`; what a synced txg left is gone.
@@ -123,6 +117,7 @@ impl ObjsetInner {
             let left = self.dirty[slot].borrow().len();
             assert!(left == 0 && self.header[slot].get().is_none(), "txg {} never synced", self.dirty_txg[slot].get());
             self.dirty_txg[slot].set(txg);
+            self.will_use(txg, |c| c.objset());
         }
     }
     /// Whether a task other than this one syncs the object set and may overwrite blocks that readers still look for: not in the first pass of a txg.

@@ -11,6 +11,7 @@ use base::{ErrorKind, Result, Txg};
 use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE};
 use txg::TxgHold;
 
+use crate::charge::Cost;
 use crate::ctx::{Reservation, TxSpace};
 use crate::dnode::Dnode;
 use crate::objset::Objset;
@@ -51,52 +52,72 @@ impl Drop for Tx {
     }
 }
 
-/// Bytes charged for changing a ZAP: a few blocks of the largest microzap's size, or of a fat ZAP.
-const ZAP_CHARGE: u64 = 3 * (128 << 10);
+/// Blocks charged for changing a ZAP, and their size: a few blocks of the largest microzap's size, or of a fat ZAP.
+const ZAP_BLOCKS: u64 = 3;
+const ZAP_BLOCK: u64 = 128 << 10;
+/// Bytes of a spill block at most.
+const SPILL_SIZE_MAX: u64 = 128 << 10;
+/// The size of block by which what is written to a new object is charged.
+const NEW_BLOCK: u64 = 128 << 10;
 
 /// What a transaction may do, collected before it is assigned to a txg.
 #[must_use = "a plan does nothing before it is assigned"]
 pub struct TxPlan {
     os: Objset,
     objects: Vec<Dnode>,
+    /// For the throttle: bytes that become dirty.
     bytes: u64,
+    /// For the gate: what they take at worst.
+    cost: u64,
     kind: TxSpace,
 }
 
 impl TxPlan {
     /// An empty plan for `os`.
     pub fn new(os: &Objset) -> TxPlan {
-        TxPlan { os: os.clone(), objects: Vec::new(), bytes: 0, kind: TxSpace::Normal }
+        TxPlan { os: os.clone(), objects: Vec::new(), bytes: 0, cost: 0, kind: TxSpace::Normal }
+    }
+    fn charge(&mut self, bytes: u64, cost: impl FnOnce(Cost<'_>) -> u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.os.0.gate.is_some() {
+            self.cost = self.cost.saturating_add(cost(self.os.0.cost()));
+        }
     }
     fn object(mut self, dn: &Dnode) -> TxPlan {
         if !self.objects.iter().any(|d| std::rc::Rc::ptr_eq(&d.n, &dn.n)) {
             self.objects.push(dn.clone());
+            self.charge(0, |c| c.dnode_block());
         }
         self.bytes += DNODE_SIZE as u64;
         self
     }
     /// Writing `len` bytes at `off` of an object.
-    pub fn write(mut self, dn: &Dnode, off: u64, len: u64) -> TxPlan {
+    pub fn write(self, dn: &Dnode, off: u64, len: u64) -> TxPlan {
         let size = u64::from(dn.block_size());
+        self.write_blocks(dn, off, len, size)
+    }
+    /// The same where the transaction changes the block size to `size` first.
+    pub fn write_blocks(mut self, dn: &Dnode, off: u64, len: u64, size: u64) -> TxPlan {
         // Whole blocks: a partial write rewrites its block.
         let first = off / size;
         let last = off.saturating_add(len.max(1) - 1) / size;
-        self.bytes = self.bytes.saturating_add((last - first + 1).saturating_mul(size).max(len));
+        let (blocks, metadata) = (last - first + 1, dn.otype().is_metadata());
+        self.charge(blocks.saturating_mul(size).max(len), |c| blocks.saturating_mul(c.block(size, metadata)));
         self.object(dn)
     }
     /// Writing `len` bytes to an object that the transaction makes.
     pub fn write_new(mut self, len: u64) -> TxPlan {
-        self.bytes = self.bytes.saturating_add(len);
+        self.charge(len, |c| (len / NEW_BLOCK) * c.data(NEW_BLOCK) + c.data(len % NEW_BLOCK));
         self
     }
     /// Making `n` objects.
     pub fn create(mut self, n: u32) -> TxPlan {
-        self.bytes += u64::from(n) * DNODE_BLOCK_SIZE as u64;
+        self.charge(u64::from(n) * DNODE_BLOCK_SIZE as u64, |c| u64::from(n) * c.dnode_block());
         self
     }
     /// Adding to, or removing from, a ZAP.
     pub fn zap(mut self, dn: &Dnode) -> TxPlan {
-        self.bytes += ZAP_CHARGE;
+        self.charge(ZAP_BLOCKS * ZAP_BLOCK, |c| ZAP_BLOCKS * c.metadata(ZAP_BLOCK));
         self.object(dn)
     }
     /// Freeing an object or a range of it.
@@ -109,7 +130,7 @@ impl TxPlan {
     }
     /// Changing the spill block of an object.
     pub fn spill(mut self, dn: &Dnode) -> TxPlan {
-        self.bytes += 128 << 10;
+        self.charge(SPILL_SIZE_MAX, |c| c.metadata(SPILL_SIZE_MAX));
         self.object(dn)
     }
     /// The transaction frees more than it takes: quotas do not count.
@@ -126,8 +147,6 @@ impl TxPlan {
     /// Waits for room and gives the transaction. Errors: `NoSpace`, `Quota`, or why the pool takes no transactions.
     pub async fn assign(self) -> Result<Tx> {
         let ctx = self.os.ctx().clone();
-        let tun = ctx.tunables();
-        let charge = self.bytes.max(tun.min_charge).saturating_mul(tun.asize_inflation);
         let start = ctx.rt().now();
         self.os.check_writable()?;
         loop {
@@ -143,7 +162,7 @@ impl TxPlan {
                 dn.n.tx_released.notified().await;
                 continue;
             }
-            let reservation = match self.os.0.gate.as_ref().map(|g| g.reserve(charge, self.kind, txg)) {
+            let reservation = match self.os.0.gate.as_ref().map(|g| g.reserve(self.cost, self.kind, txg)) {
                 None => None,
                 Some(Ok(r)) => Some(r),
                 Some(Err(e)) if e.kind() == ErrorKind::Restart => {

@@ -145,6 +145,7 @@ struct Gate {
     asked: RefCell<Vec<(u64, TxSpace, Txg)>>,
     ended: Rc<Cell<u32>>,
     used: RefCell<Vec<(u64, Txg)>>,
+    killed: RefCell<Vec<(u64, Txg)>>,
 }
 impl SpaceGate for Gate {
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation> {
@@ -159,6 +160,9 @@ impl SpaceGate for Gate {
     }
     fn will_use(&self, bytes: u64, txg: Txg) {
         self.used.borrow_mut().push((bytes, txg));
+    }
+    fn will_kill(&self, bytes: u64, txg: Txg) {
+        self.killed.borrow_mut().push((bytes, txg));
     }
 }
 
@@ -185,6 +189,7 @@ fn space_and_features() {
             asked: RefCell::default(),
             ended: Rc::default(),
             used: RefCell::default(),
+            killed: RefCell::default(),
         });
         let used = Rc::new(Features::default());
         let hooks = ObjsetHooks { acct: env.acct.clone(), gate: Some(gate.clone()), feat: Some(used.clone()) };
@@ -195,7 +200,10 @@ fn space_and_features() {
         let tx = TxPlan::new(&os).create(1).write_new(10_000).assign().await.unwrap();
         assert_eq!(tx.txg(), before.next(), "the next txg was waited for");
         assert_eq!(gate.asked.borrow().len(), 2);
-        assert_eq!(gate.asked.borrow()[1], ((16384 + 10_000) * 24, TxSpace::Normal, tx.txg()));
+        let worst = |size, copies| env.zio.tree().worst_dsize(size, copies);
+        // With 384 bytes for the entry of the block before in a deadlist.
+        let (dnodes, data) = (worst(16384, 2), |size| worst(size, 1) + 384);
+        assert_eq!(gate.asked.borrow()[1], (dnodes + data(10_000), TxSpace::Normal, tx.txg()));
         let spec = ObjSpec::new(ObjectType::PLAIN_FILE, 1 << 20).dnodesize(1024);
         let dn = os.alloc(spec, &tx).await.unwrap();
         dn.write(0, &vec![3; 200_000], &tx).await.unwrap();
@@ -204,14 +212,22 @@ fn space_and_features() {
         let txg = tx.txg();
         drop(tx);
         assert_eq!(gate.ended.get(), 1);
-        let charged = gate.used.borrow().iter().filter(|(_, t)| *t == txg).map(|(b, _)| b / 24).collect::<Vec<_>>();
-        assert_eq!(charged, [16384, 1 << 20], "the block of dnodes and the block of data, each once");
+        let charged = gate.used.borrow().iter().filter(|(_, t)| *t == txg).map(|(b, _)| *b).collect::<Vec<_>>();
+        let objset = worst(4096, 2) + 3 * worst(16384, 2) + 5 * worst(1024, 2) + 2 * worst(16384, 3);
+        assert_eq!(
+            charged,
+            [objset, dnodes, data(1 << 20)],
+            "the object set, a block of dnodes, one of data, each once"
+        );
         for kind in [ErrorKind::NoSpace, ErrorKind::Quota] {
             *gate.answers.borrow_mut() = vec![Some(kind)];
             assert_eq!(TxPlan::new(&os).write(&dn, 0, 1).assign().await.err().unwrap().kind(), kind);
         }
         let tx = TxPlan::new(&os).free(&dn).net_free().assign().await.unwrap();
         assert_eq!(gate.asked.borrow().last().unwrap().1, TxSpace::NetFree);
+        dn.free_range(0, u64::MAX, &tx).await.unwrap();
+        assert_eq!(*gate.killed.borrow(), [(384, tx.txg())]);
+        dn.write(0, &vec![3; 200_000], &tx).await.unwrap();
         drop(tx);
         env.stop(task).await;
         check(&env, &os).await;

@@ -109,11 +109,19 @@ impl DslPool {
                 }
                 // The reservation will be unused again.
                 let asks = head.refreservation().min(head.phys().unique_bytes);
-                if asks > 0 && asks > head.available() {
+                if asks > head.dir().available() {
                     return Err(Error::new(
                         ErrorKind::NoSpace,
                         "out of space: there is no room to keep the refreservation",
                     ));
+                }
+                let refquota = head.refquota();
+                if refquota != 0 && snap.phys().referenced_bytes > refquota {
+                    let why = format!(
+                        "cannot rollback to '{name}': it refers to more than the refquota of '{}' allows: raise or remove the refquota",
+                        head.name()
+                    );
+                    return Err(Error::new(ErrorKind::Quota, why));
                 }
                 pool.check_space(SpaceCheck::Reserved, 1)?;
                 let done = pool.roll_back(&head, &snap, &tx).await;

@@ -93,6 +93,12 @@ fn shift(p: &mut DslDatasetPhys, s: Space) {
 }
 
 impl Account {
+    /// Whether blocks of the head may belong to a snapshot.
+    fn has_snapshot(&self) -> bool {
+        // Every head has the empty snapshot of the pool's first txg before it.
+        self.phys.borrow().prev_snap_txg > 1
+    }
+
     /// What the refreservation still holds back.
     fn held(&self) -> u64 {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
@@ -143,7 +149,11 @@ impl SpaceGate for Account {
         let dir = self.dir.borrow();
         if refquota != 0 && kind == TxSpace::Normal {
             let referenced = self.phys.borrow().referenced_bytes;
-            let in_flight: u64 = self.in_flight.iter().map(Cell::get).sum();
+            let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
+            // What is in flight may give space back: it is waited for.
+            if referenced >= refquota && in_flight > 0 {
+                return Err(ErrorKind::Restart.into());
+            }
             if referenced >= refquota {
                 return Err(Error::new(ErrorKind::Quota, format!("the refquota of '{}' is used up", dir.full_name())));
             }
@@ -176,6 +186,12 @@ impl SpaceGate for Account {
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
         self.dir.borrow().will_use(beyond, txg);
+    }
+
+    fn will_kill(&self, bytes: u64, txg: Txg) {
+        if self.has_snapshot() {
+            self.will_use(bytes, txg);
+        }
     }
 }
 
@@ -311,6 +327,9 @@ impl Dataset {
         self.account.refquota.set(quota);
     }
     /// The refreservation in force.
+    pub(crate) fn refquota(&self) -> u64 {
+        self.account.refquota.get()
+    }
     pub(crate) fn refreservation(&self) -> u64 {
         self.account.refreservation.get()
     }

@@ -18,7 +18,7 @@ use crate::dataset::Dataset;
 use crate::iolimit::Limiter;
 use crate::props::{self, PropSource, PropValue};
 use crate::registry::Registry;
-use crate::space::{self, Admission, Asking, PoolSpace, SpaceCheck};
+use crate::space::{self, Admission, Asking, PoolSpace, RootAsking, SpaceCheck};
 
 /// Shares of a directory's used space, as indexes of the breakdown on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -312,10 +312,10 @@ impl Dir {
         let asking = Asking {
             used,
             in_flight,
+            charge: bytes,
             quota,
             net_free: kind == TxSpace::NetFree,
-            root_limit: parent.is_none().then(|| pool.adjusted(check)),
-            deferred: pool.deferred,
+            root: parent.is_none().then_some(RootAsking { pool, check }),
         };
         match space::admit(asking) {
             Admission::Admit => {}

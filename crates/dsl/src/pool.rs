@@ -307,7 +307,8 @@ impl DslPool {
 
     /// The pool's size, pushed by the sync loop.
     pub fn set_space(&self, space: PoolSpace) {
-        self.space.set(space);
+        let settled = self.root.borrow().as_ref().map_or(0, |root| root.phys().used_bytes);
+        self.space.set(PoolSpace { settled, ..space });
     }
     /// The size as last pushed.
     pub fn space(&self) -> PoolSpace {

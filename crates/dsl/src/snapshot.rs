@@ -134,7 +134,7 @@ impl DslPool {
         }
         // What was the dataset's own use is a snapshot's from now on, and the reservation must hold as much again.
         let asks = head.refreservation().min(phys.unique_bytes);
-        if asks > head.available() {
+        if asks > head.dir().available() {
             let why =
                 format!("cannot create snapshot '{full}': out of space: there is no room to keep its refreservation");
             return Err(Error::new(ErrorKind::NoSpace, why));

@@ -5,6 +5,8 @@
 //! * **adjusted(check)**: what an operation of that kind may fill.
 //! * A directory admits a transaction if, from the dataset up to the root, what is used on disk and what is in flight stay under the
 //!   quota; the root's "quota" is the adjusted size of the pool.
+//! * At the root there is also an end that nothing in flight may reach, since syncs must find room for what was admitted and for themselves: a quarter
+//!   of the slop before what is really allocatable. Intent log blocks in the normal class, which no dataset is charged for, count against it.
 
 use base::ErrorKind;
 
@@ -36,6 +38,10 @@ pub struct PoolSpace {
     pub deferred_bpobj: u64,
     /// Freed within the last two txgs and not allocatable yet.
     pub deferred: u64,
+    /// Allocated in the normal class, `deferred` included.
+    pub alloc: u64,
+    /// What the root directory used then. What a txg frees while it syncs is used until that has ended.
+    pub settled: u64,
 }
 
 const MIB: u64 = 1 << 20;
@@ -61,6 +67,15 @@ impl PoolSpace {
         let dspace = self.dspace.saturating_add(self.dedup_saved);
         dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
     }
+
+    /// What can be allocated, where datasets use `used`, but for a part of the slop that syncs keep for themselves: a quarter, of which operations that give space
+    /// back may take half.
+    pub fn room(&self, used: u64, check: SpaceCheck) -> u64 {
+        let kept = if check == SpaceCheck::Normal { self.slop() / 4 } else { self.slop() / 8 };
+        let held = self.checkpoint.saturating_add(self.deferred_bpobj).saturating_add(self.deferred);
+        let told = self.dspace.saturating_add(self.dedup_saved).saturating_sub(used.saturating_add(held));
+        told.min(self.dspace.saturating_sub(self.alloc)).saturating_sub(kept)
+    }
 }
 
 /// What one directory says to a transaction.
@@ -74,6 +89,15 @@ pub enum Admission {
     Refuse(ErrorKind),
 }
 
+/// What the root directory knows besides.
+#[derive(Clone, Copy, Debug)]
+pub struct RootAsking {
+    /// The pool.
+    pub pool: PoolSpace,
+    /// What the transaction may fill.
+    pub check: SpaceCheck,
+}
+
 /// What one directory knows when it decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {
@@ -81,37 +105,47 @@ pub struct Asking {
     pub used: u64,
     /// Worst-case charges of the open txgs.
     pub in_flight: u64,
+    /// Worst-case charge of this transaction.
+    pub charge: u64,
     /// The directory's quota, 0 for none.
     pub quota: u64,
     /// The transaction frees more than it writes.
     pub net_free: bool,
-    /// `adjusted` of the pool if this is the root directory.
-    pub root_limit: Option<u64>,
-    /// Space freed recently that will come back soon (root only).
-    pub deferred: u64,
+    /// Of the root directory only.
+    pub root: Option<RootAsking>,
 }
 
-/// Decides for one directory (page 14 section 2). The new charge itself is not counted: whoever is under the limit may go over it once.
+/// Decides for one directory (page 14 section 2). The new charge itself is not counted but at the end of the pool: a transaction under the limit may go over it once.
 pub fn admit(a: Asking) -> Admission {
-    let mut limit = if a.net_free || a.quota == 0 { u64::MAX } else { a.quota };
-    let mut refusal = ErrorKind::Quota;
-    if let Some(root) = a.root_limit {
-        let root = root.saturating_sub(a.deferred);
-        if root < limit {
-            limit = root;
-            refusal = ErrorKind::NoSpace;
-        }
+    let limit = if a.net_free || a.quota == 0 { u64::MAX } else { a.quota };
+    let below = |limit: u64| a.used < limit;
+    if !below(limit) {
+        return Admission::Refuse(ErrorKind::Quota);
     }
-    if a.used >= limit {
-        // Deferred frees come back by themselves in a txg or two: worth waiting if they cover the excess.
-        if refusal == ErrorKind::NoSpace && a.used - limit < a.deferred {
-            return Admission::Restart;
-        }
-        return Admission::Refuse(refusal);
-    }
-    let slack = if limit == u64::MAX { 0 } else { limit >> 5 };
-    if limit != u64::MAX && a.used.saturating_add(a.in_flight) >= limit.saturating_add(slack) {
+    // Charges are worst cases: a little more than the limit may be in flight.
+    if limit != u64::MAX && a.used.saturating_add(a.in_flight) >= limit.saturating_add(limit >> 5) {
         return Admission::Restart;
+    }
+    a.root.map_or(Admission::Admit, |root| admit_to_pool(a, root))
+}
+
+fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
+    let pool = root.pool;
+    let used = a.used.max(pool.settled);
+    let limit = pool.adjusted(root.check).saturating_sub(pool.deferred);
+    if used >= limit {
+        // Deferred frees come back by themselves in a txg or two: worth waiting if they cover the excess.
+        let back = used - limit < pool.deferred || a.used < limit;
+        return if back { Admission::Restart } else { Admission::Refuse(ErrorKind::NoSpace) };
+    }
+    let quarter = pool.slop() / 4;
+    if used.saturating_add(a.in_flight) >= limit.saturating_add((limit >> 5).min(quarter)) {
+        return Admission::Restart;
+    }
+    let room = pool.room(used, root.check);
+    if a.in_flight.saturating_add(a.charge) > room {
+        let back = a.in_flight > 0 || pool.deferred > 0;
+        return if back { Admission::Restart } else { Admission::Refuse(ErrorKind::NoSpace) };
     }
     Admission::Admit
 }
@@ -159,18 +193,57 @@ mod tests {
 
     #[test]
     fn admission_cases() {
-        let base = Asking { used: 50, in_flight: 0, quota: 100, net_free: false, root_limit: None, deferred: 0 };
+        let base = Asking { used: 50, in_flight: 0, charge: 0, quota: 100, net_free: false, root: None };
         assert_eq!(admit(base), Admission::Admit);
+        assert_eq!(admit(Asking { charge: 1000, ..base }), Admission::Admit);
         assert_eq!(admit(Asking { used: 100, ..base }), Admission::Refuse(ErrorKind::Quota));
         assert_eq!(admit(Asking { used: 100, net_free: true, ..base }), Admission::Admit);
         assert_eq!(admit(Asking { in_flight: 52, ..base }), Admission::Admit);
         assert_eq!(admit(Asking { in_flight: 53, ..base }), Admission::Restart);
-        let root = Asking { quota: 0, root_limit: Some(100), ..base };
-        assert_eq!(admit(root), Admission::Admit);
-        assert_eq!(admit(Asking { used: 100, ..root }), Admission::Refuse(ErrorKind::NoSpace));
-        assert_eq!(admit(Asking { used: 95, deferred: 10, ..root }), Admission::Restart);
-        assert_eq!(admit(Asking { used: 120, deferred: 10, ..root }), Admission::Refuse(ErrorKind::NoSpace));
-        assert_eq!(admit(Asking { net_free: true, in_flight: 200, ..root }), Admission::Restart);
+    }
+
+    #[test]
+    fn admission_to_the_pool() {
+        use Admission::{Admit, Refuse, Restart};
+        // 1000 MiB with a slop of 128: writers fill 872, at 968 of what is allocatable nothing more is taken.
+        let refuse = Refuse(ErrorKind::NoSpace);
+        for (used, in_flight, charge, deferred, alloc, want) in [
+            (0, 0, 0, 0, 0, Admit),
+            (871, 0, 90, 0, 871, Admit),
+            (872, 0, 1, 0, 872, refuse),
+            // What comes back is worth waiting for.
+            (865, 0, 1, 10, 875, Restart),
+            (900, 0, 1, 10, 910, refuse),
+            // In flight: up to a quarter of the slop beyond the limit, less where that is a 32nd of it.
+            (800, 99, 1, 0, 800, Admit),
+            (800, 100, 1, 0, 800, Restart),
+            // A large transaction.
+            (800, 0, 168, 0, 800, Admit),
+            (800, 0, 169, 0, 800, refuse),
+            (800, 50, 119, 0, 800, Restart),
+            (800, 0, 160, 10, 810, Restart),
+            // Log blocks: allocated, and used by no dataset.
+            (800, 0, 50, 0, 910, Admit),
+            (800, 0, 59, 0, 910, refuse),
+        ] {
+            let [used, in_flight, charge, deferred, alloc] =
+                [used, in_flight, charge, deferred, alloc].map(|n| n * MIB);
+            let pool = PoolSpace { deferred, alloc, settled: used, ..pool(1000 * MIB) };
+            let root = Some(RootAsking { pool, check: SpaceCheck::Normal });
+            let asking = Asking { used, in_flight, charge, quota: 0, net_free: false, root };
+            let text = format!("{used} {in_flight} {charge} {deferred} {alloc}");
+            assert_eq!(admit(asking), want, "{text}");
+            // What a sync has given up so far is used until it has ended.
+            let early = Asking { used: used / 2, ..asking };
+            let want = if used >= 872 * MIB - deferred { Restart } else { want };
+            assert_eq!(admit(early), want, "{text}");
+        }
+        // Operations that give space back reach further.
+        let full = PoolSpace { alloc: 930 * MIB, settled: 930 * MIB, ..pool(1000 * MIB) };
+        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved });
+        let asking = Asking { used: 930 * MIB, in_flight: 0, charge: 54 * MIB, quota: 1, net_free: true, root };
+        assert_eq!(admit(asking), Admit);
+        assert_eq!(admit(Asking { charge: 55 * MIB, ..asking }), refuse);
     }
 
     #[test]

@@ -92,12 +92,14 @@ pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_H
     b
 }
 
-/// Sizes of the three pieces of `psize` bytes, multiples of 512; 0 where a piece is not needed.
-pub fn piece_sizes(psize: u64) -> [u64; GANG_CHILDREN] {
+/// Sizes of the three pieces of `psize` bytes, multiples of `unit` but for the last; 0 where a piece is not needed. What is not larger than a unit is divided into
+/// multiples of 512: space may be there in smaller units on another vdev.
+pub fn piece_sizes(psize: u64, unit: u64) -> [u64; GANG_CHILDREN] {
+    let unit = if psize <= unit { 512 } else { unit };
     let mut left = psize;
     let mut out = [0; GANG_CHILDREN];
     for (g, piece) in out.iter_mut().enumerate() {
-        *piece = base::align_up(left.div_ceil(GANG_CHILDREN as u64 - g as u64), 512).min(left);
+        *piece = left.div_ceil(GANG_CHILDREN as u64 - g as u64).next_multiple_of(unit).min(left);
         left -= *piece;
     }
     out
@@ -148,11 +150,15 @@ mod tests {
 
     #[test]
     fn pieces() {
-        assert_eq!(piece_sizes(131072), [44032, 43520, 43520]);
-        assert_eq!(piece_sizes(512), [512, 0, 0]);
-        assert_eq!(piece_sizes(1024), [512, 512, 0]);
+        assert_eq!(piece_sizes(131072, 512), [44032, 43520, 43520]);
+        assert_eq!(piece_sizes(512, 512), [512, 0, 0]);
+        assert_eq!(piece_sizes(1024, 512), [512, 512, 0]);
+        assert_eq!(piece_sizes(16384, 4096), [8192, 4096, 4096]);
+        assert_eq!(piece_sizes(10240, 4096), [4096, 4096, 2048]);
+        assert_eq!(piece_sizes(4096, 4096), [1536, 1536, 1024]);
+        assert_eq!(piece_sizes(24576, 12288), [12288, 12288, 0], "a unit need not be a power of two");
         for p in 1..300 {
-            assert_eq!(piece_sizes(p * 512).iter().sum::<u64>(), p * 512);
+            assert_eq!(piece_sizes(p * 512, 512).iter().sum::<u64>(), p * 512);
         }
     }
 }

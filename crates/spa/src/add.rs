@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result, VdevId};
-use dmu::{DmuTunables, Tx};
+use dmu::Tx;
 use metaslab::{MsSummary, RangeTree};
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::VdevConfig;
@@ -13,7 +13,7 @@ use vdev::{Top, VdevKind};
 use crate::aux::AuxDevices;
 use crate::devices::create_top_objects;
 use crate::layout::{Layout, make_top};
-use crate::pool::{METASLABS_MAX, Pool, asize_inflation, class_named};
+use crate::pool::{METASLABS_MAX, Pool, class_named};
 use crate::store::Geometry;
 
 impl Pool {
@@ -141,16 +141,8 @@ impl Pool {
         }
         let summaries = vec![MsSummary::default(); top.ms_count() as usize];
         self.alloc.add_top(top.clone(), class_named(bias.as_deref(), top.is_log), summaries)?;
-        self.retune();
         self.dirty_config();
         Ok(())
-    }
-
-    /// Takes over what transactions are charged by now that the devices are others.
-    pub(crate) fn retune(&self) {
-        let min_charge = 1 << self.tree.max_ashift();
-        let asize_inflation = asize_inflation(&self.tree);
-        self.ctx.set_tunables(DmuTunables { min_charge, asize_inflation, ..self.ctx.tunables() });
     }
 
     /// The place of a vdev in the tree.

@@ -137,7 +137,6 @@ impl Pool {
                     if replacing {
                         retire_same_path(&top, guid, path.as_deref());
                     }
-                    pool.retune();
                     pool.dirty_config();
                     Ok(Ok(end))
                 })
@@ -331,7 +330,6 @@ impl Pool {
                     false => pool.blank_label(&top, guid),
                 };
                 pool.take_out(&top, guid, label, tx).await?;
-                pool.retune();
                 Ok(Ok(()))
             })
         })

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use arc::Arc;
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
-use dmu::{DmuCtx, DmuFeatures, DmuTunables, Dnode, Objset, ObjsetHooks, zap};
+use dmu::{DmuCtx, DmuFeatures, Dnode, Objset, ObjsetHooks, zap};
 use dsl::core::{Core, MosAccounting};
 use dsl::features::Features;
 use dsl::space::PoolSpace;
@@ -14,7 +14,6 @@ use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary, RangeTree};
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::Uberblock;
-use ondisk::vdev_config::VdevKind;
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
 use vdev::{DirtyGauge, FailMode, QueueTunables, Top, VdevTree};
@@ -130,9 +129,6 @@ impl Stack {
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
-        let min_charge = 1 << tree.max_ashift();
-        let asize_inflation = asize_inflation(&tree);
-        ctx.set_tunables(DmuTunables { min_charge, asize_inflation, ..DmuTunables::default() });
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
     }
 
@@ -169,17 +165,6 @@ impl Stack {
         }
         Ok(logs)
     }
-}
-
-/// By what a byte may grow on its way to disk: three copies, twice for gang headers, and on RAID-Z a sector of data with its parity. That is the
-/// `spa_asize_inflation` of 24 on RAID-Z3 (format page 14 section 2); dRAID, where a sector takes a whole stripe, keeps it.
-pub(crate) fn asize_inflation(tree: &VdevTree) -> u64 {
-    let tops = tree.tops.borrow();
-    let of = |top: &vdev::Top| match top.config_ref().nparity {
-        _ if top.config_ref().kind == VdevKind::Draid => 24,
-        parity => 6 * (1 + parity.unwrap_or(0).min(3)),
-    };
-    tops.iter().map(|t| of(t)).max().unwrap_or(24)
 }
 
 /// The class of a top-level vdev by the name of its bias.
@@ -379,6 +364,8 @@ impl Pool {
             checkpoint: self.checkpoint.held(&self.tree),
             deferred_bpobj,
             deferred: space.deferred,
+            alloc: space.alloc,
+            ..PoolSpace::default()
         });
     }
 

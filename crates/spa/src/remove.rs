@@ -165,7 +165,6 @@ impl Pool {
                 });
             }
         }
-        self.retune();
         self.dirty_config();
         Ok(())
     }

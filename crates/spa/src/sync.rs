@@ -18,7 +18,7 @@ use dmu::bpobj::Bpobj;
 use metaslab::Run;
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;
-use ondisk::label::{ConfigRegion, MosConfig};
+use ondisk::label::{ConfigRegion, MosConfig, PoolState};
 use ondisk::space_map::{Encoder, MapType};
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
@@ -149,10 +149,11 @@ impl Pool {
             turn.pause().await;
         }
         self.alloc.sync_done_end(txg);
+        let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
+        // Before its charges end: what the txg took is counted by one or the other.
+        self.push_space(deferred);
         self.dsl().synced(txg);
         self.ddt.synced();
-        let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
-        self.push_space(deferred);
         if self.scan.wants_txg() || self.has_failed_writes() {
             self.txg.kick();
         }
@@ -342,6 +343,24 @@ impl Pool {
         *self.uberblock.borrow_mut() = ub;
         self.tree.committed.set(txg);
         Ok(())
+    }
+
+    /// After [`Pool::give_up`]: marks the pool as destroyed in the labels of every device that answers.
+    pub async fn mark_destroyed(&self) {
+        self.config.borrow_mut().state = PoolState::Destroyed;
+        let config = self.config_at(self.tree.committed.get());
+        let tops = self.tree.tops.borrow().clone();
+        for (index, top) in tops.iter().enumerate() {
+            for leaf in top.open_leaves() {
+                let label = config.label_for(index, leaf.guid()).map(|label| ConfigRegion::new(&label.to_nvlist()));
+                let Some(Ok(mut region)) = label else { continue };
+                for pair in [LabelPair::First, LabelPair::Second] {
+                    // A device that does not answer keeps what it has.
+                    let _ = write_config(&leaf, pair, &mut region).await;
+                }
+            }
+        }
+        let _ = self.tree.flush_all().await;
     }
 
     /// `regions`: those that were made for the other pair, by the devices' guids.

@@ -24,6 +24,7 @@
 //!   blocks that lie on it.
 
 mod arbitrate;
+pub mod cost;
 mod done;
 mod draid_seeds;
 mod dtl;

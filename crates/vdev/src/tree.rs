@@ -9,6 +9,7 @@ use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
 
 use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
+use crate::cost::worst_asize;
 use crate::done::WriteDone;
 use crate::dtl::Health;
 use crate::gate::FailGate;
@@ -152,6 +153,11 @@ impl Top {
             VdevKind::Draid(d) => d.layout.asize(psize),
             _ => align_up(psize, 1 << self.ashift),
         }
+    }
+
+    /// What datasets may be charged for `copies` copies of a block of `psize` bytes here, gang headers included.
+    pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
+        self.dsize(worst_asize(psize, copies, self.min_alloc(), |n| self.asize_of(n)))
     }
 
     /// Bytes that stored sizes of compressed blocks are rounded to here.
@@ -420,6 +426,20 @@ impl VdevTree {
         let tops = self.tops.borrow();
         let concrete = tops.iter().filter(|t| !t.is_log && !t.is_hole() && !t.is_indirect());
         concrete.map(|t| t.min_alloc()).min().unwrap_or(512)
+    }
+
+    /// What datasets may be charged for `copies` copies of a block of `psize` bytes, wherever they go: the largest charge of all top-level vdevs that are not logs.
+    pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
+        let tops = self.tops.borrow();
+        let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
+        taken.map(|t| t.worst_dsize(psize, copies)).max().unwrap_or(0)
+    }
+
+    /// Bytes that pieces of gang blocks are multiples of: the least data that an allocation holds, wherever it may be.
+    pub fn piece_unit(&self) -> u64 {
+        let tops = self.tops.borrow();
+        let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
+        taken.map(|t| t.min_alloc()).max().unwrap_or(512)
     }
 
     /// Largest ashift over the top-level vdevs that are not logs.

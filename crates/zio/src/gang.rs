@@ -64,7 +64,8 @@ impl Inner {
             let places = self.alloc_copies(req, GANG_HEADER_SIZE as u64, copies).await?;
             let mut children = Vec::with_capacity(GANG_CHILDREN);
             let mut at = 0usize;
-            for piece in gang::piece_sizes(psize).into_iter().filter(|&p| p > 0) {
+            let unit = self.tree.piece_unit();
+            for piece in gang::piece_sizes(psize, unit).into_iter().filter(|&p| p > 0) {
                 let part = data.slice(at..at + piece as usize);
                 at += piece as usize;
                 match self.plan_piece(req, part, depth).await {

@@ -18,6 +18,14 @@ use crate::types::{FileKind, SyncMode};
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes that one transaction writes.
 const WRITE_PER_TX: u64 = 1 << 20;
+/// What one transaction may be charged for its blocks, unless it writes only one: small blocks take much more space than they hold.
+const CHARGE_PER_TX: u64 = 8 << 20;
+
+/// Bytes that one transaction writes, in whole blocks of `blksz` bytes that are charged `charge` each.
+fn write_per_tx(blksz: u64, charge: u64) -> u64 {
+    let blocks = (CHARGE_PER_TX / charge.max(1)).max(1);
+    blocks.saturating_mul(blksz).min(WRITE_PER_TX.max(blksz))
+}
 
 /// Data that is consumed from the front.
 struct Pieces {
@@ -255,8 +263,8 @@ impl Zfs {
         let grown = self.grow_to(n, size, (off + len).max(size));
         let blksz = grown.unwrap_or(u64::from(n.dn.block_size()));
         // Up to a multiple of the block size, so that no block is written by two transactions.
-        let some = len.min(WRITE_PER_TX.max(blksz) - off % blksz);
-        let plan = self.plan().write(&n.dn, off, some).write_new(grown.unwrap_or(0)).bonus(&n.dn);
+        let some = len.min(write_per_tx(blksz, self.os.charge_of_block(blksz)) - off % blksz);
+        let plan = self.plan().write_blocks(&n.dn, off, some, blksz).bonus(&n.dn);
         let tx = plan.assign().await?;
         if let Some(blksz) = grown {
             n.dn.set_block_size(blksz as u32, &tx)?;
@@ -333,6 +341,19 @@ mod tests {
                 want,
                 "{blksz} {max_blkid} {size} {end} {recordsize}"
             );
+        }
+    }
+
+    #[test]
+    fn transactions_are_bounded_by_their_charge() {
+        for (blksz, charge, want) in [
+            (128 << 10, 256 << 10, 1 << 20),
+            (512, 512, 1 << 20),
+            (512, 24 << 10, 341 * 512),
+            (1 << 20, 9 << 20, 1 << 20),
+            (16 << 20, 72 << 20, 16 << 20),
+        ] {
+            assert_eq!(write_per_tx(blksz, charge), want, "{blksz} {charge}");
         }
     }
 

@@ -7,6 +7,7 @@
 pub mod campaign;
 pub mod cuts;
 pub mod devices;
+pub mod fill;
 pub mod foreign;
 pub mod judge;
 pub mod lab;

@@ -33,6 +33,8 @@ ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the p
 ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
 ztest --losses N|FROM..TO [--layout NAME] [--state FILE]
                                                     devices lost at any moment of a workload, as many as the layout can do without
+ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
+                                                    pools filled to the last block in every way, power cuts near it, room made again
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
@@ -362,6 +364,21 @@ fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
     seeds.end(&["lost", "midway", "replaced", "mended"])
 }
 
+fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::fill::{Met, run_seed};
+    let seeds = Seeds::new(args, 4);
+    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    spread(args, from, to, |seed| {
+        let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
+        seeds.run(seed, shape.name, || {
+            let mut met = Met::default();
+            let got = run_seed(seed, shape, &mut met);
+            (got.map(|images| ztest::judge::judge(&images, level, &format!("fill{seed}"))), met.figures())
+        });
+    });
+    seeds.end(&["refused", "gangs", "cuts", "acks"])
+}
+
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     use ztest::snaps::{CUTS, cuts};
     let seeds = Seeds::new(args, 1);
@@ -593,6 +610,8 @@ fn main() -> ExitCode {
         scans(&args, from, to, level)
     } else if let Some((from, to)) = of("--losses") {
         losses(&args, from, to, level)
+    } else if let Some((from, to)) = of("--fill") {
+        fill(&args, from, to, level)
     } else if let Some((from, to)) = of("--snapcuts") {
         snapcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {

@@ -293,3 +293,20 @@ fn grown_devices_make_the_pool_grow() {
         pool.export().await.expect("exported");
     });
 }
+
+/// A pool that was given up while it was suspended can still be marked as destroyed.
+#[test]
+fn a_suspended_pool_is_destroyed() {
+    let layout = layout(91, "mirror");
+    let lab = Lab::new(91, &layout);
+    lab.sim.block_on(async {
+        let (pool, fs) = suspended(&lab, &layout, FailMode::Wait, Fault::Offline).await;
+        assert_eq!(pool.destroy().await.err().map(|e| e.kind()), Some(ErrorKind::Busy));
+        lab.disks.iter().for_each(|d| d.clear_faults());
+        pool.give_up().await;
+        pool.mark_destroyed().await;
+        drop((pool, fs));
+        let found = lab.find().await.expect("its labels are there");
+        assert_eq!(found.state, ondisk::label::PoolState::Destroyed);
+    });
+}

@@ -7,6 +7,7 @@ mod encrypted;
 mod events;
 mod failmode;
 mod features;
+mod fill;
 mod growth;
 mod history;
 mod images;
