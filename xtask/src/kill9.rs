@@ -1,11 +1,15 @@
 //! `cargo xtask kill9`: kills the daemon without warning while programs write and wait for their data, and looks whether anything that they were told is safe is gone.
 //!
-//! **A round.** Four loads work in a mounted file system at once: fio with a checksum in every block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead
-//! log, and records appended to pages of 8 KiB as PostgreSQL writes its log. After a while that the seed draws the daemon gets signal 9. The loads end with the error that they get; each knows
+//! **A round.** Five loads work in a mounted file system at once: fio with a checksum in every block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead
+//! log, records appended to pages of 8 KiB as PostgreSQL writes its log, and small files that are made and renamed and then made durable as `--ack` says: with `sync`, `syncfs`, `fsync`, or
+//! each of them in turn (the default is `fsync`; `sync` reaches mounts by root on Linux 6.18 and later). After a while that the seed draws the daemon gets signal 9. The loads end with the error that they get; each knows
 //! what had been acknowledged. The next command starts a daemon, which imports the pool and replays its log; then every load looks for its data.
 //!
 //! In every other round the daemon keeps what it writes in memory until it flushes (`WEIR_HOLD_WRITES`), so that writes without a flush are lost as in a power cut: on plain
 //! files the page cache would hide a missing flush.
+//!
+//! With `--held` another process works in the mounted folder and has a file open there while the daemon is killed, and stays until the data were looked for: the dead mount must not be in the way.
+//! With `--nested` the loads work in a file system mounted within another one. Both work for plain users, too.
 //!
 //! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew. The last line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose acknowledged data were
 //! not there, *broken* rounds in which the pool, the mount or a data base could not be used.
@@ -20,6 +24,7 @@ use std::time::{Duration, Instant};
 use crate::bench_fs::in_path;
 use crate::bench_fs_contest::{build, command, text};
 use crate::bench_fs_jobs::output;
+use crate::kill9_files::{Ack, Files, acks};
 
 /// Rounds after which zdb looks at the pool.
 const ROUNDS_PER_POOL: u64 = 20;
@@ -32,7 +37,7 @@ const O_DSYNC: i32 = 0o10000;
 /// How long a daemon may take to end or to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const USAGE: &str = "usage: cargo xtask kill9 [--rounds N] [--seed N] [--dir DIR] [--weir PROGRAM]";
+const USAGE: &str = "usage: cargo xtask kill9 [--rounds N] [--seed N] [--dir DIR] [--weir PROGRAM] [--ack sync|syncfs|fsync|all] [--held] [--nested]";
 
 /// Writes rows, one transaction each, and prints the number of each that is committed. `extra` also makes the removal of a rollback journal durable: sqlite opens the folder for that and syncs it, but
 /// takes a folder that cannot be opened for success (`unixDelete`). So a file system that has ended meanwhile must not count as an answer: it is asked for something that is cached nowhere.
@@ -76,13 +81,29 @@ struct Options {
     seed: u64,
     dir: PathBuf,
     weir: PathBuf,
+    /// How the load of small files waits; None: as the mount allows.
+    acks: Option<Vec<Ack>>,
+    held: bool,
+    nested: bool,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Result<Options, String> {
         let (mut rounds, mut seed, mut dir, mut weir) = (200, 1, crate::root().join("target/kill9"), None);
+        let (mut wanted, mut held, mut nested) = (None, false, false);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--held" => {
+                    held = true;
+                    continue;
+                }
+                "--nested" => {
+                    nested = true;
+                    continue;
+                }
+                _ => {}
+            }
             let value = args.next().ok_or_else(|| format!("{arg} takes a value\n{USAGE}"))?;
             let number = || value.parse::<u64>().map_err(|_| format!("{arg} {value}: not a number\n{USAGE}"));
             match arg.as_str() {
@@ -90,6 +111,7 @@ impl Options {
                 "--seed" => seed = number()?,
                 "--dir" => dir = PathBuf::from(value),
                 "--weir" => weir = Some(PathBuf::from(value)),
+                "--ack" => wanted = Some(acks(value).ok_or_else(|| format!("--ack {value}: unknown\n{USAGE}"))?),
                 _ => return Err(format!("unknown option {arg}\n{USAGE}")),
             }
         }
@@ -99,7 +121,7 @@ impl Options {
         };
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
-        Ok(Options { rounds, seed, dir, weir })
+        Ok(Options { rounds, seed, dir, weir, acks: wanted, held, nested })
     }
 }
 
@@ -141,7 +163,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// A number below `n`: the generator of Knuth's MMIX.
-fn draw(rng: &mut u64, n: u64) -> u64 {
+pub(crate) fn draw(rng: &mut u64, n: u64) -> u64 {
     *rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*rng >> 33) % n
 }
@@ -158,11 +180,43 @@ impl Yard {
         self.o.dir.join("mnt")
     }
 
+    /// Where the loads work.
+    fn work(&self) -> PathBuf {
+        if self.o.nested { self.mount().join("sub") } else { self.mount() }
+    }
+
+    /// How often something is mounted where the loads work, and whether the last mount there is one that `sync` reaches.
+    fn mounts(&self) -> (usize, bool) {
+        let list = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let place = text(&self.work());
+        let types: Vec<&str> =
+            list.lines().filter(|l| l.split(' ').nth(1) == Some(&*place)).filter_map(|l| l.split(' ').nth(2)).collect();
+        (types.len(), types.last().is_some_and(|t| t.starts_with("fuseblk")))
+    }
+
+    /// Whether the load of small files is to wait with `sync` or `syncfs`, which takes a mount that they reach.
+    fn wants_sync(&self) -> bool {
+        self.o.acks.as_ref().is_some_and(|acks| acks.iter().any(|a| *a != Ack::Fsync))
+    }
+
+    /// How the load of small files waits.
+    fn acks(&self) -> Result<Vec<Ack>, String> {
+        let (_, reached) = self.mounts();
+        match &self.o.acks {
+            Some(acks) if !reached && acks.iter().any(|a| *a != Ack::Fsync) => {
+                Err("sync does not reach this mount (before Linux 6.18, or not root): use --ack fsync".into())
+            }
+            Some(acks) => Ok(acks.clone()),
+            None => Ok(acks(if reached { "all" } else { "fsync" }).expect("words of --ack")),
+        }
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let mut cmd = Command::new(&self.o.weir);
         cmd.args(args)
             .env("WEIR_RUNTIME_DIR", self.o.dir.join("run"))
             .env("WEIR_STATE_DIR", self.o.dir.join("state"))
+            .env("WEIR_SYNC_DEVICES", if self.wants_sync() { "1" } else { "0" })
             .env("WEIR_HOLD_WRITES", if self.held { "1" } else { "0" });
         cmd
     }
@@ -206,7 +260,11 @@ impl Yard {
         if (round / ROUNDS_PER_POOL) % 2 == 1 {
             args.extend(["log", &disks[1]]);
         }
-        self.weir(&args).map(drop)
+        self.weir(&args)?;
+        if self.o.nested {
+            self.weir(&["zfs", "create", "pool/sub"])?;
+        }
+        Ok(())
     }
 
     /// Exports the pool and asks zdb.
@@ -229,9 +287,11 @@ impl Yard {
             self.held = held;
             self.weir(&["zpool", "list"])?;
         }
-        let folder = self.mount().join(format!("r{round}"));
+        let folder = self.work().join(format!("r{round}"));
         std::fs::create_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let pid = self.daemon().ok_or("no daemon runs")?;
+        let files = Files::start(&folder, &self.acks()?, draw(rng, u64::MAX))?;
+        let holder = if self.o.held { Some(Holder::start(&folder)?) } else { None };
         let appender = Appender::start(&folder, draw(rng, 2) == 0, draw(rng, u64::MAX))?;
         let fio = Fio::start(&folder, draw(rng, 1 << 30))?;
         let journal = Sqlite::start(&folder, "delete")?;
@@ -239,6 +299,7 @@ impl Yard {
         std::thread::sleep(Duration::from_millis(400 + draw(rng, 1200)));
         kill(pid)?;
         let (appended, written, rows, wal_rows) = (appender.end(), fio.end(), journal.end(), wal.end());
+        let made = files.end();
         // Whoever comes next starts a daemon, which imports what was imported.
         self.held = false;
         self.weir(&["zpool", "list"])?;
@@ -249,6 +310,13 @@ impl Yard {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+        let (mounts, _) = self.mounts();
+        if mounts != 1 {
+            return Err(format!(
+                "{} is mounted {mounts} times after the daemon was started again",
+                self.work().display()
+            ));
+        }
         let mut lost = Vec::new();
         let mut check = |what: &str, outcome: Result<u64, String>| match outcome {
             Ok(acks) => tally.acks += acks,
@@ -258,6 +326,8 @@ impl Yard {
         check("fio", written.and_then(|w| w.check()));
         check("sqlite with a journal", rows.and_then(|r| r.check()));
         check("sqlite with a log", wal_rows.and_then(|r| r.check()));
+        check("small files", made.and_then(|m| m.check()));
+        drop(holder);
         tally.rounds += 1;
         tally.held += u64::from(held);
         tally.lost += lost.len() as u64;
@@ -272,6 +342,27 @@ impl Yard {
             eprintln!("kill9: {} rounds, {} acknowledgements, lost {}", tally.rounds, tally.acks, tally.lost);
         }
         Ok(())
+    }
+}
+
+/// A process that works in a folder and has a file open there.
+struct Holder(Child);
+
+impl Holder {
+    fn start(folder: &Path) -> Result<Holder, String> {
+        let path = folder.join("held");
+        let file = OpenOptions::new().create(true).truncate(true).read(true).write(true).open(&path);
+        let file = file.map_err(|e| format!("{}: {e}", path.display()))?;
+        let child = Command::new("sleep").arg("infinity").current_dir(folder).stdin(file).spawn();
+        Ok(Holder(child.map_err(|e| format!("sleep: {e}"))?))
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

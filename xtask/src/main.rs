@@ -16,6 +16,7 @@ mod bench_fs_table;
 mod campaign;
 mod judges;
 mod kill9;
+mod kill9_files;
 mod layers;
 mod test;
 

@@ -110,6 +110,7 @@ impl FrontEnd for FuseFrontEnd {
                 nodev: !flags.devices,
                 noexec: !flags.exec,
                 noatime: flags.noatime,
+                sync_passes: std::env::var_os("WEIR_SYNC_DEVICES").is_some_and(|v| v == "1"),
                 ..fuse::MountOpts::default()
             };
             let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;

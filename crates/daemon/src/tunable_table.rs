@@ -156,6 +156,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.txg.txg_timeout = Nanos::from_secs(v)
     ),
     field!(
+        "txg_idle_ms",
+        Unit::Ms,
+        0,
+        3_600_000,
+        WEIR,
+        "ms after its first change when a txg is closed if no more changes come; 0: never",
+        |o| o.engine.txg.txg_idle_timeout.0 / MS,
+        |o, v| o.engine.txg.txg_idle_timeout = Nanos::from_ms(v)
+    ),
+    field!(
         "throttle",
         Unit::Word(&POLICIES),
         0,

@@ -46,6 +46,9 @@ pub struct MountOpts {
     pub noexec: bool,
     /// The list of mounts says `noatime` (property `atime=off`).
     pub noatime: bool,
+    /// `sync` and `syncfs` reach the file system, where the kernel can do that: Linux 6.18 for mounts by root, which are then of type `fuseblk.SUBTYPE` and hold a loop
+    /// device each.
+    pub sync_passes: bool,
     /// The kernel gathers small writes. It then decides sizes and times, and an error of a write may show at `fsync`
     /// only.
     pub writeback: bool,
@@ -67,6 +70,7 @@ impl Default for MountOpts {
             nodev: false,
             noexec: false,
             noatime: false,
+            sync_passes: false,
             writeback: false,
             posix_acl: false,
             readahead_kib: (IO_MAX / 1024) as u32,
@@ -104,6 +108,7 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
         nodev: opts.nodev,
         noexec: opts.noexec,
         noatime: opts.noatime,
+        sync_passes: opts.sync_passes,
     };
     let (fd, place) = fuse_mount(&real, how).await?;
     let core = Session::start(rt, fd, handler, opts.writeback, opts.posix_acl)?;

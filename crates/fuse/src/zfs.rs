@@ -1,7 +1,10 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
-//! handles are 0, or [`UNSEEN`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
+//! handles are bits that say what must be known of them later, [`UNSEEN`] and [`MAPPABLE`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`]
+//! and by [`ZfsHandler::new`].
+//!
+//! Through a shared mapping of a file that is open for reading and writing stores reach us late, and until then what we know of its holes may be wrong.
 //!
 //! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-id bits and capabilities from a file that changes. It
 //! says when set-id bits must go: with a flag, or (`fallocate`, writes through its cache) with a `SETATTR` that asks for
@@ -9,6 +12,7 @@
 //! remembers is out of date, before the answer.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, btree_map};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -44,7 +48,7 @@ const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
 const NAME_GUESS: usize = 12;
 
-/// The file handle of files whose access time reading leaves alone (`O_NOATIME`).
+/// Bit in the handle of files whose access time reading leaves alone (`O_NOATIME`).
 const UNSEEN: u64 = 1;
 
 /// Where a listing goes on behind `.zfs`: nowhere.
@@ -85,7 +89,12 @@ pub(crate) struct ZfsHandler {
     kernel: RefCell<Kernel>,
     /// POSIX ACLs are shown and can be set; the kernel evaluates them.
     posix_acl: bool,
+    /// Files that are open with [`MAPPABLE`], and how often.
+    mappable: RefCell<BTreeMap<u64, u32>>,
 }
+
+/// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The mapping keeps the file open.
+const MAPPABLE: u64 = 2;
 
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
@@ -94,7 +103,8 @@ impl ZfsHandler {
         zfs.keep_removed_dirs();
         let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
         let snaps = snaps.map(|source| SnapDir::new(source, created));
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel: RefCell::default(), posix_acl }
+        let (kernel, mappable) = (RefCell::default(), RefCell::default());
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel, posix_acl, mappable }
     }
 
     /// The file system that a node is in, and its object there.
@@ -219,7 +229,18 @@ impl ZfsHandler {
                 answer |= FOPEN_DIRECT_IO;
             }
         }
-        Ok(Opened { fh: if unseen { UNSEEN } else { 0 }, flags: answer })
+        let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
+        if mappable {
+            *self.mappable.borrow_mut().entry(node).or_default() += 1;
+        }
+        let fh = if unseen { UNSEEN } else { 0 } | if mappable { MAPPABLE } else { 0 };
+        Ok(Opened { fh, flags: answer })
+    }
+
+    /// Whether `node` may have stores of somebody else than the holder of the handle `fh` that the kernel has not told us yet.
+    fn may_be_mapped(&self, node: u64, fh: u64) -> bool {
+        let opens = self.mappable.borrow().get(&node).copied().unwrap_or(0);
+        opens > u32::from(fh & MAPPABLE != 0)
     }
 }
 
@@ -437,7 +458,7 @@ impl Handler for ZfsHandler {
 
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         let (zfs, obj) = self.at(node)?;
-        if fh == UNSEEN {
+        if fh & UNSEEN != 0 {
             return Ok(zfs.read_unseen(obj, offset, size.into()).await?);
         }
         Ok(zfs.read(obj, offset, size.into()).await?)
@@ -478,7 +499,16 @@ impl Handler for ZfsHandler {
         })
     }
 
-    async fn release(&self, node: u64, _: u64) -> Result<(), Errno> {
+    async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
+        if fh & MAPPABLE != 0 {
+            let mut mappable = self.mappable.borrow_mut();
+            if let btree_map::Entry::Occupied(mut opens) = mappable.entry(node) {
+                *opens.get_mut() -= 1;
+                if *opens.get() == 0 {
+                    opens.remove();
+                }
+            }
+        }
         let Ok((zfs, obj)) = self.at(node) else { return Ok(()) };
         zfs.release(obj).await;
         Ok(())
@@ -610,8 +640,18 @@ impl Handler for ZfsHandler {
         Ok(zfs.fallocate(obj, what, offset, len).await?)
     }
 
-    async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+    async fn lseek(&self, node: u64, fh: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
         let (zfs, obj) = self.at(node)?;
+        if self.may_be_mapped(node, fh) {
+            // A hole that we know may be data already. All of it is data then, which is true of any file.
+            let size = zfs.getattr(obj).await?.size;
+            return match whence as i32 {
+                libc::SEEK_DATA | libc::SEEK_HOLE if offset >= size => Err(Errno(libc::ENXIO)),
+                libc::SEEK_DATA => Ok(offset),
+                libc::SEEK_HOLE => Ok(size),
+                _ => Err(INVALID),
+            };
+        }
         let found = match whence as i32 {
             libc::SEEK_DATA => zfs.seek_data(obj, offset).await?,
             libc::SEEK_HOLE => zfs.seek_hole(obj, offset).await?,
@@ -621,7 +661,7 @@ impl Handler for ZfsHandler {
     }
 
     async fn syncfs(&self) -> Result<(), Errno> {
-        Ok(self.zfs.sync_all().await?)
+        Ok(self.zfs.sync_fs().await?)
     }
 
     async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {

@@ -16,6 +16,7 @@ use rt::Rt;
 use crate::driver::{Owner, Raw, Request};
 use crate::engine::{Handle, Inner};
 use crate::open::{DirectAlign, OpenOpts, Opened, device_size, open, os_error};
+use crate::truncation::{Found, Truncation};
 
 /// How often an operation that the kernel puts off (`EAGAIN`, `EINTR`) is tried again.
 const RETRIES: u32 = 1000;
@@ -29,6 +30,24 @@ pub struct HostDev {
 struct DevShared {
     opened: Opened,
     size: Cell<u64>,
+    truncation: Truncation,
+}
+
+impl DevShared {
+    /// Why an operation must not be tried: the file is not what it was.
+    fn truncated(&self, op: &Op) -> Option<Found> {
+        match op {
+            Op::Write { offset, .. } if !self.opened.block_device && self.truncation.found().is_none() => {
+                self.truncation.look_before_write(&self.opened.file, self.size.get(), *offset, op.len())
+            }
+            Op::Discard { .. } => {
+                // A hole of our own making.
+                self.truncation.resized();
+                self.truncation.found()
+            }
+            _ => self.truncation.found(),
+        }
+    }
 }
 
 impl HostDev {
@@ -43,7 +62,7 @@ impl HostDev {
         let engine = Handle::need(rt)?;
         let opened = open(path.as_ref(), opts)?;
         let size = Cell::new(opened.info.size_bytes);
-        Ok(Rc::new(HostDev { engine, shared: Rc::new(DevShared { opened, size }) }))
+        Ok(Rc::new(HostDev { engine, shared: Rc::new(DevShared { opened, size, truncation: Truncation::default() }) }))
     }
 
     /// Whether transfers bypass the page cache.
@@ -67,7 +86,12 @@ impl BlockDev for HostDev {
             self.engine.0.defer(Box::new(move || done(Err(e))));
             return;
         }
+        let truncated = self.shared.truncated(&op);
         let op = Box::new(DevOp::new(self.shared.clone(), op, done));
+        if let Some(why) = truncated {
+            self.engine.0.defer(Box::new(move || op.fail(ErrorKind::Io, why)));
+            return;
+        }
         let request = op.request();
         // SAFETY: the request points into buffers and the iovec list that `op` owns on the heap; they neither move nor
         // change until `complete`.
@@ -82,7 +106,10 @@ impl BlockDev for HostDev {
         let o = &self.shared.opened;
         let bytes =
             device_size(&o.file, o.block_device).map_err(|e| os_error(&o.info.path, "its size is not known", &e))?;
-        self.shared.size.set(bytes & !(u64::from(o.info.logical_sector) - 1));
+        let bytes = bytes & !(u64::from(o.info.logical_sector) - 1);
+        if self.shared.size.replace(bytes) != bytes {
+            self.shared.truncation.resized();
+        }
         Ok(self.size())
     }
 }
@@ -258,7 +285,15 @@ impl Owner for DevOp {
         if matches!(self.kind, Kind::Read(..) | Kind::Write(..)) {
             let n = res as u64;
             if n == 0 {
-                self.fail(ErrorKind::Io, "the medium ended early");
+                let dev = self.dev.clone();
+                let found = match dev.opened.block_device {
+                    true => None,
+                    false => dev.truncation.look_after_short_read(&dev.opened.file, dev.size.get()),
+                };
+                match found {
+                    Some(why) => self.fail(ErrorKind::Io, why),
+                    None => self.fail(ErrorKind::Io, "the medium ended early"),
+                }
                 return None;
             }
             assert!(n <= self.left, "a transfer is not longer than what was asked for");

@@ -6,6 +6,9 @@
 //! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a mount point is often
 //! one of ours, and unmounting writes back dirty pages. So all of it runs on a thread of its own ([`blocking`]) while
 //! the engine goes on answering. Mounts are found in the list of mounts, not by looking at paths: see [`crate::MountTable`].
+//!
+//! The kernel passes `sync` and `syncfs` on only to servers of a mount with a block device (type `fuseblk`, Linux 6.18), see
+//! [`crate::fusedev`].
 
 use std::ffi::CString;
 use std::future::poll_fn;
@@ -23,6 +26,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 
 use crate::fdio::Fd;
+use crate::fusedev;
 use crate::mounttable::{DevNumber, MountEntry, MountTable};
 use crate::open::os_error;
 use crate::process::{effective_gid, effective_uid};
@@ -53,6 +57,8 @@ pub struct FuseMount {
     pub noexec: bool,
     /// The list of mounts says `noatime`.
     pub noatime: bool,
+    /// The mount gets a block device where that makes the kernel pass `sync` and `syncfs` on ([`crate::fusedev`]); without one otherwise.
+    pub sync_passes: bool,
 }
 
 /// How a mount came about, which is how it ends.
@@ -131,9 +137,9 @@ impl FusePlace {
         }
     }
 
-    /// The number of the connection, which is the minor number of the file system.
+    /// The number of the connection: the number of the file system's device as the kernel keeps it, with 20 bits of minor number.
     fn connection(&self) -> Option<u32> {
-        self.dev.map(|(_, minor)| minor)
+        self.dev.map(|(major, minor)| major << 20 | minor)
     }
 }
 
@@ -289,7 +295,9 @@ fn abort(connection: u32) {
 pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
     let Some((major, minor)) = place.dev else { return };
     let set = move || {
-        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string());
+        for suffix in ["", "-fuseblk"] {
+            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}{suffix}/read_ahead_kb"), kib.to_string());
+        }
     };
     let _ = blocking(set).await;
 }
@@ -351,12 +359,6 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
     let fd = open_device()?;
     let name = path.display().to_string();
     let target = c_string(path.as_os_str().as_bytes(), "the mount point")?;
-    let source = c_string(opts.source.as_bytes(), "the name of the file system")?;
-    let fstype = match &opts.subtype {
-        Some(s) => format!("fuse.{s}"),
-        None => "fuse".into(),
-    };
-    let fstype = c_string(fstype.as_bytes(), "the type")?;
     let mut data =
         format!("fd={},rootmode=40000,user_id={},group_id={}", fd.as_raw_fd(), effective_uid(), effective_gid());
     if opts.default_permissions {
@@ -374,13 +376,24 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
         (opts.noatime, libc::MS_NOATIME),
     ];
     let flags = flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
-    // SAFETY: four NUL-terminated strings that live across the call.
-    let r = unsafe {
-        libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
+    let mount_as = |source: &str, fstype: &str| -> Result<io::Result<()>> {
+        let fstype = opts.subtype.as_ref().map_or(fstype.to_owned(), |s| format!("{fstype}.{s}"));
+        let fstype = c_string(fstype.as_bytes(), "the type")?;
+        let source = c_string(source.as_bytes(), "the name of the file system")?;
+        // SAFETY: four NUL-terminated strings that live across the call.
+        let r = unsafe {
+            libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
+        };
+        Ok(if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
     };
-    if r != 0 {
-        return Err(os_error(&name, "cannot be mounted", &io::Error::last_os_error()));
+    // Whatever is in the way of a mount with a device (no loop devices, a container), the one without may work.
+    if opts.sync_passes
+        && let Some(device) = fusedev::SyncDevice::new(&opts.source)
+        && mount_as(device.source(), "fuseblk")?.is_ok()
+    {
+        return Ok(fd);
     }
+    mount_as(&opts.source, "fuse")?.map_err(|e| os_error(&name, "cannot be mounted", &e))?;
     Ok(fd)
 }
 

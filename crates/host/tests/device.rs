@@ -117,8 +117,36 @@ fn sizes_follow_the_file() {
         file.set_len(SIZE).expect("shrink");
         let e = bdev::read(&*dev, SIZE + 4096, 4096).await.expect_err("nothing there");
         assert_eq!(e.kind(), ErrorKind::Io);
-        assert!(e.to_string().contains("ended early"), "{e}");
+        assert!(e.to_string().contains("truncated"), "{e}");
     });
+}
+
+#[test]
+fn a_truncated_file_is_an_error_also_when_it_grew_again() {
+    for grows in [false, true] {
+        each(|rt, path| async move {
+            let dev = HostDev::open(&rt, &path, rw()).expect("open");
+            // The configuration of the third label, and a slot of its ring.
+            let (config, slot) = (SIZE - (512 << 10) + (16 << 10), SIZE - (512 << 10) + (128 << 10));
+            let block = || bdev::Bytes::copy_from(&[7; 4096]);
+            bdev::write(&*dev, config, block()).await.expect("a label");
+            bdev::flush(&*dev).await.expect("flush");
+            for _ in 0..2 {
+                bdev::write(&*dev, slot, block()).await.expect("a slot of an intact label");
+            }
+            let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the file");
+            file.set_len(1 << 20).expect("shrink");
+            if grows {
+                file.set_len(SIZE).expect("grow");
+            }
+            let e = bdev::write(&*dev, slot, block()).await.expect_err("the file is not what it was");
+            assert_eq!(e.kind(), ErrorKind::Io);
+            assert!(e.to_string().contains("truncated"), "{e}");
+            assert_eq!(file.metadata().expect("its size").len(), if grows { SIZE } else { 1 << 20 }, "left alone");
+            // For good: what it held is gone.
+            bdev::read(&*dev, 0, 4096).await.expect_err("no reads either");
+        });
+    }
 }
 
 #[test]

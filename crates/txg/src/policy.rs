@@ -21,6 +21,8 @@ pub struct TxgTunables {
     pub dirty_data_sync_percent: u32,
     /// A sync begins at least this long after the one before began (`zfs_txg_timeout`).
     pub txg_timeout: Nanos,
+    /// A txg that has held changes for this long is closed once none has come for a quarter of it: an idle pool has everything on disk soon. 0: only the rules above.
+    pub txg_idle_timeout: Nanos,
     /// Share of `dirty_data_max` above which transactions are delayed (`zfs_delay_min_dirty_percent`).
     pub delay_min_dirty_percent: u32,
     /// Steepness of the delay curve: the delay in ns at the middle between the share above and the limit (`zfs_delay_scale`).
@@ -61,6 +63,7 @@ impl TxgTunables {
             dirty_data_max: max,
             dirty_data_sync_percent: 20,
             txg_timeout: Nanos::from_secs(5),
+            txg_idle_timeout: Nanos(0),
             delay_min_dirty_percent: 60,
             delay_scale: 500_000,
             delay_max: Nanos::from_ms(100),
@@ -158,9 +161,11 @@ pub enum SyncCause {
     Waiter,
     /// The timeout since the last sync began has passed.
     Timeout,
+    /// The txg has changes, and no more came.
+    Idle,
 }
 
-/// Whether the sync loop begins a txg now, or until when it may wait.
+/// Whether the sync loop begins a txg now, or until when it may wait. `idle_due`: see [`idle_due`].
 pub fn sync_due(
     quiesced: bool,
     waited_for: u64,
@@ -168,6 +173,7 @@ pub fn sync_due(
     now: Nanos,
     last_start: Nanos,
     timeout: Nanos,
+    idle_due: Option<Nanos>,
 ) -> Result<SyncCause, Nanos> {
     if quiesced {
         Ok(SyncCause::Quiesced)
@@ -175,9 +181,16 @@ pub fn sync_due(
         Ok(SyncCause::Waiter)
     } else if now >= last_start + timeout {
         Ok(SyncCause::Timeout)
+    } else if idle_due.is_some_and(|due| now >= due) {
+        Ok(SyncCause::Idle)
     } else {
-        Err(last_start + timeout)
+        Err(idle_due.map_or(last_start + timeout, |due| due.min(last_start + timeout)))
     }
+}
+
+/// When a txg is closed that got its first change at `first` and its last at `last` (`txg_idle_timeout`); never if that is off.
+pub fn idle_due(first: Nanos, last: Nanos, idle_timeout: Nanos) -> Option<Nanos> {
+    (idle_timeout > Nanos(0)).then(|| (first + idle_timeout).max(last + Nanos(idle_timeout.0 / 4)))
 }
 
 const _: () = assert!(TXG_SIZE >= 4, "open, quiescing, syncing and one being set up need a slot each");
@@ -265,9 +278,16 @@ mod tests {
     #[test]
     fn sync_is_due_for_a_reason() {
         let s = Nanos::from_secs;
-        assert_eq!(sync_due(true, 0, 9, s(1), s(1), s(5)), Ok(SyncCause::Quiesced));
-        assert_eq!(sync_due(false, 10, 9, s(1), s(1), s(5)), Ok(SyncCause::Waiter));
-        assert_eq!(sync_due(false, 9, 9, s(1), s(1), s(5)), Err(s(6)));
-        assert_eq!(sync_due(false, 9, 9, s(6), s(1), s(5)), Ok(SyncCause::Timeout));
+        assert_eq!(sync_due(true, 0, 9, s(1), s(1), s(5), None), Ok(SyncCause::Quiesced));
+        assert_eq!(sync_due(false, 10, 9, s(1), s(1), s(5), None), Ok(SyncCause::Waiter));
+        assert_eq!(sync_due(false, 9, 9, s(1), s(1), s(5), None), Err(s(6)));
+        assert_eq!(sync_due(false, 9, 9, s(6), s(1), s(5), None), Ok(SyncCause::Timeout));
+        // Changes from 2 s on: due at 3 s, later while more come, never later than the timeout.
+        let at = |now, last: u64| sync_due(false, 9, 9, now, s(1), s(5), idle_due(s(2), Nanos(last), s(1)));
+        assert_eq!(at(s(2), s(2).0), Err(s(3)));
+        assert_eq!(at(s(3), s(2).0), Ok(SyncCause::Idle));
+        assert_eq!(at(s(3), s(2).0 + 900_000_000), Err(Nanos(3_150_000_000)));
+        assert_eq!(at(s(5), s(6).0), Err(s(6)));
+        assert_eq!(idle_due(s(2), s(2), Nanos(0)), None);
     }
 }

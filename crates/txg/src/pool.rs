@@ -93,6 +93,8 @@ pub(crate) struct Inner {
 
     pub(crate) dirty: Cell<u64>,
     pub(crate) dirty_of: [Cell<u64>; TXG_SIZE],
+    /// When the open txg got its first and its last change; none yet.
+    pub(crate) changed: Cell<Option<(Nanos, Nanos)>>,
     /// All that was made dirty in each txg, written meanwhile or not.
     pub(crate) towrite_of: [Cell<u64>; TXG_SIZE],
     /// What transactions that hold each txg said they may write.
@@ -194,6 +196,19 @@ impl Inner {
         self.rt.trace(Groups::TXG, || Event::Txg { txg: txg.0, phase, dirty, limit, of_txg });
     }
 
+    /// The open txg got a change; the loop hears of the first.
+    fn note_change(&self) {
+        let now = self.rt.now();
+        let first = match self.changed.get() {
+            Some((first, _)) => first,
+            None => {
+                self.work.notify_all();
+                now
+            }
+        };
+        self.changed.set(Some((first, now)));
+    }
+
     /// Asks for every txg up to and including `txg` to be closed.
     pub(crate) fn want_closed(&self, txg: Txg) {
         if self.close_below.get() <= txg {
@@ -218,6 +233,7 @@ impl Inner {
             "txg {next} opens in a used slot"
         );
         self.open.set(next);
+        self.changed.set(None);
         self.history.borrow_mut().open(next, now);
         self.towrite_of[next.slot()].set(0);
         self.quiescing.set(Some(open));
@@ -299,6 +315,7 @@ impl TxgPool {
             holds: Default::default(),
             dirty: Cell::new(0),
             dirty_of: Default::default(),
+            changed: Cell::new(None),
             towrite_of: Default::default(),
             reserved_of: Default::default(),
             write_limit: Cell::new(WriteLimit::new(&tunables)),
@@ -340,6 +357,9 @@ impl TxgPool {
         p.record(txg, |r| r.dirty += bytes);
         p.set_dirty(p.dirty.get() + bytes);
         let t = p.tunables.get();
+        if t.txg_idle_timeout > Nanos(0) && txg == p.open.get() {
+            p.note_change();
+        }
         let full = t.policy.closes_by_share() && policy::is_full(of.get(), &t);
         if txg == p.open.get() && p.close_below.get() <= txg && full {
             p.count(|s| s.kicked += 1);
@@ -466,8 +486,10 @@ impl TxgPool {
                 if let Some(txg) = p.quiesced.get() {
                     break txg;
                 }
-                let (now, timeout) = (p.rt.now(), p.tunables.get().txg_timeout);
-                match policy::sync_due(false, p.sync_wanted.get().0, p.synced.get().0, now, last_start, timeout) {
+                let (now, t) = (p.rt.now(), p.tunables.get());
+                let idle = p.changed.get().and_then(|(first, last)| policy::idle_due(first, last, t.txg_idle_timeout));
+                let (wanted, synced) = (p.sync_wanted.get().0, p.synced.get().0);
+                match policy::sync_due(false, wanted, synced, now, last_start, t.txg_timeout, idle) {
                     Ok(_) => {
                         // A txg that quiesces already will do.
                         if p.quiescing.get().is_none() {

@@ -104,6 +104,7 @@ impl FailGate {
             if slot.is_none() {
                 *slot = Some(cause.clone());
                 self.times.set(self.times.get() + 1);
+                self.changed.notify_all();
             }
         }
         while self.is_suspended() {
@@ -113,6 +114,16 @@ impl FailGate {
             self.changed.notified().await;
         }
         Ok(())
+    }
+
+    /// Waits until the pool is suspended, and says why: for those who must not wait for `zpool clear`.
+    pub async fn suspension(&self) -> Error {
+        loop {
+            if let Some(cause) = self.cause() {
+                return suspended(&cause);
+            }
+            self.changed.notified().await;
+        }
     }
 
     /// Waits until the pool is not suspended, or says that it is, as the mode wants: where new transactions come by.

@@ -12,6 +12,7 @@ use ondisk::dnode::MAX_OBJECT;
 use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
 use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key, pflags};
 use rt::Rt;
+use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
 use zil::{GetData, ZilTunables, Zilog};
@@ -368,6 +369,25 @@ impl Zfs {
         let _pass = self.busy.enter();
         self.node(obj).await?;
         self.commit(obj).await
+    }
+
+    /// What `sync` and `syncfs` ask for: everything done before is durable. As OpenZFS's it does nothing with `sync=disabled`, and it does not wait for a suspended pool:
+    /// [`ErrorKind::Suspended`], also if the pool is suspended meanwhile.
+    pub async fn sync_fs(self: &Rc<Self>) -> Result<()> {
+        if !self.os.is_writable() || self.opts.get().sync == SyncMode::Disabled {
+            return Ok(());
+        }
+        let gate = &self.os.ctx().zio().tree().gate;
+        if gate.is_suspended() {
+            return Err(gate.suspension().await);
+        }
+        // A task: what has begun is not to be given up half-way.
+        let zfs = self.clone();
+        let syncing = self.os.ctx().rt().spawn("sync", async move { zfs.sync_all().await });
+        match select2(syncing, gate.suspension()).await {
+            Either::First(done) => done,
+            Either::Second(why) => Err(why),
+        }
     }
 
     /// Makes everything durable.

@@ -88,6 +88,32 @@ async fn back(lab: &Lab, pool: &Rc<Pool>) {
     scan::wait(pool).await.expect("the resilver ends");
 }
 
+/// `sync` of the whole machine must not hang on one pool.
+#[test]
+fn a_sync_does_not_wait_for_a_suspended_pool() {
+    let layout = layout(4290, "stripe");
+    let lab = Rc::new(Lab::new(4290, &layout));
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, vec![]).await.expect("created");
+        let fs = mount(&pool).await;
+        write(&fs, 0).await.expect("written");
+        fs.sync_fs().await.expect("synced");
+        let synced = pool.txg().last_synced();
+        assert_eq!(pool.txg().dirty(), 0);
+        write(&fs, 1).await.expect("written");
+        for d in &lab.disks {
+            d.fault(Fault::Offline);
+        }
+        // The sync finds out, then it is known.
+        for _ in 0..2 {
+            assert_eq!(fs.sync_fs().await.expect_err("no disks").kind(), base::ErrorKind::Suspended);
+        }
+        assert_eq!(pool.txg().last_synced(), synced);
+        back(&lab, &pool).await;
+        fs.sync_fs().await.expect("synced");
+    });
+}
+
 #[test]
 fn failmode_wait_blocks_until_clear() {
     for (seed, shape) in [(4200, "stripe"), (4201, "mirror"), (4202, "raidz1")] {
