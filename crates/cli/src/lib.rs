@@ -145,10 +145,11 @@ pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
     let mut bar = progress::Bar::new();
     let logged = logged(request);
     let request = logged.as_ref().unwrap_or(request);
-    let started = client.start()?;
     let answer = client.ask(request, &mut |what, done, total| bar.show(what, done, total));
     bar.clear();
-    if started && let Ok(Some(info)) = client.info() {
+    if client.has_started()
+        && let Ok(Some(info)) = client.info()
+    {
         // Pools that were there before and are not now: once, to the one whose command started the daemon.
         info.failures.iter().for_each(|f| eprintln!("{f}"));
     }

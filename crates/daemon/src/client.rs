@@ -1,5 +1,6 @@
 //! The command's side: finding the daemon, starting one if there is none, asking it.
 
+use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -32,12 +33,13 @@ pub struct Client {
     paths: Paths,
     program: PathBuf,
     args: Vec<String>,
+    started: Cell<bool>,
 }
 
 impl Client {
     /// Over these folders; `program` is what is run as `program daemon run` if there is no daemon.
     pub fn new(paths: Paths, program: PathBuf) -> Client {
-        Client { paths, program, args: Vec::new() }
+        Client { paths, program, args: Vec::new(), started: Cell::new(false) }
     }
 
     /// Over the folders of this process, with this program.
@@ -111,6 +113,11 @@ impl Client {
         self.start_and_connect().map(|_| true)
     }
 
+    /// Whether this client has started the daemon.
+    pub fn has_started(&self) -> bool {
+        self.started.get()
+    }
+
     fn start_and_connect(&self) -> Result<UnixStream> {
         self.paths.make_runtime()?;
         let log_path = self.paths.log();
@@ -140,6 +147,7 @@ impl Client {
         let mut ended: Option<Instant> = None;
         loop {
             if let Some(Way::Full(stream)) = self.connect()? {
+                self.started.set(true);
                 return Ok(stream);
             }
             if let Ok(Some(_)) = child.try_wait() {
