@@ -849,7 +849,7 @@ mod tests {
         assert!(usage("zfs").contains("inherit"));
         assert!(topic("tune").is_some_and(|t| t.starts_with("usage:\n  weir tune [list] ")));
         assert!(topic("top").is_some_and(|t| t.starts_with("usage:\n  weir top [-i ")));
-        assert!(topic("daemon").is_some_and(|t| t.contains("  weir daemon status\n")));
+        assert!(topic("daemon").is_some_and(|t| t.contains("  weir daemon status")));
         assert!(topic("zfs umount").is_some_and(|t| t.starts_with("usage:\n  zfs unmount ")));
         assert!(topic("zfs create").is_some_and(|t| t.contains("  zfs create [-Pnpuv]")));
         assert!(topic("quickstart").is_some_and(|t| t.contains("  weir quickstart [--dir")));
