@@ -191,14 +191,32 @@ pools! {
     gpt "gpt" Gives(MANIFEST, &[]);
 }
 
-/// Nothing of the collection is left out.
+/// Pools of OpenZFS 2.2 to 2.4: their features are not read or not written yet, so that nothing is compared.
+const OF_LATER_RELEASES: &[&str] = &[
+    "clone",
+    "dedup-both",
+    "defaults24",
+    "draid24",
+    "enc-clone",
+    "errlog",
+    "expanded",
+    "expanding",
+    "fastdedup",
+    "gang24",
+    "longnames",
+    "props24",
+    "upgraded24",
+];
+
+/// Nothing of the collection is left out but what is named above.
 #[test]
 fn every_pool_has_a_test() {
     for folder in folders().iter().filter(|f| f.is_dir()) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let file = entry.unwrap().file_name().into_string().unwrap();
             if let Some(pool) = file.strip_suffix(".tar.zst") {
-                assert!(TESTED.contains(&pool), "there is no test of {file}");
+                let known = TESTED.contains(&pool) || OF_LATER_RELEASES.contains(&pool);
+                assert!(known, "there is no test of {file}");
             }
         }
     }
