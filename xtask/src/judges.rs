@@ -13,6 +13,9 @@ const JUDGES: &[(&str, &str, &str)] = &[
     ("ztest", "zfs-test", "makes random pools"),
     ("fusermount3", "fuse3", "lets ordinary users mount"),
     ("fio", "fio", "measures and verifies I/O"),
+    ("setfacl", "acl", "sets and shows POSIX ACLs"),
+    ("getfattr", "attr", "shows extended attributes"),
+    ("setcap", "libcap2-bin", "gives programs capabilities"),
 ];
 
 /// Which judges this machine has.
