@@ -47,6 +47,34 @@ fn an_idle_pool_syncs_every_five_seconds_from_start_to_start() {
 }
 
 #[test]
+fn changes_of_an_idle_pool_are_synced_soon_and_only_then() {
+    let sim = Sim::new(SimConfig::seeded(5));
+    let rt = sim.rt();
+    let t =
+        TxgTunables { txg_idle_timeout: Nanos::from_secs(1), txg_timeout: Nanos::from_secs(60), ..tunables(100 * MIB) };
+    let (pool, log, _) = pool(&rt, t, Nanos::from_ms(10));
+    let change = |pool: &TxgPool| {
+        let hold = pool.hold();
+        pool.dirty_add(hold.txg, 4096);
+        pool.dirty_done(hold.txg, 4096);
+    };
+    sim.block_on(async {
+        rt.sleep(Nanos::from_secs(20)).await;
+        assert!(log.borrow().is_empty(), "nothing changed, nothing is written");
+        change(&pool);
+        rt.sleep(Nanos::from_secs(5)).await;
+        assert_eq!(*log.borrow(), [(Txg(4), Nanos::from_secs(21))]);
+        // Changes that go on: once there is a pause of a quarter of a second.
+        for _ in 0..20 {
+            change(&pool);
+            rt.sleep(Nanos::from_ms(100)).await;
+        }
+        rt.sleep(Nanos::from_secs(5)).await;
+        assert_eq!(log.borrow()[1..], [(Txg(5), Nanos::from_ms(27_150))]);
+    });
+}
+
+#[test]
 fn waiting_syncs_at_once_and_a_hold_keeps_its_txg_from_syncing() {
     let sim = Sim::new(SimConfig::seeded(2));
     let rt = sim.rt();
