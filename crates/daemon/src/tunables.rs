@@ -6,7 +6,7 @@
 //!
 //! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes from, and where its value lives in [`Settings`].
 
-use base::{Error, Result};
+use base::{Error, Nanos, Result};
 use host::KeepAwake;
 use spa::EngineOpts;
 use txg::TxgTunables;
@@ -70,8 +70,11 @@ pub struct Settings {
 impl Settings {
     /// The defaults on a machine with `physmem` bytes.
     pub fn for_memory(physmem: u64) -> Settings {
+        let mut engine = EngineOpts::for_memory(physmem);
+        // `sync` of Linux does not reach most FUSE mounts: what an idle pool holds in memory alone is to be little.
+        engine.txg.txg_idle_timeout = Nanos::from_secs(1);
         Settings {
-            engine: EngineOpts::for_memory(physmem),
+            engine,
             keep_awake: KeepAwake::Auto,
             batch_pct: 80,
             zil: ZilTunables::default(),
