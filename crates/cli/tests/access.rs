@@ -5,33 +5,24 @@
 //! this program run again as another user ([`hostile_child`]).
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use daemon::proto::{self, PoolCreate, Reply, Request, Secret, Select};
 use host::TempDir;
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+use common::{Said, WEIR, said};
 /// A user with a daemon of their own, and one without.
 const USER: u32 = 64_123;
 const OTHER: u32 = 64_124;
 /// How long an answer may take before it counts as a hang: far more than anything here needs.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-fn said(o: Output) -> Said {
-    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
-}
 
 /// By another process: a child of another test that is just being started would keep our descriptor
 /// open for writing, and a program that is written cannot run.

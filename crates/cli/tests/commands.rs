@@ -1,23 +1,19 @@
 //! The program from outside: real command lines, a real daemon, pools on sparse files.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use host::TempDir;
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+use common::{Said, WEIR, can_mount, command_in, said};
 
 /// A user's world: a scratch folder with a runtime and a state folder of its own.
 struct World {
     dir: TempDir,
-}
-
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
 }
 
 impl World {
@@ -30,10 +26,7 @@ impl World {
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = Command::new(program);
-        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
-        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
-        c
+        command_in(self.dir.path(), program)
     }
 
     fn say(&self, args: &[&str]) -> Said {
@@ -76,19 +69,6 @@ impl Drop for World {
     fn drop(&mut self) {
         let _ = self.command(WEIR).args(["daemon", "stop", "-f"]).output();
     }
-}
-
-fn said(o: Output) -> Said {
-    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
-}
-
-fn can_mount(test: &str) -> bool {
-    let usable = daemon::mounts::usable();
-    if let Err(e) = &usable {
-        eprintln!("NOT RUN: {test}: {e}");
-    }
-    usable.is_ok()
 }
 
 /// Debian's zdb on the pool's files, if it is installed.

@@ -1,30 +1,25 @@
 //! Mounts that end in unusual ways, places that are refused, imports that meet trouble: the program from outside.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use host::TempDir;
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+use common::{Said, WEIR, can_mount, command_in, said};
 
 struct World {
     dir: TempDir,
 }
 
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
 impl World {
     /// None, said loudly, where nothing can be mounted.
     fn new(tag: &str) -> Option<World> {
-        if let Err(e) = daemon::mounts::usable() {
-            eprintln!("NOT RUN: {tag}: {e}");
+        if !can_mount(tag) {
             return None;
         }
         Some(World { dir: TempDir::new(tag).unwrap() })
@@ -44,10 +39,7 @@ impl World {
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = Command::new(program);
-        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
-        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
-        c
+        command_in(self.dir.path(), program)
     }
 
     fn say(&self, line: &str) -> Said {
@@ -91,11 +83,6 @@ impl Drop for World {
             let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
         }
     }
-}
-
-fn said(o: Output) -> Said {
-    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
 }
 
 fn run(program: &str, args: &[&str]) {

@@ -1,22 +1,18 @@
 //! What `zfs` says in each situation: the texts of OpenZFS, which docker, LXD, Proxmox, sanoid and ansible match, its exit codes, and what it refuses.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use host::TempDir;
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+use common::{Said, WEIR, can_mount, command_in, said};
 
 /// A scratch folder with a daemon of its own and the pool `tank`, which is not mounted.
 struct World {
     dir: TempDir,
-}
-
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
 }
 
 impl World {
@@ -27,10 +23,8 @@ impl World {
     }
 
     fn command(&self, line: &str) -> Command {
-        let mut c = Command::new(WEIR);
+        let mut c = command_in(self.dir.path(), WEIR);
         c.args(line.split_whitespace());
-        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
-        c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(self.dir.path());
         c
     }
 
@@ -63,19 +57,6 @@ impl Drop for World {
     fn drop(&mut self) {
         let _ = self.command("daemon stop -f").output();
     }
-}
-
-fn said(o: Output) -> Said {
-    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
-}
-
-fn can_mount(test: &str) -> bool {
-    let usable = daemon::mounts::usable();
-    if let Err(e) = &usable {
-        eprintln!("NOT RUN: {test}: {e}");
-    }
-    usable.is_ok()
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! `zpool` from outside: what it takes, what it refuses and what it says, where OpenZFS decides which answer is right.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
+
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use host::TempDir;
 
-const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+use common::{Said, WEIR, command_in, said};
 
 /// A user's world: a scratch folder with a runtime and a state folder of its own.
 struct World {
@@ -22,11 +24,9 @@ impl World {
         self.dir.join(name).display().to_string()
     }
 
-    fn run(&self, line: &str, zone: &str) -> Output {
-        let mut c = Command::new(WEIR);
-        c.env("WEIR_RUNTIME_DIR", self.dir.join("run")).env("WEIR_STATE_DIR", self.dir.join("state"));
-        c.env_remove("WEIR_TUNABLES").env("TZ", zone).current_dir(self.dir.path());
-        c.args(line.split_whitespace()).output().unwrap()
+    fn run(&self, line: &str, zone: &str) -> Said {
+        let mut c = command_in(self.dir.path(), WEIR);
+        said(c.env("TZ", zone).args(line.split_whitespace()).output().unwrap())
     }
 
     /// Runs a line that must succeed; its output.
@@ -35,17 +35,15 @@ impl World {
     }
 
     fn ok_at(&self, line: &str, zone: &str) -> String {
-        let o = self.run(line, zone);
-        let (out, err) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-        assert!(o.status.success(), "weir {line}: {out}{err}");
-        out.into_owned()
+        let s = self.run(line, zone);
+        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
+        s.out
     }
 
     /// Runs a line that must fail with code 1 and say this.
     fn fails(&self, line: &str, what: &str) {
-        let o = self.run(line, "UTC");
-        let (out, err) = (String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr));
-        assert!(o.status.code() == Some(1) && err.contains(what), "weir {line}: {:?} {out}{err}", o.status.code());
+        let s = self.run(line, "UTC");
+        assert!(s.code == 1 && s.err.contains(what), "weir {line}: {} {}{}", s.code, s.out, s.err);
     }
 
     fn files(&self, names: &[&str], size: u64) {
@@ -306,7 +304,7 @@ fn what_does_not_exist_is_an_error() {
     w.fails("zpool events nopool", "no such pool");
     w.ok("zpool export tank");
     let zdb = w.run("zdb -p . tank nodataset", "UTC");
-    assert!(zdb.status.code() == Some(2) && String::from_utf8_lossy(&zdb.stderr).contains("nodataset"), "{zdb:?}");
+    assert!(zdb.code == 2 && zdb.err.contains("nodataset"), "{zdb:?}");
     w.ok("zdb -p . tank");
 }
 

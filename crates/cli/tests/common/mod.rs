@@ -1,0 +1,37 @@
+//! Running the program, for tests that see it from outside.
+#![allow(dead_code, clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn said(o: Output) -> Said {
+    let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
+    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+}
+
+/// A command in `dir`, where the daemon that it talks to has its folders too.
+pub fn command_in(dir: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut c = Command::new(program);
+    c.env("WEIR_RUNTIME_DIR", dir.join("run")).env("WEIR_STATE_DIR", dir.join("state"));
+    c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(dir);
+    c
+}
+
+/// Whether file systems can be mounted here; says so loudly if not.
+pub fn can_mount(test: &str) -> bool {
+    let usable = daemon::mounts::usable();
+    if let Err(e) = &usable {
+        eprintln!("NOT RUN: {test}: {e}");
+    }
+    usable.is_ok()
+}
