@@ -192,6 +192,11 @@ async fn overwrite(dev: &dyn BlockDev, from: u64, part: impl Fn(u64) -> Result<B
     for at in offsets(dev)? {
         writes.push(bdev::write(dev, at + from, part(at)?));
     }
+    write_durably(dev, writes).await
+}
+
+/// Waits for writes of labels, then flushes.
+async fn write_durably(dev: &dyn BlockDev, writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
     let place = || dev.info().path.clone();
     for r in rt::join::join_all(writes).await {
         r.map_err(|e| Error::new(ErrorKind::Io, format!("label write failed: {e}"))).at(place)?;
@@ -218,7 +223,6 @@ const CACHE_HEADER_SIZE: usize = 512;
 pub async fn clear_valid_labels(dev: &dyn BlockDev) -> Result<usize> {
     let labels = read_labels(dev).await?;
     let at = offsets(dev)?;
-    let place = || dev.info().path.clone();
     let (mut writes, mut is_cache) = (Vec::new(), false);
     for (i, config) in &labels.configs {
         let Ok(config) = config else { continue };
@@ -233,10 +237,7 @@ pub async fn clear_valid_labels(dev: &dyn BlockDev) -> Result<usize> {
         let sector = dev.info().logical_sector as usize;
         writes.push(bdev::write(dev, DATA_START, Bytes::zeroed(CACHE_HEADER_SIZE.max(sector))));
     }
-    for r in rt::join::join_all(writes).await {
-        r.map_err(|e| Error::new(ErrorKind::Io, format!("label write failed: {e}"))).at(place)?;
-    }
-    bdev::flush(dev).await.at(place)?;
+    write_durably(dev, writes).await?;
     Ok(cleared)
 }
 
