@@ -29,6 +29,8 @@ const KILL9_ROUNDS_PER_SECOND: f64 = 0.2;
 enum Runner {
     /// `ztest` with these words; `{}` becomes the range of seeds, `{seed}` the first of them.
     Ztest(&'static [&'static str]),
+    /// `ztest --campaign` with the trouble that the profile is named after.
+    Trouble,
     /// `ztest` built with mistakes on purpose, which must be found: a status other than 0 is good.
     Planted(&'static [&'static str]),
     /// `cargo xtask kill9` with these words.
@@ -49,6 +51,9 @@ const fn profile(name: &'static str, weight: u32, runner: Runner) -> Profile {
     Profile { name, weight, runner }
 }
 
+/// The words of [`Runner::Trouble`] but for the trouble.
+const TROUBLE: &[&str] = &["--campaign", "--cuts", "1000000000", "--seed", "{seed}", "--every", "5"];
+
 /// Every long profile of TESTING.md.
 const PROFILES: &[Profile] = &[
     profile("workloads", 5, Runner::Ztest(&["--workloads", "{}"])),
@@ -58,86 +63,12 @@ const PROFILES: &[Profile] = &[
         8,
         Runner::Ztest(&["--campaign", "--cuts", "1000000000", "--seed", "{seed}", "--images", "2500000"]),
     ),
-    profile(
-        "log-writes",
-        2,
-        Runner::Ztest(&[
-            "--campaign",
-            "--trouble",
-            "log-writes",
-            "--cuts",
-            "1000000000",
-            "--seed",
-            "{seed}",
-            "--every",
-            "5",
-        ]),
-    ),
-    profile(
-        "log-flushes",
-        2,
-        Runner::Ztest(&[
-            "--campaign",
-            "--trouble",
-            "log-flushes",
-            "--cuts",
-            "1000000000",
-            "--seed",
-            "{seed}",
-            "--every",
-            "5",
-        ]),
-    ),
-    profile(
-        "log-gone",
-        2,
-        Runner::Ztest(&[
-            "--campaign",
-            "--trouble",
-            "log-gone",
-            "--cuts",
-            "1000000000",
-            "--seed",
-            "{seed}",
-            "--every",
-            "5",
-        ]),
-    ),
-    profile(
-        "full",
-        2,
-        Runner::Ztest(&["--campaign", "--trouble", "full", "--cuts", "1000000000", "--seed", "{seed}", "--every", "5"]),
-    ),
-    profile(
-        "pool-flush",
-        2,
-        Runner::Ztest(&[
-            "--campaign",
-            "--trouble",
-            "pool-flush",
-            "--cuts",
-            "1000000000",
-            "--seed",
-            "{seed}",
-            "--every",
-            "5",
-        ]),
-    ),
-    profile(
-        "pool-write",
-        2,
-        Runner::Ztest(&[
-            "--campaign",
-            "--trouble",
-            "pool-write",
-            "--cuts",
-            "1000000000",
-            "--seed",
-            "{seed}",
-            "--every",
-            "5",
-        ]),
-    ),
+    profile("log-writes", 2, Runner::Trouble),
+    profile("log-flushes", 2, Runner::Trouble),
+    profile("log-gone", 2, Runner::Trouble),
+    profile("full", 2, Runner::Trouble),
+    profile("pool-flush", 2, Runner::Trouble),
+    profile("pool-write", 2, Runner::Trouble),
     profile("planted", 2, Runner::Planted(&["--campaign", "--bug", "no-flush", "--cuts", "6000", "--seed", "0"])),
     profile("cuts", 4, Runner::Ztest(&["--cuts", "{}", "--txgs", "20", "--every", "7", "--images", "1000"])),
     profile(
@@ -227,7 +158,7 @@ impl Programs {
             std::fs::copy(&made, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
             it.planted = Some(kept);
         }
-        if any(|r| matches!(r, Runner::Ztest(_))) {
+        if any(|r| matches!(r, Runner::Ztest(_) | Runner::Trouble)) {
             it.ztest = Some(build(&["--package", "ztest"], "ztest")?);
         }
         if any(|r| matches!(r, Runner::Kill9(_) | Runner::Script(_))) {
@@ -241,12 +172,18 @@ impl Programs {
         let of = |program: &Option<PathBuf>| program.as_ref().map(Command::new).ok_or("the program was not built");
         let jobs = o.jobs.to_string();
         let mut cmd = match p.runner {
-            Runner::Ztest(template) | Runner::Planted(template) => {
-                let planted = matches!(p.runner, Runner::Planted(_));
-                let mut cmd = of(if planted { &self.planted } else { &self.ztest })?;
-                let seed = if planted { 0 } else { o.seed };
+            Runner::Ztest(_) | Runner::Trouble | Runner::Planted(_) => {
+                let (program, template, seed) = match p.runner {
+                    Runner::Planted(template) => (&self.planted, template, 0),
+                    Runner::Ztest(template) => (&self.ztest, template, o.seed),
+                    _ => (&self.ztest, TROUBLE, o.seed),
+                };
+                let mut cmd = of(program)?;
                 cmd.args(words(template, seed)).args(["--jobs", &jobs, "--judge", &o.judge]);
                 cmd.args(["--seconds", &seconds.to_string()]);
+                if p.runner == Runner::Trouble {
+                    cmd.args(["--trouble", p.name]);
+                }
                 cmd
             }
             Runner::Kill9(more) => {
