@@ -311,7 +311,7 @@ fn fields(row: &Row, o: &Opts) -> Vec<String> {
             let chosen = || s.class.iter().enumerate().filter(|(i, _)| pick(*i)).map(|(_, c)| c);
             let ops: u64 = chosen().map(|c| c[0]).sum();
             let ns: u64 = chosen().map(part).sum();
-            if ops == 0 { "-".to_string() } else { time(ns / ops, o.exact) }
+            ns.checked_div(ops).map_or("-".to_string(), |ns| time(ns, o.exact))
         };
         let is = |n: usize| move |i: usize| i == n;
         let (total, disk, queue) = (|c: &[u64; 4]| c[2], |c: &[u64; 4]| c[3], |c: &[u64; 4]| c[2].saturating_sub(c[3]));
@@ -497,26 +497,30 @@ mod tests {
     #[test]
     fn rates_are_differences_over_time() {
         let (a, b) = (view(1_000_000_000, 10), view(3_000_000_000, 30));
-        let text = show(&[b.clone()], &[a.clone()], &opts(), true).expect("shown");
+        let text = show(std::slice::from_ref(&b), std::slice::from_ref(&a), &opts(), true).expect("shown");
         let last = text.lines().last().expect("a line");
         let words: Vec<&str> = last.split_whitespace().collect();
         assert_eq!(words, ["tank", "1G", "3G", "0", "10", "0", "10M"], "{text}");
         assert!(text.starts_with("              capacity     operations     bandwidth\npool        alloc   free   read  write   read  write\n"), "{text}");
-        let script =
-            show(&[b.clone()], &[], &Opts { script: true, exact: true, latency: true, queues: true, ..opts() }, true)
-                .expect("shown");
+        let script = show(
+            std::slice::from_ref(&b),
+            &[],
+            &Opts { script: true, exact: true, latency: true, queues: true, ..opts() },
+            true,
+        )
+        .expect("shown");
         let f: Vec<&str> = script.trim_end().split('\t').collect();
         assert_eq!(f[..7], ["tank", "1073741824", "3221225472", "0", "10", "0", "10485760"]);
         assert_eq!(f[7..17], ["-", "5000000", "-", "2000000", "-", "-", "-", "3000000", "-", "-"]);
         assert_eq!(f.len(), 17 + 14);
         assert_eq!(f[17 + 7], "2");
-        let deep = show(&[b.clone()], &[a], &Opts { vdevs: true, ..opts() }, true).expect("shown");
+        let deep = show(std::slice::from_ref(&b), &[a], &Opts { vdevs: true, ..opts() }, true).expect("shown");
         assert!(deep.contains("\n  /d/a.img  "), "{deep}");
-        let w = show(&[b.clone()], &[], &Opts { wait_histogram: true, ..opts() }, true).expect("shown");
+        let w = show(std::slice::from_ref(&b), &[], &Opts { wait_histogram: true, ..opts() }, true).expect("shown");
         let head = "\ntank         total_wait     disk_wait    syncq_wait    asyncq_wait\nlatency      read  write   read  write   read  write   read  write  scrub   trim  rebuild\n";
         assert!(w.starts_with(head), "{w}");
         assert!(w.contains("\n8ms             0     30"), "{w}");
-        let r = show(&[b.clone()], &[], &Opts { size_histogram: true, ..opts() }, true).expect("shown");
+        let r = show(std::slice::from_ref(&b), &[], &Opts { size_histogram: true, ..opts() }, true).expect("shown");
         let head = "\ntank          sync_read    sync_write    async_read    async_write      scrub         trim         rebuild\nreq_size      ind    agg    ind    agg";
         assert!(r.starts_with(head), "{r}");
         assert!(r.contains("\n1M              0      0      0      0      0      0      0     30      0"), "{r}");

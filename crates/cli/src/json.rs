@@ -264,7 +264,7 @@ mod tests {
             checkpoint: Some(CheckpointView { start: 5, space: 2048, discarding: false }),
             ..PoolView::default()
         };
-        let text = pools("zpool status", &[pool.clone()], None, false, true);
+        let text = pools("zpool status", std::slice::from_ref(&pool), None, false, true);
         assert_eq!(text.lines().count(), 1, "{text}");
         let back: Value = serde_json::from_str(&text).unwrap();
         let tank = &back["pools"]["tank"];

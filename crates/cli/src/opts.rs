@@ -70,8 +70,7 @@ impl Spec {
                 out.operands.push(arg.clone());
                 continue;
             };
-            let mut at = letters.char_indices();
-            while let Some((i, letter)) = at.next() {
+            for (i, letter) in letters.char_indices() {
                 match self.takes_value(letter) {
                     None => return Err(format!("invalid option '{letter}'")),
                     Some(false) => out.options.push((letter, String::new())),

@@ -15,7 +15,8 @@ pub fn quantize(buckets: &[(u64, u64)]) -> String {
     let (first, last) = (buckets[0].0, buckets[buckets.len() - 1].0);
     let mut line = |value: u64, count: u64| {
         // Rounded to the nearest, as the original does.
-        let n = ((u128::from(count) * u128::from(BAR) * 2 / u128::from(total) + 1) / 2) as usize;
+        let (part, all) = (u128::from(count) * u128::from(BAR), u128::from(total));
+        let n = ((2 * part + all) / (2 * all)) as usize;
         let _ = writeln!(out, "{value:>16} |{:<40} {count:<9}", "@".repeat(n));
     };
     if first > 0 {

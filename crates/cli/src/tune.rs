@@ -22,7 +22,11 @@ pub fn run(args: &[String]) -> Done {
             let wanted =
                 |t: &&TunableView| p.operands.is_empty() || p.operands.iter().any(|o| t.name.contains(o.as_str()));
             let some: Vec<&TunableView> = all.iter().filter(wanted).collect();
-            if p.has('j') { json(&some) } else { Ok(print(&if p.has('v') { long_list(&some) } else { list(&some) })) }
+            if p.has('j') {
+                return json(&some);
+            }
+            print(&if p.has('v') { long_list(&some) } else { list(&some) });
+            Ok(())
         }
         "get" => {
             if p.operands.is_empty() {

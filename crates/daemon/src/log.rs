@@ -196,7 +196,7 @@ fn now() -> u64 {
 /// Seconds since 1970 as ISO 8601 in UTC.
 fn utc(secs: u64) -> String {
     let (mut days, rest) = (secs / 86_400, secs % 86_400);
-    let leap = |y: u64| (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
+    let leap = |y: u64| (y.is_multiple_of(4) && !y.is_multiple_of(100)) || y.is_multiple_of(400);
     let mut year = 1970;
     while days >= if leap(year) { 366 } else { 365 } {
         days -= if leap(year) { 366 } else { 365 };

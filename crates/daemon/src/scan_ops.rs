@@ -13,6 +13,9 @@ use zpl::{MountOpts, Zfs};
 use crate::engine::PoolEngine;
 use crate::proto::{ActivityView, ScanView, ScrubAction};
 
+/// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no paths.
+type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
+
 /// Names told at most.
 const NAMES_MAX: usize = 10_000;
 
@@ -111,7 +114,7 @@ impl PoolEngine {
     pub(crate) async fn damaged_names(&self) -> Vec<String> {
         let blocks = self.pool.damaged_blocks().await.unwrap_or_default();
         let objects: BTreeSet<(u64, u64)> = blocks.iter().map(|b| (b.objset, b.object)).collect();
-        let mut open: Option<(u64, Option<(Rc<Dataset>, Option<Rc<Zfs>>)>)> = None;
+        let mut open: Option<(u64, Option<OpenDamaged>)> = None;
         let mut out = Vec::new();
         for (objset, object) in objects.into_iter().take(NAMES_MAX) {
             if objset == 0 {
@@ -146,7 +149,7 @@ impl PoolEngine {
         out
     }
 
-    async fn open_damaged(&self, objset: u64) -> Option<(Rc<Dataset>, Option<Rc<Zfs>>)> {
+    async fn open_damaged(&self, objset: u64) -> Option<OpenDamaged> {
         let dsl = self.pool.dsl();
         let mut found = dsl.all().into_iter().find(|d| d.object.0 == objset);
         if found.is_none() {

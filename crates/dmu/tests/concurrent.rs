@@ -156,7 +156,7 @@ fn freeing_what_is_huge() {
         let sparse = os.alloc(ObjSpec::new(ObjectType::PLAIN_FILE, 512).indblkshift(12), &tx).await.unwrap();
         let dense = os.alloc(ObjSpec::new(ObjectType::PLAIN_FILE, 512).indblkshift(12), &tx).await.unwrap();
         for i in 0..50u64 {
-            sparse.write(i * i << 46, b"far out", &tx).await.unwrap();
+            sparse.write((i * i) << 46, b"far out", &tx).await.unwrap();
         }
         dense.write(0, &vec![0xa5; 2 << 20], &tx).await.unwrap();
         drop(tx);
@@ -167,12 +167,12 @@ fn freeing_what_is_huge() {
         assert_eq!(sparse.next_data(1 << 46).await.unwrap(), Some(1 << 46));
         assert_eq!(sparse.next_data((1 << 46) + 512).await.unwrap(), Some(4 << 46));
         sparse.free_range(1 << 46, 2000 << 46, &tx).await.unwrap();
-        assert_eq!(sparse.next_data(512).await.unwrap(), Some(45 * 45 << 46));
+        assert_eq!(sparse.next_data(512).await.unwrap(), Some((45 * 45) << 46));
         dense.free_range(700, (2 << 20) - 1400, &tx).await.unwrap();
         drop(tx);
         env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
         check(&env, &os).await;
-        assert_eq!(sparse.next_data(512).await.unwrap(), Some(45 * 45 << 46));
+        assert_eq!(sparse.next_data(512).await.unwrap(), Some((45 * 45) << 46));
         let tx = TxPlan::new(&os).free(&sparse).free(&dense).assign().await.unwrap();
         os.free(dense.object(), &tx).await.unwrap();
         sparse.free_range(0, u64::MAX, &tx).await.unwrap();

@@ -95,7 +95,9 @@ fn measure(dir: &Path) -> std::io::Result<()> {
     let file = &std::fs::OpenOptions::new().read(true).write(true).open(&path)?;
     let path = &path;
     for threads in [1, 4] {
-        per_second("getattr", threads, 0, || drop(file.metadata().expect("stat")));
+        per_second("getattr", threads, 0, || {
+            file.metadata().expect("stat");
+        });
         per_second("open+release", threads, 0, || drop(std::fs::File::open(path).expect("open")));
         for (size, name) in [(4096, "4K"), (131_072, "128K"), (1 << 20, "1M")] {
             let read = || {

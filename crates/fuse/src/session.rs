@@ -267,6 +267,7 @@ impl Core {
 }
 
 /// Bodies of replies.
+#[expect(clippy::large_enum_variant, reason = "short lived, and a small body needs no allocation")]
 enum Reply {
     /// There is no reply at all.
     Nothing,

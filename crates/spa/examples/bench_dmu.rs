@@ -176,15 +176,12 @@ impl Bench {
         Ok(clock.row(n, Some(BIG)))
     }
     /// `TASKS` tasks do `op` on blocks until `secs` or `max` operations are over.
-    async fn tasks<F: Future<Output = Result<()>>>(
+    async fn tasks<F: Future<Output = Result<()>> + 'static>(
         &self,
         secs: u64,
         max: u64,
         op: impl Fn(u64) -> F + Clone + 'static,
-    ) -> Result<(u64, Vec<u32>)>
-    where
-        F: 'static,
-    {
+    ) -> Result<(u64, Vec<u32>)> {
         let (lat, next) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0u64)));
         let end = Instant::now() + Duration::from_secs(secs);
         let mut tasks = Vec::new();

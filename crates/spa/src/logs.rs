@@ -218,7 +218,7 @@ mod tests {
             for (at, len, alloc) in steps {
                 // Only what a writer may log: whole ranges change.
                 let range = at as usize..(at + len).min(64) as usize;
-                if now[range.clone()].iter().any(|taken| *taken == alloc) {
+                if now[range.clone()].contains(&alloc) {
                     continue;
                 }
                 now[range.clone()].fill(alloc);

@@ -380,7 +380,8 @@ mod tests {
         use Prio::*;
         let t = QueueTunables::default();
         let all = [(SyncRead, 50), (SyncWrite, 50), (AsyncRead, 50), (AsyncWrite, 50), (Trim, 50)];
-        let table: &[(&[(Prio, u32)], u32, Option<Prio>)] = &[
+        type Case<'a> = (&'a [(Prio, u32)], u32, Option<Prio>);
+        let table: &[Case] = &[
             (&[], 0, Some(SyncRead)),
             (&[(SyncRead, 10)], 0, Some(SyncWrite)),
             (&[(SyncRead, 10), (SyncWrite, 10)], 0, Some(AsyncRead)),

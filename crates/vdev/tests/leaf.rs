@@ -289,7 +289,7 @@ fn top_level_vdevs_pad_and_check() {
         assert_eq!(b.disk.peek((4 * M + 8192) as usize as u64, 8192), want);
         assert_eq!(&top.read(8192, 1536, Prio::SyncRead).await.expect("a sound disk")[..], &[1; 1536]);
         for (offset, psize) in
-            [(129_499_136, 512), (129_499_136 - 4096, 4608), (512, 512), (0, 0), (0, 100), (u64::MAX & !4095, 8192)]
+            [(129_499_136, 512), (129_499_136 - 4096, 4608), (512, 512), (0, 0), (0, 100), (!4095, 8192)]
         {
             let e = top.read(offset, psize, Prio::SyncRead).await.expect_err("not an address");
             assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");

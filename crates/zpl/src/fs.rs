@@ -31,6 +31,9 @@ const OBJECT_BYTES_MIN: u64 = 512;
 /// Relative access times are renewed after this many seconds.
 const RELATIME_SECS: i64 = 24 * 60 * 60;
 
+/// Is told of the first object whose NFSv4 ACL says more than its mode.
+type ForeignAclWatch = Box<dyn FnOnce(ObjectId)>;
+
 /// A file system in use. All operations may run side by side.
 pub struct Zfs {
     me: Weak<Zfs>,
@@ -72,7 +75,7 @@ pub struct Zfs {
     /// Where the file ends that a replayed write belongs to, whatever is written behind that.
     pub(crate) replay_eof: Cell<Option<u64>>,
     /// Told once, about the first object whose NFSv4 ACL says more than its mode.
-    foreign_acl_watch: RefCell<Option<Box<dyn FnOnce(ObjectId)>>>,
+    foreign_acl_watch: RefCell<Option<ForeignAclWatch>>,
     /// What the replay at the beginning of the use came to.
     replayed: RefCell<Replayed>,
     /// The intent log; none where nothing can be changed, or what a crash left could not be replayed.

@@ -500,7 +500,7 @@ fn campaign(args: &Args) -> bool {
         repeats: args.number("--repeats", 3),
         every: args.number("--every", 1).max(1) as usize,
         second: 40,
-        zdb: if images == 0 { 0 } else { (wanted / images).max(1) },
+        zdb: wanted.checked_div(images).map_or(0, |n| n.max(1)),
     };
     let state = args.value("--state");
     let mut total = ZilTally::default();

@@ -209,7 +209,9 @@ impl Snaps {
             return Ok(());
         }
         let rounds = 1 + self.rng.below(4);
-        let mut plan: Vec<(String, Option<(u64, Vec<u8>)>)> = Vec::new();
+        /// A file and what is written where; none removes it.
+        type Step = (String, Option<(u64, Vec<u8>)>);
+        let mut plan: Vec<Step> = Vec::new();
         for _ in 0..rounds {
             let file = format!("f{}", self.rng.below(6));
             if self.rng.percent(20) {

@@ -47,7 +47,7 @@ impl Profile {
     /// The profile of a seed.
     pub fn of(seed: u64) -> Profile {
         match seed % 8 {
-            0 | 1 | 2 => Profile::Small,
+            0..=2 => Profile::Small,
             3 | 4 => Profile::Codecs,
             5 => Profile::Full,
             6 => Profile::Many,

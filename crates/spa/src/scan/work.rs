@@ -43,12 +43,14 @@ struct Line {
     at: u64,
 }
 
+/// Copies being looked at, by place; false once their place was freed.
+type Active = BTreeMap<(VdevId, u64), Rc<Cell<bool>>>;
+
 /// What was gathered and is being looked at.
 #[derive(Default)]
 pub(super) struct Work {
     lines: RefCell<BTreeMap<VdevId, Line>>,
-    /// Copies being looked at; false once their place was freed.
-    active: RefCell<BTreeMap<(VdevId, u64), Rc<Cell<bool>>>>,
+    active: RefCell<Active>,
     count: Cell<u64>,
     bytes: Cell<u64>,
 }

@@ -86,10 +86,10 @@ fn events_are_recorded() {
             last = txg;
             let text = r.str("history internal str").expect("a text");
             let of = r.str("dsname").unwrap_or("");
-            if events.peek().is_some_and(|(n, d, t)| *n == name && *d == of && text.starts_with(t)) {
-                if let Some((_, d, _)) = events.next().filter(|(_, d, _)| !d.is_empty()) {
-                    assert!(r.u64("dsid").is_some_and(|n| n > 0), "{d}");
-                }
+            if events.peek().is_some_and(|(n, d, t)| *n == name && *d == of && text.starts_with(t))
+                && let Some((_, d, _)) = events.next().filter(|(_, d, _)| !d.is_empty())
+            {
+                assert!(r.u64("dsid").is_some_and(|n| n > 0), "{d}");
             }
         }
         assert_eq!(commands, 1);

@@ -69,7 +69,8 @@ fn figures_without_writing_are_exact() {
         assert_eq!(allocated(&pool), known);
         assert!(pool.allocator().space(ClassKind::Normal).alloc > 0);
         // Every map loads with what the logs add to it.
-        for top in pool.tree().tops.borrow().clone() {
+        let tops = pool.tree().tops.borrow().clone();
+        for top in tops {
             for ms in 0..top.ms_count() {
                 pool.allocator().load(top.id, ms).await.expect("loads");
             }

@@ -1,4 +1,5 @@
 //! A small part of each long profile of `ztest`.
+#![allow(clippy::unwrap_used)]
 
 mod classes;
 mod cuts;

@@ -159,7 +159,7 @@ fn worn_disks_are_faulted() {
         pool.bring_online(&name, false).await.map_err(|e| e.to_string())?;
         let leaf = pool.tree().leaves()[0].clone();
         assert_eq!(leaf.condition.health(), Health::Online);
-        assert!(pool.offline_device("disk1.img", false).is_err() == !leaf.condition.missing().is_empty());
+        assert!(pool.offline_device("disk1.img", false).is_err() != leaf.condition.missing().is_empty());
         for _ in 0..5 {
             r.step().await?;
         }

@@ -48,7 +48,7 @@ fn works_go_on_after_an_import() {
             let pattern = 0xdead_beef_dead_beeeu64.to_le_bytes();
             let words = image.read_vec(4 << 20, 500 << 20);
             let hits = words.chunks_exact(8).filter(|w| **w == pattern).count();
-            assert!(hits * 8 > 470 << 20, "{} MiB", hits * 8 >> 20);
+            assert!(hits * 8 > 470 << 20, "{} MiB", (hits * 8) >> 20);
         }
         match judge(&lab.images(), Level::Zdb, "works") {
             Verdict::Good => {}
