@@ -11,6 +11,7 @@ struct Step {
 /// Steps in order: cheap ones first. Everything runs in one target folder.
 const STEPS: &[Step] = &[
     Step { name: "format", args: &["fmt", "--all", "--check"] },
+    Step { name: "clippy", args: &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"] },
     Step { name: "tests", args: &["test", "--workspace", "--quiet", "--no-fail-fast"] },
 ];
 
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let keep_going = args.iter().any(|a| a == "--keep-going");
     let judges = crate::judges::install()?;
     print!("{judges}");
-    let (mut passed, mut failed) = (0, Vec::new());
+    let (mut passed, mut failed, mut not_run) = (0, Vec::new(), Vec::new());
     let mut note = |name: &str, result: Result<(), String>| -> bool {
         match result {
             Ok(()) => {
@@ -42,6 +43,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         if !go && !keep_going {
             break;
         }
+        if step.name == "clippy" && !has_clippy() {
+            not_run.push("clippy");
+            continue;
+        }
         let start = Instant::now();
         println!("-- {} (cargo {})", step.name, step.args.join(" "));
         let ok = Command::new(env!("CARGO"))
@@ -56,6 +61,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if !judges.missing().is_empty() {
         println!("NOT RUN for lack of a judge: everything that needs {}", judges.missing().join(", "));
     }
+    if !not_run.is_empty() {
+        println!("NOT RUN because the toolchain lacks it: {}", not_run.join(", "));
+    }
     println!("{passed} passed, {} failed", failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// Whether the toolchain has clippy, which is a component of its own.
+fn has_clippy() -> bool {
+    Command::new(env!("CARGO")).args(["clippy", "--version"]).output().is_ok_and(|o| o.status.success())
 }
