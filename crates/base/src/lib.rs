@@ -4,10 +4,12 @@
 
 mod error;
 mod ids;
+mod page_lock;
 mod units;
 
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use ids::{BlkId, Guid, Level, ObjectId, Txg, VdevId};
+pub use page_lock::PageLock;
 pub use units::{Nanos, NiceNum, WallTime, align_down, align_up};
 
 /// The smallest unit of every size field on disk, in bytes (`SPA_MINBLOCKSHIFT` 9, format page 02).

@@ -1,16 +1,18 @@
 //! `zfs load-key`, `unload-key`, `change-key`, and where keys come from: a prompt, standard input, a file.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::process::Command;
 
 use base::Error;
 use daemon::proto::{DatasetView, KeyView, Request, Secret, Select};
+use host::SecretBytes;
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, assignment, print};
 
 /// Longest key that is read.
-const KEY_MAX: u64 = 8192;
+const KEY_MAX: usize = 8192;
 
 /// The terminal shows what is typed again when this goes away.
 struct Silent;
@@ -33,32 +35,42 @@ fn failed(what: &str, e: std::io::Error) -> Fail {
     Error::new(base::ErrorKind::Io, format!("{what}: {e}")).into()
 }
 
-/// One line from the terminal, not shown, or all of standard input.
-fn prompted(question: &str, format: &str) -> Result<Vec<u8>, Fail> {
-    let stdin = std::io::stdin();
-    let mut key = Vec::new();
-    if stdin.is_terminal() && format != "raw" {
-        eprint!("{question}: ");
-        let _ = std::io::stderr().flush();
-        let _silent = Silent::new();
-        stdin.lock().take(KEY_MAX).read_until(b'\n', &mut key).map_err(|e| failed("cannot read the key", e))?;
-    } else if format == "raw" {
-        stdin.lock().take(KEY_MAX).read_to_end(&mut key).map_err(|e| failed("cannot read the key", e))?;
-    } else {
-        stdin.lock().take(KEY_MAX).read_until(b'\n', &mut key).map_err(|e| failed("cannot read the key", e))?;
+/// Reads what is there, up to a newline if `line`, at most [`KEY_MAX`] bytes. No buffer but the one that is returned
+/// ever holds it.
+fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
+    let mut key = SecretBytes::with_room(KEY_MAX);
+    while key.len() < KEY_MAX {
+        // Byte by byte where something else may follow the line.
+        let want = if line { 1 } else { KEY_MAX - key.len() };
+        match key.read_from(from, want) {
+            Ok(0) => break,
+            Ok(_) if line && key.last() == Some(&b'\n') => break,
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
     }
     Ok(key)
+}
+
+/// One line from the terminal, not shown, or from standard input; all of standard input if the key is raw.
+fn prompted(question: &str, format: &str) -> Result<SecretBytes, Fail> {
+    let stdin = std::io::stdin();
+    let _silent = (stdin.is_terminal() && format != "raw").then(|| {
+        eprint!("{question}: ");
+        let _ = std::io::stderr().flush();
+        Silent::new()
+    });
+    // Not through the buffer of the standard library, which nothing overwrites.
+    let owned = stdin.as_fd().try_clone_to_owned().map_err(|e| failed("cannot read the key", e))?;
+    read_key(&mut std::fs::File::from(owned), format != "raw").map_err(|e| failed("cannot read the key", e))
 }
 
 /// The key from where `keylocation` says it is. A new one is asked for twice.
 fn fetch(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
     if let Some(path) = location.strip_prefix("file://") {
-        let mut key = Vec::new();
-        let file = std::fs::File::open(path).map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?;
-        file.take(KEY_MAX)
-            .read_to_end(&mut key)
-            .map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?;
-        return Ok(Secret(key));
+        let key = std::fs::File::open(path).and_then(|mut file| read_key(&mut file, false));
+        return Ok(Secret(key.map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?));
     }
     if location != "prompt" {
         return Err(Error::unsupported(format!(

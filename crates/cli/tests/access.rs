@@ -470,7 +470,11 @@ fn any_request(r: &mut Rng, harmless: bool) -> Request {
         },
         12 => Request::FsSet { names: vec![changed(r)], props: vec![("compression".into(), "off".into())] },
         13 => Request::Snapshot { names: vec![format!("{}@x", changed(r))], recursive: r.flag(), props: vec![] },
-        14 => Request::LoadKey { name: changed(r), key: Secret(vec![0; r.below(100)]), check_only: r.flag() },
+        14 => Request::LoadKey {
+            name: changed(r),
+            key: Secret(vec![0; r.below(100)].as_slice().into()),
+            check_only: r.flag(),
+        },
         15 => Request::PoolHistory { pool: changed(r) },
         16 => Request::TuneSet { assignment: changed(r), save: r.flag() },
         17 => Request::TraceStart { pool: changed(r), what: r.word() },

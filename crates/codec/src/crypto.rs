@@ -5,6 +5,8 @@
 //! with the master key but with a [`BlockCipher`] derived from it and from the *salt* that the block's pointer holds, with the 12-byte *IV* that is there, too.
 //! A *tag* (16 bytes) authenticates what was encrypted and, unencrypted, *AAD*.
 //!
+//! Keys and ciphers are in a [`KeyMemory`]. Functions that compute with keys overwrite the stack that they used.
+//!
 //! What is encrypted and what is AAD in a block of which type is none of this module's business. AES runs on AES-NI and carry-less
 //! multiplication where the machine has them, found out at run time by the libraries underneath.
 
@@ -12,6 +14,9 @@ use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Error, ErrorKind, Result};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha512};
+use zeroize::Zeroizing;
+
+use crate::keymem::{KeyBox, KeyMemory, burn_stack};
 
 /// Bytes of an IV.
 pub const IV_LEN: usize = 12;
@@ -90,17 +95,17 @@ type Ccm<A> = ccm::Ccm<A, ccm::consts::U16, ccm::consts::U12>;
 /// AES with a key, ready for blocks.
 pub enum BlockCipher {
     #[doc(hidden)]
-    Gcm128(Box<Gcm<aes::Aes128>>),
+    Gcm128(KeyBox<Gcm<aes::Aes128>>),
     #[doc(hidden)]
-    Gcm192(Box<Gcm<aes::Aes192>>),
+    Gcm192(KeyBox<Gcm<aes::Aes192>>),
     #[doc(hidden)]
-    Gcm256(Box<Gcm<aes::Aes256>>),
+    Gcm256(KeyBox<Gcm<aes::Aes256>>),
     #[doc(hidden)]
-    Ccm128(Box<Ccm<aes::Aes128>>),
+    Ccm128(KeyBox<Ccm<aes::Aes128>>),
     #[doc(hidden)]
-    Ccm192(Box<Ccm<aes::Aes192>>),
+    Ccm192(KeyBox<Ccm<aes::Aes192>>),
     #[doc(hidden)]
-    Ccm256(Box<Ccm<aes::Aes256>>),
+    Ccm256(KeyBox<Ccm<aes::Aes256>>),
 }
 
 impl std::fmt::Debug for BlockCipher {
@@ -124,18 +129,25 @@ macro_rules! each_cipher {
 
 impl BlockCipher {
     /// The suite's mode and key length with `key`, of which the first [`Suite::key_len`] bytes count.
-    pub fn new(suite: Suite, key: &[u8; 32]) -> BlockCipher {
-        fn keyed<C: KeyInit>(key: &[u8]) -> Box<C> {
-            Box::new(C::new_from_slice(key).expect("the suite's key length is the cipher's"))
+    pub fn new(suite: Suite, key: &[u8; 32], memory: &KeyMemory) -> BlockCipher {
+        let cipher = BlockCipher::expand(suite, key, memory);
+        burn_stack();
+        cipher
+    }
+
+    #[inline(never)]
+    fn expand(suite: Suite, key: &[u8; 32], memory: &KeyMemory) -> BlockCipher {
+        fn keyed<C: KeyInit>(key: &[u8], memory: &KeyMemory) -> KeyBox<C> {
+            KeyBox::new(memory, C::new_from_slice(key).expect("the suite's key length is the cipher's"))
         }
         let key = &key[..suite.key_len()];
         match suite {
-            Suite::Aes128Ccm => BlockCipher::Ccm128(keyed(key)),
-            Suite::Aes192Ccm => BlockCipher::Ccm192(keyed(key)),
-            Suite::Aes256Ccm => BlockCipher::Ccm256(keyed(key)),
-            Suite::Aes128Gcm => BlockCipher::Gcm128(keyed(key)),
-            Suite::Aes192Gcm => BlockCipher::Gcm192(keyed(key)),
-            Suite::Aes256Gcm => BlockCipher::Gcm256(keyed(key)),
+            Suite::Aes128Ccm => BlockCipher::Ccm128(keyed(key, memory)),
+            Suite::Aes192Ccm => BlockCipher::Ccm192(keyed(key, memory)),
+            Suite::Aes256Ccm => BlockCipher::Ccm256(keyed(key, memory)),
+            Suite::Aes128Gcm => BlockCipher::Gcm128(keyed(key, memory)),
+            Suite::Aes192Gcm => BlockCipher::Gcm192(keyed(key, memory)),
+            Suite::Aes256Gcm => BlockCipher::Gcm256(keyed(key, memory)),
         }
     }
 
@@ -147,19 +159,20 @@ impl BlockCipher {
     /// Encrypts `data` in place and gives the tag. Error: `Invalid` for more than the mode takes (CCM: 16 MiB and more).
     pub fn seal(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_LEN]> {
         let iv = (*iv).into();
-        let tag = each_cipher!(self, c => c.encrypt_inout_detached(&iv, aad, data.into()));
+        let tag = each_cipher!(self, c => (**c).encrypt_inout_detached(&iv, aad, data.into()));
         tag.map(|t| t.into()).map_err(|_| Error::invalid("the block is too large for its encryption mode"))
     }
 
     /// Decrypts `data` in place if the tag is right; if not, an error of kind `Checksum` and unspecified data.
     pub fn open(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<()> {
         let (iv, tag) = ((*iv).into(), (*tag).into());
-        each_cipher!(self, c => c.decrypt_inout_detached(&iv, aad, data.into(), &tag))
+        each_cipher!(self, c => (**c).decrypt_inout_detached(&iv, aad, data.into(), &tag))
             .map_err(|_| Error::new(ErrorKind::Checksum, "wrong authentication tag"))
     }
 }
 
 /// HMAC-SHA512 over the parts in order.
+#[inline(never)]
 pub fn hmac_sha512(key: &[u8], parts: &[&[u8]]) -> [u8; 64] {
     let mut mac = Hmac::<Sha512>::new_from_slice(key).expect("HMAC takes keys of any length");
     parts.iter().for_each(|p| mac.update(p));
@@ -172,9 +185,13 @@ pub fn sha512(data: &[u8]) -> [u8; 64] {
 }
 
 /// What protects one dataset: the key that block keys are derived from, and the HMAC key.
-#[derive(Clone)]
 pub struct MasterKey {
     suite: Suite,
+    keys: KeyBox<Keys>,
+}
+
+/// The bytes of a master key; of `master` those beyond the suite's key length are zero.
+struct Keys {
     master: [u8; 32],
     hmac: [u8; 64],
 }
@@ -213,38 +230,59 @@ impl WrappedKey {
     }
 
     /// Decrypts with `wrapping`. An error of kind `Checksum` if that is not the key; there is no other way to find out.
-    pub fn unwrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN]) -> Result<MasterKey> {
+    pub fn unwrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN], memory: &KeyMemory) -> Result<MasterKey> {
         let len = self.suite.key_len();
-        let mut text = [&self.master[..len], &self.hmac].concat();
-        wrapping_cipher(self.suite, wrapping).open(&self.iv, &self.aad(), &mut text, &self.tag)?;
-        let mut key = MasterKey { suite: self.suite, master: [0; 32], hmac: [0; 64] };
-        key.master[..len].copy_from_slice(&text[..len]);
-        key.hmac.copy_from_slice(&text[len..]);
+        let mut text = KeyBox::new(memory, [0; 32 + 64]);
+        let text = &mut text[..len + 64];
+        text[..len].copy_from_slice(&self.master[..len]);
+        text[len..].copy_from_slice(&self.hmac);
+        let opened = wrapping_cipher(self.suite, wrapping, memory).open(&self.iv, &self.aad(), text, &self.tag);
+        burn_stack();
+        opened?;
+        let mut key = MasterKey::zero(self.suite, memory);
+        key.keys.master[..len].copy_from_slice(&text[..len]);
+        key.keys.hmac.copy_from_slice(&text[len..]);
         Ok(key)
     }
 }
 
 /// The cipher of wrappings: always AES-256, in the mode of the suite.
-fn wrapping_cipher(suite: Suite, wrapping: &[u8; WRAPPING_KEY_LEN]) -> BlockCipher {
-    BlockCipher::new(if suite.is_gcm() { Suite::Aes256Gcm } else { Suite::Aes256Ccm }, wrapping)
+fn wrapping_cipher(suite: Suite, wrapping: &[u8; WRAPPING_KEY_LEN], memory: &KeyMemory) -> BlockCipher {
+    BlockCipher::new(if suite.is_gcm() { Suite::Aes256Gcm } else { Suite::Aes256Ccm }, wrapping, memory)
 }
 
 impl MasterKey {
-    /// A new key from random bytes.
-    pub fn new(suite: Suite, random: &[u8; 96]) -> MasterKey {
-        let mut key = MasterKey { suite, master: [0; 32], hmac: [0; 64] };
-        key.master[..suite.key_len()].copy_from_slice(&random[..suite.key_len()]);
-        key.hmac.copy_from_slice(&random[32..]);
+    fn zero(suite: Suite, memory: &KeyMemory) -> MasterKey {
+        MasterKey { suite, keys: KeyBox::new(memory, Keys { master: [0; 32], hmac: [0; 64] }) }
+    }
+
+    /// A new key; `random` fills bytes with entropy.
+    pub fn new(suite: Suite, memory: &KeyMemory, random: impl Fn(&mut [u8])) -> MasterKey {
+        let mut key = MasterKey::zero(suite, memory);
+        random(&mut key.keys.master[..suite.key_len()]);
+        random(&mut key.keys.hmac);
+        burn_stack();
         key
     }
 
     /// Encrypts the key; `iv` must be new and random.
-    pub fn wrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN], guid: u64, version: u64, iv: [u8; IV_LEN]) -> WrappedKey {
+    pub fn wrap(
+        &self,
+        wrapping: &[u8; WRAPPING_KEY_LEN],
+        guid: u64,
+        version: u64,
+        iv: [u8; IV_LEN],
+        memory: &KeyMemory,
+    ) -> WrappedKey {
         let len = self.suite.key_len();
         let mut wrapped =
             WrappedKey { suite: self.suite, guid, version, iv, tag: [0; TAG_LEN], master: [0; 32], hmac: [0; 64] };
-        let mut text = [&self.master[..len], &self.hmac].concat();
-        let sealed = wrapping_cipher(self.suite, wrapping).seal(&iv, &wrapped.aad(), &mut text);
+        let mut text = KeyBox::new(memory, [0; 32 + 64]);
+        let text = &mut text[..len + 64];
+        text[..len].copy_from_slice(&self.keys.master[..len]);
+        text[len..].copy_from_slice(&self.keys.hmac);
+        let sealed = wrapping_cipher(self.suite, wrapping, memory).seal(&iv, &wrapped.aad(), text);
+        burn_stack();
         wrapped.tag = sealed.expect("96 bytes are not too large");
         wrapped.master[..len].copy_from_slice(&text[..len]);
         wrapped.hmac.copy_from_slice(&text[len..]);
@@ -257,36 +295,42 @@ impl MasterKey {
     }
 
     /// The cipher of blocks with this salt: its key is HKDF-SHA512 of the master key without salt, with the block's salt as info.
-    pub fn block_cipher(&self, salt: &[u8; SALT_LEN]) -> BlockCipher {
+    pub fn block_cipher(&self, salt: &[u8; SALT_LEN], memory: &KeyMemory) -> BlockCipher {
         let len = self.suite.key_len();
-        let extracted = hmac_sha512(&[0; 64], &[&self.master[..len]]);
+        let extracted = Zeroizing::new(hmac_sha512(&[0; 64], &[&self.keys.master[..len]]));
         // One round gives 64 bytes, more than any key.
-        let expanded = hmac_sha512(&extracted, &[salt, &[1]]);
-        BlockCipher::new(self.suite, expanded.first_chunk().expect("64 bytes have 32"))
+        let expanded = Zeroizing::new(hmac_sha512(&*extracted, &[salt, &[1]]));
+        BlockCipher::new(self.suite, expanded.first_chunk().expect("64 bytes have 32"), memory)
     }
 
     /// HMAC-SHA512 with the dataset's HMAC key.
     pub fn hmac(&self, parts: &[&[u8]]) -> [u8; 64] {
-        hmac_sha512(&self.hmac, parts)
+        let mac = hmac_sha512(&self.keys.hmac, parts);
+        burn_stack();
+        mac
     }
 }
 
-/// PBKDF2-HMAC-SHA1: the wrapping key of a passphrase (without newline).
-pub fn wrapping_key_from_passphrase(passphrase: &[u8], salt: u64, iters: u32) -> [u8; WRAPPING_KEY_LEN] {
-    pbkdf2::pbkdf2_hmac_array::<sha1::Sha1, WRAPPING_KEY_LEN>(passphrase, &salt.to_le_bytes(), iters)
+/// PBKDF2-HMAC-SHA1: puts the wrapping key of a passphrase (without newline) into `key`.
+pub fn wrapping_key_from_passphrase(passphrase: &[u8], salt: u64, iters: u32, key: &mut [u8; WRAPPING_KEY_LEN]) {
+    #[inline(never)]
+    fn stretch(passphrase: &[u8], salt: u64, iters: u32, key: &mut [u8; WRAPPING_KEY_LEN]) {
+        pbkdf2::pbkdf2_hmac::<sha1::Sha1>(passphrase, &salt.to_le_bytes(), iters, key);
+    }
+    stretch(passphrase, salt, iters, key);
+    burn_stack();
 }
 
-/// The wrapping key of 64 hexadecimal digits.
-pub fn wrapping_key_from_hex(text: &[u8]) -> Option<[u8; WRAPPING_KEY_LEN]> {
+/// Puts the wrapping key of 64 hexadecimal digits into `key`; `None` if it is not that.
+pub fn wrapping_key_from_hex(text: &[u8], key: &mut [u8; WRAPPING_KEY_LEN]) -> Option<()> {
     let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
-    let mut key = [0; WRAPPING_KEY_LEN];
     if text.len() != 2 * WRAPPING_KEY_LEN {
         return None;
     }
     for (byte, pair) in key.iter_mut().zip(text.as_chunks::<2>().0) {
         *byte = digit(pair[0])? << 4 | digit(pair[1])?;
     }
-    Some(key)
+    Some(())
 }
 
 #[cfg(test)]
@@ -314,7 +358,7 @@ mod tests {
             (Suite::Aes192Gcm, "2519498e80f1478f37ba55bd6d27618c"),
             (Suite::Aes256Gcm, "76fc6ece0f4e1768cddf8853bb2d551b"),
         ] {
-            let cipher = BlockCipher::new(suite, &key);
+            let cipher = BlockCipher::new(suite, &key, &KeyMemory::new(None));
             let mut text = plain.clone();
             let got = cipher.seal(&iv, &aad, &mut text).unwrap();
             assert_eq!(got.to_vec(), hex(tag), "{suite:?}");
@@ -331,7 +375,7 @@ mod tests {
         for suite in Suite::ALL {
             assert_eq!(Suite::from_u64(suite as u64), Some(suite));
             assert_eq!(Suite::parse(suite.name()), Some(suite));
-            let cipher = BlockCipher::new(suite, &key);
+            let cipher = BlockCipher::new(suite, &key, &KeyMemory::new(None));
             let mut text = plain.clone();
             let tag = cipher.seal(&[3; 12], b"clear", &mut text).unwrap();
             for (iv, aad, flip) in [(4, &b"clear"[..], 0), (3, b"cleas", 0), (3, b"clear", 1)] {
@@ -347,13 +391,18 @@ mod tests {
 
     #[test]
     fn keys_are_wrapped_and_unwrapped() {
+        let memory = KeyMemory::new(None);
         for suite in Suite::ALL {
-            let master = MasterKey::new(suite, &std::array::from_fn(|i| i as u8 ^ 0x5a));
-            let wrapped = master.wrap(&[9; 32], 77, 1, [1; 12]);
-            let back = wrapped.unwrap(&[9; 32]).unwrap();
-            assert!(back.master == master.master && back.hmac == master.hmac && back.suite() == suite);
-            assert_eq!(wrapped.unwrap(&[8; 32]).unwrap_err().kind(), ErrorKind::Checksum);
-            assert!(WrappedKey { guid: 78, ..wrapped }.unwrap(&[9; 32]).is_err());
+            let next = std::cell::Cell::new(0x5a);
+            let random = |out: &mut [u8]| out.fill_with(|| next.replace(next.get() + 1));
+            let master = MasterKey::new(suite, &memory, random);
+            let wrapped = master.wrap(&[9; 32], 77, 1, [1; 12], &memory);
+            let back = wrapped.unwrap(&[9; 32], &memory).unwrap();
+            let (was, is) = (&*master.keys, &*back.keys);
+            assert!(was.master == is.master && was.hmac == is.hmac && back.suite() == suite);
+            assert!(was.hmac.contains(&0x7a) && was.master[0] == 0x5a);
+            assert_eq!(wrapped.unwrap(&[8; 32], &memory).unwrap_err().kind(), ErrorKind::Checksum);
+            assert!(WrappedKey { guid: 78, ..wrapped }.unwrap(&[9; 32], &memory).is_err());
         }
     }
 
@@ -365,8 +414,9 @@ mod tests {
         // RFC 4231, test case 2.
         let mac = hmac_sha512(b"Jefe", &[b"what do ya ", b"want for nothing?"]);
         assert_eq!(mac[..8].to_vec(), hex("164b7a7bfcf819e2"));
-        assert_eq!(wrapping_key_from_hex(&[b'1'; 64]), Some([0x11; 32]));
-        assert_eq!(wrapping_key_from_hex(&[b'1'; 63]), None);
-        assert_eq!(wrapping_key_from_hex(&[b'g'; 64]), None);
+        let mut key = [0; 32];
+        assert_eq!((wrapping_key_from_hex(&[b'1'; 64], &mut key), key), (Some(()), [0x11; 32]));
+        assert_eq!(wrapping_key_from_hex(&[b'1'; 63], &mut key), None);
+        assert_eq!(wrapping_key_from_hex(&[b'g'; 64], &mut key), None);
     }
 }

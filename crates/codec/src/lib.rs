@@ -8,20 +8,21 @@
 //!   headers carry in their last 40 bytes;
 //! * [`fletcher`]: fletcher2 and fletcher4, the latter with AVX2 and AVX-512 kernels chosen at run time;
 //! * [`raidz`]: the parity of RAID-Z rows and lost columns from it;
-//! * [`crypto`]: the primitives of encrypted datasets;
+//! * [`crypto`]: the primitives of encrypted datasets; [`keymem`]: the memory that keys are in;
 //! * [`compress`](mod@compress): the algorithms by number and name, [`compress()`] and [`decompress`]; the streams
 //!   themselves are in private modules, one each.
 //!
 //! Input to [`decompress`] and to the checksums is hostile: every outcome is a value or a typed error, and no call
 //! allocates more than the caller's block size calls for. Contexts that are costly to make (zstd, zlib, the LZ4 table)
 //! are kept for each thread and reset between blocks; they carry nothing from one block to the next.
-#![allow(unsafe_code)] // the fletcher4 kernels only; each block says why it is sound
+#![allow(unsafe_code)] // kernels and the memory of keys; each block says why it is sound
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod checksum;
 pub mod compress;
 pub mod crypto;
 pub mod fletcher;
+pub mod keymem;
 pub mod raidz;
 
 mod edonr;

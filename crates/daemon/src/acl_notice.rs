@@ -9,8 +9,9 @@ use std::rc::Rc;
 use dsl::Dataset;
 use ondisk::zpl::{ZPL_VERSION_SA, pflags};
 
-use crate::engine::PoolEngine;
+use crate::engine::{PoolEngine, say};
 use crate::files::Zfs;
+use crate::log::Level;
 
 /// `acltype=nfsv4` as a number (`ZFS_ACLTYPE_NFSV4`).
 const ACLTYPE_NFSV4: u64 = 2;
@@ -20,6 +21,11 @@ fn sentence(name: &str, has: &str) -> String {
         "warning: '{name}': {has} an NFSv4 ACL: only owner, group and mode decide who may use a file here, so users \
          whom such an ACL denies access may have it: unmount it if that must not be"
     )
+}
+
+/// The sentence for the log, whose lines have a level of their own.
+fn untagged(sentence: &str) -> &str {
+    sentence.strip_prefix("warning: ").unwrap_or(sentence)
 }
 
 /// What the command that mounts is told.
@@ -39,10 +45,12 @@ impl PoolEngine {
         // Before version 5 ACLs that say no more than the mode may lack the flag.
         let root_has_one = root.is_ok_and(|a| a.flags & pflags::ACL_TRIVIAL == 0) && zfs.version() >= ZPL_VERSION_SA;
         if let Some(sentence) = notice(&name, ds.dir().prop("acltype").0.num(), root_has_one) {
-            eprintln!("{sentence}");
+            say(Level::Warning, untagged(&sentence));
             self.mounts.add_notice(sentence);
         }
-        zfs.watch_foreign_acls(move |obj| eprintln!("{}", sentence(&name, &format!("object {obj} has"))));
+        zfs.watch_foreign_acls(move |obj| {
+            say(Level::Warning, untagged(&sentence(&name, &format!("object {obj} has"))));
+        });
     }
 }
 

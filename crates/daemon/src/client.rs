@@ -247,7 +247,7 @@ fn converse(mut stream: UnixStream, request: &Request, progress: &mut dyn FnMut(
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
     // A daemon that takes no request says why, and closes: its words count, not that nothing more
     // can be written.
-    let sent = proto::send(&mut stream, request);
+    let sent = proto::send_secret(&mut stream, request);
     loop {
         let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);
         match received.map_err(|e| gone(&sent.as_ref().err().map_or_else(|| e.to_string(), ToString::to_string)))? {

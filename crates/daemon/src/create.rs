@@ -354,7 +354,7 @@ impl Daemon {
         let devices: Vec<String> = plan.vdevs.paths().cloned().collect();
         let altroot = plan.altroot.clone();
         let opts = self.engine_opts(&plan.request.name, 1);
-        let thread = EngineThread::start()?;
+        let thread = EngineThread::start(Some(self.log.clone()))?;
         let guid = thread
             .call(move |rt| {
                 let rt = rt.clone();

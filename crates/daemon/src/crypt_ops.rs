@@ -4,7 +4,8 @@ use base::{Error, ErrorKind, Result};
 use codec::crypto::Suite;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 
-use crate::engine::PoolEngine;
+use crate::engine::{PoolEngine, say};
+use crate::log::Level;
 use crate::proto::{KeyView, Secret};
 
 /// Takes what is about encryption out of the properties given for a new file system; `key` is what the user typed or has in a file.
@@ -42,7 +43,7 @@ fn new_key(format: &str, location: Option<String>, iters: Option<&str>, key: Opt
     };
     let Secret(bytes) = key.ok_or_else(|| Error::invalid("the key itself is missing"))?;
     let location = location.unwrap_or_else(|| "prompt".into());
-    Ok(NewKey { format, material: KeyMaterial(bytes), iters, location })
+    Ok(NewKey { format, material: KeyMaterial::new(bytes), iters, location })
 }
 
 impl PoolEngine {
@@ -76,8 +77,19 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         let name = self.resolve(name)?;
         let dsl = self.pool.dsl();
-        let loaded = dsl.load_key(&name, &KeyMaterial(key.0), check_only).await;
+        let loaded = dsl.load_key(&name, &KeyMaterial::new(key.0), check_only).await;
+        self.look_at_locks();
         loaded.map_err(|e| e.at(format!("cannot load the key of '{name}'")))
+    }
+
+    /// Says in the log, once for each import, that keys may be swapped.
+    fn look_at_locks(&self) {
+        if !self.pool.dsl().keys_are_locked() && !self.warned_of_swap.replace(true) {
+            let why = "the system does not let the daemon lock more memory";
+            let text =
+                format!("pool '{}': its keys may be written to swap: {why}: raise RLIMIT_MEMLOCK", self.pool.name());
+            say(Level::Warning, &text);
+        }
     }
 
     /// `zfs unload-key`.
@@ -122,7 +134,7 @@ mod tests {
     fn properties_become_a_way_to_encrypt() {
         let parse = |props: &[(&str, &str)], key: Option<&str>| {
             let mut all: Vec<(String, String)> = props.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-            take_crypt(&mut all, key.map(|k| Secret(k.as_bytes().to_vec()))).map(|c| (c, all))
+            take_crypt(&mut all, key.map(|k| Secret(k.as_bytes().into()))).map(|c| (c, all))
         };
         let (crypt, rest) = parse(&[("encryption", "on"), ("atime", "off"), ("keyformat", "hex")], Some("00")).unwrap();
         assert_eq!(crypt.suite, Some(Some(Suite::Aes256Gcm)));

@@ -19,6 +19,7 @@ use spa::Pool;
 use zil::ZilTunables;
 
 use crate::device_ops::HostDoor;
+use crate::log::{Level, Log};
 use crate::mounts::Mounts;
 use crate::requests::{Wait, waiting};
 use crate::tunables::Settings;
@@ -45,6 +46,8 @@ pub struct PoolEngine {
     pub zil: Cell<ZilTunables>,
     /// Held by whoever changes mounts or names.
     pub admin: Semaphore,
+    /// The log has said that keys may be swapped.
+    pub(crate) warned_of_swap: Cell<bool>,
     /// Its way to devices.
     pub(crate) door: Rc<HostDoor>,
 }
@@ -85,8 +88,21 @@ impl PoolEngine {
         let (zil, admin, probes) = (Cell::default(), Semaphore::new(1), RefCell::default());
         let door = HostDoor::new(pool.rt().clone());
         pool.set_device_door(door.clone());
-        let engine =
-            Rc::new(PoolEngine { pool, altroot, mounts, load_guid, props, traces, probes, since, zil, admin, door });
+        let warned_of_swap = Cell::default();
+        let engine = Rc::new(PoolEngine {
+            pool,
+            altroot,
+            mounts,
+            load_guid,
+            props,
+            traces,
+            probes,
+            since,
+            zil,
+            admin,
+            warned_of_swap,
+            door,
+        });
         engine.apply_pool_props();
         engine.expand_if_wanted();
         engine
@@ -96,10 +112,19 @@ impl PoolEngine {
 struct PerThread {
     pool: Option<Rc<PoolEngine>>,
     stop: Option<oneshot::Sender<()>>,
+    log: Option<Arc<Log>>,
 }
 
 thread_local! {
-    static THIS: RefCell<PerThread> = const { RefCell::new(PerThread { pool: None, stop: None }) };
+    static THIS: RefCell<PerThread> = const { RefCell::new(PerThread { pool: None, stop: None, log: None }) };
+}
+
+/// Writes a line to the daemon's log, from an engine thread.
+pub(crate) fn say(level: Level, text: &str) {
+    match THIS.with_borrow(|t| t.log.clone()) {
+        Some(log) => log.say(level, text),
+        None => eprintln!("{text}"),
+    }
 }
 
 /// The pool of this engine thread.
@@ -128,8 +153,8 @@ pub struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts a thread and waits until its engine runs.
-    pub fn start() -> Result<EngineThread> {
+    /// Starts a thread and waits until its engine runs. What it has to say goes to `log`.
+    pub fn start(log: Option<Arc<Log>>) -> Result<EngineThread> {
         let (tell, told) = mpsc::channel::<Result<RemoteSpawner>>();
         let run = move || {
             let engine = match Engine::new(EngineConfig::default()) {
@@ -137,7 +162,7 @@ impl EngineThread {
                 Err(e) => return drop(tell.send(Err(e))),
             };
             let (stop, stopped) = oneshot::oneshot::<()>();
-            THIS.with_borrow_mut(|t| t.stop = Some(stop));
+            THIS.with_borrow_mut(|t| (t.stop, t.log) = (Some(stop), log));
             let _ = tell.send(Ok(engine.remote()));
             // Whether it was told or its sender dropped: the engine ends.
             let _ = engine.block_on(stopped);
@@ -232,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_thread_answers_and_ends() {
-        let t = EngineThread::start().unwrap();
+        let t = EngineThread::start(None).unwrap();
         assert_eq!(
             t.call(|rt| {
                 let rt = rt.clone();

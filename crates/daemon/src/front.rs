@@ -13,7 +13,7 @@
 //! closed; one user's go first where he has more than his part. A door whose socket is removed from
 //! its folder is made again.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
-use host::PeerCred;
+use host::{PeerCred, SecretBytes};
 
 use crate::proto::{self, Reply};
 
@@ -29,6 +29,8 @@ use crate::proto::{self, Reply};
 const LOOK_PERIOD: Duration = Duration::from_secs(2);
 /// Connections taken in one go, so that those that are there get their turn.
 const ACCEPT_BATCH: usize = 64;
+/// Bytes of a message's length.
+const HEAD: usize = 4;
 /// Bytes read in one go.
 const CHUNK: usize = 64 << 10;
 
@@ -64,8 +66,15 @@ pub struct Message {
     pub stream: UnixStream,
     /// Who sent it.
     pub peer: PeerCred,
+    /// Length and JSON. There may be a key in it.
+    bytes: SecretBytes,
+}
+
+impl Message {
     /// The JSON.
-    pub body: Vec<u8>,
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(HEAD..).unwrap_or_default()
+    }
 }
 
 /// A door.
@@ -85,7 +94,7 @@ struct Pending {
     stream: UnixStream,
     peer: PeerCred,
     since: Instant,
-    got: Vec<u8>,
+    got: SecretBytes,
 }
 
 /// What a look at a connection showed.
@@ -112,26 +121,22 @@ pub fn refuse(mut stream: &UnixStream, e: &Error) {
 
 impl Pending {
     fn read(&mut self, max: usize) -> Look {
-        let mut chunk = [0; CHUNK];
         // No more than the message: a connection carries one.
         let want = match self.length() {
-            None => 4 - self.got.len(),
-            Some(len) => (4 + len - self.got.len()).min(CHUNK),
+            None => HEAD - self.got.len(),
+            Some(len) => (HEAD + len - self.got.len()).min(CHUNK),
         };
-        match (&self.stream).read(&mut chunk[..want]) {
+        match self.got.read_from(&mut &self.stream, want) {
             Ok(0) if self.got.is_empty() => Look::Closed,
             Ok(0) => Look::Refuse(Error::invalid("the request cannot be read: it ends in the middle")),
-            Ok(n) => {
-                self.got.extend_from_slice(&chunk[..n]);
-                match self.length() {
-                    Some(len) if len > max => {
-                        let why = format!("the request cannot be read: it has {len} bytes, {max} are allowed");
-                        Look::Refuse(Error::invalid(why))
-                    }
-                    Some(len) if self.got.len() == 4 + len => Look::Complete,
-                    _ => Look::Wait,
+            Ok(_) => match self.length() {
+                Some(len) if len > max => {
+                    let why = format!("the request cannot be read: it has {len} bytes, {max} are allowed");
+                    Look::Refuse(Error::invalid(why))
                 }
-            }
+                Some(len) if self.got.len() == HEAD + len => Look::Complete,
+                _ => Look::Wait,
+            },
             Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {
                 Look::Wait
             }
@@ -140,7 +145,7 @@ impl Pending {
     }
 
     fn length(&self) -> Option<usize> {
-        self.got.first_chunk::<4>().map(|b| u32::from_le_bytes(*b) as usize)
+        self.got.first_chunk::<HEAD>().map(|b| u32::from_le_bytes(*b) as usize)
     }
 }
 
@@ -224,10 +229,8 @@ impl Door {
                     Look::Closed => {}
                     Look::Refuse(e) => refuse(&p.stream, &e),
                     Look::Complete => {
-                        let mut body = p.got;
-                        body.drain(..4);
                         if p.stream.set_nonblocking(false).is_ok() {
-                            hand_on(Message { stream: p.stream, peer: p.peer, body });
+                            hand_on(Message { stream: p.stream, peer: p.peer, bytes: p.got });
                         }
                     }
                 }
@@ -260,7 +263,7 @@ impl Door {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            pending.push(Pending { stream, peer, since: Instant::now(), got: Vec::new() });
+            pending.push(Pending { stream, peer, since: Instant::now(), got: SecretBytes::default() });
             let list: Vec<(u32, Instant)> = pending.iter().map(|p| (p.peer.uid, p.since)).collect();
             if let Some(at) = victim(&list, peer.uid, &self.limits) {
                 let gone = pending.remove(at);

@@ -308,7 +308,7 @@ impl Daemon {
         let paths = search_paths(search, self.remembered_paths())?;
         let progress = progress.clone();
         let examine = examine.then(|| self.engine_opts("", 1));
-        let thread = EngineThread::start()?;
+        let thread = EngineThread::start(Some(self.log.clone()))?;
         let found = thread
             .call(move |rt| {
                 let rt = rt.clone();
@@ -411,7 +411,7 @@ impl Daemon {
     /// What `-F` would do to a pool, in a sentence.
     fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>) -> Result<Outcome> {
         let engine = self.engine_opts(name, 1);
-        let thread = EngineThread::start()?;
+        let thread = EngineThread::start(Some(self.log.clone()))?;
         let rewind = thread
             .call(move |rt| {
                 let rt = rt.clone();
@@ -458,7 +458,7 @@ impl Daemon {
             wanted,
             mount,
         };
-        let thread = EngineThread::start()?;
+        let thread = EngineThread::start(Some(self.log.clone()))?;
         let progress = progress.clone();
         let done = thread
             .call(move |rt| {

@@ -142,7 +142,7 @@ impl Daemon {
             keep(path, part, force)?;
         }
         let path = path.to_string();
-        let thread = EngineThread::start()?;
+        let thread = EngineThread::start(Some(self.log.clone()))?;
         let call = thread.call(move |rt| {
             let rt = rt.clone();
             async move {

@@ -38,6 +38,7 @@ pub mod places;
 pub mod pool_props;
 pub mod proto;
 mod proto_flow;
+mod proto_secret;
 mod requests;
 mod scan_ops;
 mod serve;

@@ -20,8 +20,9 @@ use host::{MountTable, MountWatch};
 use rt::Rt;
 use zil::ZilTunables;
 
-use crate::engine::{PoolEngine, Progress};
+use crate::engine::{PoolEngine, Progress, say};
 use crate::files::{self, Zfs};
+use crate::log::Level;
 use crate::places::{check_real_place, clear_dead_mounts, look};
 
 /// How long unmounting may take. The kernel first has everything written back that was changed through mappings.
@@ -508,7 +509,7 @@ impl PoolEngine {
             if let Some(name) = name
                 && let Err(e) = engine.close_mounted(&name).await
             {
-                eprintln!("{e}");
+                say(Level::Err, &e.to_string());
             }
         });
     }
@@ -544,7 +545,7 @@ impl PoolEngine {
             drop(m.front);
             match files::close(m.zfs).await {
                 // Nothing can be written to a suspended pool; that must not keep its mounts.
-                Err(e) if self.pool.txg().ended().is_some() => eprintln!("unmounting '{name}': {e}"),
+                Err(e) if self.pool.txg().ended().is_some() => say(Level::Err, &format!("unmounting '{name}': {e}")),
                 other => other.map_err(|e| e.at(format!("unmounting '{name}'")))?,
             }
         }

@@ -11,7 +11,8 @@ use dsl::DslPool;
 use ondisk::feature::{FeatureId, compatibility_set, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 
-use crate::engine::PoolEngine;
+use crate::engine::{PoolEngine, say};
+use crate::log::Level;
 
 /// Longest comment in bytes (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX: usize = 32;
@@ -371,7 +372,8 @@ impl PoolEngine {
             let pool = self.pool.clone();
             self.pool.rt().spawn("autoexpand", async move {
                 if let Err(e) = pool.expand_all().await {
-                    eprintln!("pool '{}': its devices have grown, but it cannot use that: {e}", pool.name());
+                    let why = format!("pool '{}': its devices have grown, but it cannot use that: {e}", pool.name());
+                    say(Level::Warning, &why);
                 }
             });
         }

@@ -22,15 +22,7 @@ pub const REQUEST_MAX: usize = 4 << 20;
 /// Longest reply in bytes.
 pub const REPLY_MAX: usize = 256 << 20;
 
-/// A key on its way; never shown.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Secret(pub Vec<u8>);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
-    }
-}
+pub use crate::proto_secret::{Secret, send_secret};
 
 /// An encrypted dataset and its key.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

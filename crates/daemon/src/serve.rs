@@ -59,15 +59,12 @@ fn denied() -> Error {
 impl Daemon {
     /// Takes a message from a door: `public` is the one for all users.
     pub(crate) fn take(self: &Arc<Self>, message: Message, public: bool) {
-        let Message { stream, peer, mut body } = message;
         // Nothing of what others may not ask is looked at beyond its first word.
-        if public && !is_public(&body) {
-            return refuse(&stream, &denied());
+        if public && !is_public(message.body()) {
+            return refuse(&message.stream, &denied());
         }
-        let request = serde_json::from_slice::<Request>(&body);
-        // It may carry a key.
-        body.fill(0);
-        drop(body);
+        let request = serde_json::from_slice::<Request>(message.body());
+        let Message { stream, peer, .. } = message;
         let request = match request {
             Ok(request) => request,
             Err(e) => return refuse(&stream, &Error::invalid(format!("the request cannot be read: {e}"))),

@@ -75,7 +75,7 @@ pub struct Daemon {
     pub(crate) failures: Mutex<Vec<String>>,
     broker: Mutex<MemBroker>,
     events: Arc<Zevents>,
-    log: Arc<Log>,
+    pub(crate) log: Arc<Log>,
     pub(crate) requests: Arc<Requests>,
     pub(crate) lanes: Lanes,
 }
@@ -102,6 +102,7 @@ pub fn become_daemon() {
 pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<Option<Error>> {
     let signals = Signals::hold();
     host::raise_open_files();
+    host::raise_locked_memory();
     paths.make_runtime()?;
     let log = Arc::new(Log::open(&paths.log()));
     let panics = log.clone();

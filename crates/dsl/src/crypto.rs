@@ -7,6 +7,8 @@
 //! *Loading* a key unwraps the master keys of its root and of everything that inherits from it, after which their object sets open; *unloading* forgets them;
 //! *changing* it wraps the same master keys anew, so that no data is rewritten. What is in memory here is lost with the pool: keys are never stored.
 //!
+//! Keys are in the pool's [`KeyMemory`], which is locked and overwritten; nothing here copies one out of it. They are made from the system's entropy.
+//!
 //! Blocks and their tags are the business of `zio`.
 
 use std::cell::{Cell, RefCell};
@@ -18,6 +20,7 @@ use codec::crypto::{
     MasterKey, PASSPHRASE_LEN, PBKDF2_ITERS_DEFAULT, PBKDF2_ITERS_MIN, Suite, WRAPPING_KEY_LEN, WrappedKey,
     wrapping_key_from_hex, wrapping_key_from_passphrase,
 };
+use codec::keymem::{KeyBox, KeyMemory};
 use dmu::{Dnode, Tx, zap};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
@@ -35,7 +38,7 @@ const VERSION: u64 = 1;
 /// Most PBKDF2 rounds that are believed: more would only hang whoever loads the key.
 const PBKDF2_ITERS_MAX: u64 = 100_000_000;
 
-type WrappingKey = [u8; WRAPPING_KEY_LEN];
+type WrappingKey = Rc<KeyBox<[u8; WRAPPING_KEY_LEN]>>;
 
 /// In which form the user keeps a key (property `keyformat`).
 #[repr(u64)]
@@ -70,9 +73,20 @@ impl KeyFormat {
     }
 }
 
-/// What the user typed or keeps in a file; newlines at its end do not count but in raw keys.
+/// What the user typed or keeps in a file; newlines at its end do not count but in raw keys. The memory is the caller's choice.
 #[derive(Clone)]
-pub struct KeyMaterial(pub Vec<u8>);
+pub struct KeyMaterial(Rc<dyn AsRef<[u8]>>);
+
+impl KeyMaterial {
+    /// A key in memory that the caller protects.
+    pub fn new(bytes: impl AsRef<[u8]> + 'static) -> KeyMaterial {
+        KeyMaterial(Rc::new(bytes))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
 
 impl std::fmt::Debug for KeyMaterial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -139,10 +153,10 @@ impl KeyObject {
         self.key.borrow().clone()
     }
 
-    fn open(&self, wrapping: &WrappingKey) -> Result<Rc<DataKey>> {
+    fn open(&self, wrapping: &WrappingKey, memory: &Rc<KeyMemory>) -> Result<Rc<DataKey>> {
         let wrapped = self.wrapped.borrow();
-        let master = wrapped.unwrap(wrapping)?;
-        Ok(DataKey::new(master, wrapped.guid, wrapped.version))
+        let master = wrapped.unwrap(wrapping, memory)?;
+        Ok(DataKey::new(master, memory.clone(), wrapped.guid, wrapped.version))
     }
 
     /// Writes what changes with the wrapping.
@@ -160,12 +174,23 @@ impl KeyObject {
 }
 
 /// The keys of a pool.
-#[derive(Default)]
 pub(crate) struct Keys {
+    memory: Rc<KeyMemory>,
     objects: RefCell<BTreeMap<ObjectId, Rc<KeyObject>>>,
     /// Wrapping keys that are loaded, by the root's directory.
     wrapping: RefCell<BTreeMap<ObjectId, WrappingKey>>,
 }
+
+impl Keys {
+    /// No keys yet, and the memory for them.
+    pub(crate) fn new(rt: &Rt) -> Keys {
+        let memory = Rc::new(KeyMemory::new(rt.page_lock()));
+        Keys { memory, objects: RefCell::default(), wrapping: RefCell::default() }
+    }
+}
+
+/// A passphrase on its way to PBKDF2: its bytes, and how many count.
+type Passphrase = KeyBox<([u8; *PASSPHRASE_LEN.end()], usize)>;
 
 /// A wrapping key with what is stored to make it again.
 #[derive(Clone)]
@@ -178,54 +203,70 @@ struct Wrapping {
 
 fn random<const N: usize>(rt: &Rt) -> [u8; N] {
     let mut out = [0; N];
-    for bytes in out.chunks_mut(8) {
-        bytes.copy_from_slice(&rt.rng_u64().to_le_bytes()[..bytes.len()]);
-    }
+    rt.entropy(&mut out);
     out
 }
 
 /// The wrapping key that the user's key gives. PBKDF2 takes its time: it runs away from the engine.
-async fn derive(rt: &Rt, format: KeyFormat, material: &KeyMaterial, salt: u64, iters: u64) -> Result<WrappingKey> {
-    let text = material.0.strip_suffix(b"\n").unwrap_or(&material.0);
+async fn derive(
+    rt: &Rt,
+    memory: &KeyMemory,
+    format: KeyFormat,
+    material: &KeyMaterial,
+    (salt, iters): (u64, u64),
+) -> Result<WrappingKey> {
+    let mut key = KeyBox::new(memory, [0; WRAPPING_KEY_LEN]);
+    let text = material.bytes();
     match format {
-        KeyFormat::Raw => <WrappingKey>::try_from(material.0.as_slice())
-            .map_err(|_| Error::invalid(format!("a raw key has 32 bytes, not {}", material.0.len()))),
+        KeyFormat::Raw if text.len() == key.len() => key.copy_from_slice(text),
+        KeyFormat::Raw => return Err(Error::invalid(format!("a raw key has 32 bytes, not {}", text.len()))),
         KeyFormat::Hex => {
-            wrapping_key_from_hex(text).ok_or_else(|| Error::invalid("a hex key has 64 hexadecimal digits"))
+            let digits = wrapping_key_from_hex(text.strip_suffix(b"\n").unwrap_or(text), &mut key);
+            digits.ok_or_else(|| Error::invalid("a hex key has 64 hexadecimal digits"))?;
         }
         KeyFormat::Passphrase => {
-            if !PASSPHRASE_LEN.contains(&text.len()) {
-                return Err(Error::invalid(format!(
-                    "a passphrase has {} to {} characters, not {}",
-                    PASSPHRASE_LEN.start(),
-                    PASSPHRASE_LEN.end(),
-                    text.len()
-                )));
-            }
+            let words = passphrase(memory, text)?;
             if iters == 0 || iters > PBKDF2_ITERS_MAX {
                 return Err(Error::corrupt(format!("a passphrase cannot be stretched by {iters} rounds")));
             }
-            let text = text.to_vec();
             let cost = base::Nanos(iters.saturating_mul(800));
-            Ok(rt.cpu(cost, move || wrapping_key_from_passphrase(&text, salt, iters as u32)).await)
+            let stretch = move || {
+                let (text, len) = &*words;
+                wrapping_key_from_passphrase(&text[..*len], salt, iters as u32, &mut key);
+                key
+            };
+            return Ok(Rc::new(rt.cpu(cost, stretch).await));
         }
     }
+    Ok(Rc::new(key))
+}
+
+/// What of a typed passphrase counts. Error: too short or too long.
+fn passphrase(memory: &KeyMemory, text: &[u8]) -> Result<Passphrase> {
+    let text = text.strip_suffix(b"\n").unwrap_or(text);
+    if !PASSPHRASE_LEN.contains(&text.len()) {
+        let (min, max) = (PASSPHRASE_LEN.start(), PASSPHRASE_LEN.end());
+        return Err(Error::invalid(format!("a passphrase has {min} to {max} characters, not {}", text.len())));
+    }
+    let mut words: Passphrase = KeyBox::new(memory, ([0; *PASSPHRASE_LEN.end()], text.len()));
+    words.0[..text.len()].copy_from_slice(text);
+    Ok(words)
 }
 
 /// The wrapping of a key that the user gives for the first time.
-async fn new_wrapping(rt: &Rt, new: &NewKey) -> Result<Wrapping> {
+async fn new_wrapping(rt: &Rt, memory: &KeyMemory, new: &NewKey) -> Result<Wrapping> {
     let (mut salt, mut iters) = (0, 0);
     if new.format == KeyFormat::Passphrase {
         iters = new.iters.unwrap_or(PBKDF2_ITERS_DEFAULT);
         if !(PBKDF2_ITERS_MIN..=PBKDF2_ITERS_MAX).contains(&iters) {
             return Err(Error::invalid(format!("pbkdf2iters must be at least {PBKDF2_ITERS_MIN}, not {iters}")));
         }
-        salt = rt.rng_u64().max(1);
+        salt = u64::from_le_bytes(random(rt)).max(1);
     } else if new.iters.is_some() {
         return Err(Error::invalid("pbkdf2iters is for keys of format passphrase"));
     }
     check_location(&new.location)?;
-    let key = derive(rt, new.format, &new.material, salt, iters).await?;
+    let key = derive(rt, memory, new.format, &new.material, (salt, iters)).await?;
     Ok(Wrapping { key, format: new.format, salt, iters })
 }
 
@@ -316,6 +357,11 @@ impl DslPool {
         })
     }
 
+    /// False once the system refused to lock memory with keys of this pool, so that they may be swapped.
+    pub fn keys_are_locked(&self) -> bool {
+        self.keys().memory.is_locked()
+    }
+
     /// What is known of a directory's encryption; `None` if it is not encrypted.
     pub fn crypt_info(&self, dir: &Dir) -> Option<CryptInfo> {
         let crypt = dir.crypt()?;
@@ -376,15 +422,17 @@ impl DslPool {
             return Err(Error::new(ErrorKind::Exists, format!("the key of '{name}' is loaded already")));
         }
         let rt = self.ctx().rt();
-        let wrapping = derive(rt, crypt.format.get(), material, crypt.salt.get(), crypt.iters.get()).await?;
+        let memory = &self.keys().memory;
+        let stretching = (crypt.salt.get(), crypt.iters.get());
+        let wrapping = derive(rt, memory, crypt.format.get(), material, stretching).await?;
         let wrong = |_| Error::new(WRONG_KEY, format!("that is not the key of '{name}'"));
-        crypt.open(&wrapping).map_err(wrong)?;
+        crypt.open(&wrapping, memory).map_err(wrong)?;
         if check_only {
             return Ok(());
         }
         for key in self.keys_of(dir.object) {
             if key.key.borrow().is_none() {
-                let opened = key.open(&wrapping).map_err(|_| {
+                let opened = key.open(&wrapping, memory).map_err(|_| {
                     Error::corrupt(format!("key object {} is not encrypted with the key of '{name}'", key.object))
                 })?;
                 *key.key.borrow_mut() = Some(opened);
@@ -432,7 +480,7 @@ impl DslPool {
 
     /// Gives a dataset another key, which makes it an encryption root if it was none. The old key must be loaded.
     pub async fn change_key(self: &Rc<Self>, name: &str, new: NewKey) -> Result<()> {
-        let wrapping = new_wrapping(self.ctx().rt(), &new).await?;
+        let wrapping = new_wrapping(self.ctx().rt(), &self.keys().memory, &new).await?;
         let name = name.to_string();
         self.sync_task(move |pool, tx| {
             Box::pin(async move {
@@ -475,7 +523,7 @@ impl DslPool {
         let (Some(dir), Some(of_root)) = (dir, of_root) else {
             return Err(Error::corrupt(format!("key object {} has no encryption root", crypt.object)));
         };
-        let key = self.keys().wrapping.borrow().get(&root).copied();
+        let key = self.keys().wrapping.borrow().get(&root).cloned();
         let key = key.ok_or_else(|| key_missing(&dir.full_name(), &dir.full_name()))?;
         let (format, salt, iters) = (of_root.format.get(), of_root.salt.get(), of_root.iters.get());
         Ok((root, Wrapping { key, format, salt, iters }))
@@ -509,7 +557,7 @@ impl DslPool {
         for key in changed.values() {
             let data = key.data_key().ok_or_else(|| key_missing(&dir.full_name(), &dir.full_name()))?;
             let (guid, version) = (data.guid(), key.wrapped.borrow().version);
-            let wrapped = data.master().wrap(&wrapping.key, guid, version, random(rt));
+            let wrapped = data.master().wrap(&wrapping.key, guid, version, random(rt), &self.keys().memory);
             *key.wrapped.borrow_mut() = wrapped;
             key.root.set(root);
             key.format.set(wrapping.format);
@@ -553,7 +601,7 @@ impl DslPool {
     /// Derives the wrapping key that a new dataset brings along, away from the sync.
     pub(crate) async fn prepare_crypt(&self, new: NewCrypt) -> Result<PreparedCrypt> {
         let wrapping = match &new.key {
-            Some(key) => Some((new_wrapping(self.ctx().rt(), key).await?, key.location.clone())),
+            Some(key) => Some((new_wrapping(self.ctx().rt(), &self.keys().memory, key).await?, key.location.clone())),
             None => None,
         };
         Ok(PreparedCrypt { suite: new.suite, wrapping })
@@ -588,7 +636,8 @@ impl DslPool {
     /// Makes the key object of a new directory (syncing context).
     pub(crate) async fn make_crypt(&self, dir: &Rc<Dir>, plan: CryptPlan, tx: &Tx) -> Result<()> {
         let rt = self.ctx().rt();
-        let master = MasterKey::new(plan.suite, &random(rt));
+        let memory = &self.keys().memory;
+        let master = MasterKey::new(plan.suite, memory, |out| rt.entropy(out));
         let guid = rt.new_guid().0;
         let root = plan.root.unwrap_or(dir.object);
         let dn = zap::create(self.mos(), ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
@@ -598,13 +647,13 @@ impl DslPool {
         zap::add_u64(&dn, b"DSL_CRYPTO_REFCOUNT", 1, tx).await?;
         let key = Rc::new(KeyObject {
             object: dn.object(),
-            wrapped: RefCell::new(master.wrap(&plan.wrapping.key, guid, VERSION, random(rt))),
+            wrapped: RefCell::new(master.wrap(&plan.wrapping.key, guid, VERSION, random(rt), memory)),
             root: Cell::new(root),
             format: Cell::new(plan.wrapping.format),
             salt: Cell::new(plan.wrapping.salt),
             iters: Cell::new(plan.wrapping.iters),
             refcount: Cell::new(1),
-            key: RefCell::new(Some(DataKey::new(master, guid, VERSION))),
+            key: RefCell::new(Some(DataKey::new(master, memory.clone(), guid, VERSION))),
         });
         key.store_wrapping(&dn, tx).await?;
         zap::add_u64(&self.zapify(dir.object, tx).await?, KEY_OBJ, key.object.0, tx).await?;
@@ -685,11 +734,75 @@ pub(crate) struct PreparedCrypt {
     wrapping: Option<(Wrapping, String)>,
 }
 
-impl Drop for Keys {
-    fn drop(&mut self) {
-        // Nothing reads these any more; memory that held keys is not left as it was.
-        for key in self.wrapping.get_mut().values_mut() {
-            key.fill(0);
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::Pin;
+
+    use base::{Nanos, WallTime};
+    use rt::{CpuClass, HostIdentity, TaskId, TimerId, World};
+
+    use super::*;
+
+    /// A world that has entropy and nothing else.
+    struct EntropyAlone(Cell<u8>);
+
+    impl World for EntropyAlone {
+        fn now(&self) -> Nanos {
+            Nanos(0)
         }
+        fn wall_clock(&self) -> WallTime {
+            WallTime::default()
+        }
+        fn set_timer(&self, _: Nanos, _: std::task::Waker) -> TimerId {
+            unreachable!("no timers")
+        }
+        fn cancel_timer(&self, _: TimerId) {}
+        fn spawn(&self, _: &'static str, _: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
+            unreachable!("no tasks")
+        }
+        fn rng_u64(&self) -> u64 {
+            unreachable!("who knows one number of this generator knows all")
+        }
+        fn entropy(&self, out: &mut [u8]) {
+            out.fill_with(|| self.0.replace(self.0.get().wrapping_add(1)));
+        }
+        fn cpu(&self, _: Nanos, _: CpuClass, _: Box<dyn FnOnce() + Send>, _: Box<dyn FnOnce()>) {
+            unreachable!("no jobs")
+        }
+        fn charge(&self, _: Nanos) {}
+        fn physmem_bytes(&self) -> u64 {
+            1 << 30
+        }
+        fn host_identity(&self) -> HostIdentity {
+            HostIdentity::default()
+        }
+        fn current_task(&self) -> TaskId {
+            TaskId::NONE
+        }
+    }
+
+    #[test]
+    fn keys_salts_and_ivs_are_entropy() {
+        let rt = Rt::new(Rc::new(EntropyAlone(Cell::new(0))));
+        assert_eq!(random::<3>(&rt), [0, 1, 2]);
+        let memory = Rc::new(KeyMemory::new(rt.page_lock()));
+        let master = MasterKey::new(Suite::Aes128Gcm, &memory, |out| rt.entropy(out));
+        let key = DataKey::new(master, memory, 1, VERSION);
+        // 16 bytes of master key and 64 of HMAC key were taken.
+        let (salt, iv) = key.fresh_salt_iv(&rt);
+        assert_eq!(salt.to_vec(), (83..91).collect::<Vec<u8>>());
+        assert_eq!(iv.to_vec(), (91..103).collect::<Vec<u8>>());
+        let (again, next) = key.fresh_salt_iv(&rt);
+        assert_eq!((again, next[0]), (salt, 103));
+    }
+
+    #[test]
+    fn passphrases_have_bounds() {
+        let memory = KeyMemory::new(None);
+        let counts = |text: &[u8]| passphrase(&memory, text).map(|p| p.1);
+        assert_eq!(counts(b"12345678\n").unwrap(), 8);
+        assert_eq!(counts(&[b'x'; 512]).unwrap(), 512);
+        assert!(counts(b"1234567\n").is_err() && counts(&[b'x'; 513]).is_err());
     }
 }

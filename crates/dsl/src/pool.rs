@@ -74,6 +74,7 @@ pub struct DslSetup {
 impl DslPool {
     pub(crate) fn bare(setup: DslSetup) -> Rc<DslPool> {
         Rc::new(DslPool {
+            keys: Keys::new(setup.ctx.rt()),
             ctx: setup.ctx,
             txg: setup.txg,
             core: setup.core,
@@ -86,7 +87,6 @@ impl DslPool {
             dirs: RefCell::default(),
             origin_snap: Cell::default(),
             empty_bpobj: Cell::default(),
-            keys: Keys::default(),
             tasks: Default::default(),
             freeing: Freeing::default(),
             writable: setup.writable,

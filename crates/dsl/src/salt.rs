@@ -31,9 +31,7 @@ impl DslPool {
             return Ok(());
         }
         let mut salt = [0; 32];
-        for word in salt.as_chunks_mut::<8>().0 {
-            *word = self.ctx().rt().rng_u64().to_le_bytes();
-        }
+        self.ctx().rt().entropy(&mut salt);
         zap::update_bytes(self.directory(), SALT, &salt, tx).await?;
         self.use_salt(salt);
         Ok(())

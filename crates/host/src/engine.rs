@@ -636,6 +636,10 @@ impl World for Inner {
         self.current.get()
     }
 
+    fn page_lock(&self) -> Option<Arc<dyn base::PageLock>> {
+        Some(Arc::new(crate::secret::SystemPageLock))
+    }
+
     fn tracer(&self) -> Rc<rt::trace::Tracer> {
         self.tracer.clone()
     }

@@ -27,6 +27,7 @@ mod poller;
 mod process;
 mod remote;
 mod ring;
+mod secret;
 mod shared;
 mod slab;
 mod spin;
@@ -56,6 +57,7 @@ pub use process::{
     peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
+pub use secret::{SecretBytes, raise_locked_memory};
 pub use tempdir::TempDir;
 pub use terminal::{Screen, Woken, terminal_size};
 pub use unix::{PeerCred, UnixListener, UnixStream};

@@ -171,6 +171,10 @@ impl Rt {
     pub fn host_identity(&self) -> HostIdentity {
         self.0.host_identity()
     }
+    /// What keeps memory with keys out of swap, where there is such a thing.
+    pub fn page_lock(&self) -> Option<std::sync::Arc<dyn base::PageLock>> {
+        self.0.page_lock()
+    }
     /// The task being polled.
     pub fn current_task(&self) -> TaskId {
         self.0.current_task()

@@ -74,6 +74,10 @@ pub trait World {
     fn host_identity(&self) -> HostIdentity;
     /// The task being polled, [`TaskId::NONE`] outside of one.
     fn current_task(&self) -> TaskId;
+    /// What keeps memory with keys out of swap; none where memory is not real (`sim`).
+    fn page_lock(&self) -> Option<std::sync::Arc<dyn base::PageLock>> {
+        None
+    }
     /// Who listens to trace events; the same for every call. A world that has none gives a new one, to which nobody listens.
     fn tracer(&self) -> std::rc::Rc<crate::trace::Tracer> {
         std::rc::Rc::default()

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use codec::crypto::{BlockCipher, IV_LEN, MasterKey, SALT_LEN, TAG_LEN, sha512};
+use codec::keymem::KeyMemory;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DNODE_CORE, DNODE_SIZE, DNODE_SPILL_BLKPTR, DnodePhys};
 use ondisk::object_type::ObjectType;
@@ -35,6 +36,7 @@ pub struct DataKey {
     guid: u64,
     version: u64,
     master: Arc<MasterKey>,
+    memory: Rc<KeyMemory>,
     ciphers: RefCell<VecDeque<([u8; SALT_LEN], Arc<BlockCipher>)>>,
     salt: Cell<[u8; SALT_LEN]>,
     uses_left: Cell<u64>,
@@ -67,12 +69,13 @@ fn class(level: u8, otype: ObjectType) -> Class {
 }
 
 impl DataKey {
-    /// The key of the dataset whose key object has this guid and version.
-    pub fn new(master: MasterKey, guid: u64, version: u64) -> Rc<DataKey> {
+    /// The key of the dataset whose key object has this guid and version; its ciphers will be in `memory`.
+    pub fn new(master: MasterKey, memory: Rc<KeyMemory>, guid: u64, version: u64) -> Rc<DataKey> {
         Rc::new(DataKey {
             guid,
             version,
             master: Arc::new(master),
+            memory,
             ciphers: RefCell::default(),
             salt: Cell::new([0; SALT_LEN]),
             uses_left: Cell::new(0),
@@ -96,7 +99,7 @@ impl DataKey {
         if let Some((_, cipher)) = known.iter().find(|(s, _)| *s == salt) {
             return cipher.clone();
         }
-        let cipher = Arc::new(self.master.block_cipher(&salt));
+        let cipher = Arc::new(self.master.block_cipher(&salt, &self.memory));
         known.truncate(CIPHERS - 1);
         known.push_front((salt, cipher.clone()));
         cipher
@@ -137,7 +140,9 @@ impl DataKey {
     fn use_salt(&self, rt: &Rt) {
         if self.uses_left.get() == 0 {
             self.uses_left.set(SALT_USES_MAX);
-            self.salt.set(rt.rng_u64().to_le_bytes());
+            let mut salt = [0; SALT_LEN];
+            rt.entropy(&mut salt);
+            self.salt.set(salt);
         }
         self.uses_left.set(self.uses_left.get() - 1);
     }
@@ -211,8 +216,7 @@ impl DataKey {
 
 fn fresh_iv(rt: &Rt) -> [u8; IV_LEN] {
     let mut iv = [0; IV_LEN];
-    iv[..8].copy_from_slice(&rt.rng_u64().to_le_bytes());
-    iv[8..].copy_from_slice(&rt.rng_u64().to_le_bytes()[..4]);
+    rt.entropy(&mut iv);
     iv
 }
 

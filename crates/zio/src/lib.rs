@@ -28,8 +28,8 @@ mod stats;
 mod write;
 mod zio;
 
-pub use codec::crypto;
 pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
+pub use codec::{crypto, keymem};
 pub use crypt::{DataKey, ENCRYPTED_COPIES_MAX};
 pub use dedup::{Dedup, DedupAnswer, Written};
 pub use metaslab::{ClassKind, LBF};

@@ -1,0 +1,87 @@
+//! Keys on their way from a command to the engine: in memory that is locked and overwritten, from the first byte to the
+//! last copy.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use host::SecretBytes;
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Longest key in bytes. The longest that is of use is a passphrase of 512 bytes.
+pub const SECRET_MAX: usize = 8192;
+
+/// A key on its way; never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub SecretBytes);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Secret, D::Error> {
+        struct Bytes;
+        impl<'de> Visitor<'de> for Bytes {
+            type Value = Secret;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a key of at most {SECRET_MAX} bytes")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Secret, A::Error> {
+                let mut bytes = SecretBytes::with_room(SECRET_MAX);
+                while let Some(byte) = seq.next_element::<u8>()? {
+                    if bytes.len() == SECRET_MAX {
+                        return Err(A::Error::invalid_length(SECRET_MAX + 1, &self));
+                    }
+                    bytes.push(&[byte]);
+                }
+                Ok(Secret(bytes))
+            }
+        }
+        from.deserialize_seq(Bytes)
+    }
+}
+
+/// Writes one message that may carry a key: as [`crate::proto::send`], without leaving copies of it.
+pub fn send_secret<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
+    let mut body = SecretBytes::default();
+    serde_json::to_writer(&mut body, message).map_err(io::Error::from)?;
+    let len =
+        u32::try_from(body.len()).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the message is too long"))?;
+    to.write_all(&len.to_le_bytes())?;
+    to.write_all(&body)?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::{REQUEST_MAX, Request, receive};
+
+    #[test]
+    fn keys_come_through_and_are_not_shown() {
+        let request = Request::LoadKey {
+            name: "tank/e".into(),
+            key: Secret(b"a passphrase".as_slice().into()),
+            check_only: false,
+        };
+        let mut wire = Vec::new();
+        send_secret(&mut wire, &request).unwrap();
+        assert_eq!(receive::<Request>(&mut wire.as_slice(), REQUEST_MAX).unwrap(), Some(request.clone()));
+        let shown = format!("{request:?}");
+        assert!(shown.contains("Secret") && !shown.contains("97"), "{shown}");
+        for (bytes, good) in [(SECRET_MAX, true), (SECRET_MAX + 1, false)] {
+            let text = serde_json::to_string(&vec![7u8; bytes]).unwrap();
+            assert_eq!(serde_json::from_str::<Secret>(&text).is_ok(), good, "{bytes}");
+        }
+        assert!(serde_json::from_str::<Secret>("[256]").is_err());
+    }
+}
