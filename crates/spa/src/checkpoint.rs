@@ -148,7 +148,7 @@ impl Checkpoint {
         self.txg.get().is_none() && !self.maps.borrow().is_empty()
     }
 
-    /// Whether the txg has something to do here.
+    /// Whether the next txg has something to do here, before its first pass.
     pub(crate) fn is_dirty(&self) -> bool {
         self.wish.get().is_some() || self.is_discarding()
     }

@@ -69,7 +69,8 @@ impl Pool {
         let mut root: Option<Blkptr> = None;
         self.take_device_changes(&tx).await?;
         // Commands told while this txg is written are for the next one.
-        let written = self.config_dirty.get() || self.is_dirty(txg) || !self.history.borrow().is_empty();
+        let asked = self.config_dirty.get() || self.checkpoint.is_dirty() || !self.history.borrow().is_empty();
+        let written = asked || self.is_dirty(txg);
         if written || self.has_failed_writes() {
             self.sync_dtls(txg, &tx).await?;
         }
@@ -160,6 +161,7 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for the next one.
     fn is_dirty(&self, txg: Txg) -> bool {
         self.mos.is_dirty(txg)
             || self.dsl().is_dirty(txg)
@@ -168,7 +170,6 @@ impl Pool {
             || !self.logs.borrow().is_empty()
             || self.ddt.is_dirty()
             || self.alloc.has_held_back()
-            || self.checkpoint.is_dirty()
             || self.zio().has_obsolete()
     }
 

@@ -1,5 +1,6 @@
 //! Dedup tables, checkpoints and going back: each worked with through several imports and judged by the checker that is not the engine, and by zdb where it is.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{Nanos, ObjectId, Result};
@@ -162,6 +163,41 @@ fn checkpoints_keep_and_let_go() {
         pool.export().await.expect("exported");
     });
     judge(&lab, "checkpoint-discarded");
+}
+
+#[test]
+fn checkpoints_come_and_go_while_txgs_are_written() {
+    let layout = layout(9);
+    let lab = Lab::new(7, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let stop = Rc::new(Cell::new(false));
+        let load = {
+            let (pool, stop) = (pool.clone(), stop.clone());
+            lab.sim.rt().spawn("load", async move {
+                let fs = open(&pool).await;
+                for n in 0..u8::MAX {
+                    if stop.get() {
+                        break;
+                    }
+                    put(&fs, &format!("f{n}"), n, 1).await;
+                    // A txg follows the other: the command meets one in the middle of its passes.
+                    fs.sync_all().await.expect("synced");
+                }
+                fs.unmount().await.expect("unmounted");
+            })
+        };
+        for _ in 0..10 {
+            pool.create_checkpoint().await.expect("a checkpoint");
+            lab.sim.rt().sleep(Nanos::from_ms(37)).await;
+            pool.discard_checkpoint().await.expect("discarded");
+            pool.wait_discarded().await.expect("free again");
+        }
+        stop.set(true);
+        load.await;
+        pool.export().await.expect("exported");
+    });
+    judge(&lab, "checkpoint-under-load");
 }
 
 #[test]
