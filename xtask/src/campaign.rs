@@ -85,6 +85,7 @@ const PROFILES: &[Profile] = &[
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),
     profile("mutate", 4, Runner::Ztest(&["--mutate", "{}"])),
+    profile("mutate-write", 4, Runner::Ztest(&["--mutate", "{}", "--write"])),
     profile("kill9", 6, Runner::Kill9(&[])),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
 ];

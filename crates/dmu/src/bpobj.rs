@@ -115,6 +115,10 @@ impl Bpobj {
                 h.num_blkptrs
             )));
         }
+        if h.num_subobjs > 0 && h.subobjs == 0 {
+            // Such a list would never become empty.
+            return Err(Error::corrupt(format!("{} has {} lists and none to name them", list.place(), h.num_subobjs)));
+        }
         Ok(list)
     }
     /// Its object.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::{Tx, zap};
 
-use crate::core::Space;
+use crate::core::{Space, signed};
 use crate::create::check_name;
 use crate::dir::{Dir, Used};
 use crate::pool::DslPool;
@@ -192,12 +192,8 @@ impl DslPool {
                 let new_map = pool.mos().hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
                 zap::remove(&old_map, dir.name().as_bytes(), &tx).await?;
                 zap::add_u64(&new_map, last.as_bytes(), dir.object.0, &tx).await?;
-                let used = Space {
-                    used: phys.used_bytes as i64,
-                    compressed: phys.compressed_bytes as i64,
-                    uncompressed: phys.uncompressed_bytes as i64,
-                };
-                let extra = Space { used: (charge - phys.used_bytes) as i64, ..Space::default() };
+                let used = Space::used_by(&phys);
+                let extra = Space { used: signed(charge - phys.used_bytes), ..Space::default() };
                 old_parent.did_use(Used::Child, used.negated());
                 old_parent.did_use(Used::ChildRsrv, extra.negated());
                 if let Some(head) = dir.head() {

@@ -140,11 +140,8 @@ impl DslPool {
         self.forget_remaps(head, tx).await?;
         let old = head.take_deadlist().await?;
         // What the head has beyond what it shares with the snapshot.
-        let mut own = Space {
-            used: h.referenced_bytes as i64 - s.referenced_bytes as i64,
-            compressed: h.compressed_bytes as i64 - s.compressed_bytes as i64,
-            uncompressed: h.uncompressed_bytes as i64 - s.uncompressed_bytes as i64,
-        };
+        let mut own = Space::referenced(&h);
+        own.add(Space::referenced(&s).negated());
         own.add(old.space().await?);
         // What it gave up is its own again.
         let back = old.space_range(self, dir.origin_txg(), u64::MAX).await?;

@@ -10,6 +10,7 @@ use base::{Error, ObjectId, Txg};
 use dmu::bpobj::BpobjSpace;
 use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use zio::Zio;
 
 use crate::registry::Registry;
@@ -36,20 +37,46 @@ impl Space {
         }
         Space { used: zio.dsize(bp) as i64, compressed: bp.psize() as i64, uncompressed: bp.ucsize() as i64 }
     }
+    /// Figures from disk, each at most [`i64::MAX`]: no pool is larger.
+    pub fn of_figures(used: u64, compressed: u64, uncompressed: u64) -> Space {
+        Space { used: signed(used), compressed: signed(compressed), uncompressed: signed(uncompressed) }
+    }
     /// The space of a list of blocks.
     pub fn of_list(s: BpobjSpace) -> Space {
-        Space { used: s.bytes as i64, compressed: s.comp as i64, uncompressed: s.uncomp as i64 }
+        Space::of_figures(s.bytes, s.comp, s.uncomp)
+    }
+    /// What a dataset refers to.
+    pub(crate) fn referenced(p: &DslDatasetPhys) -> Space {
+        Space::of_figures(p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes)
+    }
+    /// What a directory and everything below it uses.
+    pub(crate) fn used_by(p: &DslDirPhys) -> Space {
+        Space::of_figures(p.used_bytes, p.compressed_bytes, p.uncompressed_bytes)
     }
     /// The opposite change.
     pub fn negated(self) -> Space {
-        Space { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
+        Space {
+            used: self.used.saturating_neg(),
+            compressed: self.compressed.saturating_neg(),
+            uncompressed: self.uncompressed.saturating_neg(),
+        }
     }
     /// Adds another change.
     pub fn add(&mut self, other: Space) {
-        self.used += other.used;
-        self.compressed += other.compressed;
-        self.uncompressed += other.uncompressed;
+        self.used = self.used.saturating_add(other.used);
+        self.compressed = self.compressed.saturating_add(other.compressed);
+        self.uncompressed = self.uncompressed.saturating_add(other.uncompressed);
     }
+}
+
+/// A figure from disk as a change of a figure, at most [`i64::MAX`].
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The change from `old` to `new`, within the range of its type whatever the disk says.
+pub(crate) fn change(old: u64, new: u64) -> i64 {
+    if new >= old { signed(new - old) } else { -signed(old - new) }
 }
 
 /// Hears of changes to the chain of datasets in syncing context: a scan of the pool goes along it.

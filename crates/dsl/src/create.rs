@@ -173,6 +173,9 @@ impl DslPool {
     pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
         let mos = self.mos();
         let from = origin.phys();
+        let children = from.num_children.checked_add(1).ok_or_else(|| {
+            Error::corrupt(format!("snapshot '{}' has a count of clones that cannot grow", origin.name()))
+        })?;
         let mut phys = self.new_dataset_phys(dir, tx);
         phys.prev_snap_obj = origin.object.0;
         phys.prev_snap_txg = from.creation_txg;
@@ -196,7 +199,7 @@ impl DslPool {
             let clones = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
             origin.change(|p| p.next_clones_obj = clones);
         }
-        origin.change(|p| p.num_children += 1);
+        origin.change(|p| p.num_children = children);
         zap::add_int(&mos.hold(ObjectId(origin.phys().next_clones_obj)).await?, object.0, object.0, tx).await?;
         self.add_clone(&origin_dir, object, tx).await?;
         dir.change(|p| {

@@ -22,7 +22,7 @@ use ondisk::object_type::ObjectType;
 use zio::DedupMode;
 
 use crate::bookmark::FreedMark;
-use crate::core::{Core, Space};
+use crate::core::{Core, Space, change};
 use crate::deadlist::Deadlist;
 use crate::dir::{Dir, Used};
 
@@ -75,7 +75,7 @@ impl Account {
     fn set_unique(&self, unique: u64) {
         let old = self.change(|p| std::mem::replace(&mut p.unique_bytes, unique));
         let reserved = self.refreservation.get();
-        let delta = reserved.saturating_sub(unique) as i64 - reserved.saturating_sub(old) as i64;
+        let delta = change(reserved.saturating_sub(old), reserved.saturating_sub(unique));
         if delta != 0 {
             self.dir.borrow().did_use(Used::RefRsrv, Space { used: delta, ..Space::default() });
         }
@@ -318,7 +318,7 @@ impl Dataset {
     pub(crate) fn set_refreservation(&self, reserved: u64) {
         let unique = self.phys().unique_bytes;
         let old = self.account.refreservation.replace(reserved);
-        let delta = reserved.saturating_sub(unique) as i64 - old.saturating_sub(unique) as i64;
+        let delta = change(old.saturating_sub(unique), reserved.saturating_sub(unique));
         if delta != 0 {
             self.dir().did_use(Used::RefRsrv, Space { used: delta, ..Space::default() });
         }

@@ -49,7 +49,7 @@ impl Deadlist {
             };
             keys.insert(key, ObjectId(list));
         }
-        let total = Space { used: p.used as i64, compressed: p.comp as i64, uncompressed: p.uncomp as i64 };
+        let total = Space::of_figures(p.used, p.comp, p.uncomp);
         Ok(Deadlist { mos: mos.clone(), object, form: Form::Keyed { total, keys } })
     }
 

@@ -112,11 +112,7 @@ impl DslPool {
         self.drop_livelist(&dir, tx).await?;
         self.drop_bookmarks(ds, tx).await?;
         let p = dir.phys();
-        let space = Space {
-            used: p.used_bytes as i64,
-            compressed: p.compressed_bytes as i64,
-            uncompressed: p.uncompressed_bytes as i64,
-        };
+        let space = Space::used_by(&p);
         self.give_up_head(ds, space, tx).await?;
 
         let phys = ds.phys();

@@ -12,7 +12,7 @@ use base::{Error, ObjectId, Result, TXG_SIZE, Txg};
 use dmu::TxSpace;
 use ondisk::dsl::DslDirPhys;
 
-use crate::core::Space;
+use crate::core::{Space, change, signed};
 use crate::crypto::KeyObject;
 use crate::dataset::Dataset;
 use crate::iolimit::Limiter;
@@ -239,7 +239,7 @@ impl Dir {
         });
         if let Some(parent) = self.parent() {
             parent.did_use(Used::Child, Space { used: above, ..space });
-            parent.transfer(space.used - above, Used::ChildRsrv, Used::Child);
+            parent.transfer(space.used.saturating_sub(above), Used::ChildRsrv, Used::Child);
         }
     }
 
@@ -248,7 +248,7 @@ impl Dir {
         if delta != 0 {
             self.change(|p| {
                 let f = &mut p.used_breakdown[from as usize];
-                *f = f.saturating_add_signed(-delta);
+                *f = f.saturating_add_signed(delta.saturating_neg());
                 let t = &mut p.used_breakdown[to as usize];
                 *t = t.saturating_add_signed(delta);
             });
@@ -260,7 +260,7 @@ impl Dir {
         let delta = self.change(|p| {
             let before = p.used_bytes.max(p.reserved);
             p.reserved = reserved;
-            p.used_bytes.max(reserved) as i64 - before as i64
+            change(before, p.used_bytes.max(reserved))
         });
         if let Some(parent) = self.parent() {
             parent.did_use(Used::ChildRsrv, Space { used: delta, ..Space::default() });
@@ -290,7 +290,7 @@ impl Dir {
     fn share_of_parent(&self, bytes: u64) -> u64 {
         let p = self.phys.borrow();
         let used = p.used_bytes.saturating_add(self.in_flight());
-        space::parent_delta(used, p.reserved, bytes.min(i64::MAX as u64) as i64).max(0) as u64
+        space::parent_delta(used, p.reserved, signed(bytes)).max(0) as u64
     }
 
     /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until [`Dir::unreserve`] is told of each of `charges`.

@@ -147,8 +147,10 @@ impl Features {
     /// Changes the count of an enabled feature (syncing context).
     pub async fn add(&self, id: FeatureId, delta: i64, tx: &Tx) -> Result<()> {
         let feature = id.get();
-        let old =
-            self.count(feature.guid).unwrap_or_else(|| panic!("feature {} is counted but not enabled", feature.guid));
+        // A pool may hold what a feature describes and lack the feature.
+        let old = self.count(feature.guid).ok_or_else(|| {
+            Error::corrupt(format!("the pool uses the feature {}, which is not enabled in it", feature.guid))
+        })?;
         // The count comes from disk, and may be too low there.
         let new = old.checked_add_signed(delta).ok_or_else(|| {
             Error::corrupt(format!("feature {} is counted {old} times, {delta} are to be added", feature.guid))

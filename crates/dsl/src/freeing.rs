@@ -226,7 +226,7 @@ impl DslPool {
             return Ok(false);
         }
         if lost || h.bytes > 0 {
-            let rest = Space { used: h.bytes as i64, compressed: h.comp as i64, uncompressed: h.uncomp as i64 };
+            let rest = Space::of_figures(h.bytes, h.comp, h.uncomp);
             self.charge_leak(rest, tx).await?;
         }
         drop(dn);

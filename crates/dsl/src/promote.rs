@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::{LocalBoxFuture, Tx, zap};
 use ondisk::dsl::DS_FLAG_NOPROMOTE;
 
-use crate::core::Space;
+use crate::core::{Space, signed};
 use crate::dataset::Dataset;
 use crate::deadlist::Deadlist;
 use crate::destroy::remove_listed;
@@ -80,11 +80,11 @@ impl DslPool {
 
     /// What datasets gave up that was born after `txg`.
     async fn given_up(&self, chain: &[Rc<Dataset>], txg: u64) -> Result<i64> {
-        let mut sum = 0;
+        let mut sum = Space::default();
         for ds in chain {
-            sum += self.deadlist_of(ds).await?.space_range(self, txg, u64::MAX).await?.used;
+            sum.add(self.deadlist_of(ds).await?.space_range(self, txg, u64::MAX).await?);
         }
-        Ok(sum)
+        Ok(sum.used)
     }
 
     async fn plan_promotion(&self, name: &str, tx: &Tx) -> Result<Plan> {
@@ -113,11 +113,7 @@ impl DslPool {
             object => Some(self.hold_dataset(object).await?),
         };
         let o = origin.phys();
-        let mut space = Space {
-            used: o.referenced_bytes as i64,
-            compressed: o.compressed_bytes as i64,
-            uncompressed: o.uncompressed_bytes as i64,
-        };
+        let mut space = Space::referenced(&o);
         let mut moving = Vec::new();
         for snap in &shared {
             if snap.phys().prev_snap_obj != 0 {
@@ -136,10 +132,7 @@ impl DslPool {
             moving.push((snap.clone(), snapname));
         }
         if let Some(beyond) = &beyond {
-            let b = beyond.phys();
-            space.used -= b.referenced_bytes as i64;
-            space.compressed -= b.compressed_bytes as i64;
-            space.uncompressed -= b.uncompressed_bytes as i64;
+            space.add(Space::referenced(&beyond.phys()).negated());
         }
         let mut at = Some(clone.clone());
         while let Some(dir) = at {
@@ -231,16 +224,16 @@ impl DslPool {
             self.move_encryption_root(&p.old, &p.clone, tx).await?;
         }
 
-        let snap_share = |dir: &Dir| dir.phys().used_breakdown[Used::Snap as usize] as i64;
+        let snap_share = |dir: &Dir| signed(dir.phys().used_breakdown[Used::Snap as usize]);
         let only = |used: i64| Space { used, ..Space::default() };
         // First what grows, then what shrinks: no ancestor's figure goes below 0 in between.
-        let delta = p.clone_snap - snap_share(&p.clone);
-        p.clone.did_use(Used::Head, Space { used: p.space.used - delta, ..p.space });
+        let delta = p.clone_snap.saturating_sub(snap_share(&p.clone));
+        p.clone.did_use(Used::Head, Space { used: p.space.used.saturating_sub(delta), ..p.space });
         p.clone.did_use(Used::Snap, only(delta));
-        let delta = p.old_snap - snap_share(&p.old);
+        let delta = p.old_snap.saturating_sub(snap_share(&p.old));
         p.old.did_use(Used::Snap, only(delta));
         let back = p.space.negated();
-        p.old.did_use(Used::Head, Space { used: back.used - delta, ..back });
+        p.old.did_use(Used::Head, Space { used: back.used.saturating_sub(delta), ..back });
         p.origin.change(|s| s.unique_bytes = p.unique.max(0) as u64);
         Ok(())
     }

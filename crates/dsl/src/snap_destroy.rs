@@ -262,15 +262,15 @@ impl DslPool {
     /// Bytes that destroying these snapshots together would free; they are neighbours of one file system, oldest first.
     pub async fn space_of_snapshots(&self, first: &Dataset, last: &Dataset) -> Result<u64> {
         let (from, upto) = (first.phys(), last.phys());
-        let mut sum = 0;
+        let mut sum = Space::default();
         let mut at = ObjectId(from.next_snap_obj);
         let mut seen = BTreeSet::new();
         loop {
             let ds = self.hold_dataset(at).await?;
             let list = Deadlist::open(self.mos(), ObjectId(ds.phys().deadlist_obj)).await?;
-            sum += list.space_range(self, from.prev_snap_txg, u64::MAX).await?.used;
+            sum.add(list.space_range(self, from.prev_snap_txg, u64::MAX).await?);
             if at.0 == upto.next_snap_obj || !seen.insert(at) || ds.phys().next_snap_obj == 0 {
-                return Ok(sum.max(0) as u64);
+                return Ok(sum.used.max(0) as u64);
             }
             at = ObjectId(ds.phys().next_snap_obj);
         }
@@ -278,14 +278,15 @@ impl DslPool {
 
     /// Bytes written to `ds` since the older snapshot or bookmark at `since` (txg): what is referenced now and was not then, given what was freed between (`written@...`).
     pub async fn written_since(&self, ds: &Dataset, since: &Dataset) -> Result<u64> {
-        let mut sum = ds.phys().referenced_bytes as i64 - since.phys().referenced_bytes as i64;
+        let mut sum = Space::referenced(&ds.phys());
+        sum.add(Space::referenced(&since.phys()).negated());
         let mut at = ds.phys();
         let mut seen = BTreeSet::new();
         loop {
             let list = Deadlist::open(self.mos(), ObjectId(at.deadlist_obj)).await?;
-            sum += list.space().await?.used;
+            sum.add(list.space().await?);
             if at.prev_snap_obj == since.object.0 {
-                return Ok(sum.max(0) as u64);
+                return Ok(sum.used.max(0) as u64);
             }
             if at.prev_snap_obj == 0 || !seen.insert(at.prev_snap_obj) {
                 return Err(Error::invalid(format!(

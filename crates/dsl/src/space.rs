@@ -10,6 +10,8 @@
 
 use base::ErrorKind;
 
+use crate::core::change;
+
 /// Who asks for space (page 14 section 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpaceCheck {
@@ -153,7 +155,7 @@ fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
 /// By how much a directory's parent sees its use change, when the directory has a reservation (page 05 section 5).
 pub fn parent_delta(used: u64, reserved: u64, delta: i64) -> i64 {
     let new = used.saturating_add_signed(delta);
-    new.max(reserved) as i64 - used.max(reserved) as i64
+    change(used.max(reserved), new.max(reserved))
 }
 
 #[cfg(test)]
@@ -252,5 +254,7 @@ mod tests {
         assert_eq!(parent_delta(50, 100, 70), 20);
         assert_eq!(parent_delta(120, 100, -70), -20);
         assert_eq!(parent_delta(120, 0, -70), -70);
+        assert_eq!(parent_delta(u64::MAX, 0, i64::MIN), -i64::MAX, "figures that no pool has");
+        assert_eq!(parent_delta(0, u64::MAX, 1), 0);
     }
 }

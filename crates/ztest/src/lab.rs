@@ -144,6 +144,13 @@ impl Lab {
     }
     /// A world with these disks.
     pub fn with_images(seed: u64, images: Vec<DiskImage>, writable: bool) -> Lab {
+        Lab::with_disks(seed, images, writable, true)
+    }
+    /// The same for a pool whose space maps may lie, so that places are written twice at a time.
+    pub fn with_hostile_images(seed: u64, images: Vec<DiskImage>) -> Lab {
+        Lab::with_disks(seed, images, true, false)
+    }
+    fn with_disks(seed: u64, images: Vec<DiskImage>, writable: bool, panic_on_overlap: bool) -> Lab {
         let sim = world(seed);
         // Both ways of making log blocks durable: all disks do so with single writes, none does, some do.
         let mut durably = Rng::stream(seed, 0xd5);
@@ -156,7 +163,7 @@ impl Lab {
                 config.name = format!("disk{n}.img");
                 config.writable = writable;
                 // Two writes of one place at a time, or a read beside a write, are always a mistake of the engine.
-                config.panic_on_overlap = true;
+                config.panic_on_overlap = panic_on_overlap;
                 config.writes_durably = some == 0 || some == 1 && durably.percent(50);
                 SimDisk::with(&sim.handle(), config)
             })

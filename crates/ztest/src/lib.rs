@@ -14,6 +14,7 @@ pub mod lab;
 pub mod losses;
 pub mod model;
 pub mod mutate;
+pub mod mutate_write;
 pub mod reference;
 pub mod scan;
 pub mod snaps;

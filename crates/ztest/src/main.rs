@@ -26,7 +26,8 @@ ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     power cuts at every device completion; N images go to zdb;
                                                     with --layout while devices come and go
-ztest --mutate N|FROM..TO [--state FILE]            damaged images
+ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
+                                                    with snapshots, clones, destroys, quotas, scrubs and more on them
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
@@ -196,14 +197,29 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
 /// Mutations of one victim.
 const PER_VICTIM: u64 = 200;
 
-fn mutations(args: &Args, from: u64, to: u64) -> bool {
+/// Damages victims: `make` makes one, `one` damages it once and gives the figures, which are called `names`, and what it found.
+fn mutations<V>(
+    args: &Args,
+    range: (u64, u64),
+    names: &[&str],
+    make: impl Fn(u64) -> Result<V, String> + Sync,
+    one: impl Fn(&V, u64) -> (Vec<u64>, Option<String>) + Sync,
+) -> bool {
+    let (from, to) = range;
     let state = args.value("--state");
     let done = done_before(state);
-    let total = Mutex::new(MutateTally::default());
+    // The figures, then the findings.
+    let total = Mutex::new((vec![0; names.len()], 0));
     let beats: Mutex<BTreeMap<u64, (u64, Instant)>> = Mutex::default();
     let stop = std::sync::atomic::AtomicBool::new(false);
+    let add = |figures: &[u64], bad: u64| {
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total.0.iter_mut().zip(figures).for_each(|(t, n)| *t += n);
+        total.1 += bad;
+        (total.0[0], total.1)
+    };
     std::thread::scope(|scope| {
-        let (stop, beats, total) = (&stop, &beats, &total);
+        let (stop, beats) = (&stop, &beats);
         let guard = scope.spawn(move || {
             // A loop that never yields can be stopped by nothing else.
             while !stop.load(Ordering::Relaxed) {
@@ -217,50 +233,74 @@ fn mutations(args: &Args, from: u64, to: u64) -> bool {
             }
         });
         spread(args, from / PER_VICTIM, to.div_ceil(PER_VICTIM), |victim| {
-            if let Some(tally) = done.get(&victim).and_then(|d| MutateTally::of_good(d)) {
-                total.lock().unwrap_or_else(|e| e.into_inner()).add(tally);
+            if let Some(figures) = done.get(&victim).filter(|f| f.len() == names.len()) {
+                add(figures, 0);
                 return;
             }
-            let v = match Victim::new(victim) {
+            let v = match make(victim) {
                 Ok(v) => v,
                 Err(e) => {
                     println!("BAD victim {victim}: {e}");
-                    total.lock().unwrap_or_else(|e| e.into_inner()).bad += 1;
+                    add(&[], 1);
                     return;
                 }
             };
-            if args.value("--kinds").is_some() {
-                println!("victim {victim}: surgery {:?}", ztest::mutate::check_surgery(&v));
-                for (otype, level, n) in kinds(&v) {
-                    println!("victim {victim}: {n} x {otype} level {level}");
-                }
-            }
-            let mut tally = MutateTally::default();
+            let (mut sums, mut bad) = (vec![0; names.len()], 0);
             for number in from.max(victim * PER_VICTIM)..to.min((victim + 1) * PER_VICTIM) {
                 beats.lock().unwrap_or_else(|e| e.into_inner()).insert(victim, (number, Instant::now()));
-                if let Some(fault) = mutate(&v, number, &mut tally) {
+                let (figures, fault) = one(&v, number);
+                sums.iter_mut().zip(figures).for_each(|(t, n)| *t += n);
+                if let Some(fault) = fault {
                     println!("BAD {fault}");
+                    bad += 1;
                 }
             }
             beats.lock().unwrap_or_else(|e| e.into_inner()).remove(&victim);
-            if tally.bad == 0 {
-                let t = &tally;
-                remember(
-                    state,
-                    &format!("{victim} {} {} {} {} {}", t.mutations, t.refused, t.errors, t.intact, t.other),
-                );
+            if bad == 0 {
+                let words: Vec<String> = sums.iter().map(u64::to_string).collect();
+                remember(state, &format!("{victim} {}", words.join(" ")));
             }
-            let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
-            total.add(tally);
-            println!("victim {victim}: so far mutations={} bad={}", total.mutations, total.bad);
+            let (mutations, bad) = add(&sums, bad);
+            println!("victim {victim}: so far mutations={mutations} bad={bad}");
         });
         stop.store(true, Ordering::Relaxed);
         let _ = guard.join();
     });
-    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
-    println!("refused={} errors={} intact={} other={}", t.refused, t.errors, t.intact, t.other);
-    println!("mutations={} bad={}", t.mutations, t.bad);
-    t.bad == 0
+    let (sums, bad) = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    let words: Vec<String> = names.iter().zip(&sums).skip(1).map(|(name, n)| format!("{name}={n}")).collect();
+    println!("{}", words.join(" "));
+    println!("mutations={} bad={bad}", sums[0]);
+    bad == 0
+}
+
+/// `--mutate`: damaged images are imported and read.
+fn mutations_read(args: &Args, range: (u64, u64)) -> bool {
+    let make = |victim| {
+        let v = Victim::new(victim)?;
+        if args.value("--kinds").is_some() {
+            println!("victim {victim}: surgery {:?}", ztest::mutate::check_surgery(&v));
+            for (otype, level, n) in kinds(&v) {
+                println!("victim {victim}: {n} x {otype} level {level}");
+            }
+        }
+        Ok(v)
+    };
+    mutations(args, range, &["mutations", "refused", "errors", "intact", "other"], make, |v, number| {
+        let mut tally = MutateTally::default();
+        let fault = mutate(v, number, &mut tally);
+        (vec![tally.mutations, tally.refused, tally.errors, tally.intact, tally.other], fault)
+    })
+}
+
+/// `--mutate --write`: damaged images are imported and changed.
+fn mutations_write(args: &Args, range: (u64, u64)) -> bool {
+    use ztest::mutate_write::{WriteTally, WriteVictim, mutate_write};
+    let names = ["mutations", "refused", "worked", "failed", "stopped", "again"];
+    mutations(args, range, &names, WriteVictim::new, |v, number| {
+        let mut tally = WriteTally::default();
+        let fault = mutate_write(v, number, &mut tally);
+        (tally.figures().to_vec(), fault)
+    })
 }
 
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
@@ -622,8 +662,8 @@ fn main() -> ExitCode {
         adopt(&args, dir)
     } else if args.0.iter().any(|a| a == "--reference") {
         references(&args, level)
-    } else if let Some((from, to)) = of("--mutate") {
-        mutations(&args, from, to)
+    } else if let Some(range) = of("--mutate") {
+        if args.0.iter().any(|a| a == "--write") { mutations_write(&args, range) } else { mutations_read(&args, range) }
     } else {
         println!("{HELP}");
         return ExitCode::from(2);

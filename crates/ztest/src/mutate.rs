@@ -22,11 +22,11 @@ use crate::surgery::Patient;
 use crate::{Check, Fault, tree};
 
 /// Virtual time that a look at an image may take.
-const SPAN_MAX: Nanos = Nanos::from_secs(3600);
+pub(crate) const SPAN_MAX: Nanos = Nanos::from_secs(3600);
 /// Turns that it may take.
-const STEPS_MAX: u64 = 20_000_000;
+pub(crate) const STEPS_MAX: u64 = 20_000_000;
 /// Bytes of resident memory that it may need.
-const MEMORY_MAX: u64 = 1 << 30;
+pub(crate) const MEMORY_MAX: u64 = 1 << 30;
 /// Entries that are read of one directory, bytes of one file.
 const ENTRIES_MAX: usize = 2000;
 const BYTES_MAX: u64 = 8 << 20;
@@ -83,14 +83,9 @@ impl MutateTally {
         self.other += o.other;
         self.bad += o.bad;
     }
-    /// That of a victim without a finding, from its other figures in the order of the fields.
-    pub fn of_good(figures: &[u64]) -> Option<MutateTally> {
-        let &[mutations, refused, errors, intact, other] = figures else { return None };
-        Some(MutateTally { mutations, refused, errors, intact, other, bad: 0 })
-    }
 }
 
-fn noise(rng: &mut Rng, data: &mut [u8]) {
+pub(crate) fn noise(rng: &mut Rng, data: &mut [u8]) {
     if data.is_empty() {
         return;
     }
@@ -217,8 +212,7 @@ fn plain(v: &Victim, rng: &mut Rng) -> (Vec<DiskImage>, String) {
 }
 
 /// Damage that they do not see.
-fn repaired(v: &Victim, rng: &mut Rng) -> (Vec<DiskImage>, String) {
-    let p = &v.patient;
+pub(crate) fn repaired(p: &Patient, rng: &mut Rng) -> (Vec<DiskImage>, String) {
     match rng.below(20) {
         0 => {
             let seed = rng.next_u64();
@@ -457,7 +451,7 @@ async fn compare_state(pool: &Rc<Pool>, state: &crate::model::PoolModel) -> Chec
 }
 
 /// Resident memory at its highest, in bytes, since it was last reset.
-fn memory_peak() -> u64 {
+pub(crate) fn memory_peak() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) << 10
@@ -475,7 +469,7 @@ pub fn mutate(v: &Victim, number: u64, tally: &mut MutateTally) -> Option<Fault>
     tally.mutations += 1;
     let mut rng = Rng::stream(v.seed.wrapping_mul(1 << 20).wrapping_add(number), 99);
     let repair = number % 2 == 1;
-    let (images, what) = if repair { repaired(v, &mut rng) } else { plain(v, &mut rng) };
+    let (images, what) = if repair { repaired(&v.patient, &mut rng) } else { plain(v, &mut rng) };
     let writable = rng.percent(20);
     if std::env::var_os("ZTEST_TRACE").is_some() {
         eprintln!("{number}: {what}");

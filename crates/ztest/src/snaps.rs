@@ -23,6 +23,7 @@ use crate::Check;
 use crate::judge::{self, Scratch, Verdict};
 use crate::lab::{Lab, Layout, POOL, new_fs};
 use crate::reference::without_table;
+use crate::surgery::SPARE;
 
 /// Names and bytes of the files of a file system.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -891,6 +892,37 @@ pub fn run_named(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Changed,
     let why = format!("seed {seed}: {why}\n    after: {}", snaps.trace.join("\n           "));
     std::mem::forget((snaps, lab));
     Err(why)
+}
+
+/// The disks after `ops` operations, and what they are like. Blocks may still wait to be freed.
+pub fn images_after(seed: u64, ops: u64) -> Check<(Vec<DiskImage>, Layout)> {
+    let mut snaps = Snaps::new(seed);
+    let lab = snaps.lab.clone();
+    let ran = lab.sim.try_block_on_for(SPAN_MAX, async {
+        snaps.create().await?;
+        for n in 0..ops {
+            snaps.step().await.map_err(|e| format!("operation {n}: {e}"))?;
+        }
+        let pool = snaps.pool.take().expect("there");
+        spare_space(&pool, &lab, seed).await.map_err(|e| format!("spare space: {e:?}"))?;
+        pool.export().await.map_err(|e| format!("export: {e:?}"))
+    });
+    ran.map_err(|report| format!("stalled: {report}"))??;
+    Ok((lab.images(), snaps.layout.clone()))
+}
+
+/// The file system of [`images_after`] whose space is there for rewritten blocks.
+pub const SPARE_FS: &str = "lab/spare";
+
+async fn spare_space(pool: &Rc<Pool>, lab: &Lab, seed: u64) -> base::Result<()> {
+    let ds = pool.dsl().create_fs(SPARE_FS, Vec::new(), new_fs(&lab.sim)).await?;
+    let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
+    let file = fs.create(fs.root(), b"spare", 0o644, &Cred::new(0, 0), false).await?;
+    let mut data = pattern(seed, 2 << 20);
+    data.chunks_mut(128 << 10).for_each(|record| record[..SPARE.len()].copy_from_slice(SPARE));
+    let written = fs.write(file.obj, 0, vec![bdev::Buf::copy_from(&data).freeze()], false).await;
+    fs.unmount().await?;
+    written.map(drop)
 }
 
 /// What [`cuts`] cuts.

@@ -2,7 +2,7 @@
 //!
 //! This is a small reader and writer of its own, beside the engine: it knows block pointers, dnodes and object sets, nothing else. A rewritten block is stored uncompressed in
 //! a place that nothing uses; its pointer changes in the block above, which is rewritten in turn, up to the uberblock, which is sealed again in all labels. Space maps are
-//! left as they are.
+//! left as they are: where the pool has a file of records that begin with [`SPARE`], new blocks go into those, which are allocated, so that the pool can free them again.
 
 use codec::ChecksumAlgo;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr, CHECKSUM_OFF, Dva};
@@ -13,6 +13,9 @@ use ondisk::uberblock::{self, Uberblock};
 use sim::DiskImage;
 
 use crate::Check;
+
+/// How each record of a file begins whose space is there for rewritten blocks.
+pub const SPARE: &[u8; 16] = b"spare space here";
 
 /// A block that a pointer leads to.
 #[derive(Clone, Debug)]
@@ -36,8 +39,27 @@ pub struct Patient {
     /// Whether there is data that no checksum covers.
     pub unchecked: bool,
     ashift: u64,
-    /// The next unused place, in bytes of the first device, going down.
-    spare: u64,
+    spare: Spare,
+}
+
+/// Places for rewritten blocks on the first device.
+#[derive(Clone, Default)]
+struct Spare {
+    /// Offset and bytes of allocated records that are given up for this.
+    records: Vec<(u64, u64)>,
+    /// The end of a place that nothing uses.
+    end: u64,
+}
+
+impl Spare {
+    fn take(&mut self, asize: u64) -> u64 {
+        if let Some(record) = self.records.iter_mut().find(|r| r.1 >= asize) {
+            record.1 -= asize;
+            return record.0 + record.1;
+        }
+        self.end -= asize;
+        self.end
+    }
 }
 
 /// Data blocks that are kept: more would only be more of the same.
@@ -114,7 +136,7 @@ impl Patient {
         let ring = images[0].read_vec(label + ondisk::label::RING_OFFSET, ondisk::label::RING_SIZE);
         let found = uberblock::scan_ring(&ring, ashift, label).filter_map(|(_, u)| u.ok());
         let ub = uberblock::best(found).ok_or("no uberblock")?;
-        let mut patient = Patient { spare: 0, unchecked: false, images, blocks: Vec::new(), ub, ashift };
+        let mut patient = Patient { spare: Spare::default(), unchecked: false, images, blocks: Vec::new(), ub, ashift };
         let root = patient.ub.rootbp;
         let data = read(&patient.images, &root).ok_or("the root cannot be read")?;
         patient.blocks.push(Block { parent: None, bp: root, data });
@@ -143,6 +165,11 @@ impl Patient {
                     continue;
                 }
                 let Some(data) = read(&patient.images, &bp) else { continue };
+                if plain && data.starts_with(SPARE) {
+                    let of = bp.dvas().find(|d| d.vdev().0 == 0);
+                    patient.spare.records.extend(of.map(|d| (d.offset(), d.asize())));
+                    continue;
+                }
                 patient.blocks.push(Block { parent: Some((next, at)), bp, data });
                 in_mos.push(in_mos[next] && bp.otype() != ObjectType::OBJSET);
             }
@@ -152,8 +179,8 @@ impl Patient {
         // Within the last metaslab, so that freeing such a block is no error by itself.
         let usable = usable & !(ondisk::label::LABEL_SIZE - 1);
         let ms_shift = ondisk::vdev_config::metaslab_shift_for(usable);
-        patient.spare = usable >> ms_shift << ms_shift;
-        if highest + (4 << 20) > patient.spare {
+        patient.spare.end = usable >> ms_shift << ms_shift;
+        if highest + (4 << 20) > patient.spare.end {
             return Err("no spare room".into());
         }
         Ok(patient)
@@ -162,7 +189,7 @@ impl Patient {
     /// A copy of the images with block `n` having this content, all checksums above repaired.
     pub fn with_content(&self, n: usize, data: Vec<u8>) -> Vec<DiskImage> {
         let mut images = self.images.clone();
-        let mut spare = self.spare;
+        let mut spare = self.spare.clone();
         let bp = self.store(&mut images, &mut spare, &self.blocks[n].bp, &data);
         self.with_pointer(images, spare, n, bp)
     }
@@ -179,25 +206,25 @@ impl Patient {
             images[dva.vdev().0 as usize].write(dva.offset() + DATA_START, &raw);
         }
         seal(&mut bp, &raw);
-        self.with_pointer(images, self.spare, n, bp)
+        self.with_pointer(images, self.spare.clone(), n, bp)
     }
 
-    fn store(&self, images: &mut [DiskImage], spare: &mut u64, old: &Blkptr, data: &[u8]) -> Blkptr {
+    fn store(&self, images: &mut [DiskImage], spare: &mut Spare, old: &Blkptr, data: &[u8]) -> Blkptr {
         let asize = (data.len() as u64).next_multiple_of(1 << self.ashift);
-        *spare -= asize;
-        images[0].write(*spare + DATA_START, data);
+        let at = spare.take(asize);
+        images[0].write(at + DATA_START, data);
         let mut bp = *old;
         for i in 0..3 {
             bp.set_dva(i, Dva::default());
         }
-        bp.set_dva(0, Dva::new(base::VdevId(0), *spare, asize, false));
+        bp.set_dva(0, Dva::new(base::VdevId(0), at, asize, false));
         bp.set_psize(data.len() as u64);
         bp.set_compress(ondisk::blkptr::COMPRESS_OFF);
         seal(&mut bp, data);
         bp
     }
 
-    fn with_pointer(&self, mut images: Vec<DiskImage>, mut spare: u64, n: usize, bp: Blkptr) -> Vec<DiskImage> {
+    fn with_pointer(&self, mut images: Vec<DiskImage>, mut spare: Spare, n: usize, bp: Blkptr) -> Vec<DiskImage> {
         let (mut n, mut bp) = (n, bp);
         while let Some((parent, at)) = self.blocks[n].parent {
             let mut data = self.blocks[parent].data.clone();

@@ -156,7 +156,8 @@ impl Scan {
     pub(super) async fn look_at_all(self: &Rc<Self>, generation: u64) {
         loop {
             let vdevs = self.work.vdevs();
-            if vdevs.is_empty() || self.generation.get() != generation {
+            // A walk that was under way when the pool was closed may have gathered more, which no worker takes.
+            if vdevs.is_empty() || self.generation.get() != generation || self.closed.get() {
                 return;
             }
             let mut workers = Vec::new();

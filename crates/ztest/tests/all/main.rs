@@ -18,6 +18,7 @@ mod layouts;
 mod logs;
 mod losses;
 mod mutations;
+mod mutations_write;
 mod old;
 mod presence;
 mod reference;

@@ -1,0 +1,23 @@
+//! Damaged images that are written to. The long profile: `ztest --mutate 10000 --write`.
+
+use ztest::mutate_write::{WriteTally, WriteVictim, mutate_write};
+
+#[test]
+fn damaged_pools_are_changed_or_refused() {
+    let victim = WriteVictim::new(1).unwrap_or_else(|e| panic!("{e}"));
+    let mut tally = WriteTally::default();
+    let faults: Vec<String> = (0..60).filter_map(|n| mutate_write(&victim, n, &mut tally)).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    // The damage mattered, and most operations went on.
+    assert!(tally.refused > 0 && tally.failed > 0 && tally.worked > 300 && tally.again > 20, "{tally:?}");
+}
+
+/// A count of clones that cannot grow, a list that can never become empty, an export while a scrub walks: each once ended the engine or kept it busy for ever.
+#[test]
+fn what_once_panicked_is_an_error() {
+    let mut tally = WriteTally::default();
+    for (victim, number) in [(2, 436), (45, 9123), (57, 11518)] {
+        let victim = WriteVictim::new(victim).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(mutate_write(&victim, number, &mut tally), None);
+    }
+}
