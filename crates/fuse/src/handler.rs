@@ -253,6 +253,16 @@ pub trait Handler: 'static {
     ) -> Result<u32, Errno> {
         Err(NO_SYS)
     }
+    /// Whether pages of `node` may come into the kernel's cache while a write to the handle `fh` is under way. Asked
+    /// after a write with `O_DIRECT`; true only if `fh` was opened past the cache.
+    fn may_be_cached(&self, node: u64, fh: u64) -> bool {
+        false
+    }
+    /// Whether somebody may have stored to a shared mapping of `node` what the kernel has not written back. `lseek` may
+    /// then wait for the kernel.
+    fn may_be_mapped(&self, node: u64) -> bool {
+        false
+    }
     /// Space.
     async fn statfs(&self, node: u64) -> Result<StatFs, Errno> {
         Err(NO_SYS)

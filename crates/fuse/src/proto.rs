@@ -125,6 +125,7 @@ const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Flag of an open file that stands in each of its writes: they are durable when they end. Part of `O_SYNC`.
 const O_DSYNC: u32 = libc::O_DSYNC as u32;
+const O_DIRECT: u32 = libc::O_DIRECT as u32;
 const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 const FSYNC_DATASYNC: u32 = 1 << 0;
 const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
@@ -231,6 +232,8 @@ pub enum Op<'a> {
         from_cache: bool,
         /// The file was opened so that writes are durable when they end.
         sync: bool,
+        /// The file is open with `O_DIRECT`.
+        direct: bool,
     },
     StatFs,
     Release {
@@ -379,7 +382,8 @@ impl<'a> Op<'a> {
                 f.skip(4)?;
                 let kill_suidgid = write_flags & WRITE_KILL_SUIDGID != 0;
                 let from_cache = write_flags & WRITE_CACHE != 0;
-                Op::Write { fh, offset, size, kill_suidgid, from_cache, sync: flags & O_DSYNC != 0 }
+                let (sync, direct) = (flags & O_DSYNC != 0, flags & O_DIRECT != 0);
+                Op::Write { fh, offset, size, kill_suidgid, from_cache, sync, direct }
             }
             opcode::STATFS => Op::StatFs,
             opcode::RELEASE => Op::Release { fh: f.u64()? },
@@ -531,16 +535,18 @@ pub fn put_header(out: &mut impl Put, unique: u64, error: Option<Errno>, body: u
 /// Adds a message that the kernel did not ask for: what it remembers of a node's attributes and ACLs is out of date.
 /// Cached data stay (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
 pub fn put_attrs_stale(out: &mut impl Put, node: u64) {
-    put_inval_inode(out, node, -1);
+    put_inval_inode(out, node, -1, 0);
 }
 
-/// Adds a message that the kernel did not ask for: it must drop all pages of a node (`FUSE_NOTIFY_INVAL_INODE`).
-pub fn put_drop_pages(out: &mut impl Put, node: u64) {
-    put_inval_inode(out, node, 0);
+/// Adds a message that the kernel did not ask for: it must drop pages of a node, `len` bytes from `offset`, or all from
+/// there on if `len` is 0 (`FUSE_NOTIFY_INVAL_INODE`).
+pub fn put_drop_pages(out: &mut impl Put, node: u64, offset: u64, len: u64) {
+    // Files end below 2^63.
+    put_inval_inode(out, node, offset.cast_signed(), len.cast_signed());
 }
 
-/// From `offset` to the end; a negative offset means no data.
-fn put_inval_inode(out: &mut impl Put, node: u64, offset: i64) {
+/// A negative offset means no data, a length of 0 all to the end.
+fn put_inval_inode(out: &mut impl Put, node: u64, offset: i64, len: i64) {
     const NOTIFY_INVAL_INODE: u32 = 2;
     const BODY: usize = 24;
     out.u32((OUT_HEADER + BODY) as u32);
@@ -548,7 +554,7 @@ fn put_inval_inode(out: &mut impl Put, node: u64, offset: i64) {
     out.u64(0);
     out.u64(node);
     out.i64(offset);
-    out.i64(0);
+    out.i64(len);
 }
 
 /// Adds attributes (88 bytes).
@@ -714,8 +720,13 @@ mod tests {
         let mut args = words(&[3, 1 << 40]);
         args.extend(halves(&[4096, WRITE_KILL_SUIDGID, 0, 0, 0, 0]));
         assert_eq!(args.len(), WRITE_ARGS);
-        let want = Op::Write { fh: 3, offset: 1 << 40, size: 4096, kill_suidgid: true, from_cache: false, sync: false };
-        assert_eq!(Op::parse(opcode::WRITE, &args, true), Ok(want));
+        for direct in [false, true] {
+            let flags = if direct { O_DIRECT } else { 0 };
+            args[32..36].copy_from_slice(&flags.to_ne_bytes());
+            let (fh, offset, size, kill_suidgid) = (3, 1 << 40, 4096, true);
+            let want = Op::Write { fh, offset, size, kill_suidgid, from_cache: false, sync: false, direct };
+            assert_eq!(Op::parse(opcode::WRITE, &args, true), Ok(want));
+        }
         let mut args = halves(&[3, 1, 1, 0]);
         args.extend(b"user.x\0abc");
         let set = |kill_sgid| Op::SetXattr { name: b"user.x", value: b"abc", flags: 1, kill_sgid };
@@ -768,8 +779,10 @@ mod tests {
 
     #[test]
     fn dropping_pages() {
-        let out = body(|s| put_drop_pages(s, 77));
+        let out = body(|s| put_drop_pages(s, 77, 0, 0));
         assert_eq!(out, [halves(&[40, 2]), words(&[0, 77, 0, 0])].concat());
+        let out = body(|s| put_drop_pages(s, 77, 4096, 100));
+        assert_eq!(out[24..], words(&[4096, 100]));
     }
 
     #[test]

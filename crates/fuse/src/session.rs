@@ -98,6 +98,13 @@ impl Kernel {
         let _ = core.send(&[IoSlice::new(message.as_slice())]);
     }
 
+    /// Has the kernel write back what was stored to mappings of these bytes of a node, and waits for that. Pages of
+    /// them leave its cache. The caller must not hold up the answer to any other request meanwhile.
+    pub async fn write_back(&self, node: u64, bytes: std::ops::Range<u64>) {
+        let Some(core) = self.0.upgrade() else { return };
+        core.drop_pages_in(node, bytes.start, bytes.end - bytes.start).await;
+    }
+
     /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions apart changed with 6.3):
     /// it says with an empty `SETATTR` that set-id bits must go before `FALLOCATE`, and it takes the set-group-id bit from
     /// the mode of a new file whose maker may not set it.
@@ -112,6 +119,8 @@ pub(crate) struct Core {
     /// Workers that wait to be made leader.
     idle: RefCell<Vec<Sender<()>>>,
     workers: Cell<usize>,
+    /// Requests that go on without a worker.
+    aside: Cell<usize>,
     has_leader: Cell<bool>,
     /// Nothing more is to be read, whatever comes.
     cut: Cell<bool>,
@@ -357,6 +366,7 @@ impl<H: Handler> Session<H> {
             fd: RefCell::new(Some(fd)),
             idle: RefCell::default(),
             workers: Cell::new(0),
+            aside: Cell::new(0),
             has_leader: Cell::new(true),
             cut: Cell::new(false),
             leader: RefCell::default(),
@@ -385,17 +395,34 @@ impl<H: Handler> Session<H> {
         let rt = self.rt.clone();
         rt.spawn("fuse", async move {
             self.work().await;
-            let core = &self.core;
-            core.workers.set(core.workers.get() - 1);
-            if core.workers.get() == 0 && core.over.get() {
-                self.handler.end().await;
-                core.fd.replace(None);
-                core.ended.set(true);
-                for waiter in core.ended_waiters.take() {
-                    // Whoever does not wait any more does not mind.
-                    let _ = waiter.send(());
-                }
+            self.core.workers.set(self.core.workers.get() - 1);
+            self.leave().await;
+        });
+    }
+
+    /// The last one ends the session when it is over.
+    async fn leave(&self) {
+        let core = &self.core;
+        if core.workers.get() == 0 && core.aside.get() == 0 && core.over.get() {
+            self.handler.end().await;
+            core.fd.replace(None);
+            core.ended.set(true);
+            for waiter in core.ended_waiters.take() {
+                // Whoever does not wait any more does not mind.
+                let _ = waiter.send(());
             }
+        }
+    }
+
+    /// Goes on with a request that waits for the kernel, which may wait for the answer to another request: no worker is
+    /// held for it. As many as the kernel has requests under way.
+    fn aside(self: &Rc<Self>, name: &'static str, request: impl Future<Output = ()> + 'static) {
+        self.core.aside.set(self.core.aside.get() + 1);
+        let session = self.clone();
+        self.rt.spawn(name, async move {
+            request.await;
+            session.core.aside.set(session.core.aside.get() - 1);
+            session.leave().await;
         });
     }
 
@@ -501,7 +528,7 @@ impl<H: Handler> Session<H> {
     }
 
     /// Serves one request, reply included.
-    async fn serve(&self, request: &mut Request) {
+    async fn serve(self: &Rc<Self>, request: &mut Request) {
         let core = &self.core;
         core.count(|s| s.requests += 1);
         let Ok(h) = InHeader::parse(&request.head) else { return };
@@ -514,7 +541,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    async fn answer(&self, request: &mut Request, h: &InHeader) -> Result<Reply, Errno> {
+    async fn answer(self: &Rc<Self>, request: &mut Request, h: &InHeader) -> Result<Reply, Errno> {
         let mut copy = Vec::new();
         if h.len as usize != request.len {
             self.core.count(|s| s.refused += 1);
@@ -524,7 +551,7 @@ impl<H: Handler> Session<H> {
             // Parsed first: taking the data needs the buffers that the arguments lie beside.
             let op = request.args(h, &mut copy).and_then(|args| Op::parse(h.opcode, args, true));
             let size_here = request.len.checked_sub(HEAD + h.ext);
-            let Ok(Op::Write { fh, offset, size, kill_suidgid, from_cache, sync }) = op else {
+            let Ok(Op::Write { fh, offset, size, kill_suidgid, from_cache, sync, direct }) = op else {
                 self.core.count(|s| s.refused += 1);
                 return Err(INVALID);
             };
@@ -541,17 +568,27 @@ impl<H: Handler> Session<H> {
                 self.rt.spawn("fuse drop pages", async move { core.drop_pages(node).await });
             }
             let n = done?;
-            return Ok(Reply::small(|s| {
+            let reply = Reply::small(|s| {
                 s.u32(n);
                 s.u32(0);
-            }));
+            });
+            let past_cache = direct && !from_cache && self.core.direct_is_coherent.get();
+            if past_cache && n > 0 && self.handler.may_be_cached(h.node, fh) {
+                let (core, node, unique) = (self.core.clone(), h.node, h.unique);
+                self.aside("fuse direct write", async move {
+                    core.drop_pages_in(node, offset, n.into()).await;
+                    core.reply(unique, reply);
+                });
+                return Ok(Reply::Nothing);
+            }
+            return Ok(reply);
         }
         let parsed = request.args(h, &mut copy).and_then(|a| Op::parse(h.opcode, a, self.core.setxattr_ext.get()));
         let op = parsed.inspect_err(|_| self.core.count(|s| s.refused += 1))?;
         self.dispatch(h, op).await
     }
 
-    async fn dispatch(&self, h: &InHeader, op: Op<'_>) -> Result<Reply, Errno> {
+    async fn dispatch(self: &Rc<Self>, h: &InHeader, op: Op<'_>) -> Result<Reply, Errno> {
         let (who, node, fs) = (h.caller, h.node, &self.handler);
         if let Op::Init(i) = op {
             return self.begin(&i);
@@ -666,6 +703,16 @@ impl<H: Handler> Session<H> {
                 Reply::Bytes(body)
             }
             Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(who, node, fh, offset, len, mode).await)?,
+            Op::Lseek { fh, offset, whence } if fs.may_be_mapped(node) => {
+                let (session, unique) = (self.clone(), h.unique);
+                self.aside("fuse lseek", async move {
+                    match session.handler.lseek(node, fh, offset, whence).await {
+                        Ok(at) => session.core.reply(unique, Reply::small(|s| s.u64(at))),
+                        Err(e) => session.core.send_error(unique, e),
+                    }
+                });
+                Reply::Nothing
+            }
             Op::Lseek { fh, offset, whence } => {
                 let at = fs.lseek(node, fh, offset, whence).await?;
                 Reply::small(|s| s.u64(at))

@@ -1,7 +1,7 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
-//! handles are bits that say what must be known of them later, [`UNSEEN`] and [`MAPPABLE`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`]
+//! handles are bits that say what must be known of them later, [`UNSEEN`], [`MAPPABLE`] and [`PAST_CACHE`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`]
 //! and by [`ZfsHandler::new`].
 //!
 //! Through a shared mapping of a file that is open for reading and writing stores reach us late, and until then what we know of its holes may be wrong.
@@ -91,10 +91,16 @@ pub(crate) struct ZfsHandler {
     posix_acl: bool,
     /// Files that are open with [`MAPPABLE`], and how often.
     mappable: RefCell<BTreeMap<u64, u32>>,
+    /// Files that are open without [`PAST_CACHE`], and how often.
+    cached: RefCell<BTreeMap<u64, u32>>,
 }
 
 /// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The mapping keeps the file open.
 const MAPPABLE: u64 = 2;
+/// Holes that are asked about for one `SEEK_HOLE` in a mapped file that somebody fills meanwhile.
+const HOLES_MAX: usize = 64;
+/// Bit of a handle: reads and writes go past the kernel's cache.
+const PAST_CACHE: u64 = 4;
 
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
@@ -103,8 +109,8 @@ impl ZfsHandler {
         zfs.keep_removed_dirs();
         let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
         let snaps = snaps.map(|source| SnapDir::new(source, created));
-        let (kernel, mappable) = (RefCell::default(), RefCell::default());
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel, posix_acl, mappable }
+        let (kernel, mappable, cached) = (RefCell::default(), RefCell::default(), RefCell::default());
+        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel, posix_acl, mappable, cached }
     }
 
     /// The file system that a node is in, and its object there.
@@ -209,6 +215,8 @@ impl ZfsHandler {
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
         let writes = match flags as i32 & libc::O_ACCMODE {
+            // Told that every write goes past its cache, the kernel drops pages around it; see `notify`.
+            _ if flags as i32 & libc::O_DIRECT != 0 => true,
             libc::O_RDONLY => false,
             // Through its cache the kernel would ask for an fsync after each write.
             _ if flags as i32 & libc::O_DSYNC != 0 => true,
@@ -233,14 +241,23 @@ impl ZfsHandler {
         if mappable {
             *self.mappable.borrow_mut().entry(node).or_default() += 1;
         }
-        let fh = if unseen { UNSEEN } else { 0 } | if mappable { MAPPABLE } else { 0 };
+        let past_cache = answer & FOPEN_DIRECT_IO != 0;
+        if !past_cache {
+            *self.cached.borrow_mut().entry(node).or_default() += 1;
+        }
+        let bit = |is: bool, bit: u64| if is { bit } else { 0 };
+        let fh = bit(unseen, UNSEEN) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE);
         Ok(Opened { fh, flags: answer })
     }
+}
 
-    /// Whether `node` may have stores of somebody else than the holder of the handle `fh` that the kernel has not told us yet.
-    fn may_be_mapped(&self, node: u64, fh: u64) -> bool {
-        let opens = self.mappable.borrow().get(&node).copied().unwrap_or(0);
-        opens > u32::from(fh & MAPPABLE != 0)
+/// One of the descriptors of `node` is closed.
+fn close_one(opens: &mut BTreeMap<u64, u32>, node: u64) {
+    if let btree_map::Entry::Occupied(mut count) = opens.entry(node) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 }
 
@@ -485,6 +502,14 @@ impl Handler for ZfsHandler {
         u32::try_from(n).map_err(|_| INVALID)
     }
 
+    fn may_be_mapped(&self, node: u64) -> bool {
+        self.mappable.borrow().contains_key(&node)
+    }
+
+    fn may_be_cached(&self, node: u64, fh: u64) -> bool {
+        fh & PAST_CACHE != 0 && self.cached.borrow().contains_key(&node)
+    }
+
     async fn statfs(&self, _: u64) -> Result<StatFs, Errno> {
         let s = self.zfs.statfs();
         Ok(StatFs {
@@ -501,13 +526,10 @@ impl Handler for ZfsHandler {
 
     async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
         if fh & MAPPABLE != 0 {
-            let mut mappable = self.mappable.borrow_mut();
-            if let btree_map::Entry::Occupied(mut opens) = mappable.entry(node) {
-                *opens.get_mut() -= 1;
-                if *opens.get() == 0 {
-                    opens.remove();
-                }
-            }
+            close_one(&mut self.mappable.borrow_mut(), node);
+        }
+        if fh & PAST_CACHE == 0 {
+            close_one(&mut self.cached.borrow_mut(), node);
         }
         let Ok((zfs, obj)) = self.at(node) else { return Ok(()) };
         zfs.release(obj).await;
@@ -640,23 +662,34 @@ impl Handler for ZfsHandler {
         Ok(zfs.fallocate(obj, what, offset, len).await?)
     }
 
-    async fn lseek(&self, node: u64, fh: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+    async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
         let (zfs, obj) = self.at(node)?;
-        if self.may_be_mapped(node, fh) {
-            // A hole that we know may be data already. All of it is data then, which is true of any file.
-            let size = zfs.getattr(obj).await?.size;
-            return match whence as i32 {
-                libc::SEEK_DATA | libc::SEEK_HOLE if offset >= size => Err(Errno(libc::ENXIO)),
-                libc::SEEK_DATA => Ok(offset),
-                libc::SEEK_HOLE => Ok(size),
-                _ => Err(INVALID),
-            };
-        }
-        let found = match whence as i32 {
-            libc::SEEK_DATA => zfs.seek_data(obj, offset).await?,
-            libc::SEEK_HOLE => zfs.seek_hole(obj, offset).await?,
-            _ => return Err(INVALID),
+        let kernel = self.kernel.borrow().clone();
+        let find = async || match whence as i32 {
+            libc::SEEK_DATA => Ok(zfs.seek_data(obj, offset).await?),
+            libc::SEEK_HOLE => Ok(zfs.seek_hole(obj, offset).await?),
+            _ => Err(INVALID),
         };
+        let mut found = find().await?;
+        // Holes that the answer relies on, where the kernel has nothing any more that it has not written back.
+        let mut sure = offset..offset;
+        for _ in 0..HOLES_MAX {
+            if !self.may_be_mapped(node) {
+                break;
+            }
+            let size = zfs.getattr(obj).await?.size;
+            let hole = match (whence as i32, found) {
+                (libc::SEEK_DATA, at) => offset..at.unwrap_or(size),
+                (_, Some(at)) => at..zfs.seek_data(obj, at).await?.unwrap_or(size),
+                (_, None) => break,
+            };
+            if hole.is_empty() || (sure.start <= hole.start && hole.end <= sure.end) {
+                return found.ok_or(Errno(libc::ENXIO));
+            }
+            kernel.write_back(node, hole.clone()).await;
+            sure = hole;
+            found = find().await?;
+        }
         found.ok_or(Errno(libc::ENXIO))
     }
 

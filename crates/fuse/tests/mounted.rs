@@ -455,7 +455,7 @@ fn sync_and_syncfs_reach_the_pool() {
 }
 
 #[test]
-fn no_hole_is_seen_where_a_mapping_may_have_data() {
+fn data_and_holes_are_seen_as_a_mapping_has_them() {
     with_mount(Setup::default(), |root| {
         let path = root.join("mapped");
         let py = r#"
@@ -466,11 +466,24 @@ os.ftruncate(d, 1 << 20)
 os.fsync(d)
 assert os.lseek(d, 0, os.SEEK_HOLE) == 0
 m = mmap.mmap(d, 1 << 20)
+m[300000:300005] = b"mine!"
+# The one who stored, by the only descriptor.
+at = os.lseek(d, 0, os.SEEK_DATA)
+assert 0 < at <= 300000, at
+assert os.lseek(d, 0, os.SEEK_HOLE) == 0
+end = os.lseek(d, at, os.SEEK_HOLE)
+assert 300000 < end < 700000, end
+m[at + (1 << 17)] = 1
+assert os.lseek(d, at, os.SEEK_HOLE) == end + (1 << 17)
 m[700000:700005] = b"mmap!"
 os.close(d)
 r = os.open(p, os.O_RDONLY)
-assert os.lseek(r, 0, os.SEEK_DATA) <= 700000
-assert os.lseek(r, 700000, os.SEEK_HOLE) > 700000
+at = os.lseek(r, 600000, os.SEEK_DATA)
+assert 600000 < at <= 700000, at
+assert 700000 < os.lseek(r, 700000, os.SEEK_HOLE) < 1 << 20
+m[700000:700005] = b"again"
+assert m[700000:700005] == b"again"
+m[700000:700005] = b"mmap!"
 subprocess.check_call(["cp", "--sparse=auto", p, p + ".copy"])
 assert open(p + ".copy", "rb").read()[700000:700005] == b"mmap!"
 m.close()
