@@ -77,7 +77,7 @@ pub struct Recording {
 
 /// The key of encrypted file systems.
 fn key() -> KeyMaterial {
-    KeyMaterial::new(b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f".to_vec())
+    KeyMaterial::new(b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f")
 }
 
 /// The file system that the load uses.

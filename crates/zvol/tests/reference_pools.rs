@@ -88,7 +88,7 @@ async fn load_keys(pool: &Pool) {
             ),
             KeyFormat::Passphrase => ("correct-horse-battery\n", "correct-horse-batterY", "short"),
         };
-        let material = |text: &str| KeyMaterial::new(text.as_bytes().to_vec());
+        let material = |text: &str| KeyMaterial::new(Vec::from(text));
         let head = dsl.find(&root).unwrap();
         let e = head.objset().await.map(drop).unwrap_err();
         assert!(e.kind() == ErrorKind::Denied && e.to_string().contains("load-key"), "{e}");

@@ -18,11 +18,11 @@ const HEX: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1
 
 fn key(format: KeyFormat, text: &str) -> NewKey {
     let iters = (format == KeyFormat::Passphrase).then_some(100_000);
-    NewKey { format, material: KeyMaterial::new(text.as_bytes().to_vec()), iters, location: "prompt".into() }
+    NewKey { format, material: KeyMaterial::new(Vec::from(text)), iters, location: "prompt".into() }
 }
 
 fn material(text: &str) -> KeyMaterial {
-    KeyMaterial::new(text.as_bytes().to_vec())
+    KeyMaterial::new(Vec::from(text))
 }
 
 /// Content of file `n`, the same every time: text that compresses, and noise.
