@@ -70,15 +70,17 @@ pub(crate) fn install() -> Result<There, String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let suite = release.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME=")).unwrap_or("").trim_matches('"');
     let needs_contrib = before.missing().iter().any(|n| *n == "zdb" || *n == "ztest");
-    if needs_contrib && !suite.is_empty() && !quiet("sh", &["-c", "apt-cache show zfsutils-linux"]) {
+    quiet("apt-get", &["update"]);
+    // `apt-cache show` also succeeds for a package that others only refer to.
+    if needs_contrib && !suite.is_empty() && !quiet("apt-get", &["install", "--dry-run", "zfsutils-linux"]) {
         let source = format!(
             "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {suite}\nComponents: contrib\n\
              Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
         );
         // Without it the judges stay missing, which is said below; that is no reason to stop.
         let _ = std::fs::write("/etc/apt/sources.list.d/weir-contrib.sources", source);
+        quiet("apt-get", &["update"]);
     }
-    quiet("apt-get", &["update"]);
     for (name, package, _) in JUDGES {
         if !have(name) {
             quiet("apt-get", &["install", "-y", "--no-install-recommends", package]);
