@@ -29,6 +29,7 @@ pub mod proto;
 mod session;
 mod snapdir;
 pub mod wire;
+mod xattr_names;
 mod zfs;
 
 pub use dir::DirOut;

@@ -36,6 +36,7 @@ use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
 };
 use crate::wire::{Fields, Put};
+use crate::xattr_names::{check_namespace, is_system, missing};
 
 /// How long the kernel may remember what only it changes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -259,11 +260,6 @@ fn close_one(opens: &mut BTreeMap<u64, u32>, node: u64) {
             count.remove();
         }
     }
-}
-
-/// Attributes of the system are ACLs alone.
-fn is_system(name: &[u8]) -> bool {
-    name.starts_with(b"system.")
 }
 
 impl Handler for ZfsHandler {
@@ -588,6 +584,7 @@ impl Handler for ZfsHandler {
             let acl = self.acl_kind(name)?;
             return Ok(zfs.set_acl(obj, acl, value, kill_sgid).await?);
         }
+        check_namespace(name)?;
         let how = match flags as i32 {
             0 => SetXattr::Any,
             libc::XATTR_CREATE => SetXattr::Create,
@@ -607,7 +604,7 @@ impl Handler for ZfsHandler {
         if let Some(acl) = acl {
             return Ok(zfs.get_acl(obj, acl).await?.ok_or(NO_DATA)?.to_bytes());
         }
-        Ok(zfs.getxattr(obj, name).await?)
+        zfs.getxattr(obj, name).await.map_err(|e| missing(name, e))
     }
 
     async fn listxattr(&self, caller: Caller, node: u64) -> Result<Vec<u8>, Errno> {
@@ -641,7 +638,7 @@ impl Handler for ZfsHandler {
                 removed => Ok(removed?),
             };
         }
-        Ok(zfs.removexattr(obj, name).await?)
+        zfs.removexattr(obj, name).await.map_err(|e| missing(name, e))
     }
 
     async fn fallocate(&self, who: Caller, node: u64, _: u64, offset: u64, len: u64, mode: u32) -> Result<(), Errno> {

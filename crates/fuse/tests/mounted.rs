@@ -280,6 +280,14 @@ def err(f, want):
     assert False, "no error"
 err(lambda: os.getxattr(p, "user.none"), errno.ENODATA)
 err(lambda: os.removexattr(p, "user.none"), errno.ENODATA)
+for name in ["user.", "trusted.", "security."]:
+    err(lambda: os.setxattr(p, name, b"1"), errno.EINVAL)
+    err(lambda: os.getxattr(p, name), errno.EINVAL)
+    err(lambda: os.removexattr(p, name), errno.EINVAL)
+for name in ["user", "name", "other.name", "system.name"]:
+    err(lambda: os.setxattr(p, name, b"1"), errno.EOPNOTSUPP)
+    err(lambda: os.getxattr(p, name), errno.EOPNOTSUPP)
+    err(lambda: os.removexattr(p, name), errno.EOPNOTSUPP)
 err(lambda: os.setxattr(p, "user.a", b"2", os.XATTR_CREATE), errno.EEXIST)
 err(lambda: os.setxattr(p, "user.n", b"2", os.XATTR_REPLACE), errno.ENODATA)
 os.setxattr(p, "user.a", b"", os.XATTR_REPLACE)
