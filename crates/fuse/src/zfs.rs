@@ -203,7 +203,11 @@ impl ZfsHandler {
         if changes && slot_of(node) != 0 {
             return Err(read_only());
         }
-        zfs.open_file(obj).await?;
+        if flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32 {
+            zfs.open_file(obj).await?;
+        } else {
+            zfs.open_file_to_write(obj, flags & libc::O_APPEND as u32 != 0).await?;
+        }
         if flags & libc::O_TRUNC as u32 != 0 {
             let done = match self.kill_privileges(who, node, kill_suidgid).await {
                 Ok(_) => self.truncate(node).await,
@@ -336,6 +340,10 @@ impl Handler for ZfsHandler {
         let ids = set.kill_suidgid || asks_nothing && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
         if ids || set.size.is_some() || gives_away {
             self.kill_privileges(who, node, ids).await?;
+        }
+        if asks_nothing {
+            // Or a `chown` to nobody else.
+            return Ok(self.attr(slot, &zfs.touch_ctime(obj).await?));
         }
         let set = zpl::SetAttr {
             mode: set.mode,

@@ -224,3 +224,57 @@ print(os.pread(fd, 1, 4096))
         assert_eq!(said, "b'a' b'x' b'a' b'x'\nb'c'\n", "{out:?}");
     });
 }
+
+/// The kernel checks flags of files that it keeps itself; those of FUSE it leaves to the daemon.
+#[test]
+fn protected_files_are_not_opened_for_writing() {
+    with_mount(Setup::default(), |root| {
+        let tools = Command::new("sh").args(["-c", "command -v chattr"]).output();
+        if !tools.is_ok_and(|o| o.status.success()) {
+            eprintln!("SKIPPED: no chattr");
+            return;
+        }
+        let open = |how: &OpenOptions| how.open(root.join("f")).map(|_| ());
+        let errors = |all: &[OpenOptions]| -> Vec<i32> {
+            all.iter().map(|how| open(how).err().and_then(|e| e.raw_os_error()).unwrap_or(0)).collect()
+        };
+        let how = |read: bool, write: bool, append: bool| {
+            let mut o = OpenOptions::new();
+            o.read(read).write(write).append(append);
+            o
+        };
+        let mut truncating = how(false, true, false);
+        truncating.truncate(true);
+        let all = [
+            how(true, false, false),
+            how(false, true, false),
+            how(true, true, false),
+            how(false, false, true),
+            how(true, false, true),
+            truncating,
+        ];
+        fs::write(root.join("f"), "x").unwrap();
+        says(&root, "chattr +i f");
+        assert_eq!(errors(&all), [0, 1, 1, 1, 1, 1], "immutable");
+        says(&root, "chattr -i +a f");
+        assert_eq!(errors(&all), [0, 1, 1, 0, 0, 1], "append-only");
+        says(&root, "chattr -a f");
+        assert_eq!(errors(&all), [0; 6]);
+        assert_eq!(fs::read(root.join("f")).unwrap(), b"");
+    });
+}
+
+#[test]
+fn chown_to_nobody_else_changes_the_change_time() {
+    with_mount(Setup::default(), |root| {
+        says(&root, "touch f; chmod 6755 f; mkdir d; mkfifo p; ln -s f l");
+        for name in ["f", "d", "p", "l"] {
+            let path = root.join(name);
+            let changed = |m: fs::Metadata| (m.ctime(), m.ctime_nsec());
+            let before = changed(fs::symlink_metadata(&path).unwrap());
+            std::os::unix::fs::lchown(&path, None, None).unwrap();
+            assert!(changed(fs::symlink_metadata(&path).unwrap()) > before, "{name}");
+        }
+        assert_eq!(says(&root, "stat -c %a f"), "755");
+    });
+}

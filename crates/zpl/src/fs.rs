@@ -17,7 +17,7 @@ use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
 use zil::{GetData, ZilTunables, Zilog};
 
-use crate::node::{Node, times};
+use crate::node::{Node, check_flags, times};
 use crate::quota::Quotas;
 use crate::ranks;
 use crate::types::{Atime, Case, MountOpts, StatFs, SyncMode};
@@ -424,8 +424,19 @@ impl Zfs {
 
     /// Counts the object as open: it lives on without a name until the last [`Zfs::release`]. `NotFound` if it has neither name nor opener any more.
     pub async fn open_file(&self, obj: ObjectId) -> Result<()> {
+        self.open_unprotected(obj, 0).await
+    }
+
+    /// As [`Zfs::open_file`], for a descriptor that writes, `append`: only at the end. `Denied` if the file is
+    /// immutable, or append-only and the descriptor is not.
+    pub async fn open_file_to_write(&self, obj: ObjectId, append: bool) -> Result<()> {
+        self.open_unprotected(obj, if append { pflags::IMMUTABLE } else { pflags::IMMUTABLE | pflags::APPENDONLY })
+            .await
+    }
+
+    async fn open_unprotected(&self, obj: ObjectId, protections: u64) -> Result<()> {
         let n = self.node(obj).await?;
-        self.live_attrs(&n).await?;
+        check_flags(obj, &self.live_attrs(&n).await?, protections)?;
         self.hold_open(&n);
         Ok(())
     }
