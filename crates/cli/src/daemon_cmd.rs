@@ -64,6 +64,10 @@ fn tunables(paths: &Paths, p: &Parsed) -> Result<Tunables, Fail> {
     match std::fs::read_to_string(&file) {
         Ok(text) => out.set_file(&text).map_err(|e| e.at(file.display()))?,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            let why = "belongs to another user: set WEIR_RUNTIME_DIR to a folder of your own";
+            return Err(Error::new(ErrorKind::Denied, format!("permission denied: '{}' {why}", file.display())).into());
+        }
         Err(e) => return Err(Error::new(ErrorKind::Io, format!("'{}' cannot be read: {e}", file.display())).into()),
     }
     if let Ok(list) = std::env::var("WEIR_TUNABLES") {

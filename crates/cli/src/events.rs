@@ -20,13 +20,12 @@ pub fn run(p: &Parsed) -> Done {
         print(&format!("cleared {n} events\n"));
         return Ok(());
     }
-    if !p.has('H') {
-        print(&format!("{:<30} {}\n", "TIME", "CLASS"));
-    }
+    let mut head = if p.has('H') { String::new() } else { format!("{:<30} {}\n", "TIME", "CLASS") };
     let (mut after, mut wait) = (0, false);
     loop {
         let view: EventsView = ask(&Request::Events { after, pool: pool.clone(), wait })?;
-        let text: String = view.events.iter().map(|e| event(e, p.has('H'), p.has('v'))).collect();
+        let mut text = std::mem::take(&mut head);
+        view.events.iter().for_each(|e| text += &event(e, p.has('H'), p.has('v')));
         if !text.is_empty() {
             print(&text);
         }

@@ -65,14 +65,19 @@ impl std::fmt::Debug for PoolReader {
 /// Opens every file that can be opened; fails when none can.
 pub fn scan(files: &[PathBuf]) -> Result<Vec<Labeled>> {
     let mut found = Vec::new();
-    let mut last = Error::not_found("no devices were given");
+    let mut failed = None;
     for f in files {
         match Labeled::open(f) {
             Ok(v) => found.extend(v),
-            Err(e) => last = e,
+            Err(e) => failed = Some(e),
         }
     }
-    if found.is_empty() { Err(last) } else { Ok(found) }
+    match failed {
+        // A label may be where nothing could be read.
+        Some(e) if found.iter().all(|d| d.best().is_none()) => Err(e),
+        None if found.is_empty() => Err(Error::not_found("no devices were given")),
+        _ => Ok(found),
+    }
 }
 
 impl PoolReader {

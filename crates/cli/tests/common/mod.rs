@@ -1,6 +1,9 @@
 //! Running the program, for tests that see it from outside.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
+pub mod commands;
+pub mod machine;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
