@@ -85,7 +85,7 @@ impl Pool {
         let mut pass = 0;
         loop {
             pass += 1;
-            assert!(pass <= PASSES_MAX, "txg {txg} does not converge after {PASSES_MAX} passes");
+            assert!(pass <= PASSES_MAX, "txg {txg} does not converge after {PASSES_MAX} passes: {:?}", self.dirt(txg));
             done.extend(self.dsl().sync(txg, pass).await?);
             if pass == 1 {
                 self.sync_scan(txg, &tx).await?;
@@ -163,14 +163,22 @@ impl Pool {
 
     /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for the next one.
     fn is_dirty(&self, txg: Txg) -> bool {
-        self.mos.is_dirty(txg)
-            || self.dsl().is_dirty(txg)
-            || self.core.has_frees()
-            || !self.alloc.dirty_metaslabs(txg).is_empty()
-            || !self.logs.borrow().is_empty()
-            || self.ddt.is_dirty()
-            || self.alloc.has_held_back()
-            || self.zio().has_obsolete()
+        self.dirt(txg).is_some()
+    }
+
+    /// The first thing that the txg has still to write.
+    fn dirt(&self, txg: Txg) -> Option<&'static str> {
+        let dirt = [
+            (self.mos.is_dirty(txg), "the MOS"),
+            (self.dsl().is_dirty(txg), "a dataset"),
+            (self.core.has_frees(), "frees"),
+            (!self.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
+            (!self.logs.borrow().is_empty(), "a log space map"),
+            (self.ddt.is_dirty(), "a deduplication table"),
+            (self.alloc.has_held_back(), "what a checkpoint holds back"),
+            (self.zio().has_obsolete(), "obsolete ranges"),
+        ];
+        dirt.into_iter().find(|d| d.0).map(|d| d.1)
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {

@@ -3,6 +3,7 @@
 //! Writing is two steps, so that nothing is on its way to a device when space runs out half-way: first every header and piece gets its place (a [`Gang`],
 //! a tree of at most [`GANG_MAX_DEPTH`] levels), then everything is written. Gang blocks are rare; this code prefers plainness to speed.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result, Txg};
@@ -42,10 +43,94 @@ impl Gang {
     }
 }
 
+/// Where a gang block lies: what overwriting it in place needs.
+pub(crate) struct GangPlaces {
+    psize: u64,
+    /// As allocated: of the data, or of the header if there are pieces.
+    places: Places,
+    pieces: Vec<GangPlaces>,
+}
+
+impl GangPlaces {
+    fn of(gang: &Gang) -> GangPlaces {
+        let pieces = match &gang.body {
+            GangBody::Data(_) => Vec::new(),
+            GangBody::Header(children) => children.iter().map(GangPlaces::of).collect(),
+        };
+        GangPlaces { psize: gang.bp.psize(), places: gang.places, pieces }
+    }
+}
+
+/// Gang blocks of metadata that the txg has written so far, by the first place of their header. Later passes of the txg overwrite them, as they do other blocks:
+/// freeing them instead would write more of the list of frees in each pass, without an end.
+#[derive(Default)]
+pub(crate) struct Rewritable {
+    txg: Txg,
+    gangs: BTreeMap<Dva, Rc<GangPlaces>>,
+}
+
+impl Rewritable {
+    fn remember(&mut self, txg: Txg, gang: &Gang) {
+        if self.txg != txg {
+            *self = Rewritable { txg, ..Rewritable::default() };
+        }
+        self.gangs.insert(gang.bp.dva(0), Rc::new(GangPlaces::of(gang)));
+    }
+
+    /// The places of the block at `old` if it can be overwritten in `txg` by one stored in `psize` bytes.
+    pub(crate) fn find(&self, txg: Txg, old: &Blkptr, psize: u64) -> Option<Rc<GangPlaces>> {
+        let found = self.gangs.get(&old.dva(0)).filter(|_| self.txg == txg)?;
+        (found.psize == psize).then(|| found.clone())
+    }
+}
+
+/// Enters the places of a header into its pointer: their sizes are those of the header and of what lies below it.
+fn set_header_dvas(bp: &mut Blkptr, places: &Places, children: &[Gang]) {
+    for (i, dva) in places.as_slice().iter().enumerate() {
+        let pieces: u64 = children.iter().map(|c| c.bp.dva(i).asize()).sum();
+        bp.set_dva(i, Dva::new(dva.vdev(), dva.offset(), dva.asize() + pieces, true));
+    }
+}
+
 impl Inner {
     /// Writes `data` in pieces; `bp` describes the whole and gets the DVAs of the header.
     pub(crate) async fn write_gang(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
         let gang = self.plan_header(req, *bp, data, 0).await?;
+        if req.otype.is_metadata() || req.level > 0 {
+            self.rewritable.borrow_mut().remember(req.txg, &gang);
+        }
+        self.write_planned(req, bp, gang)
+    }
+
+    /// Overwrites the gang block at `places` in its own txg.
+    pub(crate) fn rewrite_gang(
+        self: &Rc<Self>,
+        req: &WriteReq,
+        bp: &mut Blkptr,
+        data: Bytes,
+        places: &GangPlaces,
+    ) -> Result<WriteDone> {
+        let gang = self.refill(req, *bp, data, places)?;
+        self.write_planned(req, bp, gang)
+    }
+
+    /// `data` at the places of an older block of the same size.
+    fn refill(&self, req: &WriteReq, mut bp: Blkptr, data: Bytes, at: &GangPlaces) -> Result<Gang> {
+        if at.pieces.is_empty() {
+            at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
+            return Ok(Gang { bp, places: at.places, body: GangBody::Data(data) });
+        }
+        let (mut children, mut from) = (Vec::with_capacity(GANG_CHILDREN), 0);
+        for piece in &at.pieces {
+            let part = data.slice(from..from + piece.psize as usize);
+            from += piece.psize as usize;
+            children.push(self.refill(req, self.piece_pointer(req, &part)?, part, piece)?);
+        }
+        set_header_dvas(&mut bp, &at.places, &children);
+        Ok(Gang { bp, places: at.places, body: GangBody::Header(children) })
+    }
+
+    fn write_planned(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, gang: Gang) -> Result<WriteDone> {
         *bp = gang.bp;
         let mut dones = Vec::new();
         self.write_plan(gang, req.prio, &mut dones)?;
@@ -78,16 +163,13 @@ impl Inner {
                     }
                 }
             }
-            for (i, dva) in places.as_slice().iter().enumerate() {
-                let pieces: u64 = children.iter().map(|c| c.bp.dva(i).asize()).sum();
-                bp.set_dva(i, Dva::new(dva.vdev(), dva.offset(), dva.asize() + pieces, true));
-            }
+            set_header_dvas(&mut bp, &places, &children);
             Ok(Gang { bp, places, body: GangBody::Header(children) })
         })
     }
 
-    /// A place for one piece, or for pieces of it.
-    async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
+    /// The pointer of a piece, without places.
+    fn piece_pointer(&self, req: &WriteReq, data: &Bytes) -> Result<Blkptr> {
         let psize = data.len() as u64;
         let mut bp = Blkptr::hole();
         bp.set_lsize(psize);
@@ -97,7 +179,14 @@ impl Inner {
         bp.set_otype(ObjectType::NONE);
         bp.set_little_endian(true);
         bp.set_birth(req.txg, req.txg);
-        bp.set_checksum_words(codec::compute(req.checksum, &data, false, self.opts.get().salt.as_ref())?.0);
+        bp.set_checksum_words(codec::compute(req.checksum, data, false, self.opts.get().salt.as_ref())?.0);
+        Ok(bp)
+    }
+
+    /// A place for one piece, or for pieces of it.
+    async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
+        let psize = data.len() as u64;
+        let mut bp = self.piece_pointer(req, &data)?;
         if !self.is_forced(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
@@ -197,6 +286,21 @@ impl Inner {
             return Err(Error::corrupt(format!("gang block {bp}: its pieces hold {sum} bytes")));
         }
         Ok(children)
+    }
+
+    pub(crate) fn claim_tree(&self, bp: Blkptr, txg: Txg, depth: u32) -> LBF<'_, Result<()>> {
+        Box::pin(async move {
+            if bp.is_gang() {
+                for child in self.gang_children(&bp, Prio::SyncRead, depth).await? {
+                    self.claim_tree(child, txg, depth + 1).await?;
+                }
+            }
+            for dva in bp.dvas() {
+                let dva = if dva.gang() { self.header_place(dva)? } else { dva };
+                self.alloc.claim(dva, txg).await?;
+            }
+            Ok(())
+        })
     }
 
     fn free_tree<'a>(&'a self, zio: &'a Zio, bp: Blkptr, txg: Txg, depth: u32) -> LBF<'a, Result<()>> {

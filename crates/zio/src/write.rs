@@ -204,17 +204,17 @@ impl Inner {
     }
 }
 
-/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1, `zfs_sync_pass_rewrite` 2): nobody outside of this txg can know that.
+/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1, `zfs_sync_pass_rewrite` 2): only this txg knows of it. Of a gang block
+/// the places of its pieces must be known, too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
     req.pass >= 2
         && old.birth() == req.txg
         && old.phys_birth() == req.txg
         && !old.is_hole()
         && !old.is_embedded()
-        && !old.is_gang()
         && !old.dedup()
         && old.psize() == psize
-        && old.ndvas() == usize::from(req.copies)
+        && (old.is_gang() || old.ndvas() == usize::from(req.copies))
 }
 
 impl Zio {
@@ -251,7 +251,16 @@ impl Zio {
         }
         let mut bp = Inner::pointer(&req, psize, compress, checksum, seal.as_deref());
 
-        if let Some(old) = req.rewrite.filter(|old| may_rewrite(&req, old, psize)) {
+        let rewrite = req.rewrite.filter(|old| may_rewrite(&req, old, psize));
+        if let Some(old) = rewrite.filter(Blkptr::is_gang) {
+            let known = z.rewritable.borrow().find(req.txg, &old, psize);
+            if let Some(places) = known {
+                z.count(|s| s.rewrites += 1);
+                let done = z.rewrite_gang(&req, &mut bp, data, &places)?;
+                return Ok(WriteOut { bp, done, rewritten_in_place: true });
+            }
+        }
+        if let Some(old) = rewrite.filter(|old| !old.is_gang()) {
             let mut places = Places::default();
             for (i, dva) in old.dvas().enumerate() {
                 bp.set_dva(i, dva);

@@ -41,6 +41,7 @@ pub(crate) struct Inner {
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
+    pub(crate) rewritable: RefCell<crate::gang::Rewritable>,
     pub(crate) watch: RefCell<Option<Rc<dyn FreeWatch>>>,
     /// Ranges of removed vdevs that were freed and are in no map yet.
     obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
@@ -153,6 +154,7 @@ impl Zio {
             min_alloc: Cell::new((0, SECTOR)),
             bad: RefCell::default(),
             dedup: RefCell::default(),
+            rewritable: RefCell::default(),
             watch: RefCell::default(),
             obsolete: RefCell::default(),
         }))
@@ -211,13 +213,9 @@ impl Zio {
         self.0.obsolete.take()
     }
 
-    /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Gang blocks: the header only.
+    /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Of a gang block also its pieces, whose headers it has to read.
     pub async fn claim(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
-        for dva in bp.dvas() {
-            let dva = if dva.gang() { self.0.header_place(dva)? } else { dva };
-            self.0.alloc.claim(dva, txg).await?;
-        }
-        Ok(())
+        self.0.claim_tree(*bp, txg, 0).await
     }
 
     /// Allocated bytes of all copies, deflated as datasets are charged (format page 05).

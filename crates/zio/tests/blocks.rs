@@ -210,6 +210,52 @@ fn blocks_of_this_txg_are_overwritten_in_place_from_pass_two_on() {
     });
 }
 
+/// A list of frees that was stored anew with each pass would grow with each pass.
+#[test]
+fn gang_blocks_of_metadata_are_overwritten_in_place_too() {
+    let lab = Lab::new(2, 64 << 20, 12);
+    lab.sim.block_on(async {
+        lab.zio.set_opts(ZioOpts { gang_above: 20_000, ..ZioOpts::default() });
+        let meta = |data| WriteReq { copies: 2, otype: ObjectType::SPACE_MAP, ..file(data) };
+        let first = lab.zio.write(meta(noise(1, 65536))).await.unwrap();
+        assert!(first.bp.is_gang());
+        let again = |pass, txg, len| WriteReq { pass, txg: Txg(txg), rewrite: Some(first.bp), ..meta(noise(2, len)) };
+        let out = lab.zio.write(again(2, 10, 65536)).await.unwrap();
+        assert!(out.rewritten_in_place && out.bp.same_place(&first.bp) && out.bp != first.bp);
+        first.done.await.unwrap();
+        out.done.await.unwrap();
+        assert_eq!(get(&lab.zio, &out.bp).await.unwrap(), noise(2, 65536));
+        for req in [again(1, 10, 65536), again(2, 10, 32768), again(2, 11, 65536)] {
+            let out = lab.zio.write(req).await.unwrap();
+            assert!(!out.rewritten_in_place && !out.bp.same_place(&first.bp));
+            out.done.await.unwrap();
+        }
+        assert_eq!(lab.zio.stats().rewrites, 1);
+    });
+}
+
+#[test]
+fn a_claim_takes_every_piece() {
+    let lab = Lab::new(1, 64 << 20, 12);
+    lab.sim.block_on(async {
+        lab.zio.set_opts(ZioOpts { gang_above: 20_000, ..ZioOpts::default() });
+        let bp = put(&lab.zio, WriteReq { copies: 2, ..file(noise(1, 1 << 20)) }).await;
+        assert!(bp.is_gang());
+        commit(&lab, Txg(10));
+        let used = lab.alloc.space(ClassKind::Normal).alloc_raw;
+        lab.zio.free_gang(&bp, Txg(11)).await.unwrap();
+        for t in 11..15 {
+            commit(&lab, Txg(t));
+        }
+        assert_eq!(lab.alloc.space(ClassKind::Normal).alloc_raw, 0);
+        // The bytes are still on the device, as those of a log's blocks are after a crash.
+        lab.zio.claim(&bp, Txg(15)).await.unwrap();
+        commit(&lab, Txg(15));
+        assert_eq!(lab.alloc.space(ClassKind::Normal).alloc_raw, used);
+        assert!(lab.zio.claim(&bp, Txg(16)).await.is_err(), "it is taken");
+    });
+}
+
 #[test]
 fn what_is_freed_is_free() {
     let lab = Lab::new(1, 64 << 20, 12);
