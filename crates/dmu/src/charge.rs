@@ -75,10 +75,21 @@ impl Objset {
     }
 }
 
+impl Objset {
+    /// As [`crate::SpaceGate::take_log_block`].
+    pub fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
+        self.0.take_log_block(bytes, txg)
+    }
+}
+
 impl ObjsetInner {
     /// The worst cases of this object set.
     pub(crate) fn cost(&self) -> Cost<'_> {
         Cost { zio: self.ctx.zio(), props: self.props.get() }
+    }
+    /// As [`crate::SpaceGate::take_log_block`].
+    pub(crate) fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.take_log_block(bytes, txg))
     }
     /// What `cost` says is in flight until `txg` has synced.
     pub(crate) fn will_use(&self, txg: Txg, cost: impl FnOnce(Cost<'_>) -> u64) {

@@ -59,6 +59,8 @@ pub trait SpaceGate {
     fn will_use(&self, bytes: u64, txg: Txg);
     /// Blocks are given up in `txg` whose entries in a deadlist take `bytes`: in flight if a snapshot may hold them.
     fn will_kill(&self, bytes: u64, txg: Txg);
+    /// Whether a log block, or a block that a log names, may take `bytes` of the space that syncs need; if so they are in flight until `txg` has synced.
+    fn take_log_block(&self, bytes: u64, txg: Txg) -> bool;
 }
 
 /// Notes per-dataset features at their first use.

@@ -4,7 +4,7 @@
 //! as if nothing had been. So the block is given up in the txg in which it was allocated. Its place is not given to anybody else before that txg is on disk, and
 //! then nobody reads the log record that names it any more.
 
-use base::{BlkId, Result};
+use base::{BlkId, Error, ErrorKind, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
 use txg::TxgHold;
@@ -31,6 +31,10 @@ impl Dnode {
         (req.compression, req.checksum, req.copies, req.class) = (p.compression, p.checksum, p.copies, p.class);
         (req.special_small, req.prio, req.crypt) = (p.special_small, Prio::SyncWrite, ctx.key().cloned());
         (req.objset, req.object, req.blkid) = (self.os.id, self.n.obj, BlkId(blkid));
+        // The sync stores it again, elsewhere: this place is taken besides that one.
+        if !self.os.take_log_block(self.os.cost().data(req.data.len() as u64), txg) {
+            return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
+        }
         let out = ctx.zio().write(req).await?;
         let written = out.done.clone();
         let txg_held = async move {

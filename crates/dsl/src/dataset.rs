@@ -193,6 +193,14 @@ impl SpaceGate for Account {
             self.will_use(bytes, txg);
         }
     }
+
+    fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
+        let mut root = self.dir.borrow().clone();
+        while let Some(parent) = root.parent() {
+            root = parent;
+        }
+        root.take_log_block(bytes, txg)
+    }
 }
 
 impl FeatureUse for Account {

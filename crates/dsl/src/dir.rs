@@ -365,6 +365,16 @@ impl Dir {
         self.charge(bytes, txg);
     }
 
+    /// As [`dmu::SpaceGate::take_log_block`], of the root directory. No dataset is charged for log blocks; they are allocated already.
+    pub(crate) fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
+        let used = self.phys.borrow().used_bytes;
+        let fits = space::log_block_fits(self.pool_space.get(), used, self.in_flight(), bytes);
+        if fits {
+            self.charge(bytes, txg);
+        }
+        fits
+    }
+
     /// The charges of `txg` end: what it really used is in the record now.
     pub(crate) fn synced(&self, txg: Txg) {
         self.in_flight[txg.slot()].set(0);

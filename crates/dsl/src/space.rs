@@ -152,6 +152,11 @@ fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
     Admission::Admit
 }
 
+/// Whether a log block of `bytes` leaves the syncs of what is in flight, and of itself, their room: where it does not, commits wait for their txg.
+pub fn log_block_fits(pool: PoolSpace, used: u64, in_flight: u64, bytes: u64) -> bool {
+    in_flight.saturating_add(bytes) <= pool.room(used.max(pool.settled), SpaceCheck::Reserved)
+}
+
 /// By how much a directory's parent sees its use change, when the directory has a reservation (page 05 section 5).
 pub fn parent_delta(used: u64, reserved: u64, delta: i64) -> i64 {
     let new = used.saturating_add_signed(delta);
@@ -191,6 +196,22 @@ mod tests {
             .map(|c| (8 * GIB - p.adjusted(*c)) / MIB)
             .collect();
         assert_eq!(got, [256, 128, 64, 0]);
+    }
+
+    #[test]
+    fn log_blocks_leave_syncs_their_room() {
+        // 1000 MiB, of which 16 are kept, and 900 are used.
+        let p = PoolSpace { alloc: 900 * MIB, ..pool(1000 * MIB) };
+        for (used, in_flight, bytes, want) in [
+            (900, 0, 84, true),
+            (900, 0, 85, false),
+            (900, 80, 4, true),
+            (900, 80, 5, false),
+            (0, 80, 5, false),
+            (990, 0, 1, false),
+        ] {
+            assert_eq!(log_block_fits(p, used * MIB, in_flight * MIB, bytes * MIB), want, "{used} {in_flight} {bytes}");
+        }
     }
 
     #[test]

@@ -715,6 +715,14 @@ impl Allocator {
         }
     }
 
+    /// The class of the metaslab that holds `dva`. `Corrupt` if there is none.
+    pub fn class_of(&self, dva: Dva) -> Result<ClassKind> {
+        let mut inner = self.inner.borrow_mut();
+        let (vdev, ms) = inner.locate(dva)?;
+        let group = inner.ms(vdev, ms).group;
+        Ok(inner.groups[group].class)
+    }
+
     /// Takes back at once what was allocated in `txg`, not taken since, and never written: a write that failed to find all it needs.
     pub fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();

@@ -329,6 +329,14 @@ impl Inner {
             Some(dva) => dva,
             None => alloc.alloc(self.class(), size, txg, &[], None).await?,
         };
+        // Datasets are charged for what is in the normal class only; the room of their syncs lies there.
+        if alloc.class_of(dva)? == ClassKind::Normal {
+            let bytes = self.os.ctx().zio().tree().top(dva.vdev())?.dsize(dva.asize());
+            if !self.os.take_log_block(bytes, txg) {
+                alloc.unalloc(dva, txg)?;
+                return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
+            }
+        }
         Ok(self.pointer(dva, size, words, txg))
     }
     fn next_size(&self, want: u64) -> u64 {
