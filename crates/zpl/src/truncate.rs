@@ -36,7 +36,10 @@ impl Zfs {
         };
         if size >= a.size {
             let grown = self.grow_to(n, a.size, size);
-            let tx = self.plan().write_new(grown.unwrap_or(0)).bonus(&n.dn).assign().await?;
+            let plan = self.plan().write_new(grown.unwrap_or(0)).bonus(&n.dn);
+            // Cutting nothing off is allowed above a quota, as cutting is.
+            let plan = if size == a.size { plan.net_free() } else { plan };
+            let tx = plan.assign().await?;
             if let Some(blksz) = grown {
                 n.dn.set_block_size(blksz as u32, &tx)?;
             }
