@@ -1,12 +1,14 @@
 //! Pools are filled to the last block, in every way at once, and must say ENOSPC: never be suspended, never lose what was written.
 //!
-//! A seed draws a layout, an allocation unit, record size, copies, compression and the mixture of what fills: large files, thousands of small ones, file systems,
-//! attributes, overwriting what a snapshot holds, synchronous writes, files between which others are removed so that free space is in pieces (gang blocks). A *round*:
+//! A seed draws a layout, an allocation unit, record size, copies, compression, encryption, limits, whether blocks are stored in pieces (gang blocks), and the
+//! mixture of what fills: large files, thousands of small ones, file systems, attributes, overwriting what a snapshot holds, synchronous writes, several
+//! writers at once, files between which others are removed. A *round*:
 //!
 //! 1. operations until every kind that takes space was refused several times in a row;
-//! 2. of some seeds, power cuts at completions of operations on the full pool, with synchronous appends under way: the pool imports, and holds every append that was
-//!    acknowledged;
-//! 3. snapshots are destroyed, a tenth of the files is removed or truncated, properties change, all of which must work; then writing must work again.
+//! 2. snapshots are destroyed, a tenth of the files is removed or truncated, properties change, all of which must work; then writing must work again.
+//!
+//! Of some seeds the disks of the first round are recorded from before its first refusal until room was made: power is cut at completions of that time. The pool imports then,
+//! holds every append to the *tracked* files that was acknowledged, and after removing files it can be written. Tracked files take synchronous appends only.
 //!
 //! Everything is compared with the model, with nothing in the cache, and after an export and an import.
 
@@ -16,7 +18,9 @@ use std::rc::Rc;
 
 use base::{ErrorKind, Nanos, ObjectId};
 use bdev::Bytes;
+use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use dsl::props::PropValue;
+use rt::join::join_all;
 use sim::{DiskImage, DiskLog, Rng, SimHandle};
 use spa::Pool;
 use zpl::{Cred, MountOpts, RenameFlags, SetXattr, Zfs};
@@ -36,6 +40,14 @@ const OPS_MAX: u64 = 60_000;
 const TXGS_BACK: u64 = 12;
 /// Power cuts of one seed.
 const CUTS: u64 = 6;
+/// Operations that are recorded at most.
+const OPS_RECORDED: u64 = 1500;
+/// Files of synchronous appends.
+const TRACKED: usize = 6;
+/// Writers of a burst.
+const WRITERS: usize = 8;
+/// The key of encrypted ones.
+const KEY: &[u8] = b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
 /// What many seeds met.
 #[derive(Clone, Copy, Default, Debug)]
@@ -48,12 +60,14 @@ pub struct Met {
     pub cuts: u64,
     /// Appends acknowledged before a cut.
     pub acks: u64,
+    /// Commits that found no room for a log block and waited for their txg.
+    pub stalls: u64,
 }
 
 impl Met {
     /// The figures as a state file has them.
     pub fn figures(&self) -> Vec<u64> {
-        vec![self.refused, self.gangs, self.cuts, self.acks]
+        vec![self.refused, self.gangs, self.cuts, self.acks, self.stalls]
     }
 }
 
@@ -72,8 +86,27 @@ pub struct Plan {
     pub snapshots: bool,
     /// Power cuts near its end.
     pub cuts: bool,
+    /// Blocks stored in more bytes than this are gang blocks; 0: none but where space is in pieces.
+    pub gang_above: u64,
+    /// The files are encrypted.
+    pub sealed: bool,
+    /// What else limits the files.
+    pub limit: Limit,
     /// How often each kind of [`KINDS`] comes.
     pub weights: [u64; KINDS.len()],
+}
+
+/// What limits the files besides the pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Limit {
+    /// The pool alone.
+    Pool,
+    /// A quota of so many bytes.
+    Quota(u64),
+    /// A refquota of so many bytes.
+    Refquota(u64),
+    /// The reservation of another file system.
+    Reserved(u64),
 }
 
 /// What takes space.
@@ -97,10 +130,12 @@ pub enum Kind {
     Rename,
     /// A folder.
     Folder,
+    /// Appends to several files at once.
+    Burst,
 }
 
 /// All kinds.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     Kind::Append,
     Kind::Small,
     Kind::Overwrite,
@@ -110,13 +145,14 @@ pub const KINDS: [Kind; 9] = [
     Kind::Holes,
     Kind::Rename,
     Kind::Folder,
+    Kind::Burst,
 ];
 
 impl Plan {
     /// Draws one.
     pub fn draw(rng: &mut Rng) -> Plan {
         const COMPRESSION: [&str; 4] = ["off", "off", "lz4", "zstd"];
-        let mut weights = [30, 10, 15, 8, 5, 1, 5, 3, 2];
+        let mut weights = [30, 10, 15, 8, 5, 1, 5, 3, 2, 6];
         for w in &mut weights[1..] {
             match rng.below(5) {
                 0 => *w = 0,
@@ -130,8 +166,44 @@ impl Plan {
             compression: COMPRESSION[rng.below(4) as usize],
             dedup: rng.percent(10),
             snapshots: rng.percent(50),
-            cuts: rng.percent(30),
+            cuts: rng.percent(50),
+            gang_above: if rng.percent(40) { 512 << rng.below(7) } else { 0 },
+            sealed: rng.percent(20),
+            limit: match rng.below(10) {
+                0 => Limit::Quota(rng.between(8, 40) << 20),
+                1 => Limit::Refquota(rng.between(8, 40) << 20),
+                2 => Limit::Reserved(rng.between(1, 16) << 20),
+                _ => Limit::Pool,
+            },
             weights,
+        }
+    }
+
+    /// Appends to large files only.
+    pub fn appends(recordsize: u64, copies: u64) -> Plan {
+        let mut weights = [0; KINDS.len()];
+        for (w, kind) in weights.iter_mut().zip(KINDS) {
+            *w = u64::from(kind == Kind::Append);
+        }
+        Plan {
+            recordsize,
+            copies,
+            compression: "off",
+            dedup: false,
+            snapshots: false,
+            cuts: false,
+            gang_above: 0,
+            sealed: false,
+            limit: Limit::Pool,
+            weights,
+        }
+    }
+
+    /// The file system that is filled.
+    fn home(&self) -> String {
+        match self.limit {
+            Limit::Pool | Limit::Reserved(_) if !self.sealed => POOL.to_string(),
+            _ => format!("{POOL}/home"),
         }
     }
 }
@@ -142,11 +214,22 @@ struct File {
     xattr: Option<Vec<u8>>,
 }
 
-/// A file that grows by synchronous appends while power cuts are recorded: from which completion on how much of it is durable.
+/// A tracked file while its disks are recorded: from which completion on how much of it is durable.
 struct Grown {
     name: Vec<u8>,
     data: Vec<u8>,
     durable: Vec<(u64, usize)>,
+}
+
+/// What was recorded.
+type Recorded = (Vec<DiskLog>, Vec<Grown>);
+
+/// Disks that a seed leaves, exported.
+pub struct Filled {
+    /// At the end.
+    pub images: Vec<DiskImage>,
+    /// After the last power cut and what followed it.
+    pub recovered: Option<Vec<DiskImage>>,
 }
 
 struct Filler {
@@ -162,18 +245,29 @@ struct Filler {
     snapshots: Vec<String>,
     next: u64,
     met: Met,
+    tracked: Vec<Vec<u8>>,
+    /// While the disks are recorded.
+    grown: Option<Vec<Grown>>,
 }
 
 fn is_full(e: &base::Error) -> bool {
-    e.kind() == ErrorKind::NoSpace
+    matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
 }
 
 fn told(what: &'static str) -> impl FnOnce(base::Error) -> Fault {
     move |e| format!("{what}: {e:?}")
 }
 
-async fn mount(pool: &Rc<Pool>) -> Check<Rc<Zfs>> {
-    let ds = pool.dsl().find(POOL).map_err(told("find"))?;
+/// Mounts what is filled, with its key.
+async fn mount(pool: &Rc<Pool>, plan: &Plan) -> Check<Rc<Zfs>> {
+    let ds = pool.dsl().find(&plan.home()).map_err(told("find"))?;
+    if plan.sealed {
+        match pool.dsl().load_key(&plan.home(), &KeyMaterial::new(KEY), false).await {
+            Ok(()) => {}
+            Err(e) if e.kind() == ErrorKind::Exists => {}
+            Err(e) => return Err(format!("loading the key: {e:?}")),
+        }
+    }
     Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(told("mount"))
 }
 
@@ -194,11 +288,12 @@ impl Filler {
     }
 
     fn pick(&mut self) -> Option<Vec<u8>> {
-        if self.files.is_empty() {
+        let free: Vec<&Vec<u8>> = self.files.keys().filter(|n| !self.tracked.contains(n)).collect();
+        if free.is_empty() {
             return None;
         }
-        let at = self.rng.below(self.files.len() as u64) as usize;
-        self.files.keys().nth(at).cloned()
+        let at = self.rng.below(free.len() as u64) as usize;
+        Some(free[at].clone())
     }
 
     fn alive(&self) -> Check {
@@ -251,7 +346,7 @@ impl Filler {
     /// One operation; false if it was refused for want of space.
     async fn step(&mut self, kind: Kind) -> Check<bool> {
         match kind {
-            Kind::Append | Kind::Sync => {
+            Kind::Append => {
                 let name = match self.pick() {
                     Some(name) if self.rng.percent(90) => name,
                     _ => match self.create().await? {
@@ -259,16 +354,17 @@ impl Filler {
                         None => return Ok(false),
                     },
                 };
-                let most = if kind == Kind::Sync { 64 << 10 } else { 2 << 20 };
                 let data = match self.rng.below(3) {
                     0 => self.plan.recordsize,
                     1 => self.rng.between(1, 8192),
-                    _ => self.rng.between(1, most),
+                    _ => self.rng.between(1, 2 << 20),
                 };
                 let data = self.bytes(data as usize);
                 let off = self.files[&name].data.len() as u64;
-                self.put(&name, off, data, kind == Kind::Sync).await
+                self.put(&name, off, data, false).await
             }
+            Kind::Sync => self.append_tracked().await,
+            Kind::Burst => self.burst().await,
             Kind::Small => {
                 let Some(name) = self.create().await? else { return Ok(false) };
                 let len = self.rng.between(1, 3000) as usize;
@@ -369,9 +465,93 @@ impl Filler {
         }
     }
 
-    /// Operations until each kind was refused several times in a row.
-    async fn fill(&mut self) -> Check {
+    /// A synchronous append to a tracked file.
+    async fn append_tracked(&mut self) -> Check<bool> {
+        let n = self.rng.below(TRACKED as u64) as usize;
+        let len = if self.rng.percent(30) { self.plan.recordsize } else { self.rng.between(1, 64 << 10) };
+        let (name, data) = (self.tracked[n].clone(), self.bytes(len as usize));
+        let off = self.files[&name].data.len() as u64;
+        let done = self.put(&name, off, data, true).await?;
+        if let Some(g) = self.grown.as_mut().filter(|_| done).map(|g| &mut g[n]) {
+            g.data = self.files[&name].data.clone();
+            g.durable.push((self.handle.io_seq(), g.data.len()));
+            self.met.acks += 1;
+        }
+        Ok(done)
+    }
+
+    /// Appends to several files side by side; false if one was refused.
+    async fn burst(&mut self) -> Check<bool> {
+        let mut names = std::collections::BTreeSet::new();
+        for _ in 0..WRITERS {
+            names.extend(self.pick());
+        }
+        let mut writes = Vec::new();
+        for name in &names {
+            let len = if self.rng.percent(50) { self.plan.recordsize } else { self.rng.between(1, 128 << 10) };
+            let data = self.bytes(len as usize);
+            writes.push((name.clone(), data, self.rng.percent(20)));
+        }
+        let fs = &self.fs;
+        let tasks = writes.iter().map(|(name, data, sync)| {
+            let file = &self.files[name];
+            let (obj, off, buf) = (file.obj, file.data.len() as u64, vec![Bytes::copy_from(data)]);
+            async move {
+                match sync {
+                    true => fs.write_sync(obj, off, buf, false).await,
+                    false => fs.write(obj, off, buf, false).await,
+                }
+            }
+        });
+        let mut all = true;
+        for (got, (name, data, _)) in join_all(tasks.collect()).await.into_iter().zip(&writes) {
+            match got {
+                Ok((done, _)) => {
+                    let file = self.files.get_mut(name).expect("picked");
+                    file.data.extend_from_slice(&data[..done as usize]);
+                    all &= done as usize == data.len();
+                }
+                Err(e) if is_full(&e) => all = false,
+                Err(e) => return Err(format!("write of a burst: {e:?}")),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Makes the tracked files.
+    async fn track(&mut self) -> Check {
+        while self.tracked.len() < TRACKED {
+            let name = self.create().await?.ok_or("an empty pool is full")?;
+            self.tracked.push(name);
+        }
+        Ok(())
+    }
+
+    /// From now on the disks are recorded.
+    async fn record(&mut self) -> Check {
+        loop {
+            self.pool.sync().await.map_err(told("sync"))?;
+            for disk in &self.lab.disks {
+                bdev::flush(disk).await.map_err(told("flush"))?;
+            }
+            if self.lab.disks.iter().all(|d| d.is_settled()) {
+                break;
+            }
+        }
+        self.lab.disks.iter().for_each(|d| d.start_log());
+        let now = self.handle.io_seq();
+        let grown = self.tracked.iter().map(|name| {
+            let data = self.files[name].data.clone();
+            Grown { name: name.clone(), durable: vec![(now, data.len())], data }
+        });
+        self.grown = Some(grown.collect());
+        Ok(())
+    }
+
+    /// Operations until each kind was refused several times in a row, or so many after it is nearly full where that is to be recorded.
+    async fn fill(&mut self, recorded: bool) -> Check {
         let mut refused = [0u64; KINDS.len()];
+        let mut first = None;
         let total: u64 = self.plan.weights.iter().sum();
         for n in 0..OPS_MAX {
             let mut at = self.rng.below(total);
@@ -379,6 +559,9 @@ impl Filler {
             while at >= self.plan.weights[k] {
                 at -= self.plan.weights[k];
                 k += 1;
+            }
+            if first.is_some() && self.rng.percent(15) {
+                self.append_tracked().await?;
             }
             match self.step(KINDS[k]).await {
                 Ok(true) => refused[k] = 0,
@@ -389,6 +572,10 @@ impl Filler {
                 Err(e) => return Err(format!("operation {n}, {:?}: {e}", KINDS[k])),
             }
             self.alive()?;
+            if recorded && first.is_none() && (self.is_nearly_full() || refused.iter().any(|&r| r > 0)) {
+                first = Some(n);
+                self.record().await?;
+            }
             match self.rng.below(400) {
                 0 => self.pool.sync().await.map_err(told("sync"))?,
                 1..=9 => self.pool.txg().kick(),
@@ -398,7 +585,7 @@ impl Filler {
             }
             let takes = |k: usize| self.plan.weights[k] > 0 && KINDS[k] != Kind::Rename;
             let full = (0..KINDS.len()).all(|k| !takes(k) || refused[k] >= REFUSALS);
-            if full {
+            if full || first.is_some_and(|first| n > first + OPS_RECORDED) {
                 return Ok(());
             }
         }
@@ -407,7 +594,7 @@ impl Filler {
     }
 
     async fn snapshot(&mut self) -> Check {
-        let name = format!("{POOL}@s{}", self.snapshots.len());
+        let name = format!("{}@s{}", self.plan.home(), self.snapshots.len());
         match self.pool.dsl().snapshot(vec![name.clone()], false, Vec::new()).await {
             Ok(()) => self.snapshots.push(name),
             Err(e) if is_full(&e) => self.met.refused += 1,
@@ -456,56 +643,6 @@ impl Filler {
         Ok(())
     }
 
-    /// Synchronous appends on the full pool, recorded; what reaches the disks.
-    async fn record(&mut self) -> Check<(Vec<DiskLog>, Vec<Grown>)> {
-        let mut grown: Vec<Grown> = Vec::new();
-        for name in self.files.keys().take(6) {
-            let data = self.files[name].data.clone();
-            grown.push(Grown { name: name.clone(), data, durable: Vec::new() });
-        }
-        self.pool.sync().await.map_err(told("sync"))?;
-        loop {
-            self.pool.sync().await.map_err(told("sync"))?;
-            for disk in &self.lab.disks {
-                bdev::flush(disk).await.map_err(told("flush"))?;
-            }
-            if self.lab.disks.iter().all(|d| d.is_settled()) {
-                break;
-            }
-        }
-        self.lab.disks.iter().for_each(|d| d.start_log());
-        for g in &mut grown {
-            g.durable.push((self.handle.io_seq(), g.data.len()));
-        }
-        for _ in 0..40 {
-            if grown.is_empty() {
-                break;
-            }
-            let n = self.rng.below(grown.len() as u64) as usize;
-            let len = self.rng.between(1, 20_000) as usize;
-            let (name, data) = (grown[n].name.clone(), self.bytes(len));
-            let off = grown[n].data.len() as u64;
-            if self.put(&name, off, data, true).await? {
-                let g = &mut grown[n];
-                g.data = self.files[&name].data.clone();
-                g.durable.push((self.handle.io_seq(), g.data.len()));
-                self.met.acks += 1;
-            } else if self.rng.percent(50) {
-                // Others are removed meanwhile, so that some room comes back.
-                let free = self.pick().filter(|n| grown.iter().all(|g| g.name != *n));
-                if let Some(free) = free {
-                    self.remove(&free).await?;
-                }
-            }
-            if self.rng.percent(10) {
-                self.pool.txg().kick();
-            }
-            self.alive()?;
-        }
-        let logs = self.lab.disks.iter().filter_map(|d| d.take_log()).collect();
-        Ok((logs, grown))
-    }
-
     /// Makes room, which must work, and uses it.
     async fn relieve(&mut self) -> Check {
         self.pool.sync().await.map_err(told("sync of a full pool"))?;
@@ -517,7 +654,7 @@ impl Filler {
             }
             self.pool.dsl().destroy_snapshots(snapshots, false).await.map_err(told("destroying snapshots"))?;
         }
-        let names: Vec<Vec<u8>> = self.files.keys().cloned().collect();
+        let names: Vec<Vec<u8>> = self.files.keys().filter(|n| !self.tracked.contains(n)).cloned().collect();
         let tenth = names.len().div_ceil(10);
         // The largest are among them: what is removed must be worth something.
         let mut by_size = names.clone();
@@ -545,6 +682,13 @@ impl Filler {
         self.alive()
     }
 
+    /// Less than a sixth is left.
+    fn is_nearly_full(&self) -> bool {
+        let dsl = self.pool.dsl();
+        let (used, size) = (dsl.root().phys().used_bytes, dsl.space().adjusted(dsl::space::SpaceCheck::Normal));
+        used > size - size / 6
+    }
+
     fn space(&self) -> String {
         let dsl = self.pool.dsl();
         format!("{:?}, used {}", dsl.space(), dsl.root().phys().used_bytes)
@@ -566,29 +710,26 @@ pub fn layout(rng: &mut Rng, shape: &'static Shape) -> Layout {
     layout
 }
 
-/// Imports a pool after a power cut, and looks for what was durable.
-fn recover(images: Vec<DiskImage>, layout: &Layout, grown: &[Grown], at: u64, seed: u64) -> Check {
+/// Imports a pool after a power cut, looks for what was durable, makes room and uses it; the disks then.
+fn recover(
+    images: Vec<DiskImage>,
+    (layout, plan): (&Layout, &Plan),
+    grown: &[Grown],
+    at: u64,
+    seed: u64,
+) -> Check<Vec<DiskImage>> {
     let lab = Lab::with_images(seed, images, true);
     let work = async {
-        let pool = lab.import(false, layout.opts()).await.map_err(told("import"))?;
-        let fs = mount(&pool).await?;
+        let pool = lab.import(false, opts(layout, plan)).await.map_err(told("import"))?;
+        let fs = mount(&pool, plan).await?;
         if let Some(e) = fs.replayed().failed {
             return Err(format!("replay: {e:?}"));
         }
         for g in grown {
-            let text = String::from_utf8_lossy(&g.name);
-            let least = g.durable.iter().filter(|(seq, _)| *seq <= at).map(|d| d.1).max().unwrap_or(0);
-            let a = fs.lookup(fs.root(), &g.name).await.map_err(|e| format!("{text}: {e:?}"))?;
-            if a.size < least as u64 || a.size > g.data.len() as u64 {
-                return Err(format!("{text} has {} bytes, {least} were acknowledged of {}", a.size, g.data.len()));
-            }
-            let parts = fs.read(a.obj, 0, a.size).await.map_err(|e| format!("{text}: {e:?}"))?;
-            let got: Vec<u8> = parts.iter().flat_map(|p| p.to_vec()).collect();
-            if got[..] != g.data[..got.len()] {
-                return Err(format!("{text}: other bytes"));
-            }
+            durable_is_there(&fs, g, at).await?;
         }
         pool.sync().await.map_err(told("sync"))?;
+        make_room(&pool, &fs, plan, &lab.sim).await?;
         if let Some(e) = pool.suspended() {
             return Err(format!("the pool is suspended: {e:?}"));
         }
@@ -596,11 +737,80 @@ fn recover(images: Vec<DiskImage>, layout: &Layout, grown: &[Grown], at: u64, se
         pool.export().await.map_err(told("export"))
     };
     let result = lab.sim.try_block_on_for(SPAN_MAX, work);
+    let images = lab.images();
     lab.sim.crash();
-    result.map_err(|report| format!("stalled: {report}"))?
+    result.map_err(|report| format!("stalled: {report}"))??;
+    Ok(images)
 }
 
-async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met) -> Check<(Vec<DiskLog>, Vec<Grown>)> {
+/// Every append that was acknowledged by then is in the file, and nothing that was not written.
+async fn durable_is_there(fs: &Zfs, g: &Grown, at: u64) -> Check {
+    let text = String::from_utf8_lossy(&g.name);
+    let least = g.durable.iter().filter(|(seq, _)| *seq <= at).map(|d| d.1).max().unwrap_or(0);
+    let a = fs.lookup(fs.root(), &g.name).await.map_err(|e| format!("{text}: {e:?}"))?;
+    // An append that was under way may be there in part, without being known to the model.
+    let most = g.data.len() + (2 << 20);
+    if a.size < least as u64 || a.size > most as u64 {
+        return Err(format!("{text} has {} bytes, {least} were acknowledged of {}", a.size, g.data.len()));
+    }
+    let parts = fs.read(a.obj, 0, a.size).await.map_err(|e| format!("{text}: {e:?}"))?;
+    let got: Vec<u8> = parts.iter().flat_map(|p| p.to_vec()).collect();
+    let known = got.len().min(g.data.len());
+    if got[..known] != g.data[..known] {
+        return Err(format!("{text}: other bytes"));
+    }
+    Ok(())
+}
+
+/// Removes what is in the root folder and the snapshots; then writing must work.
+async fn make_room(pool: &Rc<Pool>, fs: &Rc<Zfs>, plan: &Plan, sim: &SimHandle) -> Check {
+    let head = pool.dsl().find(&plan.home()).map_err(told("find"))?;
+    let snapshots = pool.dsl().snapshots(&head).await.map_err(told("listing snapshots"))?;
+    let names: Vec<String> = snapshots.iter().map(|s| s.name()).collect();
+    if !names.is_empty() {
+        pool.dsl().destroy_snapshots(names, false).await.map_err(told("destroying snapshots after a cut"))?;
+    }
+    let (mut cookie, mut files) = (0, Vec::new());
+    loop {
+        let some = fs.readdir(fs.root(), cookie, 64 << 10).await.map_err(told("readdir"))?;
+        let Some(last) = some.last() else { break };
+        cookie = last.next_cookie;
+        for e in some.into_iter().filter(|e| e.name.starts_with(b"f")) {
+            let a = fs.lookup(fs.root(), &e.name).await.map_err(told("lookup"))?;
+            files.push((a.size, e.name));
+        }
+    }
+    files.sort();
+    files.reverse();
+    for (_, name) in files.iter().take(files.len().div_ceil(2)) {
+        fs.unlink(fs.root(), name).await.map_err(told("unlink after a cut"))?;
+    }
+    for _ in 0..TXGS_BACK {
+        pool.sync().await.map_err(told("sync after a cut"))?;
+        sim.rt().sleep(Nanos::from_ms(50)).await;
+    }
+    let made = fs.create(fs.root(), b"new", 0o644, &Cred::new(0, 0), true).await;
+    let made = made.map_err(|e| {
+        let used = pool.dsl().root().phys().used_bytes;
+        format!(
+            "create after a cut and removing half of {} files: {e:?}: {:?}, used {used}",
+            files.len(),
+            pool.dsl().space()
+        )
+    })?;
+    fs.write_sync(made.obj, 0, vec![Bytes::copy_from(&[7; 4096])], false).await.map_err(told("write after a cut"))?;
+    Ok(())
+}
+
+/// The engine's settings.
+fn opts(layout: &Layout, plan: &Plan) -> spa::EngineOpts {
+    let mut opts = layout.opts();
+    opts.zio.gang_above = plan.gang_above;
+    opts
+}
+
+/// A pool as planned, empty.
+async fn create(lab: &Lab, layout: &Layout, plan: &Plan) -> Check<Rc<Pool>> {
     let mut props: Vec<(String, PropValue)> = vec![
         ("atime".into(), PropValue::Num(0)),
         ("recordsize".into(), PropValue::Num(plan.recordsize)),
@@ -611,8 +821,37 @@ async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met)
     if plan.dedup {
         props.push(("dedup".into(), parse("dedup", "on")));
     }
-    let pool = lab.create(&layout, props).await.map_err(told("create"))?;
-    let fs = mount(&pool).await?;
+    let pool = lab.create(layout, props).await.map_err(told("create"))?;
+    pool.tune(&opts(layout, plan));
+    let (new, number) = (new_fs_of(&lab.sim), PropValue::Num);
+    let limit = match plan.limit {
+        Limit::Pool => Vec::new(),
+        Limit::Quota(n) => vec![("quota".to_string(), number(n))],
+        Limit::Refquota(n) => vec![("refquota".to_string(), number(n))],
+        Limit::Reserved(n) => {
+            let held = vec![("reservation".to_string(), number(n))];
+            let made = pool.dsl().create_fs(&format!("{POOL}/held"), held, new_fs_of(&lab.sim)).await;
+            match made {
+                Err(e) if !is_full(&e) => return Err(format!("creating a reservation: {e:?}")),
+                _ => Vec::new(),
+            }
+        }
+    };
+    if plan.home() != POOL {
+        let material = KeyMaterial::new(KEY);
+        let key = NewKey { format: KeyFormat::Hex, material, iters: None, location: "prompt".into() };
+        let crypt = match plan.sealed {
+            true => NewCrypt { suite: Some(Some(zio::crypto::Suite::Aes256Gcm)), key: Some(key) },
+            false => NewCrypt::default(),
+        };
+        pool.dsl().create_fs_encrypted(&plan.home(), limit, crypt, new).await.map_err(told("creating the home"))?;
+    }
+    Ok(pool)
+}
+
+async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met) -> Check<Recorded> {
+    let pool = create(&lab, &layout, &plan).await?;
+    let fs = mount(&pool, &plan).await?;
     let handle = lab.sim.handle();
     let mut f = Filler {
         lab: lab.clone(),
@@ -627,49 +866,53 @@ async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met)
         snapshots: Vec::new(),
         next: 0,
         met: *met,
+        tracked: Vec::new(),
+        grown: None,
     };
     let done = rounds(&mut f).await;
     f.met.gangs += f.pool.zio().stats().gangs;
+    f.met.stalls += f.fs.log().map_or(0, |log| log.stats().stalls);
     *met = f.met;
     let recorded = done.map_err(|e| format!("{e}\n    {}", f.space()))?;
     f.fs.unmount().await.map_err(told("unmount"))?;
     f.pool.export().await.map_err(told("export"))?;
-    f.pool = lab.import(false, f.layout.opts()).await.map_err(told("import"))?;
-    f.fs = mount(&f.pool).await?;
+    f.pool = lab.import(false, opts(&f.layout, &f.plan)).await.map_err(told("import"))?;
+    f.fs = mount(&f.pool, &f.plan).await?;
     f.compare().await.map_err(|e| format!("imported: {e}"))?;
     f.fs.unmount().await.map_err(told("unmount"))?;
     f.pool.export().await.map_err(told("export"))?;
     Ok(recorded)
 }
 
-async fn rounds(f: &mut Filler) -> Check<(Vec<DiskLog>, Vec<Grown>)> {
+async fn rounds(f: &mut Filler) -> Check<Recorded> {
     let mut recorded = (Vec::new(), Vec::new());
+    f.track().await?;
     for round in 0..2 {
-        f.fill().await.map_err(|e| format!("round {round}: {e}"))?;
+        f.fill(round == 0 && f.plan.cuts).await.map_err(|e| format!("round {round}: {e}"))?;
         f.compare().await.map_err(|e| format!("round {round}, full: {e}"))?;
-        if round == 0 && f.plan.cuts {
-            recorded = f.record().await.map_err(|e| format!("synchronous appends: {e}"))?;
-        }
         f.relieve().await.map_err(|e| format!("round {round}, making room: {e}"))?;
+        if let Some(grown) = f.grown.take() {
+            recorded = (f.lab.disks.iter().filter_map(|d| d.take_log()).collect(), grown);
+        }
         f.compare().await.map_err(|e| format!("round {round}, with room: {e}"))?;
     }
     Ok(recorded)
 }
 
 /// Runs a seed; its disks at the end, exported.
-pub fn run_seed(seed: u64, shape: &'static Shape, met: &mut Met) -> Check<Vec<DiskImage>> {
+pub fn run_seed(seed: u64, shape: &'static Shape, met: &mut Met) -> Check<Filled> {
     let mut rng = Rng::stream(seed, 0xf111);
     let (layout, plan) = (layout(&mut rng, shape), Plan::draw(&mut rng));
     run(seed, layout, plan, met)
 }
 
 /// Runs a seed on such a pool.
-pub fn run(seed: u64, layout: Layout, plan: Plan, met: &mut Met) -> Check<Vec<DiskImage>> {
+pub fn run(seed: u64, layout: Layout, plan: Plan, met: &mut Met) -> Check<Filled> {
     let rng = Rng::stream(seed, 0xf112);
     let text = format!("{} of {:?}, ashift {}, {plan:?}", layout.shape.name, layout.devices, layout.ashift);
     let lab = Rc::new(Lab::new(seed, &layout));
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let work = live(lab.clone(), layout.clone(), plan, rng, met);
+        let work = live(lab.clone(), layout.clone(), plan.clone(), rng, met);
         lab.sim.try_block_on_for(SPAN_MAX, work).map_err(|report| format!("stalled: {report}"))?
     }));
     let (logs, grown) = match result {
@@ -686,13 +929,15 @@ pub fn run(seed: u64, layout: Layout, plan: Plan, met: &mut Met) -> Check<Vec<Di
     let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
     moments.sort_unstable();
     let mut rng = Rng::stream(seed, 0xf113);
+    let mut recovered = None;
     for _ in 0..if moments.is_empty() { 0 } else { CUTS } {
         let at = moments[rng.below(moments.len() as u64) as usize];
         let images = (0..).zip(&logs).map(|(d, l)| l.cut_at(at, seed ^ (d << 33))).collect();
         met.cuts += 1;
-        let cut = catch_unwind(AssertUnwindSafe(|| recover(images, &layout, &grown, at, rng.next_u64())));
+        let cut = || recover(images, (&layout, &plan), &grown, at, rng.next_u64());
+        let cut = catch_unwind(AssertUnwindSafe(cut));
         let cut = cut.unwrap_or_else(|p| Err(format!("panic: {}", panic_text(&*p))));
-        cut.map_err(|e| format!("{text}: power cut at {at}: {e}"))?;
+        recovered = Some(cut.map_err(|e| format!("{text}: power cut at {at}: {e}"))?);
     }
-    Ok(lab.images())
+    Ok(Filled { images: lab.images(), recovered })
 }

@@ -406,17 +406,24 @@ fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
 
 fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
     use ztest::fill::{Met, run_seed};
-    let seeds = Seeds::new(args, 4);
+    let seeds = Seeds::new(args, 5);
     let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
     spread(args, from, to, |seed| {
         let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
         seeds.run(seed, shape.name, || {
             let mut met = Met::default();
             let got = run_seed(seed, shape, &mut met);
-            (got.map(|images| ztest::judge::judge(&images, level, &format!("fill{seed}"))), met.figures())
+            let judged = |images: &[sim::DiskImage], what: &str| {
+                ztest::judge::judge(images, level, &format!("fill{seed}{what}"))
+            };
+            let got = got.map(|filled| match filled.recovered.map(|images| judged(&images, "cut")) {
+                None | Some(Verdict::Good) => judged(&filled.images, ""),
+                Some(other) => other,
+            });
+            (got, met.figures())
         });
     });
-    seeds.end(&["refused", "gangs", "cuts", "acks"])
+    seeds.end(&["refused", "gangs", "cuts", "acks", "stalls"])
 }
 
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {

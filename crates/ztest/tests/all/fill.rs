@@ -6,7 +6,7 @@ use base::{ErrorKind, Nanos};
 use dsl::props::PropValue;
 use spa::Pool;
 use zpl::{Cred, MountOpts, Zfs};
-use ztest::fill::{KINDS, Kind, Met, Plan, run, run_seed};
+use ztest::fill::{Filled, Met, Plan, run, run_seed};
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, SHAPES};
 
@@ -21,10 +21,6 @@ fn judged(images: &[sim::DiskImage], name: &str) {
 /// Records far below the unit of allocation, in three copies: a byte takes 48.
 #[test]
 fn records_below_the_unit_of_allocation() {
-    let mut weights = [0; KINDS.len()];
-    for (w, kind) in weights.iter_mut().zip(KINDS) {
-        *w = u64::from(kind == Kind::Append);
-    }
     let layout = Layout {
         devices: vec![128 << 20],
         shape: &SHAPES[0],
@@ -34,12 +30,39 @@ fn records_below_the_unit_of_allocation() {
         arc_max: 16 << 20,
         txg_timeout: Nanos::from_secs(5),
     };
-    let plan =
-        Plan { recordsize: 512, copies: 3, compression: "off", dedup: false, snapshots: false, cuts: false, weights };
     let mut met = Met::default();
-    let images = run(1, layout, plan, &mut met).unwrap_or_else(|e| panic!("{e}"));
+    let Filled { images, .. } = run(1, layout, Plan::appends(512, 3), &mut met).unwrap_or_else(|e| panic!("{e}"));
     assert!(met.refused > 0, "{met:?}");
     judged(&images, "fill-records");
+}
+
+/// A block that is written again and again is charged once a txg, and logged and stored early each time: that must not take the room of the txg.
+#[test]
+fn logs_leave_room_for_their_txg() {
+    let layout = Layout {
+        devices: vec![128 << 20],
+        shape: &SHAPES[0],
+        ashift: 12,
+        features: ondisk::feature::default_features(),
+        dirty_max: 1 << 30,
+        arc_max: 16 << 20,
+        txg_timeout: Nanos::from_secs(3600),
+    };
+    let lab = Lab::new(3, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, vec![("recordsize".into(), PropValue::Num(32 << 10))]).await.expect("created");
+        let fs = mounted(&pool, ztest::lab::POOL).await;
+        let file = fs.create(fs.root(), b"f", 0o644, &Cred::new(0, 0), true).await.expect("created");
+        for n in 0..6000u64 {
+            let mut data = vec![0; 32 << 10];
+            sim::Rng::new(n).fill(&mut data);
+            fs.write_sync(file.obj, 0, vec![bdev::Bytes::copy_from(&data)], false).await.expect("written");
+        }
+        assert!(pool.suspended().is_none());
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+    });
+    judged(&lab.images(), "fill-log");
 }
 
 #[test]
@@ -47,8 +70,11 @@ fn full_pools_refuse_and_go_on() {
     let mut met = Met::default();
     for seed in [4, 7] {
         let shape = &SHAPES[seed as usize % SHAPES.len()];
-        let images = run_seed(seed, shape, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        judged(&images, &format!("fill{seed}"));
+        let filled = run_seed(seed, shape, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        judged(&filled.images, &format!("fill{seed}"));
+        if let Some(images) = filled.recovered {
+            judged(&images, &format!("fill{seed}cut"));
+        }
     }
     assert!(met.refused > 0, "{met:?}");
 }
