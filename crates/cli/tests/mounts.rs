@@ -14,6 +14,8 @@ use common::{Said, WEIR, can_mount, command_in, said};
 
 struct World {
     dir: TempDir,
+    /// `WEIR_SYNC_DEVICES`: with 1, and where the kernel can, mounts have another type.
+    sync_devices: &'static str,
 }
 
 impl World {
@@ -22,7 +24,7 @@ impl World {
         if !can_mount(tag) {
             return None;
         }
-        Some(World { dir: TempDir::new(tag).unwrap() })
+        Some(World { dir: TempDir::new(tag).unwrap(), sync_devices: "0" })
     }
 
     /// The same, but only for root.
@@ -39,7 +41,9 @@ impl World {
     }
 
     fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        command_in(self.dir.path(), program)
+        let mut c = command_in(self.dir.path(), program);
+        c.env("WEIR_SYNC_DEVICES", self.sync_devices);
+        c
     }
 
     fn say(&self, line: &str) -> Said {
@@ -120,7 +124,14 @@ impl Drop for Elsewhere {
 
 #[test]
 fn the_mount_of_a_killed_daemon_is_taken_away() {
-    let Some(w) = World::new("mounts-dead") else { return };
+    for sync_devices in ["0", "1"] {
+        let Some(mut w) = World::new("mounts-dead") else { return };
+        w.sync_devices = sync_devices;
+        killed_and_taken_away(&w);
+    }
+}
+
+fn killed_and_taken_away(w: &World) {
     let at = w.path("m");
     w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
     w.ok("zfs create tank/a");

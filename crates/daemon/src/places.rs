@@ -86,9 +86,14 @@ pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     let (pool, path) = (pool.to_string(), path.map(Path::to_path_buf));
     let wanted = move |e: &host::MountEntry| {
         let of_pool = e.source.strip_prefix(&pool).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        e.fstype == "fuse.zfs" && (of_pool || path.as_ref().is_some_and(|p| p.starts_with(&e.at)))
+        is_our_type(&e.fstype) && (of_pool || path.as_ref().is_some_and(|p| p.starts_with(&e.at)))
     };
     host::fuse_detach_dead(wanted).await.map(drop)
+}
+
+/// Whether mounts of weir have this type: the second where `sync` reaches them.
+fn is_our_type(fstype: &str) -> bool {
+    matches!(fstype, "fuse.zfs" | "fuseblk.zfs")
 }
 
 #[cfg(test)]
