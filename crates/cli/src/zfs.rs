@@ -132,6 +132,13 @@ fn destroy(p: &Parsed) -> Done {
         return Err(Fail::Usage(what.into(), "destroy"));
     };
     let dry_run = p.has('n');
+    // As OpenZFS, and in its order: a bookmark is destroyed by its plain name only.
+    let refused = [('n', "dryrun"), ('d', "defer destroy"), ('r', "recursive"), ('R', "recursive")];
+    if name.contains('#')
+        && let Some((_, what)) = refused.iter().find(|(letter, _)| p.has(*letter))
+    {
+        return Err(Error::invalid(format!("{what} is not supported with bookmark")).into());
+    }
     if p.has('d') && !name.contains('@') {
         return Err(Fail::Usage("invalid option 'd': only snapshots can be destroyed later".into(), "destroy"));
     }
