@@ -225,24 +225,24 @@ impl ZfsHandler {
             libc::O_RDONLY => false,
             // Through its cache the kernel would ask for an fsync after each write.
             _ if flags as i32 & libc::O_DSYNC != 0 => true,
-            libc::O_WRONLY => true,
-            libc::O_RDWR => zfs.getattr(obj).await.is_ok_and(|a| a.size == 0),
-            _ => false,
+            // Not O_RDWR: a page that a store to a mapping brings in beside a write past the cache may be of before the
+            // write, and undoes it when it is written back.
+            how => how == libc::O_WRONLY,
         };
         if writes {
-            // Who only writes, or begins with an empty file, gains little from pages of the kernel: every write is a request anyway. Without them the data are copied
+            // Who only writes gains little from pages of the kernel: every write is a request anyway. Without them the data are copied
             // once less, are in memory once (in our cache), and the kernel does not ask for capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
         let unseen = flags & libc::O_NOATIME as u32 != 0;
+        let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
         if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.wants_access(obj).await {
             // What the kernel reads from its cache we do not hear of. Of an empty file it asks for nothing at all.
             answer &= !FOPEN_KEEP_CACHE;
-            if zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
+            if !mappable && zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
                 answer |= FOPEN_DIRECT_IO;
             }
         }
-        let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
         if mappable {
             *self.mappable.borrow_mut().entry(node).or_default() += 1;
         }
