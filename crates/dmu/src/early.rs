@@ -36,6 +36,14 @@ impl Dnode {
             return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
         }
         let out = ctx.zio().write(req).await?;
+        if out.bp.is_gang() {
+            // Names of its pieces are only in its header, which must be there before the block can be given up: in the txg that is still held.
+            out.done.clone().await?;
+            ctx.zio().free_gang(&out.bp, txg).await?;
+            drop(hold);
+            return Ok((out.bp, out.done));
+        }
+        ctx.zio().free(&out.bp, txg)?;
         let written = out.done.clone();
         let txg_held = async move {
             // Who waits for the write hears of an error.
@@ -43,11 +51,6 @@ impl Dnode {
             drop(hold);
         };
         ctx.rt().spawn("early write", txg_held);
-        // Names of the pieces of a gang block are only in its header, which must be there before it can be given up.
-        if out.bp.is_gang() {
-            out.done.clone().await?;
-        }
-        ctx.zio().free_gang(&out.bp, txg).await?;
         Ok((out.bp, out.done))
     }
 }

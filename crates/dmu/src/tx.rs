@@ -133,7 +133,7 @@ impl TxPlan {
         self.charge(SPILL_SIZE_MAX, |c| c.metadata(SPILL_SIZE_MAX));
         self.object(dn)
     }
-    /// The transaction frees more than it takes: quotas do not count.
+    /// The transaction frees more than it takes, or was admitted before: quotas do not count.
     pub fn net_free(mut self) -> TxPlan {
         self.kind = TxSpace::NetFree;
         self

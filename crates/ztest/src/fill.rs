@@ -246,6 +246,7 @@ struct Filler {
     next: u64,
     met: Met,
     tracked: Vec<Vec<u8>>,
+    folders: Vec<Vec<u8>>,
     /// While the disks are recorded.
     grown: Option<Vec<Grown>>,
 }
@@ -457,7 +458,10 @@ impl Filler {
             Kind::Folder => {
                 let name = [b"dir-", &self.name()[..]].concat();
                 match self.fs.mkdir(self.fs.root(), &name, 0o755, &Cred::new(0, 0)).await {
-                    Ok(_) => Ok(true),
+                    Ok(_) => {
+                        self.folders.push(name);
+                        Ok(true)
+                    }
                     Err(e) if is_full(&e) => Ok(false),
                     Err(e) => Err(format!("mkdir: {e:?}")),
                 }
@@ -661,6 +665,10 @@ impl Filler {
         by_size.sort_by_key(|n| std::cmp::Reverse(self.files[n].data.len()));
         for name in by_size.iter().take(tenth) {
             self.remove(name).await?;
+        }
+        let tenth = self.folders.len().div_ceil(10);
+        for name in self.folders.drain(..tenth) {
+            self.fs.rmdir(self.fs.root(), &name).await.map_err(told("rmdir"))?;
         }
         for name in self.others.split_off(self.others.len() / 2) {
             self.pool.dsl().destroy_fs(&name).await.map_err(told("destroying a file system"))?;
@@ -867,6 +875,7 @@ async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met)
         next: 0,
         met: *met,
         tracked: Vec::new(),
+        folders: Vec::new(),
         grown: None,
     };
     let done = rounds(&mut f).await;

@@ -51,7 +51,7 @@ impl Target<'_> {
     async fn write(&self, offset: u64, data: Bytes, seq: u64) -> Result<()> {
         let len = data.len() as u64;
         self.check(offset, len)?;
-        let tx = TxPlan::new(self.os).write(self.data, offset, len).assign().await?;
+        let tx = TxPlan::new(self.os).write(self.data, offset, len).net_free().assign().await?;
         self.data.write_bytes(offset, data, &tx).await?;
         zil::replay::mark(self.os, seq, &tx);
         Ok(())
