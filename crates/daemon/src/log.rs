@@ -247,7 +247,8 @@ fn event_line(class: &str, payload: &NvList) -> Option<(Level, String, bool)> {
         }
         "statechange" | "removed" => {
             let level = if state() == "ONLINE" { Level::Notice } else { Level::Warning };
-            Some((level, format!("pool '{pool}': {device} is {} now", state()), false))
+            let why = payload.str("vdev_reason").map(|why| format!(": {why}")).unwrap_or_default();
+            Some((level, format!("pool '{pool}': {device} is {} now{why}", state()), false))
         }
         "vdev.open_failed" => Some((Level::Warning, format!("pool '{pool}': {device} cannot be opened"), false)),
         "data" => Some((Level::Err, format!("pool '{pool}': a damaged block was met: see 'zpool status -v'"), true)),

@@ -89,7 +89,7 @@ impl BlockDev for HostDev {
         let truncated = self.shared.truncated(&op);
         let op = Box::new(DevOp::new(self.shared.clone(), op, done));
         if let Some(why) = truncated {
-            self.engine.0.defer(Box::new(move || op.fail(ErrorKind::Io, why)));
+            self.engine.0.defer(Box::new(move || op.fail(ErrorKind::Corrupt, why)));
             return;
         }
         let request = op.request();
@@ -291,7 +291,7 @@ impl Owner for DevOp {
                     false => dev.truncation.look_after_short_read(&dev.opened.file, dev.size.get()),
                 };
                 match found {
-                    Some(why) => self.fail(ErrorKind::Io, why),
+                    Some(why) => self.fail(ErrorKind::Corrupt, why),
                     None => self.fail(ErrorKind::Io, "the medium ended early"),
                 }
                 return None;

@@ -5,7 +5,8 @@
 //! writes would make the file as long as it was; nothing before them does. A file that was truncated and grew again has its length already, but a hole where the label's
 //! configuration was. Holes that were there before mean nothing: a new device has no label yet.
 //!
-//! Once found it stays found: what the file held is gone, so every operation on the device fails until it is opened again.
+//! Once found it stays found: what the file held is gone, so every operation on the device fails until it is opened again, with
+//! [`base::ErrorKind::Corrupt`]: what it held is gone, also what was written to it a moment ago.
 
 use std::cell::Cell;
 use std::fs::File;

@@ -116,7 +116,7 @@ fn sizes_follow_the_file() {
         // Behind our back: reads that find no medium say so.
         file.set_len(SIZE).expect("shrink");
         let e = bdev::read(&*dev, SIZE + 4096, 4096).await.expect_err("nothing there");
-        assert_eq!(e.kind(), ErrorKind::Io);
+        assert_eq!(e.kind(), ErrorKind::Corrupt);
         assert!(e.to_string().contains("truncated"), "{e}");
     });
 }
@@ -140,7 +140,7 @@ fn a_truncated_file_is_an_error_also_when_it_grew_again() {
                 file.set_len(SIZE).expect("grow");
             }
             let e = bdev::write(&*dev, slot, block()).await.expect_err("the file is not what it was");
-            assert_eq!(e.kind(), ErrorKind::Io);
+            assert_eq!(e.kind(), ErrorKind::Corrupt);
             assert!(e.to_string().contains("truncated"), "{e}");
             assert_eq!(file.metadata().expect("its size").len(), if grows { SIZE } else { 1 << 20 }, "left alone");
             // For good: what it held is gone.

@@ -27,7 +27,7 @@ use ondisk::vdev_config::VdevConfig;
 use rt::sync::{Permit, Semaphore, oneshot};
 use vdev::labels::init_labels;
 use vdev::reshape::detach;
-use vdev::{Condition, Leaf, MirrorRole, Top, VdevKind};
+use vdev::{Condition, MirrorRole, Top, VdevKind};
 
 use crate::layout::LeafMaker;
 use crate::pool::{BIAS_KEY, Pool};
@@ -57,6 +57,8 @@ pub(crate) struct DeviceWork {
     relabel: RefCell<Vec<Relabel>>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     admin: Semaphore,
+    /// How leaves are made, kept when a leaf goes: the pool may have no other one.
+    maker: RefCell<Option<LeafMaker>>,
     me: RefCell<Weak<Pool>>,
     /// The last txg at whose beginning leaves were asked whether they failed to write.
     pub(crate) dtls_asked: Cell<Txg>,
@@ -71,6 +73,7 @@ impl Default for DeviceWork {
             relabel: RefCell::default(),
             door: RefCell::default(),
             admin: Semaphore::new(1),
+            maker: RefCell::default(),
             me: RefCell::default(),
             dtls_asked: Cell::new(Txg(u64::MAX)),
             closing: Cell::new(false),
@@ -104,6 +107,11 @@ impl Pool {
         let door = self.devices.door.borrow().clone();
         let door = door.ok_or_else(|| Error::not_found(format!("'{path}' cannot be opened from here")))?;
         door.open(path).await
+    }
+
+    /// Waits until no administrative change of the devices goes on, and lets none begin.
+    pub(crate) async fn hold_device_changes(&self) -> Permit {
+        self.devices.admin.acquire(1).await
     }
 
     /// Begins an administrative change of the devices: others wait for its end.
@@ -185,8 +193,18 @@ impl Pool {
     /// How leaves are made here.
     pub(crate) fn leaf_maker(&self) -> Result<LeafMaker> {
         let leaves = self.tree.leaves();
-        let like: &Rc<Leaf> = leaves.first().ok_or_else(|| Error::not_found("the pool has no device"))?;
+        let Some(like) = leaves.first() else {
+            let kept = self.devices.maker.borrow().clone();
+            return kept.ok_or_else(|| Error::not_found("the pool has no device"));
+        };
         Ok(LeafMaker { rt: self.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
+    }
+
+    /// Keeps how leaves are made, before one of them goes.
+    pub(crate) fn keep_leaf_maker(&self) {
+        if let Ok(maker) = self.leaf_maker() {
+            *self.devices.maker.borrow_mut() = Some(maker);
+        }
     }
 
     /// The list of the ZAPs of all vdevs, if the pool has them.

@@ -227,6 +227,7 @@ pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
 }
 
 /// What leaves are made with.
+#[derive(Clone)]
 pub(crate) struct LeafMaker {
     pub rt: Rt,
     pub gauge: DirtyGauge,

@@ -26,6 +26,10 @@ use crate::pool::Pool;
 /// How often a device is tried that its last user has not let go of yet, and the time between.
 const OPEN_TRIES: u32 = 50;
 const OPEN_PAUSE: Nanos = Nanos::from_ms(10);
+/// How a notice about a device goes on after its path.
+const NOT_OPENED: &str = "cannot be opened again";
+/// What is read of a device that does not answer, for the error that says why.
+const REASON_BYTES: usize = 4096;
 
 impl Pool {
     /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing on it.
@@ -95,6 +99,7 @@ impl Pool {
         let kind = top.kind();
         let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return None };
         let (path, condition) = (leaf.path.clone(), leaf.condition.clone());
+        self.keep_leaf_maker();
         self.note_away(&condition, Health::Unavail);
         let gone = condition.clone();
         let absent =
@@ -117,6 +122,7 @@ impl Pool {
         maker: &LeafMaker,
     ) {
         self.note_away(&condition, health);
+        self.notices.borrow_mut().retain(|n| !n.starts_with(&format!("'{path}' {NOT_OPENED}")));
         let leaf = maker.leaf(guid, path.to_string(), dev, condition);
         top.set_kind(top.kind().replace(guid, &move |_| VdevKind::Leaf(leaf.clone())));
         top.update_config(|c| {
@@ -219,37 +225,62 @@ impl Pool {
     }
 
     /// Opens the device of a leaf again that is to be in use and does not answer, if it is there again. What was on its way to it fails, and is tried again with the rest.
-    pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid) {
+    /// `settle`: the txg that is being written is waited for in between, as it may know the device still.
+    pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid, settle: bool) -> Result<()> {
         let kind = top.kind();
         let (leaf, condition) = match kind.find(guid) {
             Some(VdevKind::Leaf(l)) => (Some(l.clone()), l.condition.clone()),
             Some(VdevKind::Absent(a)) => (None, a.condition.clone()),
-            _ => return,
+            _ => return Ok(()),
         };
         if condition.health() == Health::Offline {
-            return;
+            return Ok(());
         }
         let maker = self.leaf_maker();
         let answers = match &leaf {
             Some(leaf) => leaf.answers().await,
             None => false,
         };
+        let lost = match &leaf {
+            Some(leaf) if !answers => bdev::read(&*leaf.dev, 0, REASON_BYTES).await.err(),
+            _ => None,
+        };
+        let lost = lost.filter(|e| e.kind() == ErrorKind::Corrupt);
+        // While anything holds the leaf its device is in use.
         drop((leaf, kind));
         if answers && !condition.health().is_open() {
             self.note_away(&condition, Health::Online);
         } else if !answers {
-            let (Some(door), Ok(maker)) = (self.devices_door(), maker) else { return };
-            let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return };
+            let Some(door) = self.devices_door() else { return Ok(()) };
+            let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
+            let forgot = lost.is_some();
+            if let Some(e) = lost.filter(|_| !top.kind().outage(Some(guid)).is_empty()) {
+                // What the txg under way wrote to it is gone, and no other device has it: that txg must never count as written.
+                let advice =
+                    "put its contents back, give up with 'zpool export -f' what was written since, and import the pool";
+                return Err(Error::new(ErrorKind::Corrupt, format!("{e}: {advice}")));
+            }
+            let maker = maker?;
             let was = condition.health();
             let had = self.let_go(top, guid).is_some();
-            match self.open_leaf(top, guid, &path, &*door).await {
-                Ok(dev) => self.put_back(top, guid, &path, dev, condition, Health::Online, &maker),
+            let settled = if had && settle { self.sync().await } else { Ok(()) };
+            let opened = match settled {
+                Ok(()) => self.open_leaf(top, guid, &path, &*door).await,
+                Err(e) => Err(e),
+            };
+            match opened {
+                Ok(dev) => {
+                    if forgot {
+                        // A label that was left, or an older copy: nothing that it holds is sure.
+                        condition.miss(1, self.txg.open_txg().0 + 1);
+                    }
+                    self.put_back(top, guid, &path, dev, condition, Health::Online, &maker);
+                }
                 Err(e) => {
                     if !had {
                         condition.set_health(was);
                     }
-                    self.notices.borrow_mut().push(format!("'{path}' cannot be opened again: {e}"));
-                    return;
+                    return Err(e.at(format!("'{path}' {NOT_OPENED}")));
                 }
             }
         }
@@ -260,6 +291,7 @@ impl Pool {
             }
         });
         self.dirty_config();
+        Ok(())
     }
 
     /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was lost by it.
@@ -330,6 +362,9 @@ impl Pool {
                 let gone = !leaf.answers().await;
                 if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
                     leaf.trace_fault(FaultKind::Probe, 0, false, 0, 0);
+                    if let Err(e) = bdev::read(&*leaf.dev, 0, REASON_BYTES).await {
+                        self.events.note_reason(leaf.guid(), &e);
+                    }
                     self.note_away(&leaf.condition, Health::Removed);
                     let guid = leaf.guid();
                     top.update_config(|c| {

@@ -90,21 +90,59 @@ impl Pool {
     }
 
     /// `zpool clear`: forgets the errors of one device, or of all, opens devices again that do not answer, and lets a suspended pool try again. Then it is brought to
-    /// devices what they missed.
+    /// devices what they missed. An error, and the pool stays suspended, if a device that it cannot do without is not there again.
     pub async fn clear(&self, name: Option<&str>) -> Result<()> {
+        let suspended = self.tree.gate.is_suspended();
+        // A change of the devices that goes on may wait for the suspended pool.
+        let admin = if suspended { None } else { Some(self.hold_device_changes().await) };
+        let away =
+            if self.readonly { Vec::new() } else { self.to_be_opened(if suspended { None } else { name }, suspended)? };
         self.clear_device_errors(name)?;
-        if !self.tree.gate.is_suspended() {
-            return Ok(());
-        }
-        let tops = self.tree.tops.borrow().clone();
-        for top in &tops {
-            for (guid, _) in top.kind().conditions() {
-                self.reopen(top, guid).await;
+        let mut failed = None;
+        for (top, guid) in &away {
+            if let Err(e) = self.reopen(top, *guid, !suspended).await {
+                let lost = e.kind() == ErrorKind::Corrupt && !top.kind().outage(Some(*guid)).is_empty();
+                let needed = !top.is_log && (lost || !top.is_usable());
+                self.notice_once(e.to_string());
+                failed = failed.or(needed.then_some(e));
             }
         }
+        drop(admin);
+        self.post_states();
+        if let Some(e) = failed {
+            return Err(e.at(format!("cannot clear errors for {}", self.name())));
+        }
         self.tree.gate.resume();
-        self.request_resilver();
+        if suspended || !away.is_empty() {
+            self.request_resilver();
+        }
         Ok(())
+    }
+
+    fn notice_once(&self, text: String) {
+        let mut notices = self.notices.borrow_mut();
+        if !notices.contains(&text) {
+            notices.push(text);
+        }
+    }
+
+    /// The leaves that `zpool clear` may have to open again: those out of use, or all. Nothing of the tree is held meanwhile.
+    fn to_be_opened(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
+        let named = name.map(|name| self.named(name)).transpose()?;
+        let mut out = Vec::new();
+        for top in self.tree.tops.borrow().iter() {
+            let kind = top.kind();
+            let below = match &named {
+                Some((_, guid)) => kind.find(*guid),
+                None => Some(kind),
+            };
+            for (guid, condition) in below.iter().flat_map(|node| node.conditions()) {
+                if all || !matches!(condition.health(), Health::Online | Health::Degraded | Health::Offline) {
+                    out.push((top.clone(), guid));
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// Forgets the errors of one device, or of all. Devices that were given up or doubted because of errors are in use again, and what they missed is brought to them.

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-use base::{Guid, Nanos, WallTime};
+use base::{Error, Guid, Nanos, WallTime};
 use ondisk::nvlist::{NvList, NvValue};
 use rt::trace::{Event, FaultKind, Groups, Listening};
 use vdev::{FailMode, Health, Top, VdevKind};
@@ -40,9 +40,18 @@ pub(crate) struct PoolEvents {
     faults: Rc<RefCell<VecDeque<(Nanos, Event)>>>,
     gathering: Rc<Cell<bool>>,
     states: RefCell<BTreeMap<u64, Health>>,
+    /// Why leaves were given up, until that is told.
+    reasons: RefCell<BTreeMap<u64, String>>,
     /// Per leaf: the second, and ereports in it.
     rates: RefCell<BTreeMap<u64, (u64, u32)>>,
     suspensions: Cell<u64>,
+}
+
+impl PoolEvents {
+    /// The event of the change of state that follows says why: a device that was given up because of `e`.
+    pub(crate) fn note_reason(&self, leaf: Guid, e: &Error) {
+        self.reasons.borrow_mut().insert(leaf.0, e.to_string());
+    }
 }
 
 /// OpenZFS's number of a state.
@@ -165,7 +174,10 @@ impl Pool {
                 continue;
             };
             let class = if health == Health::Removed { "removed" } else { "statechange" };
-            let nv = self.vdev_state(self.sysevent_base(), top, guid).with_u64("vdev_laststate", state_number(was));
+            let mut nv = self.vdev_state(self.sysevent_base(), top, guid).with_u64("vdev_laststate", state_number(was));
+            if let Some(why) = self.events.reasons.borrow_mut().remove(&guid.0) {
+                nv.put_str("vdev_reason", why);
+            }
             self.post_list(&format!("resource.fs.zfs.{class}"), self.rt.wall_clock(), nv);
         }
     }

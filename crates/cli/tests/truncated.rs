@@ -1,0 +1,183 @@
+//! Device files that are truncated, and perhaps grown again, while a daemon has them in use, seen from the command line: the pool notices with the next write of a label, says so in `zpool
+//! status`, `zpool events` and the log, lives on what redundancy it has, and waits where it has none.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use common::{Said, WEIR, command_in, said};
+use host::TempDir;
+
+const SIZE: u64 = 64 << 20;
+
+struct World {
+    dir: TempDir,
+}
+
+impl World {
+    fn new(tag: &str, files: &[&str]) -> World {
+        let w = World { dir: TempDir::new(tag).unwrap() };
+        for name in files {
+            host::create_sparse(w.path(name), SIZE).unwrap();
+        }
+        w
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut c = command_in(self.dir.path(), WEIR);
+        c.args(line.split_whitespace());
+        c
+    }
+
+    fn say(&self, line: &str) -> Said {
+        said(self.command(line).output().unwrap())
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let s = self.say(line);
+        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    fn cut(&self, name: &str, grows: bool) {
+        let file = OpenOptions::new().write(true).open(self.path(name)).unwrap();
+        file.set_len(1 << 20).unwrap();
+        if grows {
+            file.set_len(SIZE).unwrap();
+        }
+    }
+
+    /// Puts back what a file held, in place.
+    fn put_back(&self, name: &str, held: &[u8]) {
+        std::fs::write(self.path(name), held).unwrap();
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("run/daemon.log")).unwrap()
+    }
+
+    /// Waits for an event of the pool by following its events.
+    fn event(&self, class: &str) {
+        let mut follower = self.command("zpool events -H -f tank").stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+        let seen = lines.map_while(Result::ok).any(|l| l.ends_with(class));
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        assert!(seen, "{class}");
+    }
+
+    fn judge(&self) {
+        match Command::new("zdb").args(["-e", "-p"]).arg(self.dir.path()).args(["-bcc", "tank"]).output() {
+            Ok(o) => assert!(o.status.success(), "zdb: {}", String::from_utf8_lossy(&o.stdout)),
+            Err(_) => eprintln!("NOT RUN: zdb is not installed"),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.command("daemon stop -f").output();
+    }
+}
+
+fn state_of(status: &str, name: &str) -> String {
+    let line = status.lines().find(|l| l.contains(name)).unwrap_or_else(|| panic!("{name} in {status}"));
+    line.split_whitespace().nth(1).unwrap().into()
+}
+
+#[test]
+fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
+    for (layout, names) in [("mirror", &["a.img", "b.img"][..]), ("raidz", &["a.img", "b.img", "c.img"][..])] {
+        for grows in [false, true] {
+            let w = World::new("cli-cut", &["a.img", "b.img", "c.img", "new.img"]);
+            w.ok(&format!("zpool create -O mountpoint=none tank {layout} {}", names.join(" ")));
+            w.ok("zfs create tank/before");
+            w.ok("zpool sync tank");
+            let held = std::fs::read(w.path("a.img")).unwrap();
+            w.cut("a.img", grows);
+            w.ok("zfs create tank/after");
+            w.ok("zpool sync tank");
+            w.event("resource.fs.zfs.removed");
+            let status = w.ok("zpool status tank");
+            assert!(status.contains(" state: DEGRADED\n"), "{status}");
+            assert_eq!(state_of(&status, "a.img"), "REMOVED", "{status}");
+            assert!(status.contains("status: One or more devices has experienced an unrecoverable error."), "{status}");
+            let log = w.log();
+            assert!(log.lines().any(|l| l.contains("a.img is REMOVED now: ") && l.contains("truncated")), "{log}");
+
+            // With a label that was left, or put back from an older copy, it gets everything anew.
+            if !grows {
+                w.ok("zpool clear tank");
+                let status = w.ok("zpool status tank");
+                assert!(status.contains(" state: DEGRADED\n") && status.contains("UNAVAIL"), "{status}");
+                w.put_back("a.img", &held);
+            }
+            w.ok("zpool clear tank");
+            w.event("sysevent.fs.zfs.resilver_finish");
+            let status = w.ok("zpool status tank");
+            assert!(status.contains(" state: ONLINE\n") && status.contains("with 0 errors"), "{status}");
+            assert_eq!(state_of(&status, "a.img"), "ONLINE", "{status}");
+
+            // The second time another file takes its place.
+            w.cut("a.img", grows);
+            w.ok("zfs create tank/again");
+            w.ok("zpool sync tank");
+            w.ok(&format!("zpool replace -w tank {} {}", w.path("a.img"), w.path("new.img")));
+            let status = w.ok("zpool status tank");
+            assert!(status.contains(" state: ONLINE\n") && status.contains("new.img"), "{status}");
+            let names = w.ok("zfs list -H -o name -r tank");
+            assert_eq!(names, "tank\ntank/after\ntank/again\ntank/before\n");
+            w.ok("zpool export tank");
+            std::fs::remove_file(w.path("a.img")).unwrap();
+            w.judge();
+        }
+    }
+}
+
+#[test]
+fn a_pool_on_one_file_waits_until_that_is_put_back() {
+    for grows in [false, true] {
+        let w = World::new("cli-cut-one", &["a.img"]);
+        w.ok("zpool create -O mountpoint=none tank a.img");
+        w.ok("zfs create tank/before");
+        w.ok("zpool sync tank");
+        let held = std::fs::read(w.path("a.img")).unwrap();
+        w.cut("a.img", grows);
+        let create: Child = w.command("zfs create tank/after").stdout(Stdio::piped()).spawn().unwrap();
+        w.event("ereport.fs.zfs.io_failure");
+        let status = w.ok("zpool status tank");
+        assert!(status.contains(" state: SUSPENDED\n") && status.contains("truncated"), "{status}");
+        assert!(w.log().contains("pool 'tank' is suspended"), "{}", w.log());
+        // Also with its contents back: blocks of the txg that waits were written to the file and are gone.
+        for back in [false, true] {
+            if back {
+                w.put_back("a.img", &held);
+            }
+            let s = w.say("zpool clear tank");
+            assert_eq!(s.code, 1, "{}{}", s.out, s.err);
+            assert!(
+                s.err.starts_with("cannot clear errors for tank: ") && s.err.contains("'zpool export -f'"),
+                "{}",
+                s.err
+            );
+        }
+        assert!(w.ok("zpool status tank").contains(" state: SUSPENDED\n"));
+        w.ok("zpool export -f tank");
+        assert_ne!(said(create.wait_with_output().unwrap()).code, 0, "what waited is given up");
+        w.ok("zpool import -d . tank");
+        let status = w.ok("zpool status tank");
+        assert!(status.contains(" state: ONLINE\n"), "{status}");
+        assert_eq!(w.ok("zfs list -H -o name -r tank"), "tank\ntank/before\n");
+        w.ok("zpool scrub -w tank");
+        assert!(w.ok("zpool status tank").contains("with 0 errors"));
+        w.ok("zpool export tank");
+        w.judge();
+    }
+}
