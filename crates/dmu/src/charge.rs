@@ -73,9 +73,6 @@ impl Objset {
     pub fn charge_of_block(&self, size: u64) -> u64 {
         self.0.cost().data(size)
     }
-}
-
-impl Objset {
     /// As [`crate::SpaceGate::take_log_block`].
     pub fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
         self.0.take_log_block(bytes, txg)

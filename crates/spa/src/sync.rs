@@ -168,17 +168,17 @@ impl Pool {
 
     /// The first thing that the txg has still to write.
     fn dirt(&self, txg: Txg) -> Option<&'static str> {
-        let dirt = [
-            (self.mos.is_dirty(txg), "the MOS"),
-            (self.dsl().is_dirty(txg), "a dataset"),
-            (self.core.has_frees(), "frees"),
-            (!self.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
-            (!self.logs.borrow().is_empty(), "a log space map"),
-            (self.ddt.is_dirty(), "a deduplication table"),
-            (self.alloc.has_held_back(), "what a checkpoint holds back"),
-            (self.zio().has_obsolete(), "obsolete ranges"),
+        let dirt: [(&dyn Fn() -> bool, &str); 8] = [
+            (&|| self.mos.is_dirty(txg), "the MOS"),
+            (&|| self.dsl().is_dirty(txg), "a dataset"),
+            (&|| self.core.has_frees(), "frees"),
+            (&|| !self.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
+            (&|| !self.logs.borrow().is_empty(), "a log space map"),
+            (&|| self.ddt.is_dirty(), "a deduplication table"),
+            (&|| self.alloc.has_held_back(), "what a checkpoint holds back"),
+            (&|| self.zio().has_obsolete(), "obsolete ranges"),
         ];
-        dirt.into_iter().find(|d| d.0).map(|d| d.1)
+        dirt.into_iter().find(|(there, _)| there()).map(|d| d.1)
     }
 
     fn config_at(&self, txg: Txg) -> MosConfig {

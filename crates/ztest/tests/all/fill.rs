@@ -18,20 +18,25 @@ fn judged(images: &[sim::DiskImage], name: &str) {
     }
 }
 
-/// Records far below the unit of allocation, in three copies: a byte takes 48.
-#[test]
-fn records_below_the_unit_of_allocation() {
-    let layout = Layout {
+/// One small device.
+fn one_device(ashift: u8) -> Layout {
+    Layout {
         devices: vec![128 << 20],
         shape: &SHAPES[0],
-        ashift: 13,
+        ashift,
         features: ondisk::feature::default_features(),
         dirty_max: 64 << 20,
         arc_max: 16 << 20,
         txg_timeout: Nanos::from_secs(5),
-    };
+    }
+}
+
+/// Records far below the unit of allocation, in three copies: a byte takes 48.
+#[test]
+fn records_below_the_unit_of_allocation() {
     let mut met = Met::default();
-    let Filled { images, .. } = run(1, layout, Plan::appends(512, 3), &mut met).unwrap_or_else(|e| panic!("{e}"));
+    let Filled { images, .. } =
+        run(1, one_device(13), Plan::appends(512, 3), &mut met).unwrap_or_else(|e| panic!("{e}"));
     assert!(met.refused > 0, "{met:?}");
     judged(&images, "fill-records");
 }
@@ -39,15 +44,7 @@ fn records_below_the_unit_of_allocation() {
 /// A block that is written again and again is charged once a txg, and logged and stored early each time: that must not take the room of the txg.
 #[test]
 fn logs_leave_room_for_their_txg() {
-    let layout = Layout {
-        devices: vec![128 << 20],
-        shape: &SHAPES[0],
-        ashift: 12,
-        features: ondisk::feature::default_features(),
-        dirty_max: 1 << 30,
-        arc_max: 16 << 20,
-        txg_timeout: Nanos::from_secs(3600),
-    };
+    let layout = Layout { dirty_max: 1 << 30, txg_timeout: Nanos::from_secs(3600), ..one_device(12) };
     let lab = Lab::new(3, &layout);
     lab.sim.block_on(async {
         let pool = lab.create(&layout, vec![("recordsize".into(), PropValue::Num(32 << 10))]).await.expect("created");
