@@ -51,6 +51,7 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 1, "zpool initialize -s tank"),
     (Own, 1, "zpool initialize -c tank"),
     (Own, 0, "zpool scrub tank"),
+    (Look, 0, "zpool wait -t scrub tank"),
     (Own, 0, "zpool scrub -w tank"),
     (Own, 1, "zpool scrub -p tank"),
     (Own, 1, "zpool scrub -s tank"),
