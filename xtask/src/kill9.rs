@@ -16,7 +16,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -188,7 +188,8 @@ impl Yard {
     /// How often something is mounted where the loads work, and whether the last mount there is one that `sync` reaches.
     fn mounts(&self) -> (usize, bool) {
         let list = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let place = text(&self.work());
+        // Those of plain users are served within the mount around them.
+        let place = text(&if is_root() { self.work() } else { self.mount() });
         let types: Vec<&str> =
             list.lines().filter(|l| l.split(' ').nth(1) == Some(&*place)).filter_map(|l| l.split(' ').nth(2)).collect();
         (types.len(), types.last().is_some_and(|t| t.starts_with("fuseblk")))
@@ -238,7 +239,8 @@ impl Yard {
         if let Some(pid) = self.daemon() {
             let _ = kill(pid);
         }
-        let _ = Command::new("umount").arg("-l").arg(self.mount()).stderr(Stdio::null()).status();
+        let mut detach = if is_root() { command(&["umount", "-l"]) } else { command(&["fusermount3", "-uz"]) };
+        let _ = detach.arg(self.mount()).stderr(Stdio::null()).status();
     }
 
     /// A new pool.
@@ -343,6 +345,10 @@ impl Yard {
         }
         Ok(())
     }
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
 /// A process that works in a folder and has a file open there.

@@ -35,6 +35,8 @@ pub struct MountFlags {
     pub source: String,
     /// Nothing may be changed.
     pub readonly: bool,
+    /// The mount itself is read-only, and so is what a plain user has within it.
+    pub readonly_mount: bool,
     /// Programs may be executed.
     pub exec: bool,
     /// Set-user-id bits count.
@@ -57,13 +59,18 @@ pub trait ActiveMount {
     fn ended(&self) -> LocalBoxFuture<'_, ()>;
     /// Takes it away. [`ErrorKind::Busy`] if it is in use, unless `force`.
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
+    /// The mount that it is, or that it is seen in.
+    fn outer(&self) -> Rc<fuse::Mounted>;
+    /// Whether it is seen in the mount of another one.
+    fn is_within(&self) -> bool;
 }
 
 /// What makes file systems visible.
 pub trait FrontEnd {
     /// Fails, with what to do, if it cannot work on this machine.
     fn usable(&self) -> Result<()>;
-    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then serves it.
+    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then serves it. `others` are the
+    /// pool's mounts.
     fn mount<'a>(
         &'a self,
         rt: &'a Rt,
@@ -71,6 +78,7 @@ pub trait FrontEnd {
         at: &'a Path,
         flags: &'a MountFlags,
         snaps: Rc<dyn fuse::SnapSource>,
+        others: Vec<Rc<fuse::Mounted>>,
     ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>>;
 }
 
@@ -102,11 +110,19 @@ impl FrontEnd for FuseFrontEnd {
         at: &'a Path,
         flags: &'a MountFlags,
         snaps: Rc<dyn fuse::SnapSource>,
+        others: Vec<Rc<fuse::Mounted>>,
     ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>> {
         Box::pin(async move {
+            // Root, who mounts for a plain user, may not enter that user's mounts: what lies within one is served by it.
+            let holds_others = host::effective_uid() != 0;
+            if holds_others && let Some(outer) = around(rt, at, &others).await? {
+                let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
+                return Ok(Box::new(GraftActive(grafted)) as Box<dyn ActiveMount>);
+            }
             let opts = fuse::MountOpts {
+                holds_others,
                 fsname: flags.source.clone(),
-                readonly: flags.readonly,
+                readonly: flags.readonly_mount,
                 nosuid: !flags.setuid,
                 nodev: !flags.devices,
                 noexec: !flags.exec,
@@ -118,6 +134,14 @@ impl FrontEnd for FuseFrontEnd {
             Ok(Box::new(FuseActive(mounted)) as Box<dyn ActiveMount>)
         })
     }
+}
+
+/// The innermost of the mounts that `at` is in.
+async fn around(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
+    let place = at.to_path_buf();
+    let real = look(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
+    let holding = mounts.iter().filter(|m| m.is_alive() && real.starts_with(m.mountpoint()));
+    Ok(holding.max_by_key(|m| m.mountpoint().components().count()).cloned())
 }
 
 /// The snapshots of a mounted file system, for its folder `.zfs`.
@@ -167,6 +191,40 @@ impl ActiveMount for FuseActive {
                 result => result,
             }
         })
+    }
+    fn outer(&self) -> Rc<fuse::Mounted> {
+        self.0.clone()
+    }
+    fn is_within(&self) -> bool {
+        false
+    }
+}
+
+struct GraftActive(Rc<fuse::Grafted>);
+
+impl ActiveMount for GraftActive {
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+    fn is_attached(&self, table: &MountTable) -> bool {
+        self.0.is_attached(table)
+    }
+    fn ended(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.0.ended())
+    }
+    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.0.unmount(false).await {
+                Err(_) if force => self.0.unmount(true).await,
+                result => result,
+            }
+        })
+    }
+    fn outer(&self) -> Rc<fuse::Mounted> {
+        self.0.outer().clone()
+    }
+    fn is_within(&self) -> bool {
+        true
     }
 }
 
@@ -235,6 +293,22 @@ pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
     }
 }
 
+/// What is not as its properties say where a file system is seen in the mount of another one: one sentence each.
+fn differences_within(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
+    let (out, name) = (&outer.source, &inner.source);
+    let within = format!("it is shown within the mount of '{out}'");
+    let mut all = Vec::new();
+    if outer.readonly_mount && !inner.readonly {
+        all.push(format!("'{name}' can only be read: {within}, which is read-only"));
+    }
+    match (outer.exec, inner.exec) {
+        (false, true) => all.push(format!("programs of '{name}' cannot be executed: {within}, where exec=off")),
+        (true, false) => all.push(format!("exec=off of '{name}' has no effect: {within}, where exec=on")),
+        _ => {}
+    }
+    all
+}
+
 /// A path below an alternate root.
 pub fn with_altroot(path: &str, altroot: Option<&str>) -> String {
     match altroot.map(|r| r.trim_end_matches('/')) {
@@ -301,6 +375,14 @@ impl Mounts {
         let table = self.table();
         let mounts = self.0.borrow();
         mounts.get(name).filter(|m| m.is_mounted(table.as_deref())).map(|m| m.path.clone())
+    }
+
+    /// The mounts that can be reached.
+    fn attached(&self) -> Vec<Rc<fuse::Mounted>> {
+        let table = self.table();
+        let mounts = self.0.borrow();
+        let attached = mounts.values().filter(|m| m.is_mounted(table.as_deref()));
+        attached.map(|m| m.front.outer()).collect()
     }
 
     /// Whether `name` has a session, even one that cannot be reached any more.
@@ -380,12 +462,24 @@ impl PoolEngine {
         MountFlags {
             source: ds.name(),
             readonly: readonly || on("readonly") || self.pool.is_readonly(),
+            readonly_mount: readonly || self.pool.is_readonly() || on("readonly") && !self.writes_within(ds),
             exec: on("exec"),
             setuid: on("setuid"),
             devices: on("devices"),
             noatime: !on("atime"),
             posix_acl: zpl::MountOpts::from_props(ds).posix_acl,
         }
+    }
+
+    /// Whether a plain user's file system will be shown within the mount of `ds`, and written to.
+    fn writes_within(&self, ds: &Dataset) -> bool {
+        let MountPoint::Path(path) = self.mount_point(&ds.dir()) else { return false };
+        let is_written = |other: &Rc<Dataset>| {
+            let dir = other.dir();
+            let is_within = matches!(self.mount_point(&dir), MountPoint::Path(p) if p != path && p.starts_with(&path));
+            is_within && dir.prop("canmount").0.num() != 0 && dir.prop("readonly").0.num() == 0
+        };
+        host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
     }
 
     /// What is to be mounted by itself and is not: parents first.
@@ -482,9 +576,11 @@ impl PoolEngine {
         zfs.set_zil_tunables(self.zil.get());
         self.watch_acls(&zfs, ds).await;
         let snaps = Rc::new(SnapshotsOf { dsl: self.pool.dsl().clone(), head: ds.clone() });
-        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps).await {
+        let others = self.mounts.attached();
+        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, others).await {
             Ok(front) => {
                 let front: Rc<dyn ActiveMount> = front.into();
+                let flags = self.within_outer(&*front, flags);
                 self.close_when_ended(front.clone());
                 let mounted = Mounted { path, zfs, front, readonly, flags };
                 self.mounts.0.borrow_mut().insert(name, mounted);
@@ -496,6 +592,23 @@ impl PoolEngine {
                 closed.and(Err(e))
             }
         }
+    }
+
+    /// The flags that count, where a file system is seen in the mount of another one; tells of what differs.
+    fn within_outer(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
+        if !front.is_within() {
+            return flags;
+        }
+        let outer = front.outer();
+        let mounts = self.mounts.0.borrow();
+        let around = mounts.values().find(|m| !m.front.is_within() && Rc::ptr_eq(&m.front.outer(), &outer));
+        let told = around.map(|m| differences_within(&m.flags, &flags));
+        drop(mounts);
+        for sentence in told.into_iter().flatten() {
+            say(Level::Warning, &sentence);
+            self.mounts.add_notice(format!("warning: {sentence}"));
+        }
+        MountFlags { readonly_mount: false, ..flags }
     }
 
     /// Closes a file system when somebody else unmounts it.
@@ -627,7 +740,7 @@ impl PoolEngine {
         let same =
             (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);
         // Writing to what the kernel holds for read-only needs a new mount; the other way round the file system refuses.
-        same && (new.readonly || !old.readonly)
+        same && (new.readonly || !old.readonly_mount)
     }
 }
 

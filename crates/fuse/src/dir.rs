@@ -1,5 +1,7 @@
 //! The reply to a listing: entries one behind the other until the caller's buffer is full.
 
+use std::rc::Rc;
+
 use crate::handler::Entry;
 use crate::proto::{OUT_HEADER, put_entry};
 use crate::wire::Put;
@@ -9,12 +11,21 @@ const DIRENT: usize = 24;
 /// Bytes before that when attributes come with it.
 const ENTRY: usize = 128;
 
+/// How the kernel sees what a listing names: where a session serves several file systems, by other numbers.
+pub(crate) trait DirView {
+    /// An inode number.
+    fn ino(&self, ino: u64) -> u64;
+    /// What a name leads to, which then has one more reference; None if the kernel is to look it up by itself.
+    fn hand_out(&self, entry: &Entry) -> Option<Entry>;
+}
+
 /// Takes the entries of a listing.
 pub struct DirOut {
     /// Room for the header, then entries.
     buf: Vec<u8>,
     limit: usize,
     plus: bool,
+    view: Option<Rc<dyn DirView>>,
 }
 
 impl DirOut {
@@ -22,7 +33,12 @@ impl DirOut {
     pub(crate) fn new(size: usize, plus: bool) -> DirOut {
         let mut buf = Vec::with_capacity(OUT_HEADER + size.min(64 << 10));
         buf.resize(OUT_HEADER, 0);
-        DirOut { buf, limit: OUT_HEADER + size, plus }
+        DirOut { buf, limit: OUT_HEADER + size, plus, view: None }
+    }
+
+    /// Entries from now on are translated.
+    pub(crate) fn see_through(&mut self, view: Rc<dyn DirView>) {
+        self.view = Some(view);
     }
 
     /// Whether entries should come with attributes.
@@ -46,9 +62,13 @@ impl DirOut {
         if self.buf.len() + self.bytes_of(name.len()) > self.limit {
             return false;
         }
+        let (ino, entry) = match &self.view {
+            Some(view) => (view.ino(ino), entry.filter(|_| self.plus).and_then(|e| view.hand_out(e))),
+            None => (ino, entry.copied()),
+        };
         if self.plus {
             // Without attributes the node id is 0: the kernel takes the name only.
-            put_entry(&mut self.buf, entry.unwrap_or(&Entry::default()));
+            put_entry(&mut self.buf, &entry.unwrap_or_default());
         }
         self.buf.u64(ino);
         self.buf.u64(next);

@@ -11,7 +11,8 @@
 //!
 //! The *node id* of a request names an object: it is the object's number, but for the root, which FUSE calls 1 (object 1
 //! of a file system is its master node, so the number is free). We are the only ones who change the file system, so
-//! the kernel may remember names and attributes for long; it knows itself what it changed.
+//! the kernel may remember names and attributes for long; it knows itself what it changed. A plain user's file systems
+//! within each other share a session: see [`graft`] and `tree`.
 //!
 //! Requests come from the kernel, which checks much, but not everything (a file descriptor of the device may be passed
 //! around): what does not parse is answered with an error and changes nothing.
@@ -21,6 +22,7 @@
 
 mod dir;
 pub mod errno;
+mod graft;
 mod groups;
 mod handler;
 mod mounted;
@@ -28,12 +30,15 @@ mod notify;
 pub mod proto;
 mod session;
 mod snapdir;
+mod tree;
+mod tree_handler;
 pub mod wire;
 mod xattr_names;
 mod zfs;
 
 pub use dir::DirOut;
 pub use errno::Errno;
+pub use graft::{Grafted, graft};
 pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
 pub use session::Kernel;

@@ -9,18 +9,19 @@ use rt::Rt;
 
 use crate::handler::Handler;
 use crate::session::{Core, IO_MAX, Session};
+use crate::tree::Tree;
 
 pub use crate::session::SessionStats;
 
 /// How long a forced end is waited for.
-const FORCED_WAIT: Nanos = Nanos::from_secs(5);
+pub(crate) const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 
 /// How often, and how long after each other, a mount without open files is tried that a path walk of another process may hold.
 const WALKS_TRIES: u32 = 20;
 const WALKS_WAIT: Nanos = Nanos::from_ms(10);
 
 /// How long the kernel may take to tell of files that were closed before the mount ended here: it does so in the background.
-const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
+pub(crate) const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
 
 /// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted, if no file is open in them.
 const COPIES_WAIT: Nanos = Nanos::from_secs(1);
@@ -54,6 +55,9 @@ pub struct MountOpts {
     pub writeback: bool,
     /// The kernel asks for POSIX ACLs and evaluates them; it then always checks permissions.
     pub posix_acl: bool,
+    /// Other file systems can be shown within the mount by [`crate::graft`]; the kernel asks for ACLs then, whether or not
+    /// the first file system has them.
+    pub holds_others: bool,
     /// How far the kernel reads ahead, in KiB; set where we may.
     pub readahead_kib: u32,
 }
@@ -73,6 +77,7 @@ impl Default for MountOpts {
             sync_passes: false,
             writeback: false,
             posix_acl: false,
+            holds_others: false,
             readahead_kib: (IO_MAX / 1024) as u32,
         }
     }
@@ -83,10 +88,22 @@ pub struct Mounted {
     rt: Rt,
     core: Rc<Core>,
     place: FusePlace,
+    tree: Option<Rc<Tree>>,
 }
 
 /// Mounts what `handler` serves at `mountpoint`, a directory.
 pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, opts: MountOpts) -> Result<Rc<Mounted>> {
+    mount_tree(rt, handler, mountpoint, opts, None).await
+}
+
+/// The same for what serves the file systems of `tree`, if there is one.
+pub(crate) async fn mount_tree(
+    rt: &Rt,
+    handler: impl Handler,
+    mountpoint: &Path,
+    opts: MountOpts,
+    tree: Option<Rc<Tree>>,
+) -> Result<Rc<Mounted>> {
     let place = mountpoint.to_owned();
     // The list of mounts has the real path. Looking for it may lead through mounts of our own.
     let real = host::blocking(move || std::fs::canonicalize(place)).await?;
@@ -111,9 +128,9 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
         sync_passes: opts.sync_passes,
     };
     let (fd, place) = fuse_mount(&real, how).await?;
-    let core = Session::start(rt, fd, handler, opts.writeback, opts.posix_acl)?;
+    let core = Session::start(rt, fd, handler, opts.writeback, opts.posix_acl || opts.holds_others)?;
     fuse_set_readahead(&place, opts.readahead_kib).await;
-    Ok(Rc::new(Mounted { rt: rt.clone(), core, place }))
+    Ok(Rc::new(Mounted { rt: rt.clone(), core, place, tree }))
 }
 
 impl Mounted {
@@ -169,6 +186,11 @@ impl Mounted {
     /// Whether requests can still come.
     pub fn is_alive(&self) -> bool {
         !self.core.is_over()
+    }
+
+    /// The file systems that it shows, if they may be several.
+    pub(crate) fn tree(&self) -> Option<&Rc<Tree>> {
+        self.tree.as_ref()
     }
 
     /// Where it was mounted, as the list of mounts has it.

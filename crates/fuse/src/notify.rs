@@ -1,4 +1,4 @@
-//! What the kernel is told without having asked: that it must drop pages of a file.
+//! What the kernel is told without having asked: that it must drop pages of a file, or a name.
 //!
 //! The kernel writes dirty pages back before it drops them, by requests that the engine answers, and waits for pages
 //! that are being read. So such a message goes out from a thread of its own, never from the engine's.
@@ -47,6 +47,18 @@ impl Core {
             write_now(fd.as_fd(), &[IoSlice::new(message.as_slice())])
         });
         // Errors mean that the kernel does not know the node, or that the mount is over: then it has no pages either.
+        let _ = told.await;
+    }
+
+    /// Has the kernel drop a name of a directory and forget what it only remembers below it, and waits for that.
+    pub(crate) async fn drop_name(self: &Rc<Self>, dir: u64, name: &[u8]) {
+        let Some(fd) = self.device() else { return };
+        let Ok(fd) = fd.as_fd().try_clone_to_owned() else { return };
+        let mut message = Vec::new();
+        proto::put_drop_name(&mut message, dir, name);
+        // It takes the lock of the directory, which a request under way may hold.
+        let told = host::blocking(move || write_now(fd.as_fd(), &[IoSlice::new(&message)]));
+        // Errors mean that the kernel does not know the name.
         let _ = told.await;
     }
 }

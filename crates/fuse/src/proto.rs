@@ -545,6 +545,21 @@ pub fn put_drop_pages(out: &mut impl Put, node: u64, offset: u64, len: u64) {
     put_inval_inode(out, node, offset.cast_signed(), len.cast_signed());
 }
 
+/// Adds a message that the kernel did not ask for: it must drop a name of a directory, and what it remembers below it
+/// (`FUSE_NOTIFY_INVAL_ENTRY`).
+pub fn put_drop_name(out: &mut impl Put, dir: u64, name: &[u8]) {
+    const NOTIFY_INVAL_ENTRY: u32 = 3;
+    const BODY: usize = 16;
+    out.u32((OUT_HEADER + BODY + name.len() + 1) as u32);
+    out.u32(NOTIFY_INVAL_ENTRY);
+    out.u64(0);
+    out.u64(dir);
+    out.u32(name.len() as u32);
+    out.u32(0);
+    out.raw(name);
+    out.raw(&[0]);
+}
+
 /// A negative offset means no data, a length of 0 all to the end.
 fn put_inval_inode(out: &mut impl Put, node: u64, offset: i64, len: i64) {
     const NOTIFY_INVAL_INODE: u32 = 2;
@@ -783,6 +798,9 @@ mod tests {
         assert_eq!(out, [halves(&[40, 2]), words(&[0, 77, 0, 0])].concat());
         let out = body(|s| put_drop_pages(s, 77, 4096, 100));
         assert_eq!(out[24..], words(&[4096, 100]));
+        let mut out = Vec::new();
+        put_drop_name(&mut out, 77, b"abc");
+        assert_eq!(out, [halves(&[36, 3]), words(&[0, 77]), halves(&[3, 0]), b"abc\0".to_vec()].concat());
     }
 
     #[test]

@@ -33,6 +33,7 @@ use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, IN_HEADER, InHeader, Init, InitReply, OUT_HEADER, Op,
     WRITE_ARGS, init, opcode,
 };
+use crate::snapdir::{node_in, object_of};
 use crate::wire::{Put, Small};
 
 /// Most bytes of one write or read: the most that kernels allow unless told otherwise (256 pages).
@@ -85,15 +86,35 @@ pub struct SessionStats {
 
 /// The way from a handler to the kernel, for what the kernel did not ask for.
 #[derive(Clone, Default)]
-pub struct Kernel(Weak<Core>);
+pub struct Kernel {
+    core: Weak<Core>,
+    /// What the kernel sees in front of the object numbers of live files.
+    slot: u64,
+}
 
 impl Kernel {
+    /// The same for a file system that has this slot in the session's node ids.
+    pub(crate) fn for_slot(&self, slot: u64) -> Kernel {
+        Kernel { slot, ..self.clone() }
+    }
+
+    /// A node of a live file as the kernel has it.
+    fn outer(&self, node: u64) -> u64 {
+        node_in(self.slot, object_of(node))
+    }
+
+    /// Has the kernel drop a name of a directory, and forget what it only remembers below it. Both as the kernel has them.
+    pub(crate) async fn drop_name(&self, dir: u64, name: &[u8]) {
+        let Some(core) = self.core.upgrade() else { return };
+        core.drop_name(dir, name).await;
+    }
+
     /// What the kernel remembers of a node's attributes is out of date from now on. Called before the reply to the
     /// request that changed them, so that whoever waits for that reply sees the new ones.
     pub fn attrs_changed(&self, node: u64) {
-        let Some(core) = self.0.upgrade() else { return };
+        let Some(core) = self.core.upgrade() else { return };
         let mut message = Small::new();
-        proto::put_attrs_stale(&mut message, node);
+        proto::put_attrs_stale(&mut message, self.outer(node));
         // The only errors mean that the kernel remembers nothing of the node, or is gone.
         let _ = core.send(&[IoSlice::new(message.as_slice())]);
     }
@@ -101,15 +122,15 @@ impl Kernel {
     /// Has the kernel write back what was stored to mappings of these bytes of a node, and waits for that. Pages of
     /// them leave its cache. The caller must not hold up the answer to any other request meanwhile.
     pub async fn write_back(&self, node: u64, bytes: std::ops::Range<u64>) {
-        let Some(core) = self.0.upgrade() else { return };
-        core.drop_pages_in(node, bytes.start, bytes.end - bytes.start).await;
+        let Some(core) = self.core.upgrade() else { return };
+        core.drop_pages_in(self.outer(node), bytes.start, bytes.end - bytes.start).await;
     }
 
     /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions apart changed with 6.3):
     /// it says with an empty `SETATTR` that set-id bits must go before `FALLOCATE`, and it takes the set-group-id bit from
     /// the mode of a new file whose maker may not set it.
     pub fn looks_after_ids(&self) -> bool {
-        self.0.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3)
+        self.core.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3)
     }
 }
 
@@ -385,7 +406,7 @@ impl<H: Handler> Session<H> {
         });
         let io = FdIo::new(rt)?;
         let session = Session { core: core.clone(), rt: rt.clone(), io, handler, spare: RefCell::default() };
-        session.handler.begin(Kernel(Rc::downgrade(&core)));
+        session.handler.begin(Kernel { core: Rc::downgrade(&core), slot: 0 });
         Rc::new(session).spawn_leader();
         Ok(core)
     }
@@ -649,6 +670,7 @@ impl<H: Handler> Session<H> {
             Op::TmpFile { mode, umask, flags, kill_suidgid } => {
                 let (e, o) = fs.tmpfile(Caller { umask, ..who }, node, mode, flags, kill_suidgid).await?;
                 let o = self.opened(o);
+                self.core.count_open(true);
                 Reply::small(|s| {
                     proto::put_entry(s, &e);
                     proto::put_open(s, &o);

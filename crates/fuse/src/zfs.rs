@@ -26,7 +26,7 @@ use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED, NOT_TTY};
 use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
-use crate::mounted::{MountOpts, Mounted, mount_handler};
+use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
 use crate::proto::{
     FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS,
     ROOT_NODE,
@@ -35,6 +35,8 @@ use crate::session::Kernel;
 use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
 };
+use crate::tree::Tree;
+use crate::tree_handler::TreeHandler;
 use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
 
@@ -59,6 +61,7 @@ const S_ISGID: u32 = 0o2000;
 
 /// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever ([`Mounted::ended`]), the file
 /// system is still in use: ending that ([`Zfs::unmount`]) is the caller's.
+/// With [`MountOpts::holds_others`] a file system that is read-only answers so itself; the mount is as the options say.
 /// With `snaps` there is a folder `.zfs/snapshot` in its root.
 pub async fn mount(
     rt: &Rt,
@@ -70,7 +73,12 @@ pub async fn mount(
     let readonly = opts.readonly || zfs.opts().readonly;
     let posix_acl = zfs.opts().posix_acl;
     let handler = ZfsHandler::new(rt, zfs, snaps);
-    mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await
+    if !opts.holds_others {
+        return mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await;
+    }
+    // What comes within it may be written to all the same.
+    let tree = Tree::new(handler.asked_for_acls());
+    mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, Some(tree)).await
 }
 
 /// The kernel may remember attributes for long, but for the space a file takes: that is known only when its last change
@@ -90,6 +98,8 @@ pub(crate) struct ZfsHandler {
     kernel: RefCell<Kernel>,
     /// POSIX ACLs are shown and can be set; the kernel evaluates them.
     posix_acl: bool,
+    /// The kernel asks for ACLs although there may be none.
+    asked_for_acls: bool,
     /// Files that are open with [`MAPPABLE`], and how often.
     mappable: RefCell<BTreeMap<u64, u32>>,
     /// Files that are open without [`PAST_CACHE`], and how often.
@@ -111,7 +121,14 @@ impl ZfsHandler {
         let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
         let snaps = snaps.map(|source| SnapDir::new(source, created));
         let (kernel, mappable, cached) = (RefCell::default(), RefCell::default(), RefCell::default());
-        ZfsHandler { rt: rt.clone(), root: zfs.root(), zfs, names_ttl, snaps, kernel, posix_acl, mappable, cached }
+        let root = zfs.root();
+        let asked_for_acls = posix_acl;
+        ZfsHandler { rt: rt.clone(), root, zfs, names_ttl, snaps, kernel, posix_acl, asked_for_acls, mappable, cached }
+    }
+
+    /// For a session in which the kernel asks for ACLs, whether or not this file system has them.
+    pub(crate) fn asked_for_acls(self) -> ZfsHandler {
+        ZfsHandler { asked_for_acls: true, ..self }
     }
 
     /// The file system that a node is in, and its object there.
@@ -603,7 +620,12 @@ impl Handler for ZfsHandler {
     }
 
     async fn getxattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        let acl = if is_system(name) { Some(self.acl_kind(name)?) } else { None };
+        let acl = if is_system(name) { Some(self.acl_kind(name)) } else { None };
+        let acl = match acl {
+            // The kernel takes any other error for one of the permission check that it asks for.
+            Some(Err(_)) if self.asked_for_acls && AclKind::from_xattr_name(name).is_some() => return Err(NO_DATA),
+            acl => acl.transpose()?,
+        };
         if self.control(node).is_some() {
             // The kernel asks for ACLs before it lets anybody look.
             return Err(if acl.is_some() { NO_DATA } else { NOT_SUPPORTED });

@@ -196,7 +196,8 @@ impl Zfs {
             None => Ok(()),
         };
         let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
-        self.opened.borrow_mut().clear();
+        // Their nodes may outlive this mount.
+        self.opened.take().values().for_each(|n| n.st.opens.set(0));
         self.removed.borrow_mut().clear();
         self.atimes.borrow_mut().clear();
         self.ds.end_use();

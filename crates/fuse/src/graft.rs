@@ -1,0 +1,130 @@
+//! A file system within the mount of another one, served by the same session: see [`crate::tree`].
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Nanos, Result};
+use host::MountTable;
+use rt::Rt;
+use zpl::Zfs;
+
+use crate::mounted::{CLOSES_WAIT, FORCED_WAIT, Mounted};
+use crate::snapdir::SnapSource;
+use crate::tree::{Member, Tree, why_not};
+use crate::zfs::ZfsHandler;
+
+/// How often the kernel is told to forget what it only remembers, while programs look names up in between.
+const FORGET_TRIES: u32 = 3;
+/// How long it may take to tell that it forgot: its messages wait for their turn among the requests.
+const FORGETS_WAIT: Nanos = Nanos::from_ms(500);
+
+/// A file system that is seen within the mount of another one.
+pub struct Grafted {
+    rt: Rt,
+    outer: Rc<Mounted>,
+    tree: Rc<Tree>,
+    member: Rc<Member>,
+}
+
+/// Shows `zfs` at `at`, a folder within `outer`, which was mounted with [`crate::MountOpts::holds_others`].
+/// What `outer` was told of programs, devices and set-id bits counts for `zfs` as well, and so does that it is read-only.
+pub async fn graft(
+    rt: &Rt,
+    outer: &Rc<Mounted>,
+    zfs: Rc<Zfs>,
+    at: &Path,
+    snaps: Option<Rc<dyn SnapSource>>,
+) -> Result<Rc<Grafted>> {
+    let Some(tree) = outer.tree().cloned() else {
+        return Err(Error::unsupported("the mount around it serves one file system only"));
+    };
+    let place = at.to_owned();
+    // Looking at it leads through the session itself.
+    let look = host::blocking(move || {
+        let real = std::fs::canonicalize(&place)?;
+        let ino = std::fs::metadata(&real)?.ino();
+        Ok::<_, std::io::Error>((real, ino))
+    });
+    let (real, ino_seen) = look.await?.map_err(|e| Error::new(ErrorKind::Io, format!("{}: {e}", at.display())))?;
+    let within = real.strip_prefix(outer.mountpoint()).map_err(|_| why_not(crate::errno::NO_ENTRY))?;
+    let path: Vec<&[u8]> = within.iter().map(OsStrExt::as_bytes).collect();
+    let (place, ino) = tree.find(&path).await.map_err(why_not)?;
+    if ino != ino_seen {
+        return Err(why_not(crate::errno::NO_ENTRY));
+    }
+    let fs = ZfsHandler::new(rt, zfs, snaps).asked_for_acls();
+    let member = tree.add(fs, place).map_err(why_not)?;
+    tree.drop_name(&member).await;
+    Ok(Rc::new(Grafted { rt: rt.clone(), outer: outer.clone(), tree, member }))
+}
+
+impl Grafted {
+    /// Whether requests can still come.
+    pub fn is_alive(&self) -> bool {
+        !self.member.is_gone() && self.outer.is_alive()
+    }
+
+    /// Whether the mount around it is in the tree of mounts.
+    pub fn is_attached(&self, table: &MountTable) -> bool {
+        self.is_alive() && self.outer.is_attached(table)
+    }
+
+    /// The mount around it.
+    pub fn outer(&self) -> &Rc<Mounted> {
+        &self.outer
+    }
+
+    /// Waits until it was taken out, or the mount around it ended, and every request was dealt with.
+    pub async fn ended(&self) {
+        self.member.ended().await;
+    }
+
+    /// Takes it out. `force`: also while it is in use; what is open gives errors then.
+    /// `Busy`, and it stays as it is, if it is in use and that is not asked for.
+    pub async fn unmount(&self, force: bool) -> Result<()> {
+        let (rt, member) = (&self.rt, &self.member);
+        if !self.is_alive() {
+            self.ended().await;
+            return Ok(());
+        }
+        if member.holds_others() {
+            return Err(Error::new(ErrorKind::Busy, "another file system is mounted within it: unmount that first"));
+        }
+        if !force {
+            let closed = rt.timeout(CLOSES_WAIT, zero(&member.open)).await;
+            if closed.is_none() {
+                return Err(Error::new(ErrorKind::Busy, "a process has files open there: end that"));
+            }
+            let mut tries = 0;
+            while member.known.count() > 0 || member.open.count() > 0 {
+                if tries == FORGET_TRIES {
+                    let why = "a process has its working folder there, or watches it: end that";
+                    return Err(Error::new(ErrorKind::Busy, why));
+                }
+                tries += 1;
+                self.tree.drop_name(member).await;
+                rt.timeout(FORGETS_WAIT, zero(&member.known)).await;
+            }
+            if member.holds_others() || member.is_gone() {
+                return Err(Error::new(ErrorKind::Busy, "it was mounted or unmounted at the same time"));
+            }
+        }
+        self.tree.remove(member);
+        if force {
+            self.tree.drop_name(member).await;
+        }
+        if rt.timeout(FORCED_WAIT, self.tree.finish(member)).await.is_none() {
+            return Err(Error::new(ErrorKind::Busy, "requests that began before are still under way"));
+        }
+        Ok(())
+    }
+}
+
+/// Waits until a count is zero.
+async fn zero(gate: &rt::sync::Gate) {
+    while gate.count() > 0 {
+        gate.wait().await;
+    }
+}
