@@ -30,6 +30,9 @@ impl DeviceDoor for LabDoor {
             let number = number.filter(|n: &usize| !away.contains(n));
             let disk = number.and_then(|n| self.0.disks.get(n));
             let disk = disk.ok_or_else(|| Error::not_found(format!("'{path}' is not there")))?;
+            if !disk.open_again() {
+                return Err(Error::invalid(format!("'{path}' is shorter than it was")));
+            }
             Ok(disk.dev() as Rc<dyn BlockDev>)
         })
     }

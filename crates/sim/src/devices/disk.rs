@@ -13,6 +13,7 @@ use super::fault::{Fate, Fault, FaultId, Faults, OpKind};
 use super::image::DiskImage;
 use super::log::{DiskLog, Entry};
 use super::model::{Model, Shape, Timing};
+use super::truncated::Truncated;
 use crate::Rng;
 use crate::world::{self, PowerOff, SimHandle, SimWorld};
 
@@ -123,6 +124,7 @@ struct State {
     reads: Option<Vec<(u64, u64)>>,
     /// What tests do at completions to come: how many come first, and what.
     triggers: Vec<(u64, Box<dyn FnOnce()>)>,
+    truncated: Option<Truncated>,
     /// Completions that will never be called: the power is off.
     limbo: Vec<Completion>,
 }
@@ -179,6 +181,7 @@ impl SimDisk {
             log: None,
             reads: None,
             triggers: Vec::new(),
+            truncated: None,
             limbo: Vec::new(),
         };
         let world = sim.0.clone();
@@ -323,6 +326,26 @@ impl SimDisk {
         assert_eq!(state.current.size(), image.size(), "a disk keeps its size");
         state.current = image.clone();
         *state.durability.stable_mut() = image.clone();
+        if let Some(truncated) = &mut state.truncated {
+            truncated.len = image.size();
+        }
+    }
+    /// The disk is a file, and somebody cuts it off behind `len` bytes; then it `grows` to its old size. Later operations find
+    /// out as those of a real file do (see `truncated`).
+    pub fn truncate(&self, len: u64, grows: bool) {
+        let mut state = self.0.state.borrow_mut();
+        assert!(state.log.is_none(), "a recorded log would not know of it");
+        let size = state.current.size();
+        state.current.zero(len, size - len);
+        state.durability.stable_mut().zero(len, size - len);
+        state.truncated = Some(Truncated { len: if grows { size } else { len }, is_known: false });
+    }
+    /// Opens it again after it was truncated. False if it is too short.
+    pub fn open_again(&self) -> bool {
+        let mut state = self.0.state.borrow_mut();
+        let size = state.current.size();
+        state.truncated = state.truncated.take().filter(|t| t.len < size);
+        state.truncated.is_none()
     }
     /// `len` bytes at `offset` as reads see them, past all models.
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -530,6 +553,12 @@ impl BlockDev for SimDisk {
         state.next_op += 1;
         if let Err(error) = op.check(&inner.info, inner.size.get()) {
             state.refused.insert(number, (done, error));
+            inner.rearm(state);
+            return;
+        }
+        if state.truncated.as_mut().is_some_and(|t| t.fails(&op, inner.size.get())) {
+            let why = format!("{}: {}: the file was truncated while in use", inner.info.path, op.verb());
+            state.refused.insert(number, (done, Error::corrupt(why)));
             inner.rearm(state);
             return;
         }

@@ -12,6 +12,7 @@ mod image;
 mod log;
 mod model;
 mod ssd;
+mod truncated;
 
 pub use disk::{Counters, DiskConfig, SimDisk};
 pub use durability::CutStyle;

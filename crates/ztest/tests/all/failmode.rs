@@ -336,3 +336,59 @@ fn a_suspended_pool_is_destroyed() {
         assert_eq!(found.state, ondisk::label::PoolState::Destroyed);
     });
 }
+
+/// Device files that are cut off, and perhaps grow again, while the pool uses them: noticed by a read alone or by the next sync,
+/// and replaced by what other devices have.
+#[test]
+fn truncated_devices_are_noticed_and_brought_back() {
+    for (seed, shape) in [(4210, "mirror"), (4211, "raidz1")] {
+        for (grows, reads) in [(false, true), (true, true), (true, false)] {
+            let layout = layout(seed, shape);
+            let lab = Rc::new(Lab::new(seed, &layout));
+            let what = format!("{shape}, grows: {grows}, reads: {reads}");
+            lab.sim.block_on(async {
+                let pool = lab.create(&layout, vec![("atime".into(), PropValue::Num(0))]).await.expect("created");
+                let fs = mount(&pool).await;
+                for n in 0..20 {
+                    write(&fs, n).await.expect("written");
+                }
+                fs.unmount().await.expect("unmounted");
+                pool.export().await.expect("exported");
+                // With nothing in memory.
+                let pool = lab.import(false, layout.opts()).await.expect("imported");
+                pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+                let fs = mount(&pool).await;
+                pool.sync().await.expect("synced");
+                let disk = &lab.disks[0];
+                let held = disk.image();
+                disk.truncate(1 << 20, grows);
+                let is_known = || pool.tree().health() != vdev::Health::Online;
+                if reads {
+                    for n in 0..20 {
+                        assert!(read(&fs, n).await.expect("readable") == content(n), "{what}: file {n}");
+                    }
+                    pool.rt().sleep(Nanos::from_secs(30)).await;
+                    // Zeros are only wrong; what is not there says more.
+                    assert!(grows || is_known(), "{what}: reads alone found out");
+                }
+                write(&fs, 20).await.expect("written");
+                pool.sync().await.expect("the others are enough");
+                pool.rt().sleep(Nanos::from_secs(30)).await;
+                assert!(is_known(), "{what}");
+                if !grows {
+                    pool.clear(None).await.expect("the others are enough");
+                    assert!(is_known(), "{what}: it is too short to be taken back");
+                    disk.restore(&held);
+                }
+                pool.clear(None).await.expect("cleared");
+                scan::wait(&pool).await.expect("resilvered");
+                assert!(!is_known(), "{what}");
+                fs.unmount().await.expect("unmounted");
+                scan::scrub_clean(&pool).await.unwrap_or_else(|e| panic!("{what}: {e}"));
+                pool.export().await.expect("exported");
+            });
+            // The others may go now.
+            judged(&lab, &format!("truncated-{shape}-{grows}-{reads}"));
+        }
+    }
+}
