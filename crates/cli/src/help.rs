@@ -494,12 +494,17 @@ with -r also those of that name below.
     },
     Page {
         name: "zfs mount",
-        usage: &["mount", "mount [-l] [-o ro] <-a | filesystem>"],
+        usage: &["mount", "mount [-l] [-o option,...] <-a | filesystem>"],
         text: "\
 Without arguments: lists what is mounted. Otherwise mounts one file system, or
 with -a all that are to be mounted (canmount=on and a mountpoint).
 
   -l  load the keys of encrypted file systems first
+  -o  for this mount only, whatever the properties say: ro, rw, atime, noatime,
+      relatime, norelatime, exec, noexec, suid, nosuid, dev, nodev, xattr,
+      noxattr; 'zfs get' shows them with the source 'temporary', and setting the
+      property ends them; remount changes a mount that is there, where options
+      that are not named go back to the properties
 ",
     },
     Page {

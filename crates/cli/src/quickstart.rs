@@ -267,7 +267,7 @@ fn open_devices(engine: &Engine, scratch: &Scratch) -> Result<Vec<Rc<dyn BlockDe
 }
 
 fn open_root(engine: &Engine, pool: &Rc<Pool>) -> Result<Rc<Zfs>> {
-    engine.block_on(async { files::open(pool.dsl().find(POOL)?, false).await })
+    engine.block_on(async { files::open(pool.dsl().find(POOL)?, daemon::TempProps::default()).await })
 }
 
 fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {

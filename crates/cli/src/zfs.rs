@@ -1,6 +1,7 @@
 //! The command `zfs`.
 
 use base::{Error, ErrorKind};
+use daemon::MountHow;
 use daemon::proto::{DatasetView, Destroyed, PoolView, Request, Select};
 
 use crate::opts::Parsed;
@@ -96,7 +97,7 @@ fn create(p: &Parsed) -> Done {
     }
     let key = zfs_key::key_for_new(name, &props)?;
     let given = props.clone();
-    ask::<()>(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
+    ask_and_warn(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
     warn_of_shares(&given);
     print(&said);
     Ok(())
@@ -327,7 +328,7 @@ fn set(p: &Parsed) -> Done {
     let props = each_once(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
     let given = props.clone();
-    ask::<()>(&Request::FsSet { names: names(&rest)?, props })?;
+    ask_and_warn(&Request::FsSet { names: names(&rest)?, props })?;
     warn_of_shares(&given);
     Ok(())
 }
@@ -342,7 +343,7 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask(&Request::FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+    ask_and_warn(&Request::FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
 }
 
 fn rename(p: &Parsed) -> Done {
@@ -371,15 +372,9 @@ fn rename(p: &Parsed) -> Done {
 }
 
 fn mount(p: &Parsed) -> Done {
-    let mut readonly = false;
-    for option in p.values('o').flat_map(|v| v.split(',')) {
-        match option {
-            "ro" | "readonly=on" => readonly = true,
-            "rw" => readonly = false,
-            other => {
-                return Err(Fail::Usage(format!("mount option '{other}' is not known: there are ro and rw"), "mount"));
-            }
-        }
+    let how = MountHow::parse(p.values('o')).map_err(|e| e.at("cannot mount"))?;
+    if p.has('a') && how.remount {
+        return Err(Error::invalid("cannot mount: -o remount changes one mount: name its file system").into());
     }
     match (p.has('a'), p.operands.as_slice()) {
         (true, []) if p.has('l') => zfs_key::load_for_mount(None)?,
@@ -392,14 +387,15 @@ fn mount(p: &Parsed) -> Done {
             print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
             Ok(())
         }
-        (true, []) => mount_and_warn(None, readonly),
-        (false, [name]) => mount_and_warn(Some(name.clone()), readonly),
+        (true, []) => ask_and_warn(&Request::Mount { name: None, how }),
+        (false, [name]) => ask_and_warn(&Request::Mount { name: Some(name.clone()), how }),
         _ => Err(Fail::Usage("too many arguments".into(), "mount")),
     }
 }
 
-fn mount_and_warn(name: Option<String>, readonly: bool) -> Done {
-    let warnings: Vec<String> = ask(&Request::Mount { name, readonly })?;
+/// What the daemon answers with a list of warnings.
+pub(crate) fn ask_and_warn(request: &Request) -> Done {
+    let warnings: Vec<String> = ask(request)?;
     warnings.iter().for_each(|w| eprintln!("{w}"));
     Ok(())
 }

@@ -48,7 +48,12 @@ pub fn clone(p: &Parsed) -> Done {
     };
     let props = properties(p, 'o', "clone")?;
     crate::zfs::warn_of_shares(&props);
-    ask(&Request::Clone { snapshot: snapshot.clone(), name: name.clone(), props, parents: p.has('p') })
+    crate::zfs::ask_and_warn(&Request::Clone {
+        snapshot: snapshot.clone(),
+        name: name.clone(),
+        props,
+        parents: p.has('p'),
+    })
 }
 
 /// `zfs promote`

@@ -135,6 +135,7 @@ fn create(p: &Parsed) -> Done {
         no_features: p.has('d'),
     };
     let created: Created = ask(&Request::PoolCreate(request))?;
+    created.notices.iter().for_each(|w| eprintln!("{w}"));
     if p.has('n') {
         let layout = zpool_out::layout(name, None, &VdevSpec::parse(&created.devices)?, Style::default());
         print(&format!("would create '{name}' with the following layout:\n\n{layout}"));

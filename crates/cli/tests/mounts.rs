@@ -4,103 +4,12 @@
 mod common;
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use host::TempDir;
-
-use common::{Said, WEIR, can_mount, command_in, said};
-
-struct World {
-    dir: TempDir,
-    /// `WEIR_SYNC_DEVICES`: with 1, and where the kernel can, mounts have another type.
-    sync_devices: &'static str,
-}
-
-impl World {
-    /// None, said loudly, where nothing can be mounted.
-    fn new(tag: &str) -> Option<World> {
-        if !can_mount(tag) {
-            return None;
-        }
-        Some(World { dir: TempDir::new(tag).unwrap(), sync_devices: "0" })
-    }
-
-    /// The same, but only for root.
-    fn of_root(tag: &str) -> Option<World> {
-        if host::effective_uid() != 0 {
-            eprintln!("NOT RUN: {tag}: only root may do this");
-            return None;
-        }
-        World::new(tag)
-    }
-
-    fn path(&self, name: &str) -> String {
-        fs::canonicalize(self.dir.path()).unwrap().join(name).display().to_string()
-    }
-
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let mut c = command_in(self.dir.path(), program);
-        c.env("WEIR_SYNC_DEVICES", self.sync_devices);
-        c
-    }
-
-    fn say(&self, line: &str) -> Said {
-        said(self.command(WEIR).args(line.split_whitespace()).output().unwrap())
-    }
-
-    fn ok(&self, line: &str) -> String {
-        let s = self.say(line);
-        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
-        s.out
-    }
-
-    /// It must fail with one sentence that has all of this.
-    fn fails(&self, line: &str, what: &[&str]) {
-        let s = self.say(line);
-        assert!(s.code == 1 && what.iter().all(|w| s.err.contains(w)), "weir {line}: {}, {}{}", s.code, s.out, s.err);
-        assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
-    }
-
-    fn is_mounted(&self, name: &str) -> bool {
-        self.ok(&format!("zfs get -H -o value mounted {name}")) == "yes\n"
-    }
-
-    /// Ends the daemon with signal 9 and waits until it is gone.
-    fn kill_daemon(&self) {
-        let pid = self.ok("daemon status").split_whitespace().nth(1).unwrap().to_string();
-        run("kill", &["-9", &pid]);
-        let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |list| list.count());
-        let is_zombie = || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(") Z"));
-        while threads() > 1 || (threads() == 1 && !is_zombie()) {
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.command(WEIR).args(["daemon", "stop", "-f"]).output();
-        // What a failed test left: dead mounts.
-        for at in mounts_below(self.dir.path()) {
-            let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
-        }
-    }
-}
-
-fn run(program: &str, args: &[&str]) {
-    assert!(Command::new(program).args(args).status().unwrap().success(), "{program} {args:?}");
-}
-
-fn mounts_below(dir: &Path) -> Vec<PathBuf> {
-    let table = host::MountTable::read().unwrap();
-    table.entries().iter().filter(|e| e.at.starts_with(dir)).map(|e| e.at.clone()).collect()
-}
-
-fn mounts_at(path: &str) -> usize {
-    mounts_below(Path::new("/")).iter().filter(|p| *p == Path::new(path)).count()
-}
+use common::world::{World, mounts_at, run};
+use common::{WEIR, said};
 
 /// A process in a mount namespace of its own, with copies of all mounts, that has run `first` there.
 struct Elsewhere(Child);

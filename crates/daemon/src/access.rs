@@ -141,6 +141,7 @@ pub fn redact(views: &mut [PoolView]) {
 mod tests {
     use super::*;
     use crate::proto::{PoolCreate, Select};
+    use crate::temp_props::MountHow;
 
     #[test]
     fn first_words_and_classes_agree() {
@@ -168,7 +169,7 @@ mod tests {
             Request::PoolHistory { pool: "Pools".into() },
             Request::Events { after: 0, pool: None, wait: true },
             Request::Tune { pool: None },
-            Request::Mount { name: None, readonly: false },
+            Request::Mount { name: None, how: MountHow::default() },
         ] {
             let message = serde_json::to_vec(&r).unwrap();
             assert!(!is_public(&message) && class(&r).access == Access::Owner, "{r:?}");

@@ -38,6 +38,19 @@ fn notice(name: &str, acltype: u64, root_has_one: bool) -> Option<String> {
 }
 
 impl PoolEngine {
+    /// After `acltype` changed: says so where that leaves a mount with ACLs that do not count.
+    pub(crate) fn tell_of_acltype(&self, ds: &Dataset) {
+        let name = ds.name();
+        if self.mounts.path_of(&name).is_some()
+            && let Some(sentence) = notice(&name, ds.dir().prop("acltype").0.num(), false)
+            // It may just have been mounted anew with what it is mounted within.
+            && !self.mounts.has_notice(&sentence)
+        {
+            say(Level::Warning, untagged(&sentence));
+            self.mounts.add_notice(sentence);
+        }
+    }
+
     /// Looks at a file system that is about to be mounted.
     pub(crate) async fn watch_acls(&self, zfs: &Rc<Zfs>, ds: &Dataset) {
         let name = ds.name();

@@ -28,6 +28,7 @@ use crate::pool_props::{self, Wanted, When};
 use crate::proto::{Created, PoolCreate};
 use crate::server::{Daemon, Running};
 use crate::state::KnownPool;
+use crate::temp_props::TempProps;
 use crate::vdev_spec::{GroupPaths, LeafFacts, VdevSpec};
 
 /// What was made for a pool that does not exist yet; dropped without [`Made::keep`] it is unmade.
@@ -232,7 +233,7 @@ pub(crate) fn leaf_facts(spec: &DevSpec) -> LeafFacts {
 }
 
 /// On the engine thread: checks the devices, writes the pool and mounts its root.
-async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Result<u64> {
+async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Result<(u64, Vec<String>)> {
     let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
     for path in plan.vdevs.paths() {
         // With -n files that would be made are not there to be opened.
@@ -261,7 +262,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         plan.vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &[])?;
     }
     if plan.request.dry_run {
-        return Ok(0);
+        return Ok((0, Vec::new()));
     }
     let devs: Vec<Rc<dyn BlockDev>> = devices.values().map(|d| d.dev.clone()).collect();
     let of = |paths: &[String]| paths.iter().map(|p| devices[p].clone()).collect();
@@ -302,7 +303,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
     let mut result = engine.set_pool_props(stored).await;
     if result.is_ok() && plan.mount_at.is_some() {
         result = match pool.dsl().find(&pool.name()) {
-            Ok(ds) => engine.mount(&ds, false).await,
+            Ok(ds) => engine.mount(&ds, TempProps::default()).await,
             Err(e) => Err(e),
         };
     }
@@ -312,8 +313,9 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         unlabel().await;
         return Err(e);
     }
+    let notices = engine.mounts.take_notices();
     set_current(engine);
-    Ok(pool.guid().0)
+    Ok((pool.guid().0, notices))
 }
 
 impl Daemon {
@@ -348,19 +350,20 @@ impl Daemon {
         }
         plan.devices(&mut made)?;
         plan.mount_point(&mut made)?;
-        let created = Created { devices: plan.request.devices.clone() };
+        let mut created = Created { devices: plan.request.devices.clone(), notices: Vec::new() };
         let dry_run = plan.request.dry_run;
         let in_use = self.in_use();
         let devices: Vec<String> = plan.vdevs.paths().cloned().collect();
         let altroot = plan.altroot.clone();
         let opts = self.engine_opts(&plan.request.name, 1);
         let thread = EngineThread::start(Some(self.log.clone()))?;
-        let guid = thread
+        let (guid, notices) = thread
             .call(move |rt| {
                 let rt = rt.clone();
                 async move { create_here(rt, plan, opts, in_use).await }
             })
             .wait()??;
+        created.notices = notices;
         if dry_run {
             return Ok(created);
         }

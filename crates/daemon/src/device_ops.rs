@@ -203,7 +203,7 @@ impl Daemon {
                 return Err(Error::invalid(format!("'{path}' is named twice")));
             }
         }
-        let created = Created { devices: request.devices.clone() };
+        let created = Created { devices: request.devices.clone(), ..Created::default() };
         let mut made = MadeFiles::default();
         if !request.dry_run {
             vdevs.paths().try_for_each(|p| made.make(p, request.size))?;

@@ -10,6 +10,8 @@ use zpl::{Case, FsCreateProps, InitOwner, MountOpts, init_fs};
 
 pub use zpl::Zfs;
 
+use crate::temp_props::TempProps;
+
 /// Properties that are kept in the file system itself, chosen when it is made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OnceProps {
@@ -55,14 +57,15 @@ pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
     init_fs(owner, props)
 }
 
-fn options(ds: &Dataset, readonly: bool) -> MountOpts {
-    let opts = MountOpts::from_props(ds);
-    MountOpts { readonly: opts.readonly || readonly, ..opts }
+/// How a file system is used, with what holds for this mount only.
+pub(crate) fn options(ds: &Dataset, temp: TempProps) -> MountOpts {
+    let dir = ds.dir();
+    MountOpts::from_numbers(|name| temp.number(&dir, name))
 }
 
 /// Opens a file system for use.
-pub async fn open(ds: Rc<Dataset>, readonly: bool) -> Result<Rc<Zfs>> {
-    Zfs::open(&ds, options(&ds, readonly)).await
+pub async fn open(ds: Rc<Dataset>, temp: TempProps) -> Result<Rc<Zfs>> {
+    Zfs::open(&ds, options(&ds, temp)).await
 }
 
 /// Ends its use: what was written is on disk, nothing of it is in memory any more.
@@ -71,6 +74,6 @@ pub async fn close(zfs: Rc<Zfs>) -> Result<()> {
 }
 
 /// Takes over changed properties.
-pub fn refresh(zfs: &Zfs, ds: &Dataset, readonly: bool) {
-    zfs.set_opts(options(ds, readonly));
+pub fn refresh(zfs: &Zfs, ds: &Dataset, temp: TempProps) {
+    zfs.set_opts(options(ds, temp));
 }

@@ -16,6 +16,7 @@ use crate::files::{self, OnceProps};
 use crate::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::places::{check_real_place, look};
 use crate::proto::Secret;
+use crate::temp_props::{MountHow, TempProps};
 
 /// Properties that a mounted file system must be told.
 const MOUNT_PROPS: &[&str] =
@@ -126,7 +127,7 @@ impl PoolEngine {
             .map_err(|_| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
     }
 
-    /// `zfs create`.
+    /// `zfs create`. The answer is a list of warnings.
     pub async fn fs_create(
         &self,
         name: &str,
@@ -134,11 +135,12 @@ impl PoolEngine {
         parents: bool,
         no_mount: bool,
         key: Option<Secret>,
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
-        self.create_inner(name, given, parents, no_mount, key)
-            .await
-            .map_err(|e| e.at(format!("cannot create '{name}'")))
+        self.mounts.take_notices();
+        let created = self.create_inner(name, given, parents, no_mount, key).await;
+        created.map_err(|e| e.at(format!("cannot create '{name}'")))?;
+        Ok(self.mounts.take_notices())
     }
 
     pub(crate) async fn create_inner(
@@ -206,7 +208,7 @@ impl PoolEngine {
                 let ds = dsl.find(fs)?;
                 let mountable = ds.dir().prop("canmount").0.num() == 1
                     && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
-                if mountable && let Err(e) = self.mount(&ds, false).await {
+                if mountable && let Err(e) = self.mount(&ds, TempProps::default()).await {
                     result = Err(e);
                     break;
                 }
@@ -266,9 +268,15 @@ impl PoolEngine {
         }
     }
 
-    /// `zfs set`.
-    pub async fn fs_set(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+    /// `zfs set`. The answer is a list of warnings.
+    pub async fn fs_set(&self, name: &str, given: &[(String, String)]) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.set_inner(name, given).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
         let ds = self.find(name)?;
         let values = parse_fs_props(given, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
         let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
@@ -285,9 +293,15 @@ impl PoolEngine {
             .map_err(|e| e.at(format!("cannot set property for '{name}'")))
     }
 
-    /// `zfs inherit`.
-    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
+    /// `zfs inherit`. The answer is a list of warnings.
+    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.inherit_inner(name, prop, recursive).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
         let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
         if name.contains('@') {
             let dsl = self.pool.dsl();
@@ -342,13 +356,21 @@ impl PoolEngine {
         change.await?;
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
-            touched.extend(affected(&ds.dir(), prop));
+            for name in affected(&ds.dir(), prop) {
+                // The new value counts, also where another one held for this mount.
+                self.mounts.change_temp(&name, |temp| temp.clear(prop));
+                touched.push(name);
+            }
         }
         touched.sort();
         touched.dedup();
         for name in touched {
             let ds = self.pool.dsl().find(&name)?;
-            if !self.refresh_mount(&ds) {
+            if self.refresh_mount(&ds) {
+                if has("acltype") {
+                    self.tell_of_acltype(&ds);
+                }
+            } else {
                 let again = self.unmount_these(std::slice::from_ref(&name), false).await.map_err(|e| {
                     e.at("the property is set but takes effect only when the file system is mounted anew")
                 })?;
@@ -372,12 +394,12 @@ impl PoolEngine {
         }
         drop(dirs);
         let mut errors = Vec::new();
-        for (name, readonly) in &unmounted {
+        for (name, temp) in &unmounted {
             let ds = self.pool.dsl().find(name)?;
             let mountable =
                 ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
             if mountable {
-                errors.extend(self.mount(&ds, *readonly).await.err());
+                errors.extend(self.mount(&ds, *temp).await.err());
             }
         }
         // What had no place until now, or was not to be mounted, is mounted as it would be at an import.
@@ -385,7 +407,7 @@ impl PoolEngine {
         if newly && unmounted.is_empty() && mounts::usable().is_ok() {
             for ds in self.to_mount().await {
                 if names.contains(&ds.name()) {
-                    errors.extend(self.mount(&ds, false).await.err());
+                    errors.extend(self.mount(&ds, TempProps::default()).await.err());
                 }
             }
         }
@@ -472,18 +494,18 @@ impl PoolEngine {
         for name in created {
             let parent = dsl.find(&name)?;
             if matches!(self.mount_point(&parent.dir()), MountPoint::Path(_)) && mounts::usable().is_ok() {
-                errors.extend(self.mount(&parent, false).await.err());
+                errors.extend(self.mount(&parent, TempProps::default()).await.err());
             }
         }
         let new_name = |n: String| match n.strip_prefix(&from) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
             _ => n,
         };
-        let moved = unmounted.into_iter().map(|(n, readonly)| (new_name(n), readonly));
-        for (name, readonly) in moved {
+        let moved = unmounted.into_iter().map(|(n, temp)| (new_name(n), temp));
+        for (name, temp) in moved {
             let ds = dsl.find(&name)?;
             if matches!(self.mount_point(&ds.dir()), MountPoint::Path(_)) {
-                errors.extend(self.mount(&ds, readonly).await.err());
+                errors.extend(self.mount(&ds, temp).await.err());
             }
         }
         match errors.into_iter().next() {
@@ -492,13 +514,39 @@ impl PoolEngine {
         }
     }
 
-    /// `zfs mount`.
-    pub async fn fs_mount(&self, name: &str, readonly: bool) -> Result<Vec<String>> {
+    /// `zfs mount`. The answer is a list of warnings.
+    pub async fn fs_mount(&self, name: &str, how: MountHow) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
         self.mounts.take_notices();
-        self.mount(&ds, readonly).await?;
+        if how.remount {
+            self.remount(&ds, how.temp).await.map_err(|e| e.at(format!("cannot remount '{name}'")))?;
+        } else {
+            self.mount(&ds, how.temp).await?;
+        }
         Ok(self.mounts.take_notices())
+    }
+
+    /// Gives a mount other values that hold for it only, in place of those that it had: as it is, or
+    /// anew where the kernel has to know.
+    async fn remount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+        let name = ds.name();
+        if self.mounts.path_of(&name).is_none() {
+            return Err(Error::not_found("not currently mounted"));
+        }
+        let before = self.mounts.temp_of(&name);
+        self.mounts.change_temp(&name, |t| *t = temp);
+        if self.refresh_mount(ds) {
+            return Ok(());
+        }
+        match self.unmount_these(std::slice::from_ref(&name), false).await {
+            Ok(again) => self.mount_again(&again).await.into_iter().next().map_or(Ok(()), Err),
+            Err(e) => {
+                self.mounts.change_temp(&name, |t| *t = before);
+                self.refresh_mount(ds);
+                Err(e)
+            }
+        }
     }
 
     /// `zfs unmount` by name.
@@ -524,7 +572,7 @@ impl PoolEngine {
     }
 
     /// Unloads the keys of those that are encryption roots.
-    async fn unload_keys_of(&self, unmounted: &[(String, bool)]) -> Result<()> {
+    async fn unload_keys_of(&self, unmounted: &[(String, TempProps)]) -> Result<()> {
         let dsl = self.pool.dsl();
         for (name, _) in unmounted.iter().rev() {
             let info = dsl.crypt_info(&*dsl.find_dir(name)?);

@@ -24,6 +24,7 @@ use crate::pool_props::{Wanted, When};
 use crate::proto::{Candidate, Imported, PoolImport, Search, VdevView};
 use crate::server::{Daemon, Running};
 use crate::state::KnownPool;
+use crate::temp_props::TempProps;
 use crate::view_pool::config_view;
 
 /// Files and devices looked at in one search at most.
@@ -296,7 +297,7 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
     let mut failures = Vec::new();
     if job.mount {
         let _admin = engine.admin.acquire(1).await;
-        failures.extend(engine.mount_all(&progress).await.iter().map(|e| e.to_string()));
+        failures.extend(engine.mount_all(TempProps::default(), &progress).await.iter().map(|e| e.to_string()));
     }
     let mut notices = pool.notices();
     notices.extend(engine.mounts.take_notices());

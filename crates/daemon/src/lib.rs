@@ -45,6 +45,8 @@ mod serve;
 pub mod server;
 pub mod snap_ops;
 pub mod state;
+mod temp_props;
+pub use temp_props::{MountHow, TempProps};
 pub mod trace;
 mod tunable_table;
 pub mod tunables;

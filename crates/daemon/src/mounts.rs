@@ -24,6 +24,7 @@ use crate::engine::{PoolEngine, Progress, say};
 use crate::files::{self, Zfs};
 use crate::log::Level;
 use crate::places::{check_real_place, clear_dead_mounts, look};
+use crate::temp_props::TempProps;
 
 /// How long unmounting may take. The kernel first has everything written back that was changed through mappings.
 const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
@@ -163,7 +164,7 @@ impl fuse::SnapSource for SnapshotsOf {
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
         Box::pin(async move {
             let snap = self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await?;
-            let zfs = files::open(snap, true).await?;
+            let zfs = files::open(snap, TempProps { readonly: Some(true), ..TempProps::default() }).await?;
             // Looking into a snapshot must not keep it from being destroyed.
             zfs.unmount().await?;
             Ok(zfs)
@@ -247,7 +248,7 @@ struct Mounted {
     path: PathBuf,
     zfs: Rc<Zfs>,
     front: Rc<dyn ActiveMount>,
-    readonly: bool,
+    temp: TempProps,
     flags: MountFlags,
 }
 
@@ -366,6 +367,9 @@ impl Mounts {
     pub fn take_notices(&self) -> Vec<String> {
         self.2.take()
     }
+    pub(crate) fn has_notice(&self, sentence: &str) -> bool {
+        self.2.borrow().iter().any(|s| s == sentence)
+    }
     pub(crate) fn add_notice(&self, sentence: String) {
         self.2.borrow_mut().push(sentence);
     }
@@ -383,6 +387,18 @@ impl Mounts {
         let mounts = self.0.borrow();
         let attached = mounts.values().filter(|m| m.is_mounted(table.as_deref()));
         attached.map(|m| m.front.outer()).collect()
+    }
+
+    /// What holds for the mount of `name` only.
+    pub fn temp_of(&self, name: &str) -> TempProps {
+        self.0.borrow().get(name).map_or_else(TempProps::default, |m| m.temp)
+    }
+
+    /// Changes that; the mount is to be refreshed.
+    pub(crate) fn change_temp(&self, name: &str, change: impl FnOnce(&mut TempProps)) {
+        if let Some(m) = self.0.borrow_mut().get_mut(name) {
+            change(&mut m.temp);
+        }
     }
 
     /// Whether `name` has a session, even one that cannot be reached any more.
@@ -457,17 +473,19 @@ impl PoolEngine {
         mount_point(dir.prop("mountpoint").0.text(), self.altroot.as_deref())
     }
 
-    fn flags_of(&self, ds: &Dataset, readonly: bool) -> MountFlags {
-        let on = |name: &str| ds.dir().prop(name).0.num() != 0;
+    fn flags_of(&self, ds: &Dataset, temp: TempProps) -> MountFlags {
+        let on = |name: &str| temp.number(&ds.dir(), name) != 0;
         MountFlags {
             source: ds.name(),
-            readonly: readonly || on("readonly") || self.pool.is_readonly(),
-            readonly_mount: readonly || self.pool.is_readonly() || on("readonly") && !self.writes_within(ds),
+            readonly: on("readonly") || self.pool.is_readonly(),
+            readonly_mount: temp.readonly == Some(true)
+                || self.pool.is_readonly()
+                || on("readonly") && !self.writes_within(ds),
             exec: on("exec"),
             setuid: on("setuid"),
             devices: on("devices"),
             noatime: !on("atime"),
-            posix_acl: zpl::MountOpts::from_props(ds).posix_acl,
+            posix_acl: files::options(ds, temp).posix_acl,
         }
     }
 
@@ -501,7 +519,7 @@ impl PoolEngine {
     }
 
     /// Mounts everything that is to be mounted; what cannot be is told, one sentence each.
-    pub async fn mount_all(&self, progress: &Progress) -> Vec<Error> {
+    pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
         // Also those of file systems that are not to be mounted any more.
         let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
         let all = self.to_mount().await;
@@ -513,7 +531,7 @@ impl PoolEngine {
         }
         progress.begin("mounting file systems", all.len() as u64);
         for ds in all {
-            if let Err(e) = self.mount(&ds, false).await {
+            if let Err(e) = self.mount(&ds, temp).await {
                 errors.push(e);
             }
             progress.step();
@@ -522,12 +540,12 @@ impl PoolEngine {
     }
 
     /// Mounts one file system at its mount point.
-    pub async fn mount(&self, ds: &Rc<Dataset>, readonly: bool) -> Result<()> {
+    pub async fn mount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
         let name = ds.name();
-        self.mount_inner(ds, readonly).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
+        self.mount_inner(ds, temp).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
     }
 
-    async fn mount_inner(&self, ds: &Rc<Dataset>, readonly: bool) -> Result<()> {
+    async fn mount_inner(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
         let name = ds.name();
         if let Some(path) = self.mounts.path_of(&name) {
             let why = format!("filesystem already mounted at '{}'", path.display());
@@ -555,7 +573,7 @@ impl PoolEngine {
         }
         let front_end = front_end();
         front_end.usable()?;
-        let flags = self.flags_of(ds, readonly);
+        let flags = self.flags_of(ds, temp);
         clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
         let place = path.clone();
         let look_there = move || {
@@ -566,7 +584,7 @@ impl PoolEngine {
         if ds.dir().prop("overlay").0.num() == 0 && !empty {
             return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
         }
-        let zfs = match files::open(ds.clone(), flags.readonly).await {
+        let zfs = match files::open(ds.clone(), temp).await {
             Ok(zfs) => zfs,
             Err(e) => {
                 host::blocking(move || remove_dirs(&made)).await?;
@@ -582,7 +600,7 @@ impl PoolEngine {
                 let front: Rc<dyn ActiveMount> = front.into();
                 let flags = self.within_outer(&*front, flags);
                 self.close_when_ended(front.clone());
-                let mounted = Mounted { path, zfs, front, readonly, flags };
+                let mounted = Mounted { path, zfs, front, temp, flags };
                 self.mounts.0.borrow_mut().insert(name, mounted);
                 Ok(())
             }
@@ -667,22 +685,22 @@ impl PoolEngine {
 
     /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted within them, the innermost first; gives those that were, in the order to
     /// mount them again. If one cannot be unmounted, those that were are mounted again.
-    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, bool)>> {
+    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, TempProps)>> {
         let mut todo = self.mounts.all();
         let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         // What others unmounted holds nothing within it.
         todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
-        let mut done: Vec<(PathBuf, String, bool)> = Vec::new();
+        let mut done: Vec<(PathBuf, String, TempProps)> = Vec::new();
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
         for last in [false, true] {
             // What is mounted below another one that came later can be reached only when that is gone.
             for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
-                let readonly = self.mounts.0.borrow().get(&name).is_some_and(|m| m.readonly);
+                let temp = self.mounts.temp_of(&name);
                 let was_mounted = self.mounts.path_of(&name).is_some();
                 match self.unmount(&name, force).await {
-                    Ok(()) if was_mounted => done.push((path, name, readonly)),
+                    Ok(()) if was_mounted => done.push((path, name, temp)),
                     Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound && !last => hidden.push((name, path)),
                     Err(e) => result = result.and(Err(e)),
@@ -692,8 +710,8 @@ impl PoolEngine {
                 }
             }
         }
-        done.sort();
-        let done: Vec<(String, bool)> = done.into_iter().map(|(_, name, readonly)| (name, readonly)).collect();
+        done.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        let done: Vec<(String, TempProps)> = done.into_iter().map(|(_, name, temp)| (name, temp)).collect();
         if let Err(e) = result {
             self.mount_again(&done).await;
             return Err(e);
@@ -702,11 +720,11 @@ impl PoolEngine {
     }
 
     /// Mounts what [`PoolEngine::unmount_these`] unmounted; errors of single ones are given.
-    pub async fn mount_again(&self, names: &[(String, bool)]) -> Vec<Error> {
+    pub async fn mount_again(&self, names: &[(String, TempProps)]) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (name, readonly) in names {
+        for (name, temp) in names {
             let result = match self.pool.dsl().find(name) {
-                Ok(ds) => self.mount(&ds, *readonly).await,
+                Ok(ds) => self.mount(&ds, *temp).await,
                 Err(e) => Err(e),
             };
             errors.extend(result.err());
@@ -715,7 +733,7 @@ impl PoolEngine {
     }
 
     /// Unmounts everything.
-    pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, bool)>> {
+    pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
         let names: Vec<String> = self.mounts.all().into_iter().map(|(n, _)| n).collect();
         self.unmount_these(&names, force).await
     }
@@ -734,8 +752,8 @@ impl PoolEngine {
     pub fn refresh_mount(&self, ds: &Dataset) -> bool {
         let mounts = self.mounts.0.borrow();
         let Some(m) = mounts.get(&ds.name()) else { return true };
-        let flags = self.flags_of(ds, m.readonly);
-        files::refresh(&m.zfs, ds, flags.readonly);
+        let flags = self.flags_of(ds, m.temp);
+        files::refresh(&m.zfs, ds, m.temp);
         let (new, old) = (&flags, &m.flags);
         let same =
             (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);

@@ -12,6 +12,8 @@ use base::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::temp_props::MountHow;
+
 pub use crate::proto_flow::{
     ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
     TxgSpan, TxgView,
@@ -418,8 +420,8 @@ pub enum Request {
     Mount {
         /// Its name; none for all.
         name: Option<String>,
-        /// Mount read-only for this time.
-        readonly: bool,
+        /// What holds for this mount only.
+        how: MountHow,
     },
     /// Unmount a file system by name or mount point, or all.
     Unmount {
@@ -547,6 +549,9 @@ pub struct PoolAttach {
 pub struct Created {
     /// The devices as the pool names them.
     pub devices: Vec<String>,
+    /// Warnings, one sentence each.
+    #[serde(default)]
+    pub notices: Vec<String>,
 }
 
 /// Where to look for pools.

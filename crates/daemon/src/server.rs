@@ -512,6 +512,7 @@ impl Daemon {
                 json(&running.thread.with_pool(move |e| async move { e.snap_rename(&from, &to, recursive).await })?)
             }
             Request::FsSet { names, props } => {
+                let mut notices: Vec<String> = Vec::new();
                 for name in names {
                     if name.contains('@') {
                         let values = props.iter().map(|(n, v)| (n.clone(), Some(v.clone()))).collect();
@@ -520,9 +521,9 @@ impl Daemon {
                         continue;
                     }
                     let (running, props) = (self.pool_of(&name)?, props.clone());
-                    running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?;
+                    notices.extend(running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?);
                 }
-                json(&())
+                json(&notices)
             }
             Request::Keys { names, recursive } => {
                 let names =
@@ -547,11 +548,14 @@ impl Daemon {
                 json(&running.thread.with_pool(move |e| async move { e.change_key(&name, &props, key).await })?)
             }
             Request::FsInherit { names, prop, recursive } => {
+                let mut notices: Vec<String> = Vec::new();
                 for name in names {
                     let (running, prop) = (self.pool_of(&name)?, prop.clone());
-                    running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await })?;
+                    let done =
+                        running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await });
+                    notices.extend(done?);
                 }
-                json(&())
+                json(&notices)
             }
             Request::FsRename { from, to, parents, no_remount, force } => {
                 let running = self.pool_of(&from)?;
@@ -561,18 +565,18 @@ impl Daemon {
                         .with_pool(move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })?,
                 )
             }
-            Request::Mount { name: Some(name), readonly } => {
+            Request::Mount { name: Some(name), how } => {
                 let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.fs_mount(&name, readonly).await })?)
+                json(&running.thread.with_pool(move |e| async move { e.fs_mount(&name, how).await })?)
             }
-            Request::Mount { name: None, .. } => {
+            Request::Mount { name: None, how } => {
                 let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
                 for running in self.all_running() {
                     let progress = progress.clone();
                     let (failed, said) = running.thread.with_pool(move |e| async move {
                         let _admin = e.admin.acquire(1).await;
                         e.mounts.take_notices();
-                        let failed = e.mount_all(&progress).await;
+                        let failed = e.mount_all(how.temp, &progress).await;
                         let failed: Vec<String> = failed.iter().map(Error::to_string).collect();
                         Ok((failed, e.mounts.take_notices()))
                     })?;

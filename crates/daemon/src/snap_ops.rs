@@ -12,6 +12,7 @@ use crate::engine::{PoolEngine, Progress};
 use crate::fs_ops::parse_fs_props;
 use crate::mounts;
 use crate::proto::{Destroyed, HoldView};
+use crate::temp_props::TempProps;
 
 /// Snapshots destroyed in one txg at most.
 const SNAPSHOTS_PER_TXG: usize = 500;
@@ -221,7 +222,7 @@ impl PoolEngine {
             progress.step();
         }
         // Those that are still there, and others that were mounted within those that are gone.
-        let again: Vec<(String, bool)> = unmounted.into_iter().filter(|(n, _)| !gone.contains(n)).collect();
+        let again: Vec<(String, TempProps)> = unmounted.into_iter().filter(|(n, _)| !gone.contains(n)).collect();
         self.mount_again(&again).await;
         result
     }
@@ -285,8 +286,21 @@ impl PoolEngine {
     }
 
     /// `zfs clone`.
-    pub async fn clone_fs(&self, snap: &str, name: &str, given: &[(String, String)], parents: bool) -> Result<()> {
+    /// The answer is a list of warnings.
+    pub async fn clone_fs(
+        &self,
+        snap: &str,
+        name: &str,
+        given: &[(String, String)],
+        parents: bool,
+    ) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.clone_inner(snap, name, given, parents).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn clone_inner(&self, snap: &str, name: &str, given: &[(String, String)], parents: bool) -> Result<()> {
         let what = || format!("cannot create '{name}'");
         check_name(name).map_err(|e| e.at(what()))?;
         let dsl = self.pool.dsl();
@@ -313,7 +327,9 @@ impl PoolEngine {
             && matches!(self.mount_point(&ds.dir()), mounts::MountPoint::Path(_))
             && ds.objset().await?.os_type() == ondisk::objset::ObjsetType::Zfs;
         if mountable && mounts::usable().is_ok() {
-            self.mount(&ds, false).await.map_err(|e| e.at(format!("'{name}' is made but not mounted")))?;
+            self.mount(&ds, TempProps::default())
+                .await
+                .map_err(|e| e.at(format!("'{name}' is made but not mounted")))?;
         }
         Ok(())
     }

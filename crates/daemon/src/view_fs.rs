@@ -416,6 +416,13 @@ impl PoolEngine {
         DatasetView { name: ds.name(), kind: kind.to_string(), props }
     }
 
+    /// The value that holds for the mount of `ds` only, where it is not the stored one.
+    fn temporary(&self, ds: &Dataset, prop: &str) -> Option<u64> {
+        let name = ds.name();
+        let changed = self.mounts.temp_of(&name).changed(&ds.dir(), prop);
+        changed.filter(|_| self.mounts.path_of(&name).is_some())
+    }
+
     fn dataset_prop(
         &self,
         ds: &Dataset,
@@ -517,9 +524,12 @@ impl PoolEngine {
             }
             _ => {
                 let known = props::find(name)?;
-                let (value, source) = ds.dir().prop(name);
-                let shown = format_value(known, &value, false);
-                row(name, shown, format_value(known, &value, true), &source_of(&source, ds))
+                let (mut value, source) = ds.dir().prop(name);
+                let mut source = source_of(&source, ds);
+                if !snapshot && let Some(n) = self.temporary(ds, name) {
+                    (value, source) = (PropValue::Num(n), "temporary".to_string());
+                }
+                row(name, format_value(known, &value, false), format_value(known, &value, true), &source)
             }
         }
     }

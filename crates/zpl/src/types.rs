@@ -328,7 +328,11 @@ pub struct MountOpts {
 impl MountOpts {
     /// As the dataset's properties say.
     pub fn from_props(ds: &Dataset) -> MountOpts {
-        let num = |name: &str| ds.dir().prop(name).0.num();
+        MountOpts::from_numbers(|name| ds.dir().prop(name).0.num())
+    }
+
+    /// As these numbers of properties say.
+    pub fn from_numbers(num: impl Fn(&str) -> u64) -> MountOpts {
         MountOpts {
             readonly: num("readonly") != 0,
             atime: match (num("atime"), num("relatime")) {

@@ -3,6 +3,7 @@
 
 pub mod commands;
 pub mod machine;
+pub mod world;
 
 use std::path::Path;
 use std::process::{Command, Output};

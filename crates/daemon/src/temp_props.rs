@@ -1,0 +1,174 @@
+//! Properties that hold for one mount only (`zfs mount -o`), OpenZFS's temporary properties.
+//!
+//! The words are mount options (`ro`, `noexec`); each stands for a value of a property. As long as
+//! the mount lives the value counts instead of the stored one, and `zfs get` shows it with the
+//! source `temporary` where it differs. Setting or inheriting the property ends that. A mount that
+//! is made anew (for `zfs rename`, a rollback) keeps them.
+
+use base::{Error, Result};
+use dsl::Dir;
+use serde::{Deserialize, Serialize};
+
+/// What `-o` takes: the word, its property, the value. `setuid` and `devices` have the words of
+/// mount(8) beside their own.
+const WORDS: &[(&str, &str, bool)] = &[
+    ("ro", "readonly", true),
+    ("rw", "readonly", false),
+    ("readonly=on", "readonly", true),
+    ("readonly=off", "readonly", false),
+    ("atime", "atime", true),
+    ("noatime", "atime", false),
+    ("relatime", "relatime", true),
+    ("norelatime", "relatime", false),
+    ("exec", "exec", true),
+    ("noexec", "exec", false),
+    ("suid", "setuid", true),
+    ("nosuid", "setuid", false),
+    ("setuid", "setuid", true),
+    ("nosetuid", "setuid", false),
+    ("dev", "devices", true),
+    ("nodev", "devices", false),
+    ("devices", "devices", true),
+    ("nodevices", "devices", false),
+    ("xattr", "xattr", true),
+    ("noxattr", "xattr", false),
+];
+
+/// Mount options by their names in messages, in pairs.
+const KNOWN: &str =
+    "ro/rw, atime/noatime, relatime/norelatime, exec/noexec, suid/nosuid, dev/nodev, xattr/noxattr and remount";
+
+/// Values for one mount; None: as the dataset's property says.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TempProps {
+    /// `readonly`
+    pub readonly: Option<bool>,
+    /// `atime`
+    pub atime: Option<bool>,
+    /// `relatime`
+    pub relatime: Option<bool>,
+    /// `exec`
+    pub exec: Option<bool>,
+    /// `setuid`
+    pub setuid: Option<bool>,
+    /// `devices`
+    pub devices: Option<bool>,
+    /// `xattr`
+    pub xattr: Option<bool>,
+}
+
+/// A parsed `-o` of `zfs mount`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct MountHow {
+    /// The values.
+    pub temp: TempProps,
+    /// Change a mount that is there.
+    pub remount: bool,
+}
+
+impl MountHow {
+    /// Parses words with commas between them; of two about the same property the last counts.
+    pub fn parse<'a>(lists: impl Iterator<Item = &'a str>) -> Result<MountHow> {
+        let mut how = MountHow::default();
+        for word in lists.flat_map(|l| l.split(',')) {
+            if word == "remount" {
+                how.remount = true;
+                continue;
+            }
+            let known = WORDS.iter().find(|(w, _, _)| *w == word);
+            let Some((_, prop, value)) = known else {
+                return Err(Error::invalid(format!("mount option '{word}' is not known: there are {KNOWN}")));
+            };
+            if let Some(at) = how.temp.slot(prop) {
+                *at = Some(*value);
+            }
+        }
+        Ok(how)
+    }
+}
+
+impl TempProps {
+    fn slot(&mut self, prop: &str) -> Option<&mut Option<bool>> {
+        Some(match prop {
+            "readonly" => &mut self.readonly,
+            "atime" => &mut self.atime,
+            "relatime" => &mut self.relatime,
+            "exec" => &mut self.exec,
+            "setuid" => &mut self.setuid,
+            "devices" => &mut self.devices,
+            "xattr" => &mut self.xattr,
+            _ => return None,
+        })
+    }
+
+    /// The value for this mount, if it has one.
+    pub fn get(mut self, prop: &str) -> Option<bool> {
+        self.slot(prop).and_then(|at| *at)
+    }
+
+    /// The stored value counts again.
+    pub fn clear(&mut self, prop: &str) {
+        if let Some(at) = self.slot(prop) {
+            *at = None;
+        }
+    }
+
+    /// The number of a property as it counts: an attribute that is on keeps its kind.
+    pub fn number(self, dir: &Dir, prop: &str) -> u64 {
+        number(self.get(prop), dir.prop(prop).0.num())
+    }
+
+    /// The number where it is not the stored one.
+    pub fn changed(self, dir: &Dir, prop: &str) -> Option<u64> {
+        let stored = dir.prop(prop).0.num();
+        let counts = number(self.get(prop), stored);
+        (counts != stored).then_some(counts)
+    }
+}
+
+fn number(temporary: Option<bool>, stored: u64) -> u64 {
+    match temporary {
+        Some(on) if on != (stored != 0) => u64::from(on),
+        _ => stored,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_words_with_commas() {
+        let of = |lists: &[&str]| MountHow::parse(lists.iter().copied()).unwrap();
+        assert_eq!(of(&["ro"]).temp, TempProps { readonly: Some(true), ..TempProps::default() });
+        let all = of(&["ro,noatime,exec", "nosuid,nodev", "noxattr,rw,remount,relatime"]);
+        let want = TempProps {
+            readonly: Some(false),
+            atime: Some(false),
+            relatime: Some(true),
+            exec: Some(true),
+            setuid: Some(false),
+            devices: Some(false),
+            xattr: Some(false),
+        };
+        assert_eq!(all, MountHow { temp: want, remount: true });
+        for bad in ["", "rx", "ro,", "remount=on", "nbmand", "readonly=maybe"] {
+            let e = MountHow::parse([bad].into_iter()).unwrap_err().to_string();
+            assert!(e.contains("is not known") && e.contains("remount"), "{e}");
+        }
+        // Each word has a place.
+        for (word, prop, value) in WORDS {
+            assert_eq!(of(&[word]).temp.get(prop), Some(*value), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_is_on_keeps_its_kind() {
+        for (temporary, stored, want) in
+            [(None, 2, 2), (Some(true), 2, 2), (Some(true), 0, 1), (Some(false), 2, 0), (Some(false), 0, 0)]
+        {
+            assert_eq!(number(temporary, stored), want);
+        }
+    }
+}
