@@ -670,6 +670,8 @@ impl Inner {
             b.wait_over().await;
             good &= !b.failed.get();
         }
+        // A block that failed may have been over before this one was issued: a replay ends there.
+        good &= !self.broken.get();
         if !good {
             self.failure(&lwb);
         }

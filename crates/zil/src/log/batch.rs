@@ -23,7 +23,8 @@ impl Inner {
         if batch.is_empty() {
             return;
         }
-        let mut good = true;
+        // A block that failed may be of the batch before: a replay ends there.
+        let mut good = !self.broken.get();
         let mut vdevs = Vec::new();
         for lwb in &batch {
             lwb.wait_written().await;

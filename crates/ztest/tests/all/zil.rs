@@ -306,6 +306,17 @@ fn trouble_loses_nothing() {
     }
 }
 
+/// A log block that failed is over before the next one is issued: what the next one holds must not count as durable, since a
+/// replay ends at the failed one.
+#[test]
+fn a_block_behind_a_failed_one_is_not_durable() {
+    for (seed, trouble) in [(20_261_131, Trouble::LogWrites), (20_261_128, Trouble::LogFlushes)] {
+        let how = Cutting { steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble };
+        let (tally, faults) = cut_seed(seed, how);
+        assert!(tally.is_good() && tally.failures > 0, "{tally:?}\n{}", faults.join("\n"));
+    }
+}
+
 /// A file whose data can be had only when somebody says so.
 #[derive(Default)]
 struct Slow {
