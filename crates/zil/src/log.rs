@@ -386,8 +386,7 @@ impl Inner {
             }
         }
         if let Some(waiters) = stalled {
-            self.count(|s| s.stalls += 1);
-            let result = self.recover().await;
+            let result = self.stall().await;
             self.chain.borrow_mut().packing.clear();
             waiters.iter().for_each(|w| w.finish(result.is_ok()));
             return Ok(());
@@ -418,7 +417,7 @@ impl Inner {
             self.burst_done();
             if self.close_block(lwb, 0).await.is_err() {
                 // Who waits for it learns that with everybody else.
-                return self.recover().await;
+                return self.stall().await;
             }
         }
         if let (Closing::After(share), Some(lwb)) = (how, open)
@@ -731,6 +730,12 @@ impl Inner {
         if on_log {
             self.avoid_slog.set(Txg(self.synced().0 + 16));
         }
+    }
+
+    /// Something found no room in the log, or could not be read for it.
+    async fn stall(&self) -> Result<()> {
+        self.count(|s| s.stalls += 1);
+        self.recover().await
     }
 
     /// After a failure, or where something cannot be logged: everything so far becomes durable with its txg, and the chain ends. The issuer's lock is held.

@@ -32,7 +32,7 @@ pub struct ZilStats {
     pub waiters: u64,
     /// Times that commits waited for a txg because something could not be logged.
     pub barriers: u64,
-    /// Times that there was no room for a block.
+    /// Times that there was no room for a block, and what waited for it waited for its txg.
     pub stalls: u64,
     /// Blocks that failed.
     pub failures: u64,

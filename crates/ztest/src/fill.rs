@@ -10,6 +10,11 @@
 //! Of some seeds the disks of the first round are recorded from before its first refusal until room was made: power is cut at completions of that time. The pool imports then,
 //! holds every append to the *tracked* files that was acknowledged, and after removing files it can be written. Tracked files take synchronous appends only.
 //!
+//! A quarter of the seeds have *rewrites*: in a pool nearly full a part of a file is written over again within one txg until its log needs more than the pool has left, and made durable beside
+//! appends to the tracked files. These commits find no room for a log block, and must wait for their txg.
+//!
+//! Where tracked files hold more than three quarters of all bytes, which a tenth of the others would not bring back, the largest of them is emptied before room is made.
+//!
 //! Everything is compared with the model, with nothing in the cache, and after an export and an import.
 
 use std::collections::BTreeMap;
@@ -20,7 +25,7 @@ use base::{ErrorKind, Nanos, ObjectId};
 use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use dsl::props::PropValue;
-use rt::join::join_all;
+use rt::join::{join_all, join2};
 use sim::{DiskImage, DiskLog, Rng, SimHandle};
 use spa::Pool;
 use zpl::{Cred, MountOpts, RenameFlags, SetXattr, Zfs};
@@ -46,6 +51,8 @@ const OPS_RECORDED: u64 = 1500;
 const TRACKED: usize = 6;
 /// Writers of a burst.
 const WRITERS: usize = 8;
+/// Bytes that are written over at most in one txg.
+const REWRITTEN_MAX: u64 = 256 << 20;
 /// The key of encrypted ones.
 const KEY: &[u8] = b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
@@ -94,6 +101,8 @@ pub struct Plan {
     pub limit: Limit,
     /// How often each kind of [`KINDS`] comes.
     pub weights: [u64; KINDS.len()],
+    /// In a pool nearly full more is written over again within one txg than the log has room for, and then made durable.
+    pub rewrites: bool,
 }
 
 /// What limits the files besides the pool.
@@ -176,6 +185,8 @@ impl Plan {
                 _ => Limit::Pool,
             },
             weights,
+            // The last to be drawn: seeds without it stay what they were.
+            rewrites: rng.percent(25),
         }
     }
 
@@ -196,6 +207,7 @@ impl Plan {
             sealed: false,
             limit: Limit::Pool,
             weights,
+            rewrites: false,
         }
     }
 
@@ -484,6 +496,63 @@ impl Filler {
         Ok(done)
     }
 
+    /// Writes a part of a file over and over in one txg, which takes no more than that part, and then makes it durable together with appends to the tracked files: their log needs more than the pool
+    /// has left, so all of them have to wait for their txg.
+    async fn rewrite(&mut self) -> Check {
+        let mut calm = opts(&self.layout, &self.plan);
+        (calm.txg.txg_timeout, calm.txg.dirty_data_max, calm.txg.wrlog_data_max) = (SPAN_MAX, 1 << 30, 4 << 30);
+        self.pool.tune(&calm);
+        if let Some(name) = self.create().await? {
+            let dsl = self.pool.dsl();
+            let used = dsl.root().phys().used_bytes;
+            let room = dsl.space().room(used, dsl::space::SpaceCheck::Reserved).min(REWRITTEN_MAX);
+            let piece = if self.rng.percent(50) { 24 << 10 } else { self.plan.recordsize.max(16 << 10) };
+            let data = self.bytes(piece as usize);
+            let mut written = 0;
+            while written < room {
+                let off = self.rng.below(4) * piece;
+                if !self.put(&name, off, data.clone(), false).await? {
+                    break;
+                }
+                written += piece;
+            }
+            self.commit_with_tracked(&name).await?;
+        }
+        self.pool.tune(&opts(&self.layout, &self.plan));
+        self.alive()
+    }
+
+    /// Makes a file durable while every tracked file is appended to.
+    async fn commit_with_tracked(&mut self, name: &[u8]) -> Check {
+        let appends: Vec<(Vec<u8>, Vec<u8>)> =
+            self.tracked.clone().into_iter().map(|n| (n, self.bytes(3000))).collect();
+        let (fs, handle, obj) = (&self.fs, &self.handle, self.files[name].obj);
+        let commit = async { fs.fsync(obj).await.map_err(told("fsync of what was rewritten")) };
+        let tasks = appends.iter().map(|(name, data)| {
+            let file = &self.files[name];
+            let (obj, off, buf) = (file.obj, file.data.len() as u64, vec![Bytes::copy_from(data)]);
+            async move { (fs.write_sync(obj, off, buf, false).await, handle.io_seq()) }
+        });
+        let (done, got) = join2(commit, join_all(tasks.collect())).await;
+        done?;
+        for (n, ((got, at), (name, data))) in got.into_iter().zip(&appends).enumerate() {
+            match got {
+                Ok((done, _)) => {
+                    let file = self.files.get_mut(name).expect("tracked files stay");
+                    file.data.extend_from_slice(&data[..done as usize]);
+                    if let Some(g) = self.grown.as_mut().map(|g| &mut g[n]) {
+                        g.data.clone_from(&file.data);
+                        g.durable.push((at, g.data.len()));
+                        self.met.acks += 1;
+                    }
+                }
+                Err(e) if is_full(&e) => self.met.refused += 1,
+                Err(e) => return Err(format!("an append beside a commit: {e:?}")),
+            }
+        }
+        Ok(())
+    }
+
     /// Appends to several files side by side; false if one was refused.
     async fn burst(&mut self) -> Check<bool> {
         let mut names = std::collections::BTreeSet::new();
@@ -555,7 +624,7 @@ impl Filler {
     /// Operations until each kind was refused several times in a row, or so many after it is nearly full where that is to be recorded.
     async fn fill(&mut self, recorded: bool) -> Check {
         let mut refused = [0u64; KINDS.len()];
-        let mut first = None;
+        let (mut first, mut rewrites) = (None, self.plan.rewrites);
         let total: u64 = self.plan.weights.iter().sum();
         for n in 0..OPS_MAX {
             let mut at = self.rng.below(total);
@@ -579,6 +648,10 @@ impl Filler {
             if recorded && first.is_none() && (self.is_nearly_full() || refused.iter().any(|&r| r > 0)) {
                 first = Some(n);
                 self.record().await?;
+            }
+            if rewrites && self.is_nearly_full() {
+                rewrites = false;
+                self.rewrite().await.map_err(|e| format!("operation {n}, rewriting: {e}"))?;
             }
             match self.rng.below(400) {
                 0 => self.pool.sync().await.map_err(told("sync"))?,
@@ -690,6 +763,33 @@ impl Filler {
         self.alive()
     }
 
+    /// Ends the recording of the disks.
+    fn recorded(&mut self) -> Option<Recorded> {
+        let grown = self.grown.take()?;
+        Some((self.lab.disks.iter().filter_map(|d| d.take_log()).collect(), grown))
+    }
+
+    /// Bytes of the tracked files, and of all files.
+    fn sizes(&self) -> (usize, usize) {
+        let tracked = self.tracked.iter().map(|n| self.files[n].data.len()).sum();
+        (tracked, self.files.values().map(|f| f.data.len()).sum())
+    }
+
+    /// Hardly anything is in files that are ever removed.
+    fn is_mostly_tracked(&self) -> bool {
+        let (tracked, all) = self.sizes();
+        tracked > all / 4 * 3
+    }
+
+    /// Empties the largest tracked file, which must work on a full pool.
+    async fn truncate_tracked(&mut self) -> Check {
+        let Some(name) = self.tracked.iter().max_by_key(|n| self.files[*n].data.len()) else { return Ok(()) };
+        let file = self.files.get_mut(name).expect("tracked files stay");
+        self.fs.truncate(file.obj, 0).await.map_err(told("truncate"))?;
+        file.data.clear();
+        Ok(())
+    }
+
     /// Less than a sixth is left.
     fn is_nearly_full(&self) -> bool {
         let dsl = self.pool.dsl();
@@ -699,7 +799,16 @@ impl Filler {
 
     fn space(&self) -> String {
         let dsl = self.pool.dsl();
-        format!("{:?}, used {}", dsl.space(), dsl.root().phys().used_bytes)
+        let (tracked, all) = self.sizes();
+        let home = dsl.find(&self.plan.home()).map(|ds| ds.dir().phys().used_bytes).unwrap_or(0);
+        format!(
+            "{:?}, used {}, home {home}; {} files of {all} bytes, {tracked} of them tracked, {} folders, {} file systems",
+            dsl.space(),
+            dsl.root().phys().used_bytes,
+            self.files.len(),
+            self.folders.len(),
+            self.others.len()
+        )
     }
 }
 
@@ -894,18 +1003,21 @@ async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met)
 }
 
 async fn rounds(f: &mut Filler) -> Check<Recorded> {
-    let mut recorded = (Vec::new(), Vec::new());
+    let mut recorded = None;
     f.track().await?;
     for round in 0..2 {
         f.fill(round == 0 && f.plan.cuts).await.map_err(|e| format!("round {round}: {e}"))?;
         f.compare().await.map_err(|e| format!("round {round}, full: {e}"))?;
-        f.relieve().await.map_err(|e| format!("round {round}, making room: {e}"))?;
-        if let Some(grown) = f.grown.take() {
-            recorded = (f.lab.disks.iter().filter_map(|d| d.take_log()).collect(), grown);
+        if f.is_mostly_tracked() {
+            // A tenth of the other files is worth nothing then. A file that loses what was acknowledged cannot be recorded.
+            recorded = f.recorded().or(recorded);
+            f.truncate_tracked().await.map_err(|e| format!("round {round}, tracked files: {e}"))?;
         }
+        f.relieve().await.map_err(|e| format!("round {round}, making room: {e}"))?;
+        recorded = f.recorded().or(recorded);
         f.compare().await.map_err(|e| format!("round {round}, with room: {e}"))?;
     }
-    Ok(recorded)
+    Ok(recorded.unwrap_or_default())
 }
 
 /// Runs a seed; its disks at the end, exported.

@@ -29,7 +29,7 @@ impl Inner {
             self.count(|s| s.timeouts += 1);
             if self.close_block(&lwb, 0).await.is_err() {
                 // Who waits learns of it there.
-                let _ = self.recover().await;
+                let _ = self.stall().await;
             }
         }
     }
