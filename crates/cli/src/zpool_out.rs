@@ -444,7 +444,8 @@ pub fn is_healthy(pool: &PoolView) -> bool {
     fn clean(v: &VdevView) -> bool {
         v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(clean)
     }
-    pool.state == "ONLINE" && pool.data_errors == 0 && clean(&pool.vdevs)
+    let resilvering = pool.scan.as_ref().is_some_and(|s| s.function == "RESILVER" && s.state == "SCANNING");
+    pool.state == "ONLINE" && pool.data_errors == 0 && !resilvering && clean(&pool.vdevs)
 }
 
 /// `zpool import` without a pool: one candidate.

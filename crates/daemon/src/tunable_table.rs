@@ -339,6 +339,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.scan.resilver_min_time = Nanos::from_ms(v)
     ),
     field!(
+        "zfs_scan_suspend_progress",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 scrub and resilver stay where they are until it is 0 again",
+        |o| u64::from(o.engine.scan.suspend_progress),
+        |o, v| o.engine.scan.suspend_progress = v != 0
+    ),
+    field!(
         "zfs_vdev_async_write_active_min_dirty_percent",
         Unit::Percent,
         0,

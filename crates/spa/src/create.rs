@@ -159,7 +159,7 @@ impl Pool {
             alloc: &stack.alloc,
         })
         .await?;
-        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.arc.limit()).await?;
+        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.scan, stack.arc.limit()).await?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await?;
         stack.core.zio.set_dedup(Some(ddt.clone()));
         let pool = Rc::new(Pool {

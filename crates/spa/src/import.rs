@@ -292,7 +292,7 @@ impl Pool {
         .await
         .at(|| "checkpoint")?;
         let arc_max = stack.arc.limit();
-        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, arc_max)
+        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.scan, arc_max)
             .await
             .at(|| "record of the last scan")?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await.at(|| "dedup tables")?;

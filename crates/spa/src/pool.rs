@@ -119,6 +119,7 @@ pub(crate) struct Stack {
     pub txg: TxgPool,
     pub ctx: DmuCtx,
     pub core: Rc<Core>,
+    pub scan: ScanTunables,
 }
 
 impl Stack {
@@ -129,7 +130,7 @@ impl Stack {
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
-        Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio) }
+        Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio), scan: opts.scan }
     }
 
     /// Gives the allocator every top-level vdev that has metaslabs, also log devices that are not there: what is freed on them must be known when they come back. `mos` is none for a new pool, else the MOS and its directory.

@@ -11,12 +11,12 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use bdev::BlockDev;
-use ondisk::label::DeviceLabel;
+use ondisk::label::{DeviceLabel, LABELS};
 use ondisk::vdev_config::VdevKind as ConfigKind;
 use rt::trace::FaultKind;
 use vdev::labels::read_labels;
 use vdev::reshape::least_asize;
-use vdev::{Absent, Condition, Health, MirrorRole, Sick, Top, VdevKind, leaf_asize};
+use vdev::{Absent, Condition, Health, Leaf, MirrorRole, Sick, Top, VdevKind, leaf_asize};
 
 use crate::attach::NewDevice;
 use crate::devices::DeviceDoor;
@@ -30,6 +30,32 @@ const OPEN_PAUSE: Nanos = Nanos::from_ms(10);
 const NOT_OPENED: &str = "cannot be opened again";
 /// What is read of a device that does not answer, for the error that says why.
 const REASON_BYTES: usize = 4096;
+
+/// What is known of a device before it is closed, to be opened again.
+struct Before {
+    size: u64,
+    /// Why nothing that it holds is sure: its contents were lost while it was in use.
+    lost: Option<Error>,
+}
+
+impl Before {
+    async fn of(leaf: &Leaf) -> Before {
+        let lost = bdev::read(&*leaf.dev, 0, REASON_BYTES).await.err();
+        Before { size: leaf.dev.size(), lost: lost.filter(|e| e.kind() == ErrorKind::Corrupt) }
+    }
+
+    /// Whether the device that was opened again lost what it held: it said so before, or it is as long as it was and has no label at its end.
+    fn has_lost(before: Option<&Before>, again: &Reopened) -> bool {
+        before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.ends_labelled)
+    }
+}
+
+/// A device that was opened again.
+struct Reopened {
+    dev: Rc<dyn BlockDev>,
+    /// One of the two labels at its end can be read.
+    ends_labelled: bool,
+}
 
 impl Pool {
     /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing on it.
@@ -83,8 +109,8 @@ impl Pool {
                 Ok(dev) => Ok(DevSpec { dev, is_disk }),
                 Err(e) => {
                     // As it was, if it can be had again.
-                    if let (Some(condition), Ok(dev)) = (before, self.open_leaf(&top, guid, &path, door).await) {
-                        self.put_back(&top, guid, &path, dev, condition, health, &maker);
+                    if let (Some(condition), Ok(again)) = (before, self.open_leaf(&top, guid, &path, door).await) {
+                        self.put_back(&top, guid, &path, again.dev, condition, health, &maker);
                     }
                     Err(e)
                 }
@@ -135,7 +161,7 @@ impl Pool {
     }
 
     /// Opens what should be the device of leaf `guid`, and makes sure that it is.
-    async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Rc<dyn BlockDev>> {
+    async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Reopened> {
         let dev = self.open_again(door, path).await?;
         let labels = read_labels(&*dev).await?;
         let all: Vec<DeviceLabel> =
@@ -155,7 +181,13 @@ impl Pool {
         if leaf_asize(dev.size()) < least_asize(&top.kind(), guid, top.asize.get(), top.ms_shift.get()) {
             return Err(Error::new(ErrorKind::Range, format!("'{path}' has become too small")));
         }
-        Ok(dev)
+        let ends_labelled = labels.configs.iter().any(|(at, config)| *at >= LABELS / 2 && config.is_ok());
+        Ok(Reopened { dev, ends_labelled })
+    }
+
+    /// A device with a label that was left, or with an older copy: nothing that it holds is sure.
+    fn misses_everything(&self, condition: &Condition) {
+        condition.miss(1, self.txg.open_txg().0 + 1);
     }
 
     /// Brings a device back that was taken out, pulled out or found faulty. What it missed is brought there by a resilver. `expand`: the pool uses all of devices that
@@ -177,6 +209,10 @@ impl Pool {
         let needed = condition.health().is_open() && !top.kind().outage(Some(guid)).is_empty();
         // A distributed spare is a place on other devices: there is nothing to open.
         let distributed = matches!(node, VdevKind::Dspare(_));
+        let before = match &node {
+            VdevKind::Leaf(leaf) if !is_open => Some(Before::of(leaf).await),
+            _ => None,
+        };
         drop(node);
         if !is_open && (needed || distributed || self.devices_door().is_none()) {
             self.online_device(name)?;
@@ -194,7 +230,12 @@ impl Pool {
                 Err(e) => Err(e),
             };
             match opened {
-                Ok(dev) => self.put_back(&top, guid, &path, dev, condition.clone(), Health::Online, &maker),
+                Ok(again) => {
+                    if Before::has_lost(before.as_ref(), &again) {
+                        self.misses_everything(&condition);
+                    }
+                    self.put_back(&top, guid, &path, again.dev, condition.clone(), Health::Online, &maker);
+                }
                 Err(e) => {
                     if had || was != Health::Offline {
                         condition.set_health(was);
@@ -241,11 +282,10 @@ impl Pool {
             Some(leaf) => leaf.answers().await,
             None => false,
         };
-        let lost = match &leaf {
-            Some(leaf) if !answers => bdev::read(&*leaf.dev, 0, REASON_BYTES).await.err(),
+        let before = match &leaf {
+            Some(leaf) if !answers => Some(Before::of(leaf).await),
             _ => None,
         };
-        let lost = lost.filter(|e| e.kind() == ErrorKind::Corrupt);
         // While anything holds the leaf its device is in use.
         drop((leaf, kind));
         if answers && !condition.health().is_open() {
@@ -253,8 +293,8 @@ impl Pool {
         } else if !answers {
             let Some(door) = self.devices_door() else { return Ok(()) };
             let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
-            let forgot = lost.is_some();
-            if let Some(e) = lost.filter(|_| !top.kind().outage(Some(guid)).is_empty()) {
+            let needed = !top.kind().outage(Some(guid)).is_empty();
+            if let Some(e) = before.as_ref().and_then(|b| b.lost.as_ref()).filter(|_| needed) {
                 // What the txg under way wrote to it is gone, and no other device has it: that txg must never count as written.
                 let advice =
                     "put its contents back, give up with 'zpool export -f' what was written since, and import the pool";
@@ -269,12 +309,11 @@ impl Pool {
                 Err(e) => Err(e),
             };
             match opened {
-                Ok(dev) => {
-                    if forgot {
-                        // A label that was left, or an older copy: nothing that it holds is sure.
-                        condition.miss(1, self.txg.open_txg().0 + 1);
+                Ok(again) => {
+                    if Before::has_lost(before.as_ref(), &again) {
+                        self.misses_everything(&condition);
                     }
-                    self.put_back(top, guid, &path, dev, condition, Health::Online, &maker);
+                    self.put_back(top, guid, &path, again.dev, condition, Health::Online, &maker);
                 }
                 Err(e) => {
                     if !had {

@@ -153,6 +153,8 @@ pub struct ScanTunables {
     pub scrub_min_time: Nanos,
     /// `zfs_resilver_min_time_ms`: the same of a resilver (OpenZFS: 3 s).
     pub resilver_min_time: Nanos,
+    /// `zfs_scan_suspend_progress`: scans stay where they are, and go on when it is off again.
+    pub suspend_progress: bool,
 }
 
 impl Default for ScanTunables {
@@ -162,6 +164,7 @@ impl Default for ScanTunables {
             mem_lim_fact: 16,
             scrub_min_time: Nanos::from_ms(200),
             resilver_min_time: Nanos::from_ms(200),
+            suspend_progress: false,
         }
     }
 }
@@ -192,6 +195,8 @@ pub(crate) struct Scan {
     /// Everything was met.
     met_all: Cell<bool>,
     resilver_wanted: Cell<bool>,
+    /// A resilver is just being begun or ended.
+    resilver_turns: Cell<bool>,
     /// The scan began after the import: what it failed to mend is known.
     here: Cell<bool>,
     pass: Cell<Pass>,
@@ -232,6 +237,7 @@ impl Scan {
         directory: &Dnode,
         zio: &Zio,
         txg: &TxgPool,
+        tunables: ScanTunables,
         arc_max: u64,
     ) -> Result<Rc<Scan>> {
         let words = zap::lookup(directory, RECORD).await?.and_then(|v| v.as_u64s()).unwrap_or_default();
@@ -269,6 +275,7 @@ impl Scan {
             phase: Cell::new(if running { Phase::Gather } else { Phase::Idle }),
             met_all: Cell::new(false),
             resilver_wanted: Cell::new(false),
+            resilver_turns: Cell::new(false),
             here: Cell::new(false),
             pass: Cell::new(pass),
             damaged: RefCell::default(),
@@ -279,8 +286,8 @@ impl Scan {
             closed: Cell::new(true),
             task: RefCell::default(),
             changed: Notify::new(),
-            memory_max: Cell::new(ScanTunables::default().memory(arc_max)),
-            tunables: Cell::default(),
+            memory_max: Cell::new(tunables.memory(arc_max)),
+            tunables: Cell::new(tunables),
         }))
     }
 
@@ -289,6 +296,10 @@ impl Scan {
     }
     fn is_paused(&self) -> bool {
         self.now.borrow().phys.is_paused()
+    }
+    /// Whether nothing is looked for and looked at.
+    fn stands_still(&self) -> bool {
+        self.is_paused() || self.tunables.get().suspend_progress
     }
     fn func(&self) -> ScanFunc {
         self.now.borrow().phys.func
@@ -299,7 +310,7 @@ impl Scan {
         if self.closed.get() {
             return false;
         }
-        let goes_on = self.is_scanning() && !self.is_paused();
+        let goes_on = self.is_scanning() && !self.stands_still();
         self.resilver_wanted.get() || (goes_on && matches!(self.phase.get(), Phase::Gather | Phase::Drained))
     }
 
@@ -317,6 +328,20 @@ impl Scan {
         if let Some(task) = task {
             task.await;
         }
+    }
+
+    /// Whether a resilver was asked for, or is just being begun or ended.
+    fn is_resilver_due(&self) -> bool {
+        self.resilver_wanted.get() || self.resilver_turns.get()
+    }
+
+    /// Begins or ends a resilver: until that is done it counts as pending, whatever the record says meanwhile.
+    async fn resilver_turning(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
+        self.resilver_turns.set(true);
+        let done = turn.await;
+        self.resilver_turns.set(false);
+        self.changed.notify_all();
+        done
     }
 
     /// Begins a scan (syncing context). Blocks born in `min` or before, or in `max` or after, are left out.
@@ -453,18 +478,21 @@ impl Pool {
                 // What is missed is not all in the past: one of the next txgs.
                 scan.resilver_wanted.set(true);
             } else {
-                if scan.is_scanning() {
-                    self.end_scan(false, tx).await?;
-                }
-                // A log that could not be read says that anything may be missed.
-                scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await?;
+                let turn = async {
+                    if scan.is_scanning() {
+                        self.end_scan(false, tx).await?;
+                    }
+                    // A log that could not be read says that anything may be missed.
+                    scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await
+                };
+                scan.resilver_turning(turn).await?;
             }
         }
         scan.changed.notify_all();
         if scan.is_scanning() && !scan.closed.get() {
             self.meet_newly_shared();
         }
-        if scan.is_scanning() && !scan.is_paused() && !scan.closed.get() {
+        if scan.is_scanning() && !scan.stands_still() && !scan.closed.get() {
             if scan.phase.get() == Phase::Drained && scan.has_gathered() {
                 scan.look();
             }
@@ -475,7 +503,10 @@ impl Pool {
                     scan.phase.set(Phase::Gather);
                 } else if !self.dsl().has_freeing() {
                     // What is left of destroyed trees is not walked, and must be readable until it is freed.
-                    self.end_scan(true, tx).await?;
+                    match scan.func() {
+                        ScanFunc::Resilver => scan.resilver_turning(self.end_scan(true, tx)).await?,
+                        _ => self.end_scan(true, tx).await?,
+                    }
                 }
             }
             if scan.phase.get() == Phase::Gather {
@@ -589,7 +620,7 @@ impl Pool {
     pub async fn wait_scan(&self) -> Result<()> {
         loop {
             let changed = self.scan.changed.notified();
-            let busy = self.scan.is_scanning() && !self.scan.is_paused() || self.scan.resilver_wanted.get();
+            let busy = self.scan.is_scanning() && !self.scan.is_paused() || self.scan.is_resilver_due();
             if !busy || self.readonly {
                 return Ok(());
             }
@@ -604,9 +635,9 @@ impl Pool {
         }
     }
 
-    /// Whether a resilver was asked for that has not begun.
+    /// Whether a resilver was asked for that has not begun, or is just being begun or ended.
     pub fn is_resilver_pending(&self) -> bool {
-        self.scan.resilver_wanted.get() && !self.readonly && !self.scan.closed.get()
+        self.scan.is_resilver_due() && !self.readonly && !self.scan.closed.get()
     }
 
     /// What there is to tell about the last or running scan.
@@ -660,6 +691,12 @@ impl Pool {
         let old = self.scan.tunables.replace(t);
         if old.mem_lim_fact != t.mem_lim_fact {
             self.scan.memory_max.set(t.memory(arc_max));
+        }
+        if old.suspend_progress && !t.suspend_progress {
+            self.scan.changed.notify_all();
+            if self.scan.wants_txg() {
+                self.txg.kick();
+            }
         }
     }
 

@@ -181,9 +181,9 @@ impl Scan {
 
     async fn worker(&self, generation: u64, vdev: VdevId, room: Semaphore, window: u64) {
         loop {
-            while self.is_paused() && !self.closed.get() && self.generation.get() == generation {
+            while self.stands_still() && !self.closed.get() && self.generation.get() == generation {
                 let changed = self.changed.notified();
-                if !self.is_paused() {
+                if !self.stands_still() {
                     break;
                 }
                 changed.await;

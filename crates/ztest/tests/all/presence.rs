@@ -1,8 +1,11 @@
 //! Devices that come and go: stale ones, strange ones, broken ones, hot spares.
 
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
 
-use base::Nanos;
+use base::{Nanos, WallTime};
+use ondisk::nvlist::NvList;
+use ondisk::scan::ScanState;
 use sim::{DiskImage, Fault, OpKind};
 use vdev::Health;
 use ztest::campaign::drive;
@@ -167,4 +170,59 @@ fn worn_disks_are_faulted() {
         r.export().await
     })
     .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Looks at a pool whenever an event of a resilver is posted.
+#[derive(Default)]
+struct Watch {
+    pool: RefCell<Weak<spa::Pool>>,
+    seen: RefCell<Vec<(String, bool)>>,
+}
+
+impl spa::EventSink for Watch {
+    fn post(&self, class: String, _: WallTime, _: NvList) {
+        if let Some(pool) = self.pool.borrow().upgrade().filter(|_| class.contains("resilver")) {
+            self.seen.borrow_mut().push((class, is_under_way(&pool)));
+        }
+    }
+}
+
+/// What `zpool wait -t resilver` goes by.
+fn is_under_way(pool: &spa::Pool) -> bool {
+    pool.scan_status().phys.state == ScanState::Scanning || pool.is_resilver_pending()
+}
+
+/// From the request to the moment when nothing is missed any more: without a gap in which a waiter would go.
+#[test]
+fn a_resilver_is_under_way_until_it_is_over() {
+    for seed in 3210..3216 {
+        let mut r = runner(seed, "mirror");
+        drive(&mut r, async |r: &mut Runner| {
+            let text = |e: base::Error| e.to_string();
+            r.create().await?;
+            let pool = r.pool();
+            let watch: Rc<Watch> = Rc::default();
+            *watch.pool.borrow_mut() = Rc::downgrade(&pool);
+            pool.set_event_sink(watch.clone(), "pool_create");
+            pool.offline_device("disk0.img", true).map_err(text)?;
+            for _ in 0..10 {
+                r.step().await?;
+            }
+            pool.sync().await.map_err(text)?;
+            pool.online_device("disk0.img").map_err(text)?;
+            while is_under_way(&pool) {
+                r.lab.sim.rt().sleep(Nanos(777)).await;
+            }
+            assert_eq!(pool.scan_status().phys.state, ScanState::Finished, "seed {seed}");
+            assert!(
+                pool.tree().leaves().iter().all(|l| l.condition.missing().is_empty()),
+                "seed {seed}: something is missed"
+            );
+            let seen = watch.seen.take();
+            assert!(seen.len() >= 2 && seen.iter().all(|(_, busy)| *busy), "seed {seed}: {seen:?}");
+            r.compare().await?;
+            r.export().await
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
 }
