@@ -5,7 +5,7 @@
 //! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up to the uberblock's sum.
 //! 4. Features decide: everything supported for writing, read-only only, or refused by name ([`crate::unsupported`]).
 //!
-//! A pool whose newest label is younger than the newest intact uberblock imports in the older state and says so.
+//! A pool whose labels prove that a younger txg was committed than that of the newest intact uberblock imports in the older state and says so.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -269,7 +269,7 @@ impl Pool {
             Ok(ObjectId(object.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {name}")))?))
         };
         let (config_object, sync_bplist) = (entry("config").await?, entry("sync_bplist").await?);
-        let newest_label = candidate.devices.iter().map(|d| d.config.txg).max().unwrap_or_default();
+        let newest_label = candidate.devices.iter().filter_map(|d| d.labels.committed_txg()).max().unwrap_or_default();
         if newest_label > ub.txg {
             notices.push(format!(
                 "the state of txg {} is imported, which is older than the newest label (txg {newest_label}): the uberblocks in between are damaged",

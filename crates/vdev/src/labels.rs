@@ -6,7 +6,7 @@
 //!
 //! The first 8 KiB of every label belong to partition tables and are never touched.
 
-use base::{Error, ErrorKind, Guid, Result, ResultExt};
+use base::{Error, ErrorKind, Guid, Result, ResultExt, Txg};
 use bdev::{BlockDev, Bytes};
 use ondisk::label::{
     BOOT_ENV_OFFSET, CONFIG_OFFSET, CONFIG_SIZE, ConfigRegion, DATA_START, LABEL_SIZE, LABELS, LabelConfig, PoolState,
@@ -47,6 +47,15 @@ impl LeafLabels {
     pub fn best_config(&self) -> Option<LabelConfig> {
         let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
         parsed.reduce(|a, b| if b.txg > a.txg { b } else { a })
+    }
+    /// The txg that these labels prove to have been committed: L1 and L3 are written after the uberblock of their txg was flushed. A power cut may leave younger ones in
+    /// L0 and L2, which say the same only where neither of the others can be read.
+    pub fn committed_txg(&self) -> Option<Txg> {
+        let newest = |pair: LabelPair| {
+            let these = self.configs.iter().filter(|(label, _)| pair.has(*label));
+            these.filter_map(|(_, c)| Some(LabelConfig::from_nvlist(c.as_ref().ok()?).ok()?.txg)).max()
+        };
+        newest(LabelPair::Second).or_else(|| newest(LabelPair::First))
     }
     /// Whether the device belonged to a pool: some label's list has a guid.
     pub fn any(&self) -> bool {

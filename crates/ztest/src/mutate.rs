@@ -508,7 +508,7 @@ pub fn mutate(v: &Victim, number: u64, tally: &mut MutateTally) -> Option<Fault>
 
 async fn look(lab: &Lab, v: &Victim, repair: bool, writable: bool) -> Check<Outcome> {
     let devices: Vec<Rc<dyn bdev::BlockDev>> = lab.disks.iter().map(|d| d.dev()).collect();
-    // The newest label that is intact, by its own account.
+    // What the intact labels prove to have been committed, by their own account.
     let mut newest = Txg(0);
     for dev in &devices {
         if let Ok(labels) = spa_labels(&**dev).await {
@@ -560,7 +560,7 @@ async fn look(lab: &Lab, v: &Victim, repair: bool, writable: bool) -> Check<Outc
 
 async fn spa_labels(dev: &dyn bdev::BlockDev) -> base::Result<Txg> {
     let labels = vdev::labels::read_labels(dev).await?;
-    Ok(labels.best_config().map_or(Txg(0), |c| c.txg))
+    Ok(labels.committed_txg().unwrap_or_default())
 }
 
 /// Checks that repairing works: blocks rewritten as they are lead to the same content.
