@@ -221,6 +221,9 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             let rng = Rng::stream(seed, 2000 + n);
             lab.sim.rt().spawn("bystander", stand_by(fs.clone(), lab.sim.rt(), stories.clone(), working.clone(), rng));
         }
+        if trouble.excuses_errors() {
+            lab.sim.rt().spawn("keeper", keep(pool.clone(), lab.sim.rt(), working.clone()));
+        }
         for mut actor in actors {
             let (rt, txg, schedule) = (lab.sim.rt(), pool.txg().clone(), schedule.clone());
             let (os, working) = (fs.objset().clone(), working.clone());
@@ -280,6 +283,17 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             std::mem::forget(lab);
             Err(format!("{name}: recording: panic: {}", panic_text(&*panic)))
         }
+    }
+}
+
+/// Lets a suspended pool go on until the load is over, as `zpool clear` does.
+async fn keep(pool: Rc<Pool>, rt: rt::Rt, working: Rc<Cell<u64>>) {
+    while working.get() > 0 {
+        if pool.suspended().is_some() {
+            // What fails again suspends it again.
+            let _ = pool.clear(None).await;
+        }
+        rt.sleep(KEEPER_EVERY).await;
     }
 }
 
@@ -556,6 +570,8 @@ pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
     (tally, faults)
 }
 
+/// How often a suspended pool is looked for, in virtual time.
+const KEEPER_EVERY: Nanos = Nanos::from_us(500);
 /// Of the crashes that are known already every so many is recovered nevertheless.
 const KNOWN_AGAIN: u64 = 50;
 

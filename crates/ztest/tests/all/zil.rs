@@ -306,6 +306,16 @@ fn trouble_loses_nothing() {
     }
 }
 
+/// What the pool itself fails to write suspends it: it goes on when it is let, with everything that was acknowledged.
+#[test]
+fn a_pool_that_was_suspended_goes_on() {
+    for (seed, trouble) in [(20_261_132, Trouble::PoolFlush), (20_261_126, Trouble::PoolWrite)] {
+        let how = Cutting { steps: 25, repeats: 1, every: 40, second: 0, zdb: 0, trouble };
+        let (tally, faults) = cut_seed(seed, how);
+        assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
+    }
+}
+
 /// A log block that failed is over before the next one is issued: what the next one holds must not count as durable, since a
 /// replay ends at the failed one.
 #[test]
