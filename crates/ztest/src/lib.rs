@@ -10,6 +10,7 @@ pub mod devices;
 pub mod fill;
 pub mod foreign;
 pub mod judge;
+mod judge_known;
 pub mod lab;
 pub mod losses;
 pub mod model;

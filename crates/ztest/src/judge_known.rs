@@ -1,0 +1,103 @@
+//! What the judges beside the project are known to take for a fault in good pools.
+//!
+//! * *Log space maps without histograms.* zdb expects as many space maps with histograms as the feature `spacemap_histogram` counts, and counts every log space map as one, also in pools
+//!   that have `log_spacemap` alone. Only the real code leaves log space maps at an export, so this comes after its turn.
+//! * *Keys that bookmarks keep.* A bookmark with figures of freed space keeps its moment as a key of the head's deadlist, as do snapshots; zfsdump knows only of these.
+//! * *Metaslabs of a vdev that is not rotating any more.* The debug build of the real code asserts that the weights of metaslabs are what it would compute now. A vdev with a distributed
+//!   spare in use counts as rotating; when the spare goes the weights are others, and are still those of before.
+//!
+//! A judgement is excused only if everything in it is one of these.
+
+/// One judge that found something, and its last words.
+struct Finding<'a> {
+    judge: &'a str,
+    words: Vec<&'a str>,
+}
+
+/// Splits what `judge` printed into what was found.
+fn findings(said: &str) -> Vec<Finding<'_>> {
+    let mut out: Vec<Finding<'_>> = Vec::new();
+    let mut open = false;
+    for line in said.lines() {
+        if let Some(judge) = line.strip_prefix("BAD   ") {
+            out.push(Finding { judge, words: Vec::new() });
+            open = true;
+        } else if let (true, Some(words), Some(last)) = (open, line.strip_prefix("        "), out.last_mut()) {
+            last.words.push(words.trim());
+        } else {
+            open = false;
+        }
+    }
+    out
+}
+
+/// Numbers between the first brackets of a text.
+fn listed(text: &str) -> Option<Vec<u64>> {
+    let (_, rest) = text.split_once('[')?;
+    let (list, _) = rest.split_once(']')?;
+    list.split(", ").map(|n| n.parse().ok()).collect()
+}
+
+/// Whether a line says that a deadlist has more keys than snapshots account for, and none less.
+fn is_key_of_bookmark(line: &str) -> bool {
+    let keys = || {
+        let (_, rest) = line.split_once(": deadlist keys ")?;
+        let (keys, snapshots) = rest.split_once(", snapshots before the last ")?;
+        let (keys, snapshots) = (listed(keys)?, listed(snapshots)?);
+        Some(keys.len() > snapshots.len() && snapshots.iter().all(|s| keys.contains(s)))
+    };
+    keys().unwrap_or(false)
+}
+
+/// Whether zfsdump found nothing but keys of bookmarks.
+pub(crate) fn are_keys_of_bookmarks<'a>(lines: impl IntoIterator<Item = &'a str>) -> bool {
+    let is_other = |l: &str| !l.starts_with("note:") && !l.ends_with(" errors");
+    let mut said = lines.into_iter().map(str::trim).filter(|l| !l.is_empty() && is_other(l)).peekable();
+    said.peek().is_some() && said.all(is_key_of_bookmark)
+}
+
+fn is_known(f: &Finding<'_>) -> bool {
+    let all = |known: &dyn Fn(&str) -> bool| !f.words.is_empty() && f.words.iter().all(|w| known(w));
+    match f.judge {
+        "zdb -bcc after it" => all(&|w| w.starts_with("space map refcount mismatch: expected 0 != actual ")),
+        "zfsdump check" | "zfsdump check after it" => are_keys_of_bookmarks(f.words.iter().copied()),
+        "libzpool: import, scrub" => {
+            all(&|w| w.starts_with("msp->ms_weight == weight ") || w.contains(":metaslab_verify_weight_and_frag()"))
+        }
+        _ => false,
+    }
+}
+
+/// What a judgement that is excused comes down to; none for one that is not.
+pub(crate) fn excused(said: &str) -> Option<Vec<&str>> {
+    let found = findings(said);
+    let known = !found.is_empty() && found.iter().all(is_known);
+    known.then(|| found.iter().map(|f| f.judge).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::excused;
+
+    const KEYS: &str = "ok    zdb -bcc\nBAD   zfsdump check after it\n        note: space map histograms: 0 as they are\n                  lab: deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]\n        667 blocks, 1 errors\nlab: bad\n";
+
+    #[test]
+    fn only_what_is_known_is_excused() {
+        assert_eq!(excused(KEYS), Some(vec!["zfsdump check after it"]));
+        let weight = "BAD   libzpool: import, scrub\n        msp->ms_weight == weight (0x1 == 0x2)\n        ASSERT at ../../module/zfs/metaslab.c:2160:metaslab_verify_weight_and_frag()lab: bad\njudge: line 110: Aborted\n";
+        assert_eq!(excused(weight), Some(vec!["libzpool: import, scrub"]));
+        let maps = "BAD   zdb -bcc after it\n        space map refcount mismatch: expected 0 != actual 1\nlab: bad\n";
+        assert!(excused(maps).is_some());
+        for (not, why) in [
+            (maps.replace("expected 0", "expected 2"), "the feature counts"),
+            (maps.replace(" after it", ""), "not after the real code's turn"),
+            (KEYS.replace(", 39]", "]"), "no more keys"),
+            (KEYS.replace("[0, 1, 10]", "[0, 1, 7]"), "a snapshot's key is not there"),
+            (KEYS.replace("        667", "        lab: totals [1] != [2]\n        667"), "something else too"),
+            (KEYS.replace("ok    zdb -bcc", "BAD   zdb -bcc"), "somebody else too"),
+            ("lab: bad\n".to_string(), "nothing was said"),
+        ] {
+            assert_eq!(excused(&not), None, "{why}: {not}");
+        }
+    }
+}
