@@ -35,6 +35,8 @@ use crate::process::{effective_gid, effective_uid};
 const DEVICE: &str = "/dev/fuse";
 /// The helper of ordinary users, from libfuse 3.
 const HELPER: &str = "fusermount3";
+/// How often the helper is asked to unmount what it does not find, though it is there.
+const HELPER_TRIES: u32 = 10;
 
 /// How a FUSE file system is mounted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -480,7 +482,16 @@ fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
         args.push("-z".as_ref());
     }
     args.extend(["--".as_ref(), path.as_os_str()]);
-    helper(&args, None).map_err(busy)
+    let mut done = helper(&args, None);
+    for _ in 1..HELPER_TRIES {
+        // It reads the list of mounts in pieces, and misses an entry where others unmount something meanwhile.
+        let missed = done.as_ref().is_err_and(|e| e.to_string().contains("not found in /etc/mtab"));
+        if !missed || !MountTable::read().is_ok_and(|t| t.top_at(path).is_some()) {
+            break;
+        }
+        done = helper(&args, None);
+    }
+    done.map_err(busy)
 }
 
 /// Takes a descriptor that the other end sent beside one byte.
