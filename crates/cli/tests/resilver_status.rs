@@ -5,49 +5,10 @@
 mod common;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use host::TempDir;
-
-use common::{Said, WEIR, command_in, said};
-
-struct World {
-    dir: TempDir,
-}
-
-impl World {
-    fn command(&self, line: &str) -> Command {
-        let mut c = command_in(self.dir.path(), WEIR);
-        c.args(line.split_whitespace());
-        c
-    }
-
-    fn say(&self, line: &str) -> Said {
-        said(self.command(line).output().unwrap())
-    }
-
-    fn ok(&self, line: &str) -> String {
-        let s = self.say(line);
-        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
-        s.out
-    }
-
-    /// Waits for an event of the pool by following its events.
-    fn event(&self, class: &str) {
-        let mut follower = self.command("zpool events -H -f tank").stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-        let seen = lines.map_while(Result::ok).any(|l| l.ends_with(class));
-        follower.kill().unwrap();
-        follower.wait().unwrap();
-        assert!(seen, "{class}");
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.command("daemon stop -f").output();
-    }
-}
+use common::WEIR;
+use common::world::World;
 
 /// Splits off the text behind `before` up to `end`.
 fn between<'a>(text: &'a str, before: &str, end: &str) -> (&'a str, &'a str) {
@@ -80,7 +41,7 @@ fn block(status: &str) -> (String, Vec<String>) {
 
 #[test]
 fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
-    let w = World { dir: TempDir::new("cli-resilver").unwrap() };
+    let w = World::without_mounts("cli-resilver");
     w.ok("daemon start");
     w.ok("tune set zfs_scan_suspend_progress=1");
     w.ok("zpool create -O mountpoint=none --size 128M tank mirror a.img b.img");
@@ -115,7 +76,8 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
     assert!(refused.code == 1 && refused.err.contains("currently resilvering"), "{refused:?}");
 
     // Whoever waits sees what is left, and is let go when it is over.
-    let mut waits = w.command("zpool wait -H -p -t resilver tank 3600").stdout(Stdio::piped()).spawn().unwrap();
+    let mut c = w.command(WEIR);
+    let mut waits = c.args("zpool wait -H -p -t resilver tank 3600".split(' ')).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(waits.stdout.as_mut().unwrap()).read_line(&mut first).unwrap();
     assert!(first.trim().parse::<u64>().unwrap() > 0, "{first}");
@@ -137,7 +99,7 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
 /// A resilver that was only asked for is waited for as well: `zpool clear` and `zpool resilver` return before it begins.
 #[test]
 fn a_resilver_that_was_asked_for_is_waited_for() {
-    let w = World { dir: TempDir::new("cli-asked").unwrap() };
+    let w = World::without_mounts("cli-asked");
     w.ok("zpool create -O mountpoint=none --size 128M tank mirror a.img b.img");
     let mut ends = 0;
     for n in 0..20 {

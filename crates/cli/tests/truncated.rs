@@ -5,47 +5,23 @@
 mod common;
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use common::{Said, WEIR, command_in, said};
-use host::TempDir;
+use common::world::World;
+use common::{WEIR, said};
 
 const SIZE: u64 = 64 << 20;
 
-struct World {
-    dir: TempDir,
+/// A scratch folder with these files of [`SIZE`], and its daemon.
+fn world(tag: &str, files: &[&str]) -> World {
+    let w = World::without_mounts(tag);
+    for name in files {
+        host::create_sparse(w.path(name), SIZE).unwrap();
+    }
+    w
 }
 
 impl World {
-    fn new(tag: &str, files: &[&str]) -> World {
-        let w = World { dir: TempDir::new(tag).unwrap() };
-        for name in files {
-            host::create_sparse(w.path(name), SIZE).unwrap();
-        }
-        w
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.join(name).display().to_string()
-    }
-
-    fn command(&self, line: &str) -> Command {
-        let mut c = command_in(self.dir.path(), WEIR);
-        c.args(line.split_whitespace());
-        c
-    }
-
-    fn say(&self, line: &str) -> Said {
-        said(self.command(line).output().unwrap())
-    }
-
-    fn ok(&self, line: &str) -> String {
-        let s = self.say(line);
-        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
-        s.out
-    }
-
     fn cut(&self, name: &str, grows: bool) {
         let file = OpenOptions::new().write(true).open(self.path(name)).unwrap();
         file.set_len(1 << 20).unwrap();
@@ -63,27 +39,11 @@ impl World {
         std::fs::read_to_string(self.path("run/daemon.log")).unwrap()
     }
 
-    /// Waits for an event of the pool by following its events.
-    fn event(&self, class: &str) {
-        let mut follower = self.command("zpool events -H -f tank").stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
-        let seen = lines.map_while(Result::ok).any(|l| l.ends_with(class));
-        follower.kill().unwrap();
-        follower.wait().unwrap();
-        assert!(seen, "{class}");
-    }
-
     fn judge(&self) {
         match Command::new("zdb").args(["-e", "-p"]).arg(self.dir.path()).args(["-bcc", "tank"]).output() {
             Ok(o) => assert!(o.status.success(), "zdb: {}", String::from_utf8_lossy(&o.stdout)),
             Err(_) => eprintln!("NOT RUN: zdb is not installed"),
         }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.command("daemon stop -f").output();
     }
 }
 
@@ -96,7 +56,7 @@ fn state_of(status: &str, name: &str) -> String {
 fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
     for (layout, names) in [("mirror", &["a.img", "b.img"][..]), ("raidz", &["a.img", "b.img", "c.img"][..])] {
         for grows in [false, true] {
-            let w = World::new("cli-cut", &["a.img", "b.img", "c.img", "new.img"]);
+            let w = world("cli-cut", &["a.img", "b.img", "c.img", "new.img"]);
             w.ok(&format!("zpool create -O mountpoint=none tank {layout} {}", names.join(" ")));
             w.ok("zfs create tank/before");
             w.ok("zpool sync tank");
@@ -145,13 +105,14 @@ fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
 #[test]
 fn a_pool_on_one_file_waits_until_that_is_put_back() {
     for grows in [false, true] {
-        let w = World::new("cli-cut-one", &["a.img"]);
+        let w = world("cli-cut-one", &["a.img"]);
         w.ok("zpool create -O mountpoint=none tank a.img");
         w.ok("zfs create tank/before");
         w.ok("zpool sync tank");
         let held = std::fs::read(w.path("a.img")).unwrap();
         w.cut("a.img", grows);
-        let create: Child = w.command("zfs create tank/after").stdout(Stdio::piped()).spawn().unwrap();
+        let create: Child =
+            w.command(WEIR).args(["zfs", "create", "tank/after"]).stdout(Stdio::piped()).spawn().unwrap();
         w.event("ereport.fs.zfs.io_failure");
         let status = w.ok("zpool status tank");
         assert!(status.contains(" state: SUSPENDED\n") && status.contains("truncated"), "{status}");
@@ -188,7 +149,7 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
 #[test]
 fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
     for noticed in [true, false] {
-        let w = World::new("cli-cut-online", &["a.img", "b.img"]);
+        let w = world("cli-cut-online", &["a.img", "b.img"]);
         w.ok("zpool create -O mountpoint=none tank mirror a.img b.img");
         w.ok("zfs create tank/before");
         w.ok("zpool sync tank");
@@ -219,7 +180,7 @@ fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
 /// What was written while a device was out of use, and no more, is brought to one that was not cut.
 #[test]
 fn a_file_that_was_not_cut_gets_what_it_missed() {
-    let w = World::new("cli-uncut", &["a.img", "b.img"]);
+    let w = world("cli-uncut", &["a.img", "b.img"]);
     w.ok("zpool create -O mountpoint=none tank mirror a.img b.img");
     for n in 0..40 {
         w.ok(&format!("zfs create tank/fs{n}"));

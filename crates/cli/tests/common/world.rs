@@ -1,6 +1,7 @@
 //! A daemon that mounts, with folders of its own.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -21,10 +22,15 @@ impl World {
         if !can_mount(tag) {
             return None;
         }
-        Some(World { dir: TempDir::new(tag).unwrap(), sync_devices: "0" })
+        Some(World::without_mounts(tag))
     }
 
-    /// The same, but only for root.
+    /// For what mounts nothing.
+    pub fn without_mounts(tag: &str) -> World {
+        World { dir: TempDir::new(tag).unwrap(), sync_devices: "0" }
+    }
+
+    /// The same as [`World::new`], but only for root.
     pub fn of_root(tag: &str) -> Option<World> {
         if host::effective_uid() != 0 {
             eprintln!("NOT RUN: {tag}: only root may do this");
@@ -58,6 +64,17 @@ impl World {
         let s = self.say(line);
         assert!(s.code == 1 && what.iter().all(|w| s.err.contains(w)), "weir {line}: {}, {}{}", s.code, s.out, s.err);
         assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
+    }
+
+    /// Waits for an event of the pool `tank` by following its events.
+    pub fn event(&self, class: &str) {
+        let mut c = self.command(WEIR);
+        let mut follower = c.args("zpool events -H -f tank".split(' ')).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+        let seen = lines.map_while(Result::ok).any(|l| l.ends_with(class));
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+        assert!(seen, "{class}");
     }
 
     pub fn is_mounted(&self, name: &str) -> bool {
