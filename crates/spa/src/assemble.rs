@@ -143,7 +143,7 @@ impl Assembly<'_> {
         if leaf_asize(found.dev.size()) < asize {
             return Err(Error::corrupt(format!("device '{}' is smaller than its label says", info.path)));
         }
-        Ok(VdevKind::Leaf(Leaf::with_condition(
+        let leaf = Leaf::with_condition(
             self.rt,
             config.guid,
             info.path.clone(),
@@ -151,7 +151,9 @@ impl Assembly<'_> {
             self.gauge.clone(),
             self.opts.queue.clone(),
             condition,
-        )))
+        );
+        leaf.note_labels(&found.labels);
+        Ok(VdevKind::Leaf(leaf))
     }
 }
 

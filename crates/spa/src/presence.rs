@@ -14,7 +14,7 @@ use bdev::BlockDev;
 use ondisk::label::{DeviceLabel, LABELS};
 use ondisk::vdev_config::VdevKind as ConfigKind;
 use rt::trace::FaultKind;
-use vdev::labels::read_labels;
+use vdev::labels::{LeafLabels, read_labels};
 use vdev::reshape::least_asize;
 use vdev::{Absent, Condition, Health, Leaf, MirrorRole, Sick, Top, VdevKind, leaf_asize};
 
@@ -46,15 +46,21 @@ impl Before {
 
     /// Whether the device that was opened again lost what it held: it said so before, or it is as long as it was and has no label at its end.
     fn has_lost(before: Option<&Before>, again: &Reopened) -> bool {
-        before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.ends_labelled)
+        before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.ends_labelled())
     }
 }
 
 /// A device that was opened again.
 struct Reopened {
     dev: Rc<dyn BlockDev>,
-    /// One of the two labels at its end can be read.
-    ends_labelled: bool,
+    labels: LeafLabels,
+}
+
+impl Reopened {
+    /// Whether one of the two labels at its end can be read.
+    fn ends_labelled(&self) -> bool {
+        self.labels.configs.iter().any(|(at, config)| *at >= LABELS / 2 && config.is_ok())
+    }
 }
 
 impl Pool {
@@ -110,7 +116,7 @@ impl Pool {
                 Err(e) => {
                     // As it was, if it can be had again.
                     if let (Some(condition), Ok(again)) = (before, self.open_leaf(&top, guid, &path, door).await) {
-                        self.put_back(&top, guid, &path, again.dev, condition, health, &maker);
+                        self.put_back(&top, guid, &path, again, condition, health, &maker);
                     }
                     Err(e)
                 }
@@ -142,14 +148,15 @@ impl Pool {
         top: &Rc<Top>,
         guid: Guid,
         path: &str,
-        dev: Rc<dyn BlockDev>,
+        again: Reopened,
         condition: Rc<Condition>,
         health: Health,
         maker: &LeafMaker,
     ) {
         self.note_away(&condition, health);
         self.notices.borrow_mut().retain(|n| !n.starts_with(&format!("'{path}' {NOT_OPENED}")));
-        let leaf = maker.leaf(guid, path.to_string(), dev, condition);
+        let leaf = maker.leaf(guid, path.to_string(), again.dev, condition);
+        leaf.note_labels(&again.labels);
         top.set_kind(top.kind().replace(guid, &move |_| VdevKind::Leaf(leaf.clone())));
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
@@ -181,8 +188,7 @@ impl Pool {
         if leaf_asize(dev.size()) < least_asize(&top.kind(), guid, top.asize.get(), top.ms_shift.get()) {
             return Err(Error::new(ErrorKind::Range, format!("'{path}' has become too small")));
         }
-        let ends_labelled = labels.configs.iter().any(|(at, config)| *at >= LABELS / 2 && config.is_ok());
-        Ok(Reopened { dev, ends_labelled })
+        Ok(Reopened { dev, labels })
     }
 
     /// A device with a label that was left, or with an older copy: nothing that it holds is sure.
@@ -234,7 +240,7 @@ impl Pool {
                     if Before::has_lost(before.as_ref(), &again) {
                         self.misses_everything(&condition);
                     }
-                    self.put_back(&top, guid, &path, again.dev, condition.clone(), Health::Online, &maker);
+                    self.put_back(&top, guid, &path, again, condition.clone(), Health::Online, &maker);
                 }
                 Err(e) => {
                     if had || was != Health::Offline {
@@ -313,7 +319,7 @@ impl Pool {
                     if Before::has_lost(before.as_ref(), &again) {
                         self.misses_everything(&condition);
                     }
-                    self.put_back(top, guid, &path, again.dev, condition, Health::Online, &maker);
+                    self.put_back(top, guid, &path, again, condition, Health::Online, &maker);
                 }
                 Err(e) => {
                     if !had {

@@ -4,6 +4,10 @@
 //! leaf's queue and says that it failed only if *no* copy could be written, which is what the commit needs to know; single failures are counted at the leaf.
 //! The order of a commit (one pair of labels, uberblocks, the other pair, flushes in between) is the caller's.
 //!
+//! A write that fails, or that a power cut interrupts, may leave a label that is torn. A device without a label belongs to no pool, and with a log device goes what was acknowledged there. So a
+//! leaf knows which of its labels are *safe* (whole and durable), and a pair is written at once only while the other pair has a safe one. Otherwise its labels are written one after the other, torn
+//! ones first, each made durable before the next; the only safe label is left as it is.
+//!
 //! The first 8 KiB of every label belong to partition tables and are never touched.
 
 use base::{Error, ErrorKind, Guid, Result, ResultExt, Txg};
@@ -14,6 +18,7 @@ use ondisk::label::{
 };
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::{SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_for_txg, slot_offset, slot_size};
+use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::done::WriteDone;
@@ -158,8 +163,52 @@ impl LabelPair {
     }
 }
 
+/// The labels of a leaf that are safe.
+#[derive(Debug)]
+pub(crate) struct SafeLabels {
+    /// Of each label how many of the leaf's writes a flush must cover until it is safe; `u64::MAX`: it is not known to be whole.
+    flush_upto: Cell<[u64; LABELS]>,
+    /// Size of the device in bytes when that was noted: where the last two labels are follows from it.
+    size: Cell<u64>,
+}
+
+/// Not whole, as far as is known.
+const TORN: u64 = u64::MAX;
+
+impl SafeLabels {
+    /// All are, as after [`init_labels`].
+    pub(crate) fn all(size: u64) -> SafeLabels {
+        SafeLabels { flush_upto: Cell::new([0; LABELS]), size: Cell::new(size) }
+    }
+    fn set(&self, label: usize, flush_upto: u64) {
+        let mut all = self.flush_upto.get();
+        all[label] = flush_upto;
+        self.flush_upto.set(all);
+    }
+    /// Which are safe on a device of `size` bytes, of whose writes a flush has covered `flushed`.
+    fn get(&self, size: u64, flushed: u64) -> [bool; LABELS] {
+        if self.size.replace(size) != size {
+            (LABELS / 2..LABELS).for_each(|label| self.set(label, TORN));
+        }
+        self.flush_upto.get().map(|upto| upto != TORN && upto <= flushed)
+    }
+}
+
+impl Leaf {
+    /// Takes over which labels its device has, as read from there.
+    pub fn note_labels(&self, found: &LeafLabels) {
+        let own = |c: &Result<NvList>| c.as_ref().is_ok_and(|c| c.integer("guid") == Some(self.guid().0 as i128));
+        let labels = self.safe_labels();
+        labels.size.set(self.dev.size());
+        found.configs.iter().for_each(|(label, c)| labels.set(*label, if own(c) { 0 } else { TORN }));
+    }
+    fn safe(&self) -> [bool; LABELS] {
+        self.safe_labels().get(self.dev.size(), self.flushed())
+    }
+}
+
 /// Waits for all; fails only if none succeeded, with the first error.
-async fn any_good(writes: Vec<WriteDone>) -> Result<()> {
+async fn any_good(writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
     let (mut good, mut error) = (false, None);
     for w in writes {
         match w.await {
@@ -173,14 +222,54 @@ async fn any_good(writes: Vec<WriteDone>) -> Result<()> {
     }
 }
 
-/// Writes `config` into the config regions of a pair of labels, without a flush.
+/// Writes `config` into the config regions of a pair of labels; without a flush, unless the other pair has no safe label.
 pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigRegion) -> Result<()> {
-    let mut writes = Vec::new();
-    for (_, at) in offsets(&*leaf.dev)?.into_iter().enumerate().filter(|(i, _)| pair.has(*i)) {
-        let at = config_offset(at);
-        writes.push(leaf.write(at, Bytes::copy_from(config.at(at)), 0, Prio::SyncWrite));
+    let places = offsets(&*leaf.dev)?;
+    let safe = leaf.safe();
+    let mut these: Vec<usize> = (0..LABELS).filter(|l| pair.has(*l)).collect();
+    if (0..LABELS).any(|l| !pair.has(l) && safe[l]) {
+        let writes = these.iter().map(|l| write_one(leaf, *l, places[*l], config));
+        return any_good(writes.collect()).await;
     }
-    any_good(writes).await
+    these.sort_by_key(|l| safe[*l]);
+    let (mut good, mut error) = (false, None);
+    for l in these {
+        let alone = !(0..LABELS).any(|other| other != l && leaf.safe()[other]);
+        if leaf.safe()[l] && alone {
+            continue;
+        }
+        let written = write_one(leaf, l, places[l], config).await;
+        match match written {
+            Ok(()) => leaf.flush().await,
+            Err(e) => Err(e),
+        } {
+            Ok(()) => good = true,
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    match error {
+        _ if good => Ok(()),
+        Some(e) => Err(e),
+        None => Err(Error::new(ErrorKind::Io, format!("{}: no label could be written", leaf.path))),
+    }
+}
+
+/// Submits the write of the label whose area begins at `at`; it counts as torn until that succeeds.
+fn write_one(
+    leaf: &Rc<Leaf>,
+    label: usize,
+    at: u64,
+    config: &mut ConfigRegion,
+) -> impl Future<Output = Result<()>> + use<> {
+    let at = config_offset(at);
+    leaf.safe_labels().set(label, TORN);
+    let done = leaf.write(at, Bytes::copy_from(config.at(at)), 0, Prio::SyncWrite);
+    let leaf = leaf.clone();
+    async move {
+        done.await?;
+        leaf.safe_labels().set(label, leaf.written());
+        Ok(())
+    }
 }
 
 /// Writes `ub` into its slot of all four rings, without a flush. `ashift` is the top-level vdev's.
@@ -192,7 +281,7 @@ pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Res
         let bytes = ub.seal(slot_size(ashift), at);
         leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite)
     });
-    any_good(writes.into_iter().collect()).await
+    any_good(writes.into_iter().collect::<Vec<WriteDone>>()).await
 }
 
 /// Writes a part of every label, all of which must succeed, and makes it durable.

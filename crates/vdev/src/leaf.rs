@@ -15,6 +15,7 @@ use rt::trace::{Event, FaultKind, Groups};
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
+use crate::labels::SafeLabels;
 use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables};
 use crate::queue::{Batch, Item, Queue};
 use crate::stats::{IoErrors, LeafStats, QueueDepth};
@@ -37,6 +38,7 @@ pub struct Leaf {
     written: Cell<u64>,
     /// How many of `written` a completed flush covers.
     flushed: Cell<u64>,
+    labels: SafeLabels,
 }
 
 enum Job {
@@ -94,6 +96,7 @@ impl Leaf {
         Rc::new(Leaf {
             guid: Cell::new(guid),
             path,
+            labels: SafeLabels::all(dev.size()),
             dev,
             condition,
             rt: rt.clone(),
@@ -108,6 +111,18 @@ impl Leaf {
             written: Cell::new(1),
             flushed: Cell::new(0),
         })
+    }
+
+    pub(crate) fn safe_labels(&self) -> &SafeLabels {
+        &self.labels
+    }
+    /// Writes that completed, plus one.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.get()
+    }
+    /// How many of those a flush covers.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.get()
     }
 
     /// Reads `len` bytes at device byte `offset`, a multiple of the device's sector; `len` need not be one.

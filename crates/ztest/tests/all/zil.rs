@@ -327,6 +327,16 @@ fn a_block_behind_a_failed_one_is_not_durable() {
     }
 }
 
+/// A log device that fails to write its labels, and tears them, keeps one: with the last one everything that was acknowledged there would be gone.
+#[test]
+fn a_log_device_keeps_a_label() {
+    for seed in [20_261_152, 20_261_168, 20_261_169] {
+        let how = Cutting { steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble: Trouble::LogWrites };
+        let (tally, faults) = cut_seed(seed, how);
+        assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
+    }
+}
+
 /// A file whose data can be had only when somebody says so.
 #[derive(Default)]
 struct Slow {
