@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("daemon", &["*", "host", "fuse", "zdb"]),
     ("cli", &["*", "host", "fuse", "daemon", "zdb", "lab"]),
     ("lab", &["*", "sim"]),
+    ("openweir", &["*", "host", "sim"]),
     ("ztest", &["*", "sim", "host", "zdb"]),
     ("xtask", &[]),
 ];
