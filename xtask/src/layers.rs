@@ -1,14 +1,18 @@
-//! The layer rules of ARCHITECTURE.md, checked against `cargo metadata` and the sources.
+//! The edges between crates, checked against `cargo metadata`, and the map of ARCHITECTURE.md, checked against both.
 //!
-//! 1. Each crate may depend on those below it only ([`ALLOWED`] lists every edge that may exist).
-//! 2. Engine crates name no threads, files, clocks or entropy ([`FORBIDDEN`]).
+//! 1. Each crate may depend on those below it only ([`ORDER`], [`EDGES`]), and an edge that is allowed by name exists.
+//! 2. The table of layers in ARCHITECTURE.md names every crate, engine crates in their order.
+//! 3. The traits that rule 1 of ARCHITECTURE.md names exist where it says.
+//!
+//! What sources must not name is in [`crate::rules`].
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
-/// Crates from the bottom up; a crate may use any crate that stands before it, unless [`EXTRA_RULES`] says less.
-const ORDER: &[&str] = &[
+use crate::source;
+
+/// Engine crates from the bottom up; a crate may use any crate that stands before it, unless [`EXTRA_RULES`] says less.
+pub(crate) const ORDER: &[&str] = &[
     "base", "codec", "ondisk", "rt", "bdev", "vdev", "metaslab", "zio", "arc", "txg", "dmu", "zil", "dsl", "spa",
     "zpl", "zvol",
 ];
@@ -18,31 +22,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sim", &["base", "rt", "bdev"]),
     ("zdb", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl"]),
-    ("daemon", &["*", "host", "fuse", "zdb"]),
-    ("cli", &["*", "host", "fuse", "daemon", "zdb", "lab"]),
+    ("daemon", &["*", "host", "fuse"]),
+    ("cli", &["*", "host", "daemon", "zdb", "lab"]),
     ("lab", &["*", "sim"]),
-    ("openweir", &["*", "host", "sim"]),
-    ("ztest", &["*", "sim", "host", "zdb"]),
+    ("ztest", &["*", "sim", "zdb"]),
     ("xtask", &[]),
 ];
 /// zpl and zvol stand on dmu, zil and dsl, not on the assembly in spa.
 const EXTRA_RULES: &[(&str, &[&str])] = &[("zpl", &["spa"]), ("zvol", &["spa", "zpl"]), ("rt", &["codec", "ondisk"])];
-/// What an engine crate must not name, outside its tests.
-const FORBIDDEN: &[&str] = &[
-    "std::fs",
-    "std::thread",
-    "std::net",
-    "std::env",
-    "std::process",
-    "SystemTime",
-    "Instant",
-    "libc::",
-    "tokio::time",
-    "tokio::spawn",
-    "getrandom",
-];
-/// Crates that may say `unsafe`.
-const UNSAFE: &[&str] = &["codec", "bdev", "host"];
 
 fn allowed(from: &str, to: &str) -> bool {
     if let Some((_, list)) = EDGES.iter().find(|(c, _)| *c == from) {
@@ -59,65 +46,110 @@ fn allowed(from: &str, to: &str) -> bool {
 
 /// Checks every rule; the error lists each breach on a line.
 pub(crate) fn run() -> Result<(), String> {
-    let mut breaches = Vec::new();
-    for (krate, deps) in metadata()? {
-        for dep in deps {
-            if !allowed(&krate, &dep) {
-                breaches.push(format!("crate {krate} must not depend on {dep}"));
-            }
-        }
-    }
-    let crates = crate::root().join("crates");
-    for krate in ORDER {
-        scan(&crates.join(krate).join("src"), &mut |path, text| {
-            // What stands behind the first `#[cfg(test)]` of a file is its tests, by the project's habit.
-            let code = text.split("#[cfg(test)]").next().unwrap_or("");
-            for (n, line) in code.lines().enumerate() {
-                let line = line.split("//").next().unwrap_or("");
-                for name in FORBIDDEN.iter().filter(|f| line.contains(**f)) {
-                    breaches.push(format!("{}:{}: engine code names {name}", path.display(), n + 1));
-                }
-                if !UNSAFE.contains(krate) && line.split_whitespace().any(|w| w == "unsafe") {
-                    breaches.push(format!("{}:{}: unsafe outside {}", path.display(), n + 1, UNSAFE.join(", ")));
-                }
-            }
-        });
-    }
+    let edges = metadata()?;
+    let mut breaches = edge_breaches(&edges);
+    let path = crate::root().join("ARCHITECTURE.md");
+    let map = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let crates: Vec<&str> = edges.keys().map(String::as_str).filter(|c| *c != "xtask").collect();
+    breaches.extend(map_breaches(&map, &crates));
+    breaches.extend(trait_breaches(&map));
+    breaches.extend(crate::rules::breaches());
     if breaches.is_empty() { Ok(()) } else { Err(format!("layer rules broken:\n  {}", breaches.join("\n  "))) }
 }
 
-fn scan(dir: &Path, each: &mut dyn FnMut(&Path, &str)) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            if path.file_name().is_some_and(|n| n != "tests") {
-                scan(&path, each);
-            }
-        } else if path.extension().is_some_and(|e| e == "rs")
-            && path.file_name().is_some_and(|n| n != "tests.rs")
-            && let Ok(text) = std::fs::read_to_string(&path)
-        {
-            each(&path, &text);
+/// Edges that must not be, and edges that are allowed by name although nobody needs them.
+fn edge_breaches(edges: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+    let mut breaches = Vec::new();
+    for (krate, deps) in edges {
+        let odd = deps.iter().filter(|dep| !allowed(krate, dep));
+        breaches.extend(odd.map(|dep| format!("crate {krate} must not depend on {dep}")));
+    }
+    for (krate, list) in EDGES {
+        let Some(deps) = edges.get(*krate) else {
+            breaches.push(format!("there is no crate {krate}, which EDGES names"));
+            continue;
+        };
+        let idle = list.iter().filter(|to| **to != "*" && !deps.iter().any(|d| d == *to));
+        breaches.extend(idle.map(|to| format!("crate {krate} may depend on {to} and does not: take it out of EDGES")));
+    }
+    breaches
+}
+
+/// The crates that the table of layers in `map` names, in its order.
+fn crates_of_table(map: &str) -> Vec<&str> {
+    let rows = map.lines().skip_while(|l| !l.starts_with("| crate |")).skip(2).take_while(|l| l.starts_with('|'));
+    rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2)).collect()
+}
+
+fn map_breaches(map: &str, crates: &[&str]) -> Vec<String> {
+    let table = crates_of_table(map);
+    let missing = crates.iter().filter(|c| !table.contains(c));
+    let mut breaches: Vec<String> =
+        missing.map(|c| format!("ARCHITECTURE.md: the table of layers lacks the crate {c}")).collect();
+    let gone = table.iter().filter(|c| !crates.contains(c));
+    breaches.extend(gone.map(|c| format!("ARCHITECTURE.md: there is no crate {c}, which the table of layers names")));
+    let engine: Vec<&str> = table.iter().copied().filter(|c| ORDER.contains(c)).collect();
+    if breaches.is_empty() && engine != ORDER {
+        breaches.push(format!("ARCHITECTURE.md: the order of the table is {engine:?}, that of the code {ORDER:?}"));
+    }
+    breaches
+}
+
+/// Names like `metaslab::SpaceMapStore` and `dmu::{SpaceGate, FeatureUse}` of the rule *Down only*, as (crate, trait).
+fn traits_of_rule(map: &str) -> Vec<(&str, &str)> {
+    let Some(from) = map.find("**Down only**") else { return Vec::new() };
+    let rule = &map[from..];
+    let rule = &rule[..rule.find("\n2. ").unwrap_or(rule.len())];
+    let mut named = Vec::new();
+    for quoted in rule.split('`').skip(1).step_by(2).filter(|q| q.contains("::")) {
+        let krate = quoted.split("::").next().unwrap_or_default();
+        let last = quoted.rsplit("::").next().unwrap_or_default();
+        let names = last.trim_matches(['{', '}']).split(',');
+        named.extend(names.map(|name| (krate, name.trim())));
+    }
+    named
+}
+
+fn trait_breaches(map: &str) -> Vec<String> {
+    let named = traits_of_rule(map);
+    if named.is_empty() {
+        return vec!["ARCHITECTURE.md: the rule \"Down only\" names no trait".to_string()];
+    }
+    let mut breaches = Vec::new();
+    for (krate, name) in named {
+        let mut found = false;
+        source::each_file(&crate::root().join("crates").join(krate).join("src"), &mut |_, text| {
+            let code = source::code(text);
+            let names: Vec<&str> = source::words(&code).map(|(_, w)| w).collect();
+            found |= names.windows(2).any(|w| w == ["trait", name]);
+        });
+        if !found {
+            breaches.push(format!("ARCHITECTURE.md: {krate} has no trait {name}"));
         }
     }
+    breaches
 }
 
 /// Normal (not dev) dependencies between members of the workspace.
 fn metadata() -> Result<BTreeMap<String, Vec<String>>, String> {
+    let mut edges = BTreeMap::new();
+    for package in packages()? {
+        let deps = package["dependencies"].as_array().into_iter().flatten();
+        let inner = deps.filter(|d| d["path"].is_string() && d["kind"].is_null()).filter_map(|d| d["name"].as_str());
+        edges.insert(package["name"].as_str().unwrap_or("").to_string(), inner.map(str::to_string).collect());
+    }
+    Ok(edges)
+}
+
+/// The members of the workspace, as `cargo metadata` tells them.
+pub(crate) fn packages() -> Result<Vec<serde_json::Value>, String> {
     let out = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .current_dir(crate::root())
         .output()
         .map_err(|e| format!("cargo metadata cannot run: {e}"))?;
     let all: serde_json::Value = serde_json::from_slice(&out.stdout).map_err(|e| format!("cargo metadata: {e}"))?;
-    let mut edges = BTreeMap::new();
-    for package in all["packages"].as_array().into_iter().flatten() {
-        let deps = package["dependencies"].as_array().into_iter().flatten();
-        let inner = deps.filter(|d| d["path"].is_string() && d["kind"].is_null()).filter_map(|d| d["name"].as_str());
-        edges.insert(package["name"].as_str().unwrap_or("").to_string(), inner.map(str::to_string).collect());
-    }
-    Ok(edges)
+    Ok(all["packages"].as_array().cloned().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -129,5 +161,28 @@ mod tests {
         assert!(allowed("dmu", "zio") && allowed("zpl", "dsl") && allowed("cli", "spa") && allowed("ondisk", "codec"));
         assert!(!allowed("zio", "dmu") && !allowed("zpl", "spa") && !allowed("zdb", "dmu") && !allowed("base", "rt"));
         assert!(!allowed("host", "vdev") && !allowed("codec", "ondisk"));
+    }
+
+    #[test]
+    fn edges_that_nobody_uses_are_breaches() {
+        let all = EDGES.iter().map(|(c, to)| (c.to_string(), to.iter().map(|t| t.to_string()).collect::<Vec<_>>()));
+        let mut edges: BTreeMap<_, _> = all.map(|(c, to)| (c, to.into_iter().filter(|t| t != "*").collect())).collect();
+        assert_eq!(edge_breaches(&edges), Vec::<String>::new());
+        edges.insert("sim".to_string(), vec!["base".to_string(), "rt".to_string(), "spa".to_string()]);
+        assert_eq!(edge_breaches(&edges).len(), 2);
+    }
+
+    #[test]
+    fn the_table_of_layers_is_read_and_compared() {
+        let map = "x\n| crate | holds |\n|---|---|\n| `base` | a `b` |\n| edges: `host`, `sim` | c |\n\n| `d` | e |\n";
+        assert_eq!(crates_of_table(map), ["base", "host", "sim"]);
+        assert_eq!(map_breaches(map, &["base", "host", "rt"]).len(), 2);
+        assert_eq!(map_breaches(map, &["base", "host", "sim"]).len(), 1, "rt and the others are not there");
+    }
+
+    #[test]
+    fn traits_of_the_rule_are_read() {
+        let map = "1. **Down only** See `a::T`, `b`, `c::d::{U, V}`.\n2. `e::W`";
+        assert_eq!(traits_of_rule(map), [("a", "T"), ("c", "U"), ("c", "V")]);
     }
 }

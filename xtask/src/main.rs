@@ -18,6 +18,8 @@ mod judges;
 mod kill9;
 mod kill9_files;
 mod layers;
+mod rules;
+mod source;
 mod test;
 
 use std::process::ExitCode;
