@@ -5,7 +5,7 @@
 //! disk or a model of one; its contract stands on the trait, and [`conformance`] checks it on any implementation.
 //!
 //! The normal path: a caller fills a `Buf`, freezes it, submits [`Op::Write`] with a list of `Bytes`; the device calls
-//! the completion once, later, from the engine's loop. The helpers [`read`], [`write`], [`writev`], [`flush`] wrap
+//! the completion once, later, from the engine's loop. The helpers [`read`], [`write()`], [`writev`], [`flush`] wrap
 //! submission in futures; dropping such a future abandons the result, never the memory that the device still uses.
 #![allow(unsafe_code)]
 

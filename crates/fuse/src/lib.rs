@@ -12,7 +12,7 @@
 //! The *node id* of a request names an object: it is the object's number, but for the root, which FUSE calls 1 (object 1
 //! of a file system is its master node, so the number is free). We are the only ones who change the file system, so
 //! the kernel may remember names and attributes for long; it knows itself what it changed. A plain user's file systems
-//! within each other share a session: see [`graft`] and `tree`.
+//! within each other share a session: see [`graft()`] and `tree`.
 //!
 //! Requests come from the kernel, which checks much, but not everything (a file descriptor of the device may be passed
 //! around): what does not parse is answered with an error and changes nothing.

@@ -55,7 +55,7 @@ pub struct MountOpts {
     pub writeback: bool,
     /// The kernel asks for POSIX ACLs and evaluates them; it then always checks permissions.
     pub posix_acl: bool,
-    /// Other file systems can be shown within the mount by [`crate::graft`]; the kernel asks for ACLs then, whether or not
+    /// Other file systems can be shown within the mount by [`crate::graft()`]; the kernel asks for ACLs then, whether or not
     /// the first file system has them.
     pub holds_others: bool,
     /// How far the kernel reads ahead, in KiB; set where we may.

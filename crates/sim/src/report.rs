@@ -16,7 +16,7 @@ pub enum StallCause {
     StepLimit,
     /// Tasks were polled very often without time moving: a busy loop around `yield_now` or a waker that never rests.
     Livelock,
-    /// The world was ended by [`crate::Sim::crash`].
+    /// The world was ended by [`crate::SimHandle::crash`].
     Crashed,
 }
 

@@ -11,7 +11,7 @@ const MBR_ENTRIES: [usize; 4] = [446, 462, 478, 494];
 /// What ends a master boot record.
 const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
 
-/// Why there is no pool on a device that [`crate::scan`] found none on, as far as that can be told: it has a partition table. Everything else has nothing to do with pools.
+/// Why there is no pool on a device that [`crate::scan()`] found none on, as far as that can be told: it has a partition table. Everything else has nothing to do with pools.
 pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
     let head = bdev::read(dev, 0, 2 * SECTORS[1]).await.ok()?;
     let table = partition_table(&head)?;

@@ -6,7 +6,7 @@
 //! * a block of *dnodes*, in which only the bonus areas are encrypted and the rest is authenticated with them;
 //! * *authenticated*: in clear, with an HMAC;
 //! * *indirect*: in clear, with a hash over the tags of the blocks below, so that the tags of a whole tree hang on the one of its root;
-//! * an *object set*: in clear, with two MACs inside that the layer above makes ([`objset_macs`]) and that cover the trees.
+//! * an *object set*: in clear, with two MACs inside that the layer above makes ([`DataKey::objset_macs`]) and that cover the trees.
 //!
 //! Encryption comes after compression and before the checksum, so whoever has no key can still verify checksums, walk trees and free blocks.
 //!

@@ -1,7 +1,7 @@
 //! Damaged images that are written to: no checksum shows the damage, the pool is imported for writing, and everything that changes a pool is tried on it.
 //!
 //! A victim is a pool with snapshots, clones, holds, bookmarks and blocks that wait to be freed. One of its blocks is damaged and every checksum above it repaired
-//! ([`mutate::repaired`]); half of the time the damage is in the figures of a dataset or directory of the DSL, where arithmetic goes on for long. Then: import, a dozen
+//! ([`crate::mutate::repaired`]); half of the time the damage is in the figures of a dataset or directory of the DSL, where arithmetic goes on for long. Then: import, a dozen
 //! operations in seeded order, export, import again. Each operation may fail, and writing may stop for good with an error; what this campaign looks for is a panic, an
 //! operation that does not end, memory without bound, an error without a place, and other bytes than were written into a file that was made after the import.
 
