@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `test` | everything that must pass before a change lands; installs the judges where it may |
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
+//! | `unused` | finds dependencies that nobody uses and public items that nobody names |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
@@ -14,6 +15,7 @@ mod bench_fs_contest;
 mod bench_fs_jobs;
 mod bench_fs_table;
 mod campaign;
+mod deps;
 mod judges;
 mod kill9;
 mod kill9_files;
@@ -29,11 +31,13 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("test") => test::run(&args[1..]),
         Some("layers") => layers::run(),
+        Some("unused") => deps::run(),
         Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("kill9") => kill9::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
-        _ => Err("usage: cargo xtask test [--keep-going] | layers | bench-fs | kill9 | campaign | judges".to_string()),
+        _ => Err("usage: cargo xtask test [--keep-going] | layers | unused | bench-fs | kill9 | campaign | judges"
+            .to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,13 +6,24 @@ use std::time::Instant;
 struct Step {
     name: &'static str,
     args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+}
+
+const fn step(name: &'static str, args: &'static [&'static str]) -> Step {
+    Step { name, args, env: &[] }
 }
 
 /// Steps in order: cheap ones first. Everything runs in one target folder.
 const STEPS: &[Step] = &[
-    Step { name: "format", args: &["fmt", "--all", "--check"] },
-    Step { name: "clippy", args: &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"] },
-    Step { name: "tests", args: &["test", "--workspace", "--quiet", "--no-fail-fast"] },
+    step("format", &["fmt", "--all", "--check"]),
+    step("clippy", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]),
+    Step {
+        name: "docs",
+        args: &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"],
+        // Who reads them works on the engine: links to what is private are welcome, links to nothing are not.
+        env: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
+    },
+    step("tests", &["test", "--workspace", "--quiet", "--no-fail-fast"]),
 ];
 
 /// Runs the steps, then says what passed, what failed and which judges were missing.
@@ -39,6 +50,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
     };
     let mut go = note("layer rules", crate::layers::run());
+    go = note("nothing unused", crate::deps::run()) && go;
     for step in STEPS {
         if !go && !keep_going {
             break;
@@ -51,6 +63,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         println!("-- {} (cargo {})", step.name, step.args.join(" "));
         let ok = Command::new(env!("CARGO"))
             .args(step.args)
+            .envs(step.env.iter().copied())
             .current_dir(crate::root())
             .status()
             .map_err(|e| e.to_string())
