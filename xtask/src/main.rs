@@ -5,6 +5,7 @@
 //! | `test` | everything that must pass before a change lands; installs the judges where it may |
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
 //! | `unused` | finds dependencies that nobody uses and public items that nobody names |
+//! | `width` | names comments that are wider than 100 columns; with `--fix` it wraps them |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
@@ -23,6 +24,7 @@ mod layers;
 mod rules;
 mod source;
 mod test;
+mod width;
 
 use std::process::ExitCode;
 
@@ -32,12 +34,15 @@ fn main() -> ExitCode {
         Some("test") => test::run(&args[1..]),
         Some("layers") => layers::run(),
         Some("unused") => deps::run(),
+        Some("width") => width::run(&args[1..]),
         Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("kill9") => kill9::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
-        _ => Err("usage: cargo xtask test [--keep-going] | layers | unused | bench-fs | kill9 | campaign | judges"
-            .to_string()),
+        _ => Err(
+            "usage: cargo xtask test [--keep-going] | layers | unused | width | bench-fs | kill9 | campaign | judges"
+                .to_string(),
+        ),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
