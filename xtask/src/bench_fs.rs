@@ -1,20 +1,30 @@
-//! `cargo xtask bench-fs`: how fast weir is, beside zfs-fuse, a plain directory and the bare image file.
+//! `cargo xtask bench-fs`: how fast weir is, beside zfs-fuse, a plain directory and the bare image
+//! file.
 //!
-//! **Contestants.** *weir* is the program as users run it: a pool on an image file, mounted through FUSE. *engine* is the same engine without FUSE
-//! (`crates/zpl/examples/fs_speed.rs`). *zfs-fuse* is Debian's package, unpacked into a cache folder and run from there in a mount namespace of its own, never installed.
-//! *plain* is a directory of the file system that holds the images. *ext4* is a file system of its own on a loop device, for the rows of synchronous writes.
+//! **Contestants.** *weir* is the program as users run it: a pool on an image file, mounted through
+//! FUSE. *engine* is the same engine without FUSE (`crates/zpl/examples/fs_speed.rs`). *zfs-fuse*
+//! is Debian's package, unpacked into a cache folder and run from there in a mount namespace of its
+//! own, never installed. *plain* is a directory of the file system that holds the images. *ext4* is
+//! a file system of its own on a loop device, for the rows of synchronous writes.
 //!
-//! **Controls.** A shared machine changes from minute to minute, so no figure stands alone: right before every job of a contestant the same job runs on a control, and what is
-//! reported is the ratio. For reads and writes of one file the control is *raw*: fio with the same threads, depth and block size and O_DIRECT on an image file. For
-//! jobs with many files it is the plain directory. Ratios between contestants come from the same run, in which their jobs of one row follow each other. A table holds medians over the runs.
+//! **Controls.** A shared machine changes from minute to minute, so no figure stands alone: right
+//! before every job of a contestant the same job runs on a control, and what is reported is the
+//! ratio. For reads and writes of one file the control is *raw*: fio with the same threads, depth
+//! and block size and O_DIRECT on an image file. For jobs with many files it is the plain
+//! directory. Ratios between contestants come from the same run, in which their jobs of one row
+//! follow each other. A table holds medians over the runs.
 //!
-//! **Rules.** Every image was written once, in full, before any contestant gets it: the first write to a block of a sparse file costs the host something that later ones do not.
-//! Time includes making the data durable: `zpool sync`, for zfs-fuse (which has no such command) a property set, which waits for a txg as well, for a directory
-//! `syncfs`, for raw `fdatasync`. *Cold* means exported and imported again, with the kernel's caches dropped. Overwrites go on for 60 s and at least five times
-//! `zfs_dirty_data_max` (256 MiB), so that they show the steady state.
+//! **Rules.** Every image was written once, in full, before any contestant gets it: the first write
+//! to a block of a sparse file costs the host something that later ones do not. Time includes
+//! making the data durable: `zpool sync`, for zfs-fuse (which has no such command) a property set,
+//! which waits for a txg as well, for a directory `syncfs`, for raw `fdatasync`. *Cold* means
+//! exported and imported again, with the kernel's caches dropped. Overwrites go on for 60 s and at
+//! least five times `zfs_dirty_data_max` (256 MiB), so that they show the steady state.
 //!
-//! The normal path: [`run`] reads the options, makes the images, starts every contestant that is there and says loudly which are not, then for every run and row lets control and
-//! contestant do the job ([`crate::bench_fs_jobs`]), and prints and writes the tables ([`crate::bench_fs_table`]).
+//! The normal path: [`run`] reads the options, makes the images, starts every contestant that is
+//! there and says loudly which are not, then for every run and row lets control and contestant do
+//! the job ([`crate::bench_fs_jobs`]), and prints and writes the tables
+//! ([`crate::bench_fs_table`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,7 +74,8 @@ impl Options {
             tree: PathBuf::new(),
             weir: None,
             first: false,
-            // What may be dirty counts 24-fold against the free space while it is on its way: with less room writers would wait for that.
+            // What may be dirty counts 24-fold against the free space while it is on its way: with
+            // less room writers would wait for that.
             image: 9 << 30,
         };
         let mut it = args.iter();
@@ -132,7 +143,8 @@ impl Options {
 /// Runs the command.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if args.first().map(String::as_str) == Some("--job") {
-        // The loops over many files run in a process of their own, because a contestant's mount may be in another mount namespace.
+        // The loops over many files run in a process of their own, because a contestant's mount may
+        // be in another mount namespace.
         return jobs::child(&args[1..]);
     }
     let o = Options::parse(args)?;
@@ -145,7 +157,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let sizes = if o.quick { Sizes::quick() } else { Sizes::full() };
     let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
     let mut missing = Vec::new();
-    // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others busy.
+    // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others
+    // busy.
     for name in ["zfs-fuse", "weir", "engine", "legacy", "plain", "ext4"] {
         if !o.wants(name) {
             continue;
@@ -190,8 +203,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 /// Set in the process that has the highest priority.
 const FIRST: &str = "WEIR_BENCH_FIRST";
 
-/// Runs this command once more with the highest priority, so that other work of a shared machine disturbs less. Where the kernel groups processes by session, the group's
-/// priority counts, so it gets a session of its own.
+/// Runs this command once more with the highest priority, so that other work of a shared machine
+/// disturbs less. Where the kernel groups processes by session, the group's priority counts, so it
+/// gets a session of its own.
 fn go_first(args: &[String]) -> Result<(), String> {
     let me = std::env::current_exe().map_err(|e| format!("where is this program: {e}"))?;
     let script = "echo -20 >/proc/self/autogroup 2>/dev/null; exec nice -n -20 \"$@\"";

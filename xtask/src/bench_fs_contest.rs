@@ -1,7 +1,9 @@
-//! The contestants of the benchmark: how each is started on its image, made cold, synced and stopped.
+//! The contestants of the benchmark: how each is started on its image, made cold, synced and
+//! stopped.
 //!
-//! What differs between them is small: a prefix for commands (zfs-fuse lives in a mount namespace), a few control commands, a process whose memory counts. What they do in a row is
-//! the same for all that are mounted ([`mounted_job`]).
+//! What differs between them is small: a prefix for commands (zfs-fuse lives in a mount namespace),
+//! a few control commands, a process whose memory counts. What they do in a row is the same for all
+//! that are mounted ([`mounted_job`]).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ pub(crate) trait Contestant {
     fn start(&mut self) -> Result<(), String>;
     /// Makes what a row needs to find, untimed.
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String>;
-    /// Forgets everything cached. That is in the kernel only, unless a contestant has a cache of its own.
+    /// Forgets everything cached. That is in the kernel only, unless a contestant has a cache of
+    /// its own.
     fn cold(&mut self) -> Result<(), String> {
         drop_caches()
     }
@@ -123,7 +126,8 @@ fn mounted_job(
         // What is timed is durable already.
         return Figures::from_fio(&m.run(&fio_sync(&m.db, threads, sizes.sync_secs, false))?, true);
     }
-    // Caches are left to what ordinary programs do in sequential jobs; a program that reads and writes records at random has its own.
+    // Caches are left to what ordinary programs do in sequential jobs; a program that reads and
+    // writes records at random has its own.
     let mut figures = match row {
         Row::SeqWrite | Row::SeqRead => {
             Figures::from_fio(&m.run(&fio(row, &m.dir.join("seq"), sizes, false, 0))?, write)?
@@ -218,7 +222,8 @@ impl Contestant for Plain {
             let _ = std::fs::remove_dir_all(self.top.join("small"));
             let _ = std::fs::remove_dir_all(self.top.join("tree"));
         }
-        // The control is asked for the same row again and again; others for the files of earlier rows.
+        // The control is asked for the same row again and again; others for the files of earlier
+        // rows.
         let small = self.top.join("small/d000/file-000000");
         if (row == Row::Stat || row == Row::Remove) && !small.exists() {
             self.m.run(&self.m.loop_args(Row::Create, sizes)?)?;

@@ -1,7 +1,9 @@
-//! The jobs of the benchmark: fio's command lines, the loops over many files, and what comes out of both.
+//! The jobs of the benchmark: fio's command lines, the loops over many files, and what comes out of
+//! both.
 //!
-//! A job is done by a process: fio, or this program itself as `xtask bench-fs --job ...`, started directly or through `nsenter`. Both answer with JSON, which becomes
-//! [`Figures`]. The example `fs_speed` answers in the second form too.
+//! A job is done by a process: fio, or this program itself as `xtask bench-fs --job ...`, started
+//! directly or through `nsenter`. Both answer with JSON, which becomes [`Figures`]. The example
+//! `fs_speed` answers in the second form too.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -116,7 +118,8 @@ pub(crate) struct Sizes {
     pub(crate) sync_secs: u64,
 }
 
-/// Bytes of the file that each thread of the synchronous rows overwrites from begin to end, again and again.
+/// Bytes of the file that each thread of the synchronous rows overwrites from begin to end, again
+/// and again.
 pub(crate) const SYNC_FILE: u64 = 8 << 20;
 
 /// `zfs_dirty_data_max` in all contestants that know it.
@@ -241,7 +244,8 @@ pub(crate) fn fio(row: Row, file: &Path, sizes: &Sizes, direct: bool, secs: u64)
     args
 }
 
-/// How fio writes synchronously: to a file of each thread in the folder `at`, or, on the bare image `at`, to a part for each.
+/// How fio writes synchronously: to a file of each thread in the folder `at`, or, on the bare image
+/// `at`, to a part for each.
 pub(crate) fn fio_sync(at: &Path, threads: u64, secs: u64, bare: bool) -> Vec<String> {
     let mut args = sync_files(at, threads, bare);
     args.extend(["--bs=8k".into(), "--sync=dsync".into(), "--time_based".into(), format!("--runtime={secs}")]);

@@ -1,12 +1,17 @@
-//! `cargo xtask campaign`: a slice of every long profile of TESTING.md, one after the other, within a number of minutes.
+//! `cargo xtask campaign`: a slice of every long profile of TESTING.md, one after the other, within
+//! a number of minutes.
 //!
-//! **Profile**: a run of `ztest` (or of `cargo xtask kill9`, or of a script in `docs/`) that takes seeds without end. **Slice**: the seeds that a profile begins within its
-//! share of the minutes, from a first seed that the run draws; `--seed` repeats a run.
+//! **Profile**: a run of `ztest` (or of `cargo xtask kill9`, or of a script in `docs/`) that takes
+//! seeds without end. **Slice**: the seeds that a profile begins within its share of the minutes,
+//! from a first seed that the run draws; `--seed` repeats a run.
 //!
-//! The order: build, then for each profile draw the first seed, run, keep the output in `target/campaign/NAME.log`, print one line. A profile is *good* if it ends with
-//! status 0; its own last line says what was counted. A slice that needs much longer than its share is ended and counts as *bad*: a hang is a finding.
+//! The order: build, then for each profile draw the first seed, run, keep the output in
+//! `target/campaign/NAME.log`, print one line. A profile is *good* if it ends with status 0; its
+//! own last line says what was counted. A slice that needs much longer than its share is ended and
+//! counts as *bad*: a hang is a finding.
 //!
-//! The last line is `profiles=N bad=0 seconds=N`. Knobs: `--minutes` (the whole, without the build), `--seed`, `--jobs`, `--only NAME,NAME`, `--judge LEVEL`.
+//! The last line is `profiles=N bad=0 seconds=N`. Knobs: `--minutes` (the whole, without the
+//! build), `--seed`, `--jobs`, `--only NAME,NAME`, `--judge LEVEL`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,7 +23,8 @@ use crate::bench_fs_contest::build;
 const USAGE: &str =
     "usage: cargo xtask campaign [--minutes N] [--seed N] [--jobs N] [--only NAME,...] [--judge full|zdb|none]";
 
-/// How much longer than its share a slice may take: the last seeds begin just before the end of the share.
+/// How much longer than its share a slice may take: the last seeds begin just before the end of the
+/// share.
 const GRACE: Duration = Duration::from_secs(900);
 
 /// Rounds of `kill9` for each second of its share; a round takes three to five seconds.

@@ -1,7 +1,8 @@
 //! The judges: programs that were not written with weir and so do not share its mistakes.
 //!
-//! Debian has OpenZFS's own `zdb` and `ztest` in its *contrib* section. When this runs as root on a machine with apt they
-//! are installed; otherwise it says what is missing, and the tests that need a judge say so again.
+//! Debian has OpenZFS's own `zdb` and `ztest` in its *contrib* section. When this runs as root on a
+//! machine with apt they are installed; otherwise it says what is missing, and the tests that need
+//! a judge say so again.
 
 use std::fmt;
 use std::path::Path;

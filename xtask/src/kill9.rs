@@ -1,18 +1,28 @@
-//! `cargo xtask kill9`: kills the daemon without warning while programs write and wait for their data, and looks whether anything that they were told is safe is gone.
+//! `cargo xtask kill9`: kills the daemon without warning while programs write and wait for their
+//! data, and looks whether anything that they were told is safe is gone.
 //!
-//! **A round.** Five loads work in a mounted file system at once: fio with a checksum in every block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead
-//! log, records appended to pages of 8 KiB as PostgreSQL writes its log, and small files that are made and renamed and then made durable as `--ack` says: with `sync`, `syncfs`, `fsync`, or
-//! each of them in turn (the default is `fsync`; `sync` reaches mounts by root on Linux 6.18 and later). After a while that the seed draws the daemon gets signal 9. The loads end with the error that they get; each knows
-//! what had been acknowledged. The next command starts a daemon, which imports the pool and replays its log; then every load looks for its data.
+//! **A round.** Five loads work in a mounted file system at once: fio with a checksum in every
+//! block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead log,
+//! records appended to pages of 8 KiB as PostgreSQL writes its log, and small files that are made
+//! and renamed and then made durable as `--ack` says: with `sync`, `syncfs`, `fsync`, or each of
+//! them in turn (the default is `fsync`; `sync` reaches mounts by root on Linux 6.18 and later).
+//! After a while that the seed draws the daemon gets signal 9. The loads end with the error that
+//! they get; each knows what had been acknowledged. The next command starts a daemon, which imports
+//! the pool and replays its log; then every load looks for its data.
 //!
-//! In every other round the daemon keeps what it writes in memory until it flushes (`WEIR_HOLD_WRITES`), so that writes without a flush are lost as in a power cut: on plain
-//! files the page cache would hide a missing flush.
+//! In every other round the daemon keeps what it writes in memory until it flushes
+//! (`WEIR_HOLD_WRITES`), so that writes without a flush are lost as in a power cut: on plain files
+//! the page cache would hide a missing flush.
 //!
-//! With `--held` another process works in the mounted folder and has a file open there while the daemon is killed, and stays until the data were looked for: the dead mount must not be in the way.
-//! With `--nested` the loads work in a file system mounted within another one. Both work for plain users, too.
+//! With `--held` another process works in the mounted folder and has a file open there while the
+//! daemon is killed, and stays until the data were looked for: the dead mount must not be in the
+//! way. With `--nested` the loads work in a file system mounted within another one. Both work for
+//! plain users, too.
 //!
-//! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew. The last line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose acknowledged data were
-//! not there, *broken* rounds in which the pool, the mount or a data base could not be used.
+//! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew. The last
+//! line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose acknowledged
+//! data were not there, *broken* rounds in which the pool, the mount or a data base could not be
+//! used.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -39,8 +49,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const USAGE: &str = "usage: cargo xtask kill9 [--rounds N] [--seed N] [--dir DIR] [--weir PROGRAM] [--ack sync|syncfs|fsync|all] [--held] [--nested]";
 
-/// Writes rows, one transaction each, and prints the number of each that is committed. `extra` also makes the removal of a rollback journal durable: sqlite opens the folder for that and syncs it, but
-/// takes a folder that cannot be opened for success (`unixDelete`). So a file system that has ended meanwhile must not count as an answer: it is asked for something that is cached nowhere.
+/// Writes rows, one transaction each, and prints the number of each that is committed. `extra` also
+/// makes the removal of a rollback journal durable: sqlite opens the folder for that and syncs it,
+/// but takes a folder that cannot be opened for success (`unixDelete`). So a file system that has
+/// ended meanwhile must not count as an answer: it is asked for something that is cached nowhere.
 const SQLITE_WRITE: &str = "
 import os, sqlite3, sys, zlib
 path, mode, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -185,7 +197,8 @@ impl Yard {
         if self.o.nested { self.mount().join("sub") } else { self.mount() }
     }
 
-    /// How often something is mounted where the loads work, and whether the last mount there is one that `sync` reaches.
+    /// How often something is mounted where the loads work, and whether the last mount there is one
+    /// that `sync` reaches.
     fn mounts(&self) -> (usize, bool) {
         let list = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         // Those of plain users are served within the mount around them.
@@ -195,7 +208,8 @@ impl Yard {
         (types.len(), types.last().is_some_and(|t| t.starts_with("fuseblk")))
     }
 
-    /// Whether the load of small files is to wait with `sync` or `syncfs`, which takes a mount that they reach.
+    /// Whether the load of small files is to wait with `sync` or `syncfs`, which takes a mount that
+    /// they reach.
     fn wants_sync(&self) -> bool {
         self.o.acks.as_ref().is_some_and(|acks| acks.iter().any(|a| *a != Ack::Fsync))
     }
@@ -284,7 +298,8 @@ impl Yard {
             self.fresh(round)?;
         }
         if held != self.held {
-            // The daemon that runs is of the other kind; ending it exports nothing and loses nothing.
+            // The daemon that runs is of the other kind; ending it exports nothing and loses
+            // nothing.
             self.weir(&["daemon", "stop"])?;
             self.held = held;
             self.weir(&["zpool", "list"])?;
@@ -392,7 +407,8 @@ fn kill(pid: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Records appended to pages of 8 KiB; a commit writes the page that it is on, whole, and waits for it.
+/// Records appended to pages of 8 KiB; a commit writes the page that it is on, whole, and waits for
+/// it.
 struct Appender {
     thread: std::thread::JoinHandle<(u64, u64)>,
     path: PathBuf,

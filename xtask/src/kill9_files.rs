@@ -1,6 +1,8 @@
-//! The load of `cargo xtask kill9` that waits with `sync`, `syncfs` or `fsync`: small files, made under one name and renamed to another.
+//! The load of `cargo xtask kill9` that waits with `sync`, `syncfs` or `fsync`: small files, made
+//! under one name and renamed to another.
 //!
-//! `sync` and `syncfs` never say that a file system has ended meanwhile, so it is asked for a name that is cached nowhere before their return counts as an answer.
+//! `sync` and `syncfs` never say that a file system has ended meanwhile, so it is asked for a name
+//! that is cached nowhere before their return counts as an answer.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

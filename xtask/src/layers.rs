@@ -1,6 +1,8 @@
-//! The edges between crates, checked against `cargo metadata`, and the map of ARCHITECTURE.md, checked against both.
+//! The edges between crates, checked against `cargo metadata`, and the map of ARCHITECTURE.md,
+//! checked against both.
 //!
-//! 1. Each crate may depend on those below it only ([`ORDER`], [`EDGES`]), and an edge that is allowed by name exists.
+//! 1. Each crate may depend on those below it only ([`ORDER`], [`EDGES`]), and an edge that is
+//!    allowed by name exists.
 //! 2. The table of layers in ARCHITECTURE.md names every crate, engine crates in their order.
 //! 3. The traits that rule 1 of ARCHITECTURE.md names exist where it says.
 //!
@@ -11,7 +13,8 @@ use std::process::Command;
 
 use crate::source;
 
-/// Engine crates from the bottom up; a crate may use any crate that stands before it, unless [`EXTRA_RULES`] says less.
+/// Engine crates from the bottom up; a crate may use any crate that stands before it, unless
+/// [`EXTRA_RULES`] says less.
 pub(crate) const ORDER: &[&str] = &[
     "base", "codec", "ondisk", "rt", "bdev", "vdev", "metaslab", "zio", "arc", "txg", "dmu", "zil", "dsl", "spa",
     "zpl", "zvol",
@@ -95,7 +98,8 @@ fn map_breaches(map: &str, crates: &[&str]) -> Vec<String> {
     breaches
 }
 
-/// Names like `metaslab::SpaceMapStore` and `dmu::{SpaceGate, FeatureUse}` of the rule *Down only*, as (crate, trait).
+/// Names like `metaslab::SpaceMapStore` and `dmu::{SpaceGate, FeatureUse}` of the rule *Down only*,
+/// as (crate, trait).
 fn traits_of_rule(map: &str) -> Vec<(&str, &str)> {
     let Some(from) = map.find("**Down only**") else { return Vec::new() };
     let rule = &map[from..];

@@ -1,7 +1,9 @@
-//! What sources must not say: the rules of ARCHITECTURE.md that can be read off the names in a file.
+//! What sources must not say: the rules of ARCHITECTURE.md that can be read off the names in a
+//! file.
 //!
-//! Every rule has a list of exceptions, each with its reason; an exception that no longer meets anything is a breach too. Files of tests and items behind
-//! `#[cfg(test)]` may say what they like. What is left to clippy: `unwrap` outside tests, and borrows of a RefCell held across an await
+//! Every rule has a list of exceptions, each with its reason; an exception that no longer meets
+//! anything is a breach too. Files of tests and items behind `#[cfg(test)]` may say what they like.
+//! What is left to clippy: `unwrap` outside tests, and borrows of a RefCell held across an await
 //! (`await_holding_refcell_ref`), which is why the rules look for whoever switches that lint off.
 
 use std::collections::BTreeMap;
@@ -232,7 +234,8 @@ fn rank(code: &str, text: &str) -> Option<String> {
     number.starts_with(|c: char| c.is_ascii_digit()).then(|| format!("{number} ({name})"))
 }
 
-/// Types, imports and statics behind `#[cfg(test)]`, with their lines: tests would not test what users run.
+/// Types, imports and statics behind `#[cfg(test)]`, with their lines: tests would not test what
+/// users run.
 fn test_swaps(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();

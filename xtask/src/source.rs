@@ -1,7 +1,10 @@
-//! Rust sources as the checks of this crate see them: which bytes are code, which are comments, which are the inside of a literal.
+//! Rust sources as the checks of this crate see them: which bytes are code, which are comments,
+//! which are the inside of a literal.
 //!
-//! [`classes`] is a small scanner, no parser: it knows comments (nested ones too), strings of every form, characters and lifetimes. [`code`] blanks
-//! everything that is not code, and [`without_tests`] blanks the items behind `#[cfg(test)]` as well, so that lines and columns stay as they were.
+//! [`classes`] is a small scanner, no parser: it knows comments (nested ones too), strings of every
+//! form, characters and lifetimes. [`code`] blanks everything that is not code, and
+//! [`without_tests`] blanks the items behind `#[cfg(test)]` as well, so that lines and columns stay
+//! as they were.
 
 use std::path::Path;
 
@@ -58,7 +61,8 @@ pub(crate) fn classes(text: &str) -> Vec<Class> {
             out[open..i].fill(Class::Literal);
             i = (i + close.len()).min(b.len());
         } else if rest[0] == b'\'' {
-            // A character has its closing quote behind one character or behind a backslash; anything else is a lifetime.
+            // A character has its closing quote behind one character or behind a backslash;
+            // anything else is a lifetime.
             let one = text[i + 1..].chars().next().map_or(0, char::len_utf8);
             if rest.get(1) == Some(&b'\\') {
                 let end = rest.iter().skip(3).position(|c| *c == b'\'').map_or(rest.len(), |n| n + 3);

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that must pass before a change lands, in order, loudest failure first.
+//! `cargo xtask test`: everything that must pass before a change lands, in order, loudest failure
+//! first.
 
 use std::process::Command;
 use std::time::Instant;
@@ -20,7 +21,8 @@ const STEPS: &[Step] = &[
     Step {
         name: "docs",
         args: &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"],
-        // Who reads them works on the engine: links to what is private are welcome, links to nothing are not.
+        // Who reads them works on the engine: links to what is private are welcome, links to
+        // nothing are not.
         env: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     },
     step("tests", &["test", "--workspace", "--quiet", "--no-fail-fast"]),
