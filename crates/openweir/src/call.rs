@@ -55,6 +55,12 @@ pub struct Call<T> {
     cell: Arc<Cell<T>>,
 }
 
+impl<T> std::fmt::Debug for Call<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Call({})", if self.cell.lock().result.is_some() { "ended" } else { "under way" })
+    }
+}
+
 /// The engine's end of a call.
 pub(crate) struct Reply<T> {
     cell: Option<Arc<Cell<T>>>,
@@ -182,7 +188,7 @@ mod tests {
     fn a_call_is_awaited_or_waited_for() {
         let fate: Arc<Fate> = Arc::default();
         let (call, reply) = Call::<u32>::new(&fate);
-        let call = call.wait_for(Duration::from_millis(1)).err().expect("nothing is there yet");
+        let call = call.wait_for(Duration::from_millis(1)).expect_err("nothing is there yet");
         let t = std::thread::spawn(move || reply.send(Ok(7)));
         assert_eq!(block_on(call), Ok(7));
         t.join().unwrap();

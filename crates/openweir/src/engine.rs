@@ -71,6 +71,10 @@ impl Ended {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }
+    /// Waits for the end, which has been asked for.
+    pub(crate) fn wait_for_end(&self) -> bool {
+        self.wait(DROP_WAIT * 4)
+    }
     fn wait(&self, span: Duration) -> bool {
         let ended = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, _) = self.0.1.wait_timeout_while(ended, span, |e| !*e).unwrap_or_else(PoisonError::into_inner);

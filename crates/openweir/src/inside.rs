@@ -25,14 +25,14 @@ static ENGINES: AtomicU64 = AtomicU64::new(1);
 /// A device that belongs to the engine.
 pub(crate) enum InnerDev {
     Memory(Rc<MemDev>),
-    Sim(sim::SimDisk),
+    Sim(::sim::SimDisk),
 }
 
 /// The state of an engine's thread.
 pub struct Inside {
     identity: u64,
     rt: Rt,
-    sim: Option<sim::SimHandle>,
+    sim: Option<::sim::SimHandle>,
     devices: RefCell<BTreeMap<u64, InnerDev>>,
     pools: RefCell<BTreeMap<u64, Rc<PoolState>>>,
     last_id: Cell<u64>,
@@ -41,7 +41,7 @@ pub struct Inside {
 
 impl Inside {
     /// The state, and what hears that the thread is to end.
-    pub(crate) fn new(rt: Rt, sim: Option<(u64, sim::SimHandle)>) -> (Rc<Inside>, oneshot::Receiver<()>) {
+    pub(crate) fn new(rt: Rt, sim: Option<(u64, ::sim::SimHandle)>) -> (Rc<Inside>, oneshot::Receiver<()>) {
         let (end, ended) = oneshot::oneshot();
         let (identity, sim) = match sim {
             Some((identity, sim)) => (identity, Some(sim)),
@@ -65,7 +65,7 @@ impl Inside {
     pub(crate) fn rt(&self) -> &Rt {
         &self.rt
     }
-    pub(crate) fn sim(&self) -> Option<&sim::SimHandle> {
+    pub(crate) fn sim(&self) -> Option<&::sim::SimHandle> {
         self.sim.as_ref()
     }
     pub(crate) fn next_id(&self) -> u64 {
@@ -105,7 +105,7 @@ impl Inside {
         let before = self.devices.borrow_mut().insert(id, dev);
         drop(before);
     }
-    pub(crate) fn sim_disks(&self) -> Vec<(u64, sim::SimDisk)> {
+    pub(crate) fn sim_disks(&self) -> Vec<(u64, ::sim::SimDisk)> {
         let disk = |(id, d): (&u64, &InnerDev)| match d {
             InnerDev::Sim(disk) => Some((*id, disk.clone())),
             InnerDev::Memory(_) => None,

@@ -1,4 +1,5 @@
 //! Pools, datasets and files through the face that is `Send`.
+#![allow(clippy::unwrap_used)]
 
 use openweir::{
     CreateOptions, Device, Engine, ErrorKind, FileKind, ImportOptions, Layout, OpenOptions, Pool, Source, Vdev,
