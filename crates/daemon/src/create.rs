@@ -337,7 +337,7 @@ impl Daemon {
         let name = plan.request.name.clone();
         let _namespace = self.namespace();
         if self.running(&name).is_some() {
-            return Err(Error::new(ErrorKind::Exists, "a pool with that name already exists: choose another name"));
+            return Err(Error::new(ErrorKind::Exists, "pool already exists"));
         }
         let mut made = Made::default();
         for path in plan.vdevs.paths() {

@@ -189,6 +189,7 @@ impl Daemon {
     /// `zpool add`.
     pub(crate) fn pool_add(&self, request: PoolAdd) -> Result<Created> {
         let pool = request.pool.clone();
+        self.need_running(&pool)?;
         self.pool_add_inner(request).map_err(|e| e.at(format!("cannot add to '{pool}'")))
     }
 

@@ -1,6 +1,6 @@
 //! A pool's checkpoint and history, for commands.
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use ondisk::nvlist::NvList;
 
 use crate::engine::PoolEngine;
@@ -10,8 +10,13 @@ impl PoolEngine {
     /// `zpool checkpoint`: takes one, or gives it up.
     pub(crate) async fn checkpoint(&self, discard: bool, wait: bool) -> Result<()> {
         let at = |e: Error| {
-            let what = if discard { "discard" } else { "create" };
-            e.at(format!("cannot {what} the checkpoint of '{}'", self.pool.name()))
+            let what = if discard { "discard checkpoint in" } else { "checkpoint" };
+            let why = match e.kind() {
+                ErrorKind::Exists => Error::new(ErrorKind::Exists, "checkpoint exists: discard it first (-d)"),
+                ErrorKind::NotFound => Error::not_found("checkpoint does not exist"),
+                _ => e,
+            };
+            why.at(format!("cannot {what} '{}'", self.pool.name()))
         };
         if !discard {
             return self.pool.create_checkpoint().await.map_err(at);

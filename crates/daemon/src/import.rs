@@ -22,7 +22,7 @@ use crate::mounts::{or_by_force, remove_dir};
 use crate::places::clear_dead_mounts;
 use crate::pool_props::{Wanted, When};
 use crate::proto::{Candidate, Imported, PoolImport, Search, VdevView};
-use crate::server::{Daemon, Running};
+use crate::server::{Daemon, Running, all_of};
 use crate::state::KnownPool;
 use crate::temp_props::TempProps;
 use crate::view_pool::config_view;
@@ -525,21 +525,24 @@ impl Daemon {
         let _namespace = self.namespace();
         let names: Vec<String> =
             if all { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names.to_vec() };
-        for name in &names {
-            self.need_running(name).map_err(|_| no_such_pool(name))?;
-        }
         progress.begin("exporting pools", names.len() as u64);
+        // One that is not there, or in use, keeps none of the others.
+        let mut errors = Vec::new();
         for name in &names {
-            let running = self.need_running(name)?;
-            running
-                .thread
-                .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
-                .map_err(|e| e.at(format!("cannot export '{name}'")))?;
-            self.remove_running(&running);
-            self.change_state(|s| s.exported(running.guid))?;
+            errors.extend(self.export_one(name, force).err());
             progress.step();
         }
-        Ok(())
+        all_of(errors)
+    }
+
+    fn export_one(&self, name: &str, force: bool) -> Result<()> {
+        let running = self.need_running(name)?;
+        running
+            .thread
+            .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
+            .map_err(|e| e.at(format!("cannot export '{name}'")))?;
+        self.remove_running(&running);
+        self.change_state(|s| s.exported(running.guid))
     }
 
     /// `zpool destroy`.

@@ -157,7 +157,7 @@ impl Wanted {
             return self.take_feature(feature, value, when);
         }
         let name = canonical(given).ok_or_else(|| {
-            Error::invalid(format!("'{given}' is not a property of pools: 'zpool get all' lists those that there are"))
+            Error::invalid(format!("invalid property '{given}': 'zpool get all' lists those that there are"))
         })?;
         if let Some(w) = WORDS.iter().find(|w| w.name == name) {
             let number = w.words.iter().position(|w| *w == value);
@@ -221,10 +221,7 @@ impl Wanted {
                 ));
             }
             _ => {
-                return Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    format!("property '{name}' is computed and cannot be set"),
-                ));
+                return Err(Error::new(ErrorKind::ReadOnly, format!("'{name}' is readonly: it is computed")));
             }
         }
         Ok(())

@@ -245,10 +245,8 @@ impl Daemon {
             Request::Pools { names } => json(&self.pool_views(&names)?),
             Request::PoolSet { pool, name, value } => json(&self.pool_set(&pool, name, value)?),
             Request::PoolSync { names } => {
-                for running in self.chosen(&names)? {
-                    running.thread.with_pool(|e| async move { e.pool.sync().await })?;
-                }
-                json(&())
+                let names = if names.is_empty() { self.running_names() } else { names };
+                json(&self.each(&names, |running| running.thread.with_pool(|e| async move { e.pool.sync().await }))?)
             }
             Request::PoolAdd(r) => json(&self.pool_add(r)?),
             Request::PoolAttach(r) => json(&self.pool_attach(r)?),
@@ -271,19 +269,29 @@ impl Daemon {
             Request::PoolOffline { pool, devices, temporary } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
+                    let mut errors = Vec::new();
                     for name in &devices {
-                        e.pool.offline_device(&known_as(&e.pool, name), temporary)?;
+                        let done = e.pool.offline_device(&known_as(&e.pool, name), temporary);
+                        errors.extend(done.err().map(|e| at_device(e, "offline", name)));
                     }
-                    e.pool.sync().await
+                    if errors.len() < devices.len() {
+                        e.pool.sync().await?;
+                    }
+                    all_of(errors)
                 })?)
             }
             Request::PoolOnline { pool, devices, expand } => {
                 let running = self.need_running(&pool)?;
                 json(&running.thread.with_pool(move |e| async move {
+                    let mut errors = Vec::new();
                     for name in &devices {
-                        e.pool.bring_online(&known_as(&e.pool, name), expand).await?;
+                        let done = e.pool.bring_online(&known_as(&e.pool, name), expand).await;
+                        errors.extend(done.err().map(|e| at_device(e, "online", name)));
                     }
-                    e.pool.sync().await
+                    if errors.len() < devices.len() {
+                        e.pool.sync().await?;
+                    }
+                    all_of(errors)
                 })?)
             }
             Request::PoolClear { pool, device } => {
@@ -295,7 +303,11 @@ impl Daemon {
                     }
                     let was = e.pool.suspended().is_some();
                     let device = device.map(|d| known_as(&e.pool, &d));
-                    e.pool.clear(device.as_deref()).await?;
+                    let done = e.pool.clear(device.as_deref()).await;
+                    done.map_err(|e| match &device {
+                        Some(name) => at_device(e, "clear errors for", name),
+                        None => e,
+                    })?;
                     Ok(was && e.pool.suspended().is_none())
                 })?;
                 if resumed {
@@ -304,22 +316,20 @@ impl Daemon {
                 json(&())
             }
             Request::PoolScrub { pools, action, wait } => {
-                for pool in &pools {
-                    let running = self.need_running(pool)?;
+                let mut begun = Vec::new();
+                let all = self.each(&pools, |running| {
                     running.thread.with_pool(move |e| async move { e.scrub(action).await })?;
-                }
-                for pool in pools.iter().filter(|_| wait) {
+                    begun.push(running.name.clone());
+                    Ok(())
+                });
+                for pool in begun.iter().filter(|_| wait) {
                     let running = self.need_running(pool)?;
                     running.thread.with_pool(|e| async move { e.pool.wait_scan().await })?;
                 }
-                json(&())
+                json(&all?)
             }
             Request::PoolResilver { pools } => {
-                for pool in &pools {
-                    let running = self.need_running(pool)?;
-                    running.thread.with_pool(|e| async move { e.resilver() })?;
-                }
-                json(&())
+                json(&self.each(&pools, |running| running.thread.with_pool(|e| async move { e.resilver() }))?)
             }
             Request::PoolWaitScan { pool } => {
                 let running = self.need_running(&pool)?;
@@ -469,6 +479,10 @@ impl Daemon {
             }
             Request::Clone { snapshot, name, props, parents } => {
                 if pool_part(&snapshot) != pool_part(&name) {
+                    let pool = pool_part(&name);
+                    if self.running(pool).is_none() {
+                        return Err(Error::not_found(format!("cannot create '{name}': no such pool '{pool}'")));
+                    }
                     let why = format!("cannot create '{name}': source and target pools differ");
                     return Err(Error::new(ErrorKind::CrossDevice, why));
                 }
@@ -488,12 +502,17 @@ impl Daemon {
                 for name in names {
                     pools.entry(pool_part(&name).to_string()).or_default().push(name);
                 }
+                let mut errors = Vec::new();
                 for (pool, names) in pools {
-                    let (running, tag) = (self.pool_of(&pool)?, tag.clone());
-                    let hold = move |e: Rc<PoolEngine>| async move { e.hold(&tag, names, recursive, release).await };
-                    running.thread.with_pool(hold)?;
+                    let tag = tag.clone();
+                    let hold =
+                        move |e: Rc<PoolEngine>| async move { Ok(e.hold(&tag, names, recursive, release).await) };
+                    match self.pool_of(&pool).and_then(|running| running.thread.with_pool(hold)) {
+                        Ok(more) => errors.extend(more),
+                        Err(e) => errors.push(e),
+                    }
                 }
-                json(&())
+                json(&all_of(errors)?)
             }
             Request::Holds { names, recursive } => {
                 let mut out: Vec<HoldView> = Vec::new();
@@ -512,17 +531,14 @@ impl Daemon {
                 json(&running.thread.with_pool(move |e| async move { e.snap_rename(&from, &to, recursive).await })?)
             }
             Request::FsSet { names, props } => {
-                let mut notices: Vec<String> = Vec::new();
+                let (mut notices, mut errors): (Vec<String>, Vec<Error>) = Default::default();
                 for name in names {
-                    if name.contains('@') {
-                        let values = props.iter().map(|(n, v)| (n.clone(), Some(v.clone()))).collect();
-                        let running = self.pool_of(&name)?;
-                        running.thread.with_pool(move |e| async move { e.snap_set(&name, &values).await })?;
-                        continue;
+                    match self.set_one(name, props.clone()) {
+                        Ok(said) => notices.extend(said),
+                        Err(e) => errors.push(e),
                     }
-                    let (running, props) = (self.pool_of(&name)?, props.clone());
-                    notices.extend(running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })?);
                 }
+                all_of(errors)?;
                 json(&notices)
             }
             Request::Keys { names, recursive } => {
@@ -548,13 +564,18 @@ impl Daemon {
                 json(&running.thread.with_pool(move |e| async move { e.change_key(&name, &props, key).await })?)
             }
             Request::FsInherit { names, prop, recursive } => {
-                let mut notices: Vec<String> = Vec::new();
+                let (mut notices, mut errors): (Vec<String>, Vec<Error>) = Default::default();
                 for name in names {
-                    let (running, prop) = (self.pool_of(&name)?, prop.clone());
-                    let done =
-                        running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await });
-                    notices.extend(done?);
+                    let prop = prop.clone();
+                    let done = self.pool_of(&name).and_then(|running| {
+                        running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await })
+                    });
+                    match done {
+                        Ok(said) => notices.extend(said),
+                        Err(e) => errors.push(e),
+                    }
                 }
+                all_of(errors)?;
                 json(&notices)
             }
             Request::FsRename { from, to, parents, no_remount, force } => {
@@ -647,6 +668,28 @@ impl Daemon {
     /// These pools, or all if none is named.
     fn chosen(&self, names: &[String]) -> Result<Vec<Arc<Running>>> {
         if names.is_empty() { Ok(self.all_running()) } else { names.iter().map(|n| self.need_running(n)).collect() }
+    }
+
+    fn running_names(&self) -> Vec<String> {
+        self.all_running().iter().map(|r| r.name.clone()).collect()
+    }
+
+    /// Does something with each of these pools; one that is not there, or where it fails, keeps none
+    /// of the others.
+    fn each(&self, names: &[String], mut what: impl FnMut(&Arc<Running>) -> Result<()>) -> Result<()> {
+        let done = names.iter().map(|name| self.need_running(name).and_then(|running| what(&running)));
+        all_of(done.filter_map(Result::err).collect())
+    }
+
+    /// `zfs set` of one file system or snapshot; what there is to say.
+    fn set_one(&self, name: String, props: Vec<(String, String)>) -> Result<Vec<String>> {
+        let running = self.pool_of(&name)?;
+        if name.contains('@') {
+            let values = props.into_iter().map(|(n, v)| (n, Some(v))).collect();
+            running.thread.with_pool(move |e| async move { e.snap_set(&name, &values).await })?;
+            return Ok(Vec::new());
+        }
+        running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })
     }
 
     /// The pool of a dataset's name, or of a path in one of its mounts.
@@ -950,6 +993,18 @@ fn changed_pools(request: &Request) -> BTreeSet<String> {
         | Request::FsInherit { names, .. } => of(names),
         _ => BTreeSet::new(),
     }
+}
+
+/// Begins with what could not be done to which device, unless the error says it already.
+fn at_device(e: Error, what: &str, device: &str) -> Error {
+    if e.to_string().starts_with("cannot ") { e } else { e.at(format!("cannot {what} {device}")) }
+}
+
+/// One error for those of several objects, each of which was tried.
+pub(crate) fn all_of(errors: Vec<Error>) -> Result<()> {
+    let Some(kind) = errors.first().map(Error::kind) else { return Ok(()) };
+    let lines: Vec<String> = errors.iter().map(Error::to_string).collect();
+    Err(Error::new(kind, lines.join("\n")))
 }
 
 /// The pool in a dataset's name.

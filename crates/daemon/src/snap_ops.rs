@@ -348,15 +348,29 @@ impl PoolEngine {
             Some(last) => format!("{}@{last}", from.split('@').next().unwrap_or("")),
             None => to.to_string(),
         };
+        self.pool.dsl().find_snapshot(from).await?;
         let done = self.pool.dsl().rename_snapshot(from, &to, recursive).await;
         done.map_err(|e| e.at(format!("cannot rename '{from}'")))
     }
 
-    /// `zfs hold` and `zfs release`.
-    pub async fn hold(&self, tag: &str, names: Vec<String>, recursive: bool, release: bool) -> Result<()> {
+    /// `zfs hold` and `zfs release`: of all at once if that can be, else of each that it can be of;
+    /// the errors of the others.
+    pub async fn hold(&self, tag: &str, names: Vec<String>, recursive: bool, release: bool) -> Vec<Error> {
         let _admin = self.admin.acquire(1).await;
         let dsl = self.pool.dsl();
-        if release { dsl.release(tag, names, recursive).await } else { dsl.hold(tag, names, recursive).await }
+        let change = |names: Vec<String>| async move {
+            if release { dsl.release(tag, names, recursive).await } else { dsl.hold(tag, names, recursive).await }
+        };
+        match change(names.clone()).await {
+            Err(e) if names.len() < 2 => return vec![e],
+            Err(_) => {}
+            Ok(()) => return Vec::new(),
+        }
+        let mut errors = Vec::new();
+        for name in names {
+            errors.extend(change(vec![name]).await.err());
+        }
+        errors
     }
 
     /// `zfs holds`.
