@@ -581,7 +581,7 @@ impl PoolEngine {
             make_dirs(&place).map(|made| (made, is_empty(&place)))
         };
         let (made, empty) = look(self.pool.rt(), &path, look_there).await??;
-        if ds.dir().prop("overlay").0.num() == 0 && !empty {
+        if ds.dir().prop("overlay").0.num() == 0 && !temp.over && !empty {
             return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
         }
         let zfs = match files::open(ds.clone(), temp).await {

@@ -56,6 +56,8 @@ pub struct TempProps {
     pub devices: Option<bool>,
     /// `xattr`
     pub xattr: Option<bool>,
+    /// Also over a folder that is not empty where `overlay=off` (`zfs mount -O`).
+    pub over: bool,
 }
 
 /// A parsed `-o` of `zfs mount`.
@@ -151,6 +153,7 @@ mod tests {
             setuid: Some(false),
             devices: Some(false),
             xattr: Some(false),
+            over: false,
         };
         assert_eq!(all, MountHow { temp: want, remount: true });
         for bad in ["", "rx", "ro,", "remount=on", "nbmand", "readonly=maybe"] {
