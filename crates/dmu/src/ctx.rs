@@ -34,6 +34,9 @@ pub enum TxSpace {
     NetFree,
     /// Administration: a quarter of the slop space is kept.
     Reserved,
+    /// Replay of an intent log: admitted before the crash, so it is never refused. While the log's blocks are still allocated there may be no room for
+    /// its worst case; what it dirties was in flight beside them before.
+    Replayed,
 }
 
 /// Space promised to a transaction. Dropping it runs its closure, which takes the charge back: the transaction has ended, and what it dirtied was charged by

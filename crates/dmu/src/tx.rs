@@ -133,14 +133,22 @@ impl TxPlan {
         self.charge(SPILL_SIZE_MAX, |c| c.metadata(SPILL_SIZE_MAX));
         self.object(dn)
     }
-    /// The transaction frees more than it takes, or was admitted before: quotas do not count.
-    pub fn net_free(mut self) -> TxPlan {
-        self.kind = TxSpace::NetFree;
-        self
+    /// The transaction frees more than it takes: quotas do not count.
+    pub fn net_free(self) -> TxPlan {
+        self.of_kind(TxSpace::NetFree)
     }
     /// Administration.
-    pub fn reserved(mut self) -> TxPlan {
-        self.kind = TxSpace::Reserved;
+    pub fn reserved(self) -> TxPlan {
+        self.of_kind(TxSpace::Reserved)
+    }
+    /// The transaction replays a record of the intent log, whatever else it does.
+    pub fn replayed(self) -> TxPlan {
+        self.of_kind(TxSpace::Replayed)
+    }
+    fn of_kind(mut self, kind: TxSpace) -> TxPlan {
+        if self.kind != TxSpace::Replayed {
+            self.kind = kind;
+        }
         self
     }
 

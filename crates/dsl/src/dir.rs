@@ -314,8 +314,8 @@ impl Dir {
             in_flight,
             charge: bytes,
             quota,
-            net_free: kind == TxSpace::NetFree,
-            root: parent.is_none().then_some(RootAsking { pool, check }),
+            net_free: matches!(kind, TxSpace::NetFree | TxSpace::Replayed),
+            root: parent.is_none().then_some(RootAsking { pool, check, replayed: kind == TxSpace::Replayed }),
         };
         match space::admit(asking) {
             Admission::Admit => {}

@@ -98,6 +98,8 @@ pub struct RootAsking {
     pub pool: PoolSpace,
     /// What the transaction may fill.
     pub check: SpaceCheck,
+    /// It replays a record of an intent log.
+    pub replayed: bool,
 }
 
 /// What one directory knows when it decides.
@@ -128,7 +130,15 @@ pub fn admit(a: Asking) -> Admission {
     if limit != u64::MAX && a.used.saturating_add(a.in_flight) >= limit.saturating_add(limit >> 5) {
         return Admission::Restart;
     }
-    a.root.map_or(Admission::Admit, |root| admit_to_pool(a, root))
+    match a.root {
+        None => Admission::Admit,
+        Some(root) => match admit_to_pool(a, root) {
+            // One at a time, after everything else is on disk and what was freed has come back: its worst case may be more than the room that the log has left, what it
+            // dirties was beside the log before the crash.
+            Admission::Refuse(_) if root.replayed => Admission::Admit,
+            answer => answer,
+        },
+    }
 }
 
 fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
@@ -252,7 +262,7 @@ mod tests {
             let [used, in_flight, charge, deferred, alloc] =
                 [used, in_flight, charge, deferred, alloc].map(|n| n * MIB);
             let pool = PoolSpace { deferred, alloc, settled: used, ..pool(1000 * MIB) };
-            let root = Some(RootAsking { pool, check: SpaceCheck::Normal });
+            let root = Some(RootAsking { pool, check: SpaceCheck::Normal, replayed: false });
             let asking = Asking { used, in_flight, charge, quota: 0, net_free: false, root };
             let text = format!("{used} {in_flight} {charge} {deferred} {alloc}");
             assert_eq!(admit(asking), want, "{text}");
@@ -263,10 +273,15 @@ mod tests {
         }
         // Operations that give space back reach further.
         let full = PoolSpace { alloc: 930 * MIB, settled: 930 * MIB, ..pool(1000 * MIB) };
-        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved });
+        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved, replayed: false });
         let asking = Asking { used: 930 * MIB, in_flight: 0, charge: 54 * MIB, quota: 1, net_free: true, root };
         assert_eq!(admit(asking), Admit);
         assert_eq!(admit(Asking { charge: 55 * MIB, ..asking }), refuse);
+        // A replay waits for what is in flight, and is then admitted.
+        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved, replayed: true });
+        let replay = Asking { charge: 55 * MIB, root, ..asking };
+        assert_eq!(admit(Asking { in_flight: MIB, ..replay }), Restart);
+        assert_eq!(admit(replay), Admit);
     }
 
     #[test]

@@ -315,8 +315,7 @@ impl Zfs {
     /// An empty plan.
     pub(crate) fn plan(&self) -> TxPlan {
         let plan = TxPlan::new(&self.os);
-        // What a log holds was admitted before the crash. The log itself takes room now, which comes back after the replay.
-        if self.replaying.get().is_some() { plan.net_free() } else { plan }
+        if self.replaying.get().is_some() { plan.replayed() } else { plan }
     }
     /// An empty plan of a transaction that may lay out attributes: a layout that one txg adds must not be used by an older one.
     pub(crate) fn plan_layout(&self) -> TxPlan {

@@ -51,7 +51,7 @@ impl Target<'_> {
     async fn write(&self, offset: u64, data: Bytes, seq: u64) -> Result<()> {
         let len = data.len() as u64;
         self.check(offset, len)?;
-        let tx = TxPlan::new(self.os).write(self.data, offset, len).net_free().assign().await?;
+        let tx = TxPlan::new(self.os).write(self.data, offset, len).replayed().assign().await?;
         self.data.write_bytes(offset, data, &tx).await?;
         zil::replay::mark(self.os, seq, &tx);
         Ok(())
@@ -59,7 +59,7 @@ impl Target<'_> {
 
     async fn free(&self, offset: u64, len: u64, seq: u64) -> Result<()> {
         self.check(offset, len)?;
-        let plan = TxPlan::new(self.os).write(self.data, offset, 1).free(self.data).net_free();
+        let plan = TxPlan::new(self.os).write(self.data, offset, 1).free(self.data).replayed();
         let tx = plan.assign().await?;
         self.data.free_range(offset, len, &tx).await?;
         zil::replay::mark(self.os, seq, &tx);
