@@ -66,11 +66,16 @@ fn sub_space(h: &mut BpobjPhys, s: BpobjSpace) {
 
 /// Makes an empty list with blocks of `blksz` bytes (`BPOBJ_BLKSZ`, or `SYNC_BPLIST_BLKSZ` for deferred frees).
 pub async fn create(os: &Objset, blksz: u32, tx: &Tx) -> Result<ObjectId> {
-    let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, BPOBJ_SIZE_V2 as u16);
+    create_with_header(os, blksz, BPOBJ_SIZE_V2, tx).await
+}
+
+/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), as pools of an old version have them.
+pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -> Result<ObjectId> {
+    let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, size as u16);
     let dn = os.alloc(spec, tx).await?;
     let mut bonus = [0; BPOBJ_SIZE_V2];
-    BpobjPhys::new(BPOBJ_SIZE_V2).write_to(&mut bonus);
-    dn.set_bonus(&bonus, tx)?;
+    BpobjPhys::new(size).write_to(&mut bonus);
+    dn.set_bonus(&bonus[..size], tx)?;
     Ok(dn.object())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A deadlist is a ZAP from a txg, the *key*, to a list of block pointers; a pointer stands under the largest key below its birth. There is a key for every older snapshot
 //! (the one that came before it), so that the pointers which die with a snapshot are exactly whole lists. Lists without pointers are mostly references to one shared object.
-//! Before pool version 26 a deadlist was one bare list (the *flat* form); datasets of upgraded pools keep theirs.
+//! Before pool version 26 a deadlist is one bare list (the *flat* form); datasets of upgraded pools keep theirs.
 //!
 //! Only for syncing context. A handle knows all keys; there is at most one handle that changes a deadlist, which its dataset keeps.
 
@@ -17,6 +17,9 @@ use ondisk::object_type::ObjectType;
 
 use crate::core::Space;
 use crate::pool::DslPool;
+
+/// The first pool version with keys (`SPA_VERSION_DEADLISTS`; format page 05 section 4).
+const VERSION_KEYED: u64 = 26;
 
 /// A deadlist.
 pub struct Deadlist {
@@ -53,9 +56,14 @@ impl Deadlist {
         Ok(Deadlist { mos: mos.clone(), object, form: Form::Keyed { total, keys } })
     }
 
-    /// A new deadlist with these keys and nothing in it.
+    /// A new deadlist with these keys and nothing in it; in a pool before version 26 a flat one.
     pub async fn create(pool: &DslPool, keys: impl IntoIterator<Item = u64>, tx: &Tx) -> Result<Deadlist> {
         let mos = pool.mos().clone();
+        if pool.version() < VERSION_KEYED {
+            let size = ondisk::bpobj::header_size(pool.version());
+            let object = bpobj::create_with_header(&mos, ondisk::bpobj::BPOBJ_BLKSZ, size, tx).await?;
+            return Ok(Deadlist { mos, object, form: Form::Flat });
+        }
         let bonus = [0u8; DEADLIST_SIZE];
         let dn = zap::create_with_bonus(&mos, ObjectType::DEADLIST, 0, ObjectType::DEADLIST_HDR, &bonus, tx).await?;
         let mut new = BTreeMap::new();

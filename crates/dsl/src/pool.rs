@@ -51,6 +51,7 @@ pub struct DslPool {
     pub(crate) freeing: Freeing,
     keys: Keys,
     writable: bool,
+    version: u64,
 }
 
 /// What a pool hands to its DSL.
@@ -69,6 +70,8 @@ pub struct DslSetup {
     pub features: Rc<Features>,
     /// False for a read-only import.
     pub writable: bool,
+    /// Its version: 1 to 28, or 5000 with feature flags.
+    pub version: u64,
 }
 
 impl DslPool {
@@ -90,7 +93,13 @@ impl DslPool {
             tasks: Default::default(),
             freeing: Freeing::default(),
             writable: setup.writable,
+            version: setup.version,
         })
+    }
+
+    /// Its version: 1 to 28, or 5000 with feature flags.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Opens the DSL of an existing pool: reads every directory and head.

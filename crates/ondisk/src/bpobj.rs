@@ -42,6 +42,15 @@ pub struct BpobjPhys {
     pub num_freed: u64,
 }
 
+/// Bytes of the header of a list in a pool of this version: sums of sizes since 3, sub-objects since 26 (format page 05 section 4).
+pub fn header_size(version: u64) -> usize {
+    match version {
+        0..3 => BPOBJ_SIZE_V0,
+        3..26 => BPOBJ_SIZE_V1,
+        _ => BPOBJ_SIZE_V2,
+    }
+}
+
 impl BpobjPhys {
     /// An empty list with a header of `size` bytes.
     pub fn new(size: usize) -> BpobjPhys {

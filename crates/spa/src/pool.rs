@@ -379,6 +379,7 @@ impl Pool {
             directory: self.directory.clone(),
             features: self.features.clone(),
             writable: !self.readonly,
+            version: self.config.borrow().version,
         }
     }
 
