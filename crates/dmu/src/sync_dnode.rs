@@ -76,6 +76,8 @@ impl<'a> SyncCx<'a> {
     /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that knows its birth if there was something before.
     fn hole_over(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
         if self.hole_birth() && old.birth().0 != 0 {
+            // An embedded pointer of a damaged pool may claim any number of bytes, and what is given up is not looked at closely.
+            let lsize = lsize.next_multiple_of(base::SECTOR).max(base::SECTOR);
             Blkptr::punched_hole(lsize, otype, level, self.txg)
         } else {
             Blkptr::hole()

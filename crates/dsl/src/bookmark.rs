@@ -19,6 +19,8 @@ use crate::space::SpaceCheck;
 
 /// Key of a head's ZAP of bookmarks.
 const BOOKMARKS_KEY: &[u8] = b"com.delphix:bookmarks";
+/// Words of the long form (`bookmark_v2`); the last one is the guid of the IV set of an encrypted snapshot.
+const WORDS_V2: usize = 12;
 /// Flag: the figures of what was freed are kept.
 const HAS_FBN: u64 = 1;
 /// Flag: the snapshot still exists.
@@ -47,6 +49,10 @@ impl Bookmark {
     /// Seconds since 1970.
     pub fn creation_time(&self) -> u64 {
         self.word(2)
+    }
+    /// The guid of the IV set of an encrypted snapshot, 0 of others.
+    pub fn ivset_guid(&self) -> u64 {
+        self.word(WORDS_V2 - 1)
     }
     /// Whether what was freed is counted.
     pub fn has_freed(&self) -> bool {
@@ -292,6 +298,8 @@ impl DslPool {
                     let snap = pool.find_snapshot(&from).await?;
                     let p = snap.phys();
                     let mut words = vec![p.guid, p.creation_txg, p.creation_time];
+                    // A raw stream from the bookmark names the set of IVs that it goes on from.
+                    let ivset = pool.ivset_guid(snap.object).await?.unwrap_or(0);
                     if pool.features().is_enabled(FeatureId::BookmarkWritten) {
                         let next = pool.hold_dataset(ObjectId(p.next_snap_obj)).await?;
                         let list = next.take_deadlist().await?;
@@ -301,7 +309,10 @@ impl DslPool {
                         words.extend([0, HAS_FBN | SNAPSHOT_EXISTS]);
                         words.extend([p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes]);
                         words.extend([freed.used, freed.compressed, freed.uncompressed].map(|n| n.max(0) as u64));
-                        words.push(0);
+                    }
+                    if words.len() > 3 || ivset != 0 {
+                        words.resize(WORDS_V2 - 1, 0);
+                        words.push(ivset);
                     }
                     words
                 };

@@ -604,7 +604,6 @@ fn dedup_of(value: u64) -> Option<(ChecksumAlgo, DedupMode)> {
         algo => algo,
     };
     // Without comparing, only a hash that cannot be forged will do.
-    let strong = matches!(algo, ChecksumAlgo::Sha256 | ChecksumAlgo::Sha512 | ChecksumAlgo::Skein);
-    let verify = value & DEDUP_VERIFY != 0 || !strong;
+    let verify = value & DEDUP_VERIFY != 0 || !algo.is_dedup_strong();
     Some((algo, if verify { DedupMode::Verify } else { DedupMode::Checksum }))
 }

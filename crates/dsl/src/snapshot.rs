@@ -20,7 +20,7 @@ use crate::space::SpaceCheck;
 
 /// Key of a directory's number of snapshots, kept where limits were ever used.
 const SNAPSHOT_COUNT: &[u8] = b"com.joyent:snapshot_count";
-/// Key of the hold that is also dropped at an import.
+/// Key of the guid of an encrypted snapshot's set of IVs (format page 12).
 const DATASET_KEY_IVSET: &[u8] = b"com.datto:ivset_guid";
 /// Longest tag of a hold (`MAXNAMELEN` less the object's number in hexadecimal and a dash).
 const TAG_MAX: usize = 256 - 18;
@@ -211,6 +211,15 @@ impl DslPool {
         ds.set_snapname(snap);
         self.core().note_of("snapshot", (ds.name(), object), String::new(), tx);
         Ok(ds)
+    }
+
+    /// The guid of the IV set of an encrypted snapshot; none if it has none.
+    pub async fn ivset_guid(&self, snap: ObjectId) -> Result<Option<u64>> {
+        let dn = self.mos().hold(snap).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(None);
+        }
+        zap::lookup_u64(&dn, DATASET_KEY_IVSET).await
     }
 
     /// Keys of a deadlist after the snapshot `from` and those before it.

@@ -33,8 +33,14 @@ const CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
 const DUPLICATE: usize = 1;
 const UNIQUE: usize = 2;
 /// Checksums that tables are kept by; `fletcher4` only in very old pools.
-const CHECKSUMS: [ChecksumAlgo; 5] =
-    [ChecksumAlgo::Sha256, ChecksumAlgo::Sha512, ChecksumAlgo::Skein, ChecksumAlgo::Edonr, ChecksumAlgo::Fletcher4];
+const CHECKSUMS: [ChecksumAlgo; 6] = [
+    ChecksumAlgo::Sha256,
+    ChecksumAlgo::Sha512,
+    ChecksumAlgo::Skein,
+    ChecksumAlgo::Edonr,
+    ChecksumAlgo::Blake3,
+    ChecksumAlgo::Fletcher4,
+];
 /// log2 of the block size of the ZAPs, and of their indirect blocks.
 const BLOCK_SHIFT: u32 = 12;
 const SLOTS: usize = 4;

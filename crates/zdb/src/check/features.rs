@@ -14,12 +14,13 @@ use crate::pool::PoolReader;
 use crate::zap;
 
 /// Features that datasets carry one by one.
-const PER_DATASET: [&str; 10] = [
+const PER_DATASET: [&str; 11] = [
     "org.open-zfs:large_blocks",
     "org.zfsonlinux:large_dnode",
     "org.illumos:sha512",
     "org.illumos:skein",
     "org.illumos:edonr",
+    "org.openzfs:blake3",
     "org.zfsonlinux:userobj_accounting",
     "org.zfsonlinux:project_quota",
     "com.datto:encryption",

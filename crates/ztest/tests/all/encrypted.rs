@@ -145,6 +145,16 @@ fn encrypted_file_systems() {
             dsl.snapshot(vec![format!("{}@s", fs("enc")), format!("{}@s", fs("enc/child"))], false, Vec::new())
                 .await
                 .unwrap();
+            for (of, sealed) in [("enc", true), ("enc/plain", false)] {
+                let (snap, mark) = (format!("{}@m", fs(of)), format!("{}#m", fs(of)));
+                dsl.snapshot(vec![snap.clone()], false, Vec::new()).await.unwrap();
+                dsl.create_bookmark(&snap, &mark).await.unwrap();
+                // A raw stream goes on from a bookmark only if it names the snapshot's set of IVs.
+                let object = dsl.find_snapshot(&snap).await.unwrap().object;
+                let ivset = dsl.ivset_guid(object).await.unwrap();
+                let marks = dsl.bookmarks(&dsl.find(&fs(of)).unwrap()).await.unwrap();
+                assert_eq!((ivset.is_some(), marks[0].ivset_guid()), (sealed, ivset.unwrap_or(0)), "{of}");
+            }
             fill(&pool, &fs("enc"), 12..16).await;
             dsl.clone_snapshot(&format!("{}@s", fs("enc")), &fs("clone"), Vec::new()).await.unwrap();
             fill(&pool, &fs("clone"), 30..33).await;
