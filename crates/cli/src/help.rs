@@ -39,7 +39,7 @@ nothing is left behind.
     },
     Page {
         name: "zpool add",
-        usage: &["add [-fn] [-o ashift=value] [--size size] <pool> <vdev> ..."],
+        usage: &["add [-fgLnP] [-o ashift=value] [--size size] <pool> <vdev> ..."],
         text: "\
 Adds devices to a pool: vdevs as 'zpool create' takes them, spares and caches
 among them. Data cannot be taken off them again; spares, caches and logs can be
@@ -47,27 +47,39 @@ removed.
 
   -f      also if the vdevs survive other losses than the pool's, or use
           devices that belong to an exported or foreign pool
-  -n      check everything, but change nothing
+  -n      check everything and show the layout, but change nothing
+  -g, -L, -P
+          with -n: guids for names, where links lead, full paths
   -o      ashift of the new vdevs
   --size  make files that do not exist, sparse, of this size
 ",
     },
     Page {
         name: "zpool attach",
-        usage: &["attach [-f] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
+        usage: &["attach [-fw] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
         text: "\
 Makes a mirror of a device and a new one, or adds a side to its mirror. The new
 device gets everything by a resilver.
+
+  -f      use a device that belongs to an exported or foreign pool
+  -w      wait for the resilver
+  -o      ashift of the new device
+  --size  make a file that does not exist, sparse, of this size
 ",
     },
     Page {
         name: "zpool replace",
-        usage: &["replace [-f] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
+        usage: &["replace [-fw] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
         text: "\
 Has a new device take the place of another one, which may be gone: name it by
 its guid then. Without a new device: what is at the path of the old one now. A
 hot spare, distributed ones too, stands in for the device until one of the two
 is detached. The old device leaves the pool when the resilver has ended.
+
+  -f      use a device that belongs to an exported or foreign pool
+  -w      wait until then
+  -o      ashift of the new device
+  --size  make a file that does not exist, sparse, of this size
 ",
     },
     Page {
@@ -80,9 +92,11 @@ spare. Refused where no other device has all that it has.
     },
     Page {
         name: "zpool remove",
-        usage: &["remove <pool> <device> ..."],
+        usage: &["remove [-w] <pool> <device> ..."],
         text: "\
 Removes hot spares that are not in use, caches and log devices.
+
+  -w  wait until it is done: always so
 ",
     },
     Page {
@@ -169,8 +183,8 @@ used for something else the pool can be brought back with 'zpool import -D'.
         name: "zpool import",
         usage: &[
             "import [-d dir|file] ... [-D]",
-            "import [-d dir|file] ... [-D] [-f] [-m] [-N] [-F [-n]] [-R root] [-o property=value] ... -a",
-            "import [-d dir|file] ... [-D] [-f] [-m] [-N] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
+            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [-R root] [-o property=value] ... -a",
+            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
         ],
         text: "\
 Without a pool: lists the pools that could be imported. With a pool's name or
@@ -185,7 +199,9 @@ id: takes it into use, under a new name if one is given. -a: all of them.
   -m  also without a log device; what only it holds is lost
   -t  the new name is for this import only
       --rewind-to-checkpoint: the checkpoint's state; later changes are lost
+  -l  load the keys of encrypted file systems first, so that they are mounted
   -N  mount nothing
+  -s  look at the devices themselves, not into a list of them: always so
   -R  an alternate root
   -o  a property of the pool; readonly=on writes nothing at all
 ",
@@ -257,17 +273,20 @@ Lists pools with their space.
 
   -H  tabs, no headers     -p  exact numbers      -v  with devices
   -P  full paths           -g  guids for names    -o  columns
-  -j  JSON
+  -L  where links lead     -j  JSON
 ",
     },
     Page {
         name: "zpool status",
-        usage: &["status [-gLpPvxj] [pool] ..."],
+        usage: &["status [-giLpPtvxj] [pool] ..."],
         text: "\
 Shows the health of pools and their devices.
 
   -x  only pools with something wrong
-  -p  exact numbers    -P  full paths    -g  guids for names    -j  JSON
+  -v  names of damaged files
+  -i  what was initialized of each device    -t  what was trimmed
+  -p  exact numbers    -P  full paths    -L  where links lead
+  -g  guids for names  -j  JSON
 ",
     },
     Page {
@@ -292,7 +311,7 @@ compatibility, feature@<name>=enabled.
     Page {
         name: "zpool sync",
         usage: &["sync [-f] [pool] ..."],
-        text: "Waits until everything written to the pools so far is on disk.\n",
+        text: "Waits until everything written to the pools so far is on disk.\n\n  -f  also if nothing has changed: always so\n",
     },
     Page {
         name: "zpool labelclear",
@@ -310,7 +329,7 @@ Removes the labels of a pool from a device.
 Makes a file system and mounts it.
 
   -o  a property    -p  make missing parents    -u  do not mount it
-  -n  check only    -v  say what was made
+  -n  check only    -v  say what was made               -P  that with tabs
 ",
     },
     Page {
@@ -328,7 +347,8 @@ free in the background: 'zpool get freeing' tells how much is still to come.
   -R  as -r, and clones with all that depends on them, wherever they are
   -d  snapshots that are held or have clones: when nothing needs them any more
   -f  unmount file systems in use
-  -n  only say (with -v) what would be destroyed    -p  exact, with tabs
+  -n  destroy nothing
+  -v  say what is, or with -n would be, destroyed    -p  that exact, with tabs
 ",
     },
     Page {
@@ -445,6 +465,7 @@ Sets properties. A new mountpoint moves a mounted file system there.
 Drops a value of a dataset's own: it takes its parent's again.
 
   -r  and those of everything below
+  -S  to the value that was received: there is none, so as without it
 ",
     },
     Page {
@@ -494,12 +515,15 @@ with -r also those of that name below.
     },
     Page {
         name: "zfs mount",
-        usage: &["mount", "mount [-l] [-o option,...] <-a | filesystem>"],
+        usage: &["mount", "mount [-flOv] [-o option,...] <-a | filesystem>"],
         text: "\
 Without arguments: lists what is mounted. Otherwise mounts one file system, or
 with -a all that are to be mounted (canmount=on and a mountpoint).
 
   -l  load the keys of encrypted file systems first
+  -O  also over a folder that is not empty, where overlay=off
+  -f, -v
+      taken as by OpenZFS: there is nothing here that they would change
   -o  for this mount only, whatever the properties say: ro, rw, atime, noatime,
       relatime, norelatime, exec, noexec, suid, nosuid, dev, nodev, xattr,
       noxattr; 'zfs get' shows them with the source 'temporary', and setting the
@@ -509,11 +533,12 @@ with -a all that are to be mounted (canmount=on and a mountpoint).
     },
     Page {
         name: "zfs unmount",
-        usage: &["unmount [-f] <-a | filesystem|mountpoint>"],
+        usage: &["unmount [-fu] <-a | filesystem|mountpoint>"],
         text: "\
 Unmounts one file system, or with -a all.
 
   -f  also if it is in use
+  -u  unload the keys that are then needed no more
 ",
     },
     Page {
@@ -540,7 +565,7 @@ from tunables.conf in the state folder.
     },
     Page {
         name: "zpool iostat",
-        usage: &["iostat [-vlqHpyjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]"],
+        usage: &["iostat [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]"],
         text: "\
 What the devices of pools do: since the pool was opened, then in each interval.
 A vdev above devices has the sums of its devices.
@@ -553,6 +578,9 @@ A vdev above devices has the sums of its devices.
   -y      without the line since the pool was opened
   -T      a time stamp before each: d a date, u seconds since 1970
   -p -H   exact numbers; without headers, with tabs
+  -n      headers once: always so
+  -g, -L, -P
+          guids for names, where links lead, full paths
   -j      JSON
 ",
     },
@@ -675,7 +703,7 @@ version behind it, in the two lines that tools look for.
   -j  JSON
 ",
     },
-    Page { name: "zfs version", usage: &["version [-j]"], text: "As 'zpool version'.\n" },
+    Page { name: "zfs version", usage: &["version [-j]"], text: "As 'zpool version'.\n\n  -j  JSON\n" },
     Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],

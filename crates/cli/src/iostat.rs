@@ -90,6 +90,9 @@ pub fn run(p: &Parsed) -> Done {
             o.only = names.split_off(1);
             o.vdevs = true;
             let pool = pools.iter().filter(|p| p.name == names[0]);
+            if pool.clone().next().is_none() {
+                return Err(Error::not_found(format!("cannot open '{}': no such pool", names[0])).into());
+            }
             for name in &o.only {
                 if !pool.clone().any(|p| p.children.iter().any(|c| has(c, name, o.style))) {
                     let why = format!("cannot open '{name}': no such device in pool '{}'", names[0]);
@@ -103,6 +106,10 @@ pub fn run(p: &Parsed) -> Done {
     let mut shown = 0;
     loop {
         let now: Vec<IoView> = ask(&Request::PoolIo { names: names.clone() })?;
+        if now.is_empty() && interval.is_none() && !o.json {
+            eprintln!("no pools available");
+            return Err(Fail::Said);
+        }
         if !(before.is_empty() && p.has('y') && interval.is_some()) {
             print(&show(&now, &before, &o, shown == 0)?);
             shown += 1;

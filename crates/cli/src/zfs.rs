@@ -1,12 +1,12 @@
 //! The command `zfs`.
 
-use base::{Error, ErrorKind};
+use base::Error;
 use daemon::MountHow;
 use daemon::proto::{DatasetView, Destroyed, PoolView, Request, Select};
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
-use crate::zpool::{fields, parse_for};
+use crate::zpool::{each, fields, parse_for};
 use crate::zpool_out::get_table;
 use crate::{Done, Fail, ask, assignment, each_once, help, json, print, properties, zfs_key, zfs_snap};
 
@@ -83,6 +83,9 @@ fn create(p: &Parsed) -> Done {
     if p.has('V') || p.has('b') || p.has('s') {
         return Err(Error::unsupported(format!("cannot create '{name}': weir cannot make volumes (-V) yet")).into());
     }
+    if !p.has('p') && !name.contains('/') {
+        return Err(Error::invalid(format!("cannot create '{name}': missing dataset name")).into());
+    }
     let props = properties(p, 'o', "create")?;
     let exists = || ask::<Vec<DatasetView>>(&Request::Datasets(just(name))).is_ok();
     if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
@@ -109,6 +112,17 @@ fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
     let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
     let rest: Vec<_> = props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str())).cloned().collect();
     daemon::parse_fs_props(&rest, true).map(|_| ())
+}
+
+/// A name where snapshots and bookmarks make no sense.
+pub(crate) fn file_system_name(name: &str) -> Done {
+    let kinds = [('@', "snapshot"), ('#', "bookmark")];
+    match kinds.iter().find(|(sign, _)| name.contains(*sign) && !name.starts_with('/')) {
+        Some((sign, kind)) => {
+            Err(Error::invalid(format!("cannot open '{name}': {kind} delimiter '{sign}' is not expected here")).into())
+        }
+        None => Ok(()),
+    }
 }
 
 /// One dataset, with nothing but its name.
@@ -260,18 +274,12 @@ fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
     if select.names.len() < 2 {
         return Ok((ask(&Request::Datasets(select))?, Ok(())));
     }
-    let (mut out, mut done): (Vec<DatasetView>, Done) = (Vec::new(), Ok(()));
-    for name in &select.names {
-        let one = Select { names: vec![name.clone()], ..select.clone() };
-        match ask::<Vec<DatasetView>>(&Request::Datasets(one)) {
-            Ok(more) => out.extend(more),
-            Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => {
-                eprintln!("{e}");
-                done = Err(Fail::Said);
-            }
-            Err(e) => return Err(e),
-        }
-    }
+    let mut out: Vec<DatasetView> = Vec::new();
+    let done = each(&select.names, |name| {
+        let one = Select { names: vec![name], ..select.clone() };
+        out.extend(ask::<Vec<DatasetView>>(&Request::Datasets(one))?);
+        Ok(())
+    })?;
     let mut seen = std::collections::BTreeSet::new();
     out.retain(|d| seen.insert(d.name.clone()));
     Ok((out, done))
@@ -372,10 +380,12 @@ fn rename(p: &Parsed) -> Done {
 }
 
 fn mount(p: &Parsed) -> Done {
-    let how = MountHow::parse(p.values('o')).map_err(|e| e.at("cannot mount"))?;
+    let mut how = MountHow::parse(p.values('o')).map_err(|e| e.at("cannot mount"))?;
+    how.temp.over = p.has('O');
     if p.has('a') && how.remount {
         return Err(Error::invalid("cannot mount: -o remount changes one mount: name its file system").into());
     }
+    p.operands.iter().try_for_each(|name| file_system_name(name))?;
     match (p.has('a'), p.operands.as_slice()) {
         (true, []) if p.has('l') => zfs_key::load_for_mount(None)?,
         (false, [name]) if p.has('l') => zfs_key::load_for_mount(Some(name))?,
@@ -391,6 +401,24 @@ fn mount(p: &Parsed) -> Done {
         (false, [name]) => ask_and_warn(&Request::Mount { name: Some(name.clone()), how }),
         _ => Err(Fail::Usage("too many arguments".into(), "mount")),
     }
+}
+
+/// The file systems of pools that an import mounts, outer ones first.
+pub(crate) fn to_be_mounted(pools: &[String]) -> Result<Vec<String>, Fail> {
+    let wanted: Vec<String> = ["name", "canmount", "mountpoint", "mounted", "keystatus"].map(str::to_string).to_vec();
+    let select = Select { filesystems: true, names: pools.to_vec(), wanted, ..Select::default() };
+    let all: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    let mut out: Vec<(String, String)> = Vec::new();
+    for d in &all {
+        let value = |name: &str| d.props.iter().find(|p| p.name == name).map_or("", |p| p.exact.as_str());
+        let place = value("mountpoint");
+        let is_wanted = value("canmount") == "on" && value("mounted") == "no" && value("keystatus") != "unavailable";
+        if is_wanted && place.starts_with('/') {
+            out.push((place.to_string(), d.name.clone()));
+        }
+    }
+    out.sort();
+    Ok(out.into_iter().map(|(_, name)| name).collect())
 }
 
 /// What the daemon answers with a list of warnings.

@@ -140,7 +140,6 @@ pub fn load(p: &Parsed) -> Done {
 
 /// `zfs mount -l`: loads the key that a file system needs; without a name, all that are not loaded.
 pub fn load_for_mount(name: Option<&str>) -> Done {
-    let ask_keys = |names: Vec<String>, recursive| ask::<Vec<KeyView>>(&Request::Keys { names, recursive });
     let roots = match name {
         None => ask_keys(Vec::new(), true)?,
         Some(name) => {
@@ -154,6 +153,20 @@ pub fn load_for_mount(name: Option<&str>) -> Done {
             }
         }
     };
+    load_all(roots)
+}
+
+/// Loads the keys of everything in these pools, for `zpool import -l`.
+pub fn load_of_pools(pools: &[String]) -> Done {
+    load_all(ask_keys(pools.to_vec(), true)?)
+}
+
+fn ask_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail> {
+    ask(&Request::Keys { names, recursive })
+}
+
+/// Those that are not loaded; one that is not to be had keeps none of the others.
+fn load_all(roots: Vec<KeyView>) -> Done {
     let mut bad = None;
     for key in roots.into_iter().filter(|k| !k.available) {
         let loaded = fetch(&key.name, &key.format, &key.location, false)

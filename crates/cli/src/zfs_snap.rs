@@ -1,5 +1,6 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `hold`, `release`, `holds`, `bookmark`.
 
+use base::Error;
 use daemon::proto::{HoldView, Request};
 
 use crate::opts::Parsed;
@@ -14,6 +15,9 @@ fn usage<T>(what: &str, topic: &'static str) -> Result<T, Fail> {
 pub fn snapshot(p: &Parsed) -> Done {
     if p.operands.is_empty() {
         return usage("missing snapshot argument", "snapshot");
+    }
+    if let Some(bad) = p.operands.iter().find(|n| !n.contains('@')) {
+        return usage(&format!("missing '@' delimiter in snapshot name '{bad}'"), "snapshot");
     }
     let props = properties(p, 'o', "snapshot")?;
     let done: Done = ask(&Request::Snapshot { names: p.operands.clone(), recursive: p.has('r'), props });
@@ -62,6 +66,7 @@ pub fn promote(p: &Parsed) -> Done {
         let what = if p.operands.is_empty() { "missing clone filesystem argument" } else { "too many arguments" };
         return usage(what, "promote");
     };
+    crate::zfs::file_system_name(name)?;
     ask(&Request::Promote { name: name.clone() })
 }
 
@@ -75,7 +80,7 @@ pub fn hold(p: &Parsed, release: bool) -> Done {
         return usage("tag may not start with '.'", topic);
     }
     if let Some(bad) = names.iter().find(|n| !n.contains('@')) {
-        return usage(&format!("'{bad}' is not a snapshot"), topic);
+        return Err(Error::invalid(format!("'{bad}' is not a snapshot")).into());
     }
     ask(&Request::Hold { tag: tag.clone(), names: names.to_vec(), recursive: p.has('r'), release })
 }
@@ -85,7 +90,14 @@ pub fn holds(p: &Parsed) -> Done {
     if p.operands.is_empty() {
         return usage("missing snapshot argument", "holds");
     }
-    let holds: Vec<HoldView> = ask(&Request::Holds { names: p.operands.clone(), recursive: p.has('r') })?;
+    let mut holds: Vec<HoldView> = Vec::new();
+    let done = crate::zpool::each(&p.operands, |name| {
+        holds.extend(ask::<Vec<HoldView>>(&Request::Holds { names: vec![name], recursive: p.has('r') })?);
+        Ok(())
+    })?;
+    if holds.is_empty() && done.is_err() {
+        return done;
+    }
     let rows: Vec<Vec<String>> = holds.into_iter().map(|h| vec![h.name, h.tag, daemon::nice::date(h.time)]).collect();
     if p.has('H') {
         print(&scripted(&rows));
@@ -93,7 +105,7 @@ pub fn holds(p: &Parsed) -> Done {
         let columns = [Column::text("NAME"), Column::text("TAG"), Column::text("TIMESTAMP")];
         print(&table(&columns, &rows));
     }
-    Ok(())
+    done
 }
 
 /// `zfs bookmark`

@@ -1,6 +1,6 @@
 //! The command `zpool`.
 
-use base::Error;
+use base::{Error, ErrorKind};
 use daemon::VdevSpec;
 use daemon::proto::{
     Candidate, Created, HistoryLine, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request,
@@ -153,6 +153,9 @@ fn destroy(p: &Parsed) -> Done {
 }
 
 fn import(p: &Parsed) -> Done {
+    if p.has('l') && p.has('N') {
+        return Err(Fail::Usage("-l is incompatible with -N".into(), "import"));
+    }
     if p.has('X') {
         let why = "cannot import: weir goes back to one of the last few states only (-F), not further (-X)";
         return Err(Error::unsupported(why).into());
@@ -191,7 +194,8 @@ fn import(p: &Parsed) -> Done {
         pool,
         new_name,
         force: p.has('f'),
-        no_mount: p.has('N'),
+        // What has a key to be loaded first may have others below it.
+        no_mount: p.has('N') || p.has('l'),
         altroot: p.value('R').map(str::to_string),
         props,
         rewind: p.has('F'),
@@ -204,7 +208,10 @@ fn import(p: &Parsed) -> Done {
         return Err(Fail::Usage("-t needs the name that the pool is to have".into(), "import"));
     }
     let dry_run = request.dry_run;
-    let done: Imported = ask(&Request::PoolImport(request))?;
+    let mut done: Imported = ask(&Request::PoolImport(request))?;
+    if p.has('l') && !done.pools.is_empty() {
+        mount_with_keys(&mut done)?;
+    }
     for sentence in done.notices.iter().chain(&done.failures).chain(&done.unmounted) {
         eprintln!("{sentence}");
     }
@@ -216,6 +223,21 @@ fn import(p: &Parsed) -> Done {
         print("no pools available to import\n");
     }
     if done.failures.is_empty() { Ok(()) } else { Err(Fail::Said) }
+}
+
+/// What `-l` adds to an import: loads the keys of the pools, then mounts their file systems.
+fn mount_with_keys(done: &mut Imported) -> Done {
+    if let Err(Fail::Error(e)) = crate::zfs_key::load_of_pools(&done.pools) {
+        done.unmounted.push(e.to_string());
+    }
+    for at in crate::zfs::to_be_mounted(&done.pools)? {
+        match ask::<Vec<String>>(&Request::Mount { name: Some(at), how: Default::default() }) {
+            Ok(warnings) => done.notices.extend(warnings),
+            Err(Fail::Error(e)) => done.unmounted.push(e.to_string()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn checkpoint(p: &Parsed) -> Done {
@@ -231,11 +253,11 @@ fn history(p: &Parsed) -> Done {
         true => ask::<Vec<PoolView>>(&Request::Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
         false => p.operands.clone(),
     };
-    for pool in pools {
+    each(&pools, |pool| {
         let lines: Vec<HistoryLine> = ask(&Request::PoolHistory { pool: pool.clone() })?;
         print(&zpool_out::history(&pool, &lines, p.has('i'), p.has('l')));
-    }
-    Ok(())
+        Ok(())
+    })?
 }
 
 fn export(p: &Parsed) -> Done {
@@ -270,35 +292,69 @@ fn list(p: &Parsed) -> Done {
     if columns.is_empty() {
         columns = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
     }
-    let pools: Vec<PoolView> = ask(&Request::Pools { names: p.operands.clone() })?;
+    let (pools, done) = pools(&p.operands)?;
     let style = style(p);
     if p.has('j') {
         print(&json::pools("zpool list", &pools, Some(&columns), style.exact, style.verbose));
-    } else if pools.is_empty() && !style.scripted {
+    } else if pools.is_empty() && !style.scripted && done.is_ok() {
         print("no pools available\n");
-    } else {
+    } else if !pools.is_empty() {
         print(&zpool_out::list(&pools, &columns, style));
     }
-    Ok(())
+    done
+}
+
+/// These pools, or all, and whether all of them were there: as in OpenZFS those that are there are
+/// shown beside one that is not.
+fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
+    if names.len() < 2 {
+        return Ok((ask(&Request::Pools { names: names.to_vec() })?, Ok(())));
+    }
+    let mut out: Vec<PoolView> = Vec::new();
+    let done = each(names, |name| {
+        out.extend(ask::<Vec<PoolView>>(&Request::Pools { names: vec![name] })?);
+        Ok(())
+    })?;
+    Ok((out, done))
+}
+
+/// Does something with each name. One that is not there is said, and keeps none of the others.
+pub(crate) fn each(names: &[String], mut what: impl FnMut(String) -> Done) -> Result<Done, Fail> {
+    let mut done: Done = Ok(());
+    for name in names {
+        match what(name.clone()) {
+            Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => {
+                eprintln!("{e}");
+                done = Err(Fail::Said);
+            }
+            other => other?,
+        }
+    }
+    Ok(done)
 }
 
 fn status(p: &Parsed) -> Done {
-    let mut pools: Vec<PoolView> = ask(&Request::Pools { names: p.operands.clone() })?;
+    let (mut pools, done) = pools(&p.operands)?;
     let any = !pools.is_empty();
     if p.has('x') {
         pools.retain(|q| !zpool_out::is_healthy(q));
     }
     if p.has('j') {
         print(&json::pools("zpool status", &pools, None, p.has('p'), true));
-        return Ok(());
+        return done;
     }
     if pools.is_empty() {
-        print(if any { "all pools are healthy\n" } else { "no pools available\n" });
-        return Ok(());
+        // The one is an answer, the other is not.
+        if any {
+            print("all pools are healthy\n");
+        } else if done.is_ok() {
+            eprintln!("no pools available");
+        }
+        return done;
     }
     let all: Vec<String> = pools.iter().map(|q| zpool_out::status(q, style(p))).collect();
     print(&all.join("\n"));
-    Ok(())
+    done
 }
 
 /// The fields of `get`.
@@ -326,12 +382,12 @@ fn get(p: &Parsed) -> Done {
     if let Some(bad) = wanted.iter().find(|w| *w != "all" && daemon::pool_props::canonical(w).is_none()) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
-    let pools: Vec<PoolView> = ask(&Request::Pools { names: names.to_vec() })?;
+    let (pools, done) = pools(names)?;
     if p.has('j') {
         let columns: Vec<String> =
             wanted.iter().map(|w| daemon::pool_props::canonical(w).unwrap_or_else(|| w.clone())).collect();
         print(&json::pools("zpool get", &pools, Some(&columns), p.has('p'), false));
-        return Ok(());
+        return done;
     }
     let mut rows = Vec::new();
     for pool in &pools {
@@ -340,7 +396,7 @@ fn get(p: &Parsed) -> Done {
     if !rows.is_empty() {
         print(&zpool_out::get_table(&rows, &fields, p.has('H'), p.has('p')));
     }
-    Ok(())
+    done
 }
 
 fn set(p: &Parsed) -> Done {

@@ -90,6 +90,9 @@ fn each_situation_has_the_text_of_openzfs() {
         ("zfs create tank/a", 1, "cannot create 'tank/a': dataset already exists"),
         ("zfs create tank/x/y", 1, "cannot create 'tank/x/y': parent does not exist"),
         ("zfs create nope/x", 1, "cannot create 'nope/x': no such pool 'nope'"),
+        ("zfs clone tank/a@one nope/x", 1, "cannot create 'nope/x': no such pool 'nope'"),
+        ("zfs create nope", 1, "cannot create 'nope': missing dataset name"),
+        ("zfs create tank", 1, "cannot create 'tank': missing dataset name"),
         ("zfs create tank/b@d", 1, "cannot create 'tank/b@d': snapshot delimiter '@' is not expected here"),
         ("zfs create tank/b%d", 1, "cannot create 'tank/b%d': invalid character '%' in name"),
         ("zfs create tank/b/", 1, "cannot create 'tank/b/': trailing slash in name"),
@@ -104,6 +107,11 @@ fn each_situation_has_the_text_of_openzfs() {
             1,
             "cannot release hold from snapshot 'tank/a@two': no such tag on this dataset",
         ),
+        ("zfs promote tank/a@one", 1, "cannot open 'tank/a@one': snapshot delimiter '@' is not expected here"),
+        ("zfs mount tank/a@one", 1, "cannot open 'tank/a@one': snapshot delimiter '@' is not expected here"),
+        ("zfs snapshot tank/a", 2, "missing '@' delimiter in snapshot name 'tank/a'\nusage:\n\tzfs snapshot "),
+        ("zfs hold keep tank/a", 1, "'tank/a' is not a snapshot\n"),
+        ("zfs holds tank/a", 1, "'tank/a' is not a snapshot\n"),
         ("zfs promote tank/a", 1, "cannot promote 'tank/a': not a cloned filesystem"),
         ("zfs bookmark tank/a@one tank/a#mark", 1, "cannot create bookmark 'tank/a#mark': bookmark exists"),
         ("zfs destroy tank/a#nope", 1, "cannot destroy 'tank/a#nope': bookmark 'tank/a#nope' does not exist."),
@@ -188,6 +196,13 @@ fn each_situation_has_the_text_of_openzfs() {
         ("zfs list -t nonsense tank/a", 2, "invalid type 'nonsense'\nusage:\n\tzfs list "),
     ] {
         w.fails(line, code, text);
+    }
+    // Docker and podman look at the end of these.
+    for line in ["zfs create tank/a", "zfs clone tank/a@one tank/c", "zfs snapshot tank/a@one"] {
+        assert!(w.say(line).err.ends_with(": dataset already exists\n"), "{line}: {}", w.say(line).err);
+    }
+    for line in ["zfs list -Hp tank/nope", "zfs get -Hp all tank/nope", "zfs destroy -r tank/nope"] {
+        assert!(w.say(line).err.ends_with(": dataset does not exist\n"), "{line}: {}", w.say(line).err);
     }
     assert_eq!(w.say("zfs rename tank/c tank/c/below/x").code, 1);
     w.ok("zpool export tank");
@@ -341,6 +356,108 @@ fn a_mount_loads_keys_where_asked() {
     w.fails("zfs unmount tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
     w.fails("zfs destroy tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
     drop(held);
+}
+
+/// Commands that take several names do what they can, say what they cannot, and fail.
+#[test]
+fn a_name_that_is_not_there_keeps_none_of_the_others() {
+    let w = World::new("zfs-several");
+    w.ok("zfs create tank/a");
+    w.ok("zfs snapshot tank@s tank/a@s");
+    let nope = "cannot open 'tank/nope': dataset does not exist\n";
+    let fails = |line: &str, err: &str| {
+        let s = w.say(line);
+        assert_eq!((s.code, s.err.as_str()), (1, err), "{line}");
+        s.out
+    };
+    fails("zfs set atime=off tank/nope tank/a", nope);
+    fails("zfs set x:y=1 tank/nope tank/a@s", nope);
+    assert_eq!(w.ok("zfs get -H -o value -s local atime tank/a"), "off\n");
+    assert_eq!(w.ok("zfs get -H -o value x:y tank/a@s"), "1\n");
+    fails("zfs inherit atime tank/nope tank/a", nope);
+    assert_eq!(w.ok("zfs get -H -o value,source atime tank/a"), "on\tdefault\n");
+    let gone = "cannot open 'tank/a@nope': dataset does not exist\n";
+    fails("zfs hold keep tank/a@nope tank/a@s tank@s", gone);
+    let held = fails("zfs holds -H tank/a@s tank/a@nope tank@s", gone);
+    let names: Vec<&str> = held.lines().map(|l| l.split('\t').next().unwrap()).collect();
+    assert_eq!(names, ["tank/a@s", "tank@s"]);
+    fails("zfs release keep tank/a@nope tank/a@s tank@s", gone);
+    assert_eq!(w.ok("zfs holds -H tank/a@s tank@s"), "");
+    w.fails("zfs rename tank/a@nope tank/a@other", 1, gone);
+    w.fails("zfs rename -r tank@nope tank@other", 1, "cannot open 'tank@nope': dataset does not exist");
+}
+
+/// One pool in use does not keep the others.
+#[test]
+fn all_pools_are_exported_that_can_be() {
+    if !can_mount("all_pools_are_exported_that_can_be") {
+        return;
+    }
+    let w = World::new("zfs-export");
+    let at = w.dir.join("m").display().to_string();
+    w.ok(&format!("zpool create -m {at} --size 80M busy b.img"));
+    let held = std::fs::File::create(w.dir.join("m/f")).unwrap();
+    w.fails("zpool export -a", 1, &format!("cannot export 'busy': cannot unmount '{at}': pool or dataset is busy"));
+    assert_eq!(w.ok("zpool list -H -o name"), "busy\n");
+    drop(held);
+    w.ok("zpool export -a");
+}
+
+#[test]
+fn an_import_loads_keys_where_asked() {
+    if !can_mount("an_import_loads_keys_where_asked") {
+        return;
+    }
+    let w = World::new("zfs-import-keys");
+    let at = w.dir.join("m").display().to_string();
+    // Within the encrypted one there is another with a key of its own, and one that is not mounted
+    // by itself.
+    let new = "-o encryption=on -o keyformat=passphrase";
+    assert_eq!(w.typing(&format!("zfs create {new} -o mountpoint={at} tank/e"), "password1\n").code, 0);
+    assert_eq!(w.typing(&format!("zfs create {new} tank/e/own"), "password2\n").code, 0);
+    w.ok("zfs create -o canmount=noauto tank/e/not");
+    w.ok("zfs create tank/e/child");
+    std::fs::write(w.dir.join("m/child/f"), b"text").unwrap();
+    let mounted = |dir: &str| w.ok(&format!("zfs get -Hr -o name,value -t filesystem mounted {dir}"));
+    let mine = "tank/e\tyes\ntank/e/child\tyes\ntank/e/not\tno\n";
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    assert_eq!(mounted("tank/e"), "tank/e\tno\ntank/e/child\tno\ntank/e/not\tno\ntank/e/own\tno\n");
+    w.ok("zpool export tank");
+    let s = w.typing("zpool import -l -d . tank", "password1\npassword2\n");
+    assert_eq!((s.code, s.err.as_str()), (0, ""), "{}", s.out);
+    assert_eq!(mounted("tank/e"), format!("{mine}tank/e/own\tyes\n"));
+    assert_eq!(std::fs::read(w.dir.join("m/child/f")).unwrap(), b"text");
+    w.ok("zpool export tank");
+    // A key that is not to be had is said, and keeps neither the import nor the others.
+    let s = w.typing("zpool import -l -d . tank", "password1\nwrongword\n");
+    assert_eq!(s.code, 0, "{}", s.err);
+    assert!(
+        s.err.contains("'tank/e/own'") && s.err.contains("Import was successful, but unable to mount"),
+        "{}",
+        s.err
+    );
+    assert_eq!(mounted("tank/e"), format!("{mine}tank/e/own\tno\n"));
+    w.ok("zpool export tank");
+    w.fails("zpool import -l -N -d . tank", 2, "-l is incompatible with -N");
+}
+
+#[test]
+fn a_mount_over_files_needs_a_letter_where_overlay_is_off() {
+    if !can_mount("a_mount_over_files_needs_a_letter_where_overlay_is_off") {
+        return;
+    }
+    let w = World::new("zfs-overlay");
+    let at = w.dir.join("m").display().to_string();
+    w.ok(&format!("zfs create -u -o overlay=off -o mountpoint={at} tank/a"));
+    std::fs::create_dir(w.dir.join("m")).unwrap();
+    std::fs::write(w.dir.join("m/below"), b"").unwrap();
+    w.fails("zfs mount tank/a", 1, "cannot mount 'tank/a': directory is not empty");
+    w.ok("zfs mount -O tank/a");
+    assert!(!w.dir.join("m/below").exists());
+    w.ok("zfs unmount tank/a");
+    w.ok("zfs set overlay=on tank/a");
+    w.ok("zfs mount tank/a");
 }
 
 #[test]

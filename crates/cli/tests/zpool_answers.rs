@@ -353,3 +353,111 @@ fn old_pools_of_several_devices_are_imported() {
         }
     }
 }
+
+#[test]
+fn errors_name_what_could_not_be_done() {
+    let w = World::new("cli-errors");
+    w.files(&["a", "b", "c", "d"], 80 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    for (line, text) in [
+        ("zpool offline tank x", "cannot offline x: no such device in pool"),
+        ("zpool online tank x", "cannot online x: no such device in pool"),
+        ("zpool clear tank x", "cannot clear errors for x: no such device in pool"),
+        ("zpool detach tank x", "cannot detach x: no such device in pool"),
+        ("zpool remove tank x", "cannot remove x: no such device in pool"),
+        ("zpool replace tank x", "cannot replace x: no such device in pool"),
+        ("zpool attach tank x c", "no such device in pool"),
+        ("zpool add nope c", "cannot open 'nope': no such pool"),
+        ("zpool iostat nope tank", "cannot open 'nope': no such pool"),
+        ("zpool create -O mountpoint=none tank c", "cannot create 'tank': pool already exists"),
+        ("zpool set nonsense=1 tank", "cannot set property for 'tank': invalid property 'nonsense'"),
+        ("zpool create -o nonsense=1 other c", "cannot create 'other': invalid property 'nonsense'"),
+        ("zpool set size=1 tank", "cannot set property for 'tank': 'size' is readonly"),
+        ("zpool checkpoint -d tank", "cannot discard checkpoint in 'tank': checkpoint does not exist"),
+        ("zpool scrub -s tank", "cannot cancel scrubbing tank: there is no active scrub"),
+        ("zpool scrub -p tank", "cannot pause scrubbing tank: there is no active scrub"),
+        ("zpool trim -c tank", "there is no active trim"),
+        ("zpool import -d . nope", "cannot import 'nope': no such pool available"),
+    ] {
+        let s = w.run(line, "UTC");
+        let begins = if text.starts_with("cannot ") { s.err.starts_with(text) } else { s.err.contains(text) };
+        assert!(s.code == 1 && begins, "{line}: {} {}wanted {text}", s.code, s.err);
+    }
+    w.ok("zpool checkpoint tank");
+    w.fails("zpool checkpoint tank", "cannot checkpoint 'tank': checkpoint exists");
+    for command in ["list", "status", "get all", "destroy", "export", "scrub", "trim", "initialize", "sync", "clear"] {
+        w.fails(&format!("zpool {command} nope"), "cannot open 'nope': no such pool\n");
+    }
+}
+
+#[test]
+fn a_device_that_is_not_there_keeps_none_of_the_others() {
+    let w = World::new("cli-several");
+    w.files(&["a", "b", "c"], 80 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b c"));
+    let states = || {
+        let status = w.ok("zpool status -P tank");
+        ["a", "b", "c"].map(|n| {
+            let line = status.lines().find(|l| l.trim_start().starts_with(&w.path(n))).unwrap().to_string();
+            line.split_whitespace().nth(1).unwrap().to_string()
+        })
+    };
+    let s = w.run("zpool offline tank x a y b", "UTC");
+    let lines: Vec<&str> = s.err.lines().collect();
+    assert!(s.code == 1 && lines.len() == 2, "{} {}", s.code, s.err);
+    assert!(lines[0].starts_with("cannot offline x: ") && lines[1].starts_with("cannot offline y: "), "{}", s.err);
+    assert_eq!(states(), ["OFFLINE", "OFFLINE", "ONLINE"]);
+    w.fails("zpool online tank x a b", "cannot online x: no such device in pool");
+    w.ok("zpool wait -t resilver tank");
+    assert_eq!(states(), ["ONLINE", "ONLINE", "ONLINE"]);
+}
+
+#[test]
+fn that_there_is_no_pool_goes_where_openzfs_says_it() {
+    let w = World::new("cli-no-pool");
+    for (line, code, out, err) in [
+        ("zpool list", 0, "no pools available\n", ""),
+        ("zpool status", 0, "", "no pools available\n"),
+        ("zpool status -x", 0, "", "no pools available\n"),
+        ("zpool iostat", 1, "", "no pools available\n"),
+        ("zpool list -H", 0, "", ""),
+        ("zpool get all", 0, "", ""),
+        ("zpool history", 0, "", ""),
+        ("zpool export -a", 0, "", ""),
+    ] {
+        let s = w.run(line, "UTC");
+        assert_eq!((s.code, s.out.as_str(), s.err.as_str()), (code, out, err), "{line}");
+    }
+}
+
+/// Commands that take several pools do what they can, say what they cannot, and fail.
+#[test]
+fn a_pool_that_is_not_there_keeps_none_of_the_others() {
+    let w = World::new("cli-pools");
+    w.files(&["a", "b"], 80 * MIB);
+    w.ok(&format!("{NEW} lake a"));
+    w.ok(&format!("{NEW} tank b"));
+    for (line, shown) in [
+        ("zpool list -H -o name nope lake tank", vec!["lake", "tank"]),
+        ("zpool status nope tank", vec!["pool: tank"]),
+        ("zpool status tank nope lake", vec!["pool: tank", "pool: lake"]),
+        ("zpool get -H -o name,value health nope tank", vec!["tank\tONLINE"]),
+        ("zpool history nope tank", vec!["History for 'tank'"]),
+        ("zpool list -j nope tank", vec!["\"tank\""]),
+    ] {
+        let s = w.run(line, "UTC");
+        assert_eq!((s.code, s.err.as_str()), (1, "cannot open 'nope': no such pool\n"), "{line}");
+        assert!(shown.iter().all(|text| s.out.contains(text)), "{line}: {}", s.out);
+    }
+    for line in ["zpool list nope none", "zpool status -x nope none"] {
+        let s = w.run(line, "UTC");
+        let both = "cannot open 'nope': no such pool\ncannot open 'none': no such pool\n";
+        assert_eq!((s.code, s.out.as_str(), s.err.as_str()), (1, "", both), "{line}");
+    }
+    w.fails("zpool scrub -w nope tank", "cannot open 'nope': no such pool\n");
+    assert!(w.ok("zpool status tank").contains("scan: scrub repaired 0B"));
+    assert!(!w.ok("zpool status lake").contains("scan: scrub"));
+    w.fails("zpool sync nope tank", "cannot open 'nope': no such pool\n");
+    w.fails("zpool export nope lake", "cannot open 'nope': no such pool\n");
+    assert_eq!(w.ok("zpool list -H -o name"), "tank\n");
+}
