@@ -535,6 +535,8 @@ impl PoolEngine {
             return Err(Error::not_found("not currently mounted"));
         }
         let before = self.mounts.temp_of(&name);
+        // What it was mounted over is still there.
+        let temp = TempProps { over: temp.over || before.over, ..temp };
         self.mounts.change_temp(&name, |t| *t = temp);
         if self.refresh_mount(ds) {
             return Ok(());
