@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use daemon::proto::{self, PoolCreate, Reply, Request, Secret, Select};
 
+use common::loops::Loop;
 use common::machine::{Machine, copy_program};
 use common::said;
 
@@ -502,44 +503,21 @@ fn hostile_users_change_and_stop_nothing() {
     assert_eq!(m.state(0), before);
 }
 
-/// Block devices that go away with their files.
-struct Loops(Vec<String>);
-
-impl Loops {
-    fn new(m: &Machine, n: usize) -> Option<Loops> {
-        let mut all = Loops(Vec::new());
-        for i in 0..n {
-            let file = m.dir.join(&format!("disk{i}"));
-            host::create_sparse(&file, 128 << 20).unwrap();
-            let s = said(Command::new("losetup").args(["-f", "--show"]).arg(&file).output().ok()?);
-            if s.code != 0 {
-                eprintln!("NOT RUN: loop devices cannot be had: {}", s.err);
-                return None;
-            }
-            all.0.push(s.out.trim().to_string());
-        }
-        Some(all)
-    }
-}
-
-impl Drop for Loops {
-    fn drop(&mut self) {
-        for dev in &self.0 {
-            let _ = Command::new("losetup").args(["-d", dev]).output();
-        }
-    }
-}
-
 #[test]
 fn disks_of_a_pool_are_held_against_others() {
     let Some(m) = Machine::new("access-disks", USER, OTHER) else { return };
-    let Some(loops) = Loops::new(&m, 4) else { return };
-    let d = &loops.0;
+    let new = |n: usize| {
+        let file = m.dir.join(&format!("disk{n}"));
+        host::create_sparse(&file, 128 << 20).unwrap();
+        Loop::new(&file, &[])
+    };
+    let Some(loops) = (0..4).map(new).collect::<Option<Vec<Loop>>>() else { return };
+    let d: Vec<&str> = loops.iter().map(|l| l.at.as_str()).collect();
     let run = |program: &str, args: &[&str]| said(Command::new(program).args(args).output().unwrap());
     let create = format!("zpool create -f -O mountpoint=none tank {} log {} cache {} spare {}", d[0], d[1], d[2], d[3]);
     m.ok(0, 0, &create);
     let held = |readonly: bool| {
-        for dev in d {
+        for dev in &d {
             let s = run("mkfs.ext4", &["-F", "-q", dev]);
             assert!(s.code != 0 && s.err.contains("in use"), "readonly {readonly}: {dev}: {}{}", s.out, s.err);
             // A second daemon is refused, too.
@@ -556,7 +534,7 @@ fn disks_of_a_pool_are_held_against_others() {
         "-O",
         "mountpoint=none",
         "other",
-        &d[0],
+        d[0],
     ]);
     let s = said(second.output().unwrap());
     assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
@@ -564,7 +542,7 @@ fn disks_of_a_pool_are_held_against_others() {
     stop.env("WEIR_RUNTIME_DIR", m.dir.join("second")).args(["daemon", "stop"]).output().unwrap();
     // Looking stays possible.
     if Command::new("zdb").arg("-h").output().is_ok() {
-        let s = run("zdb", &["-l", &d[0]]);
+        let s = run("zdb", &["-l", d[0]]);
         assert!(s.code == 0 && s.out.contains("name: 'tank'"), "{}{}", s.out, s.err);
     }
     // A daemon that is killed holds nothing.
@@ -579,16 +557,17 @@ fn disks_of_a_pool_are_held_against_others() {
     assert_eq!(m.ok(0, 0, "zpool list -H -o name,health"), "tank\tONLINE\n");
     held(false);
     m.ok(0, 0, "zpool export tank");
-    m.ok(0, 0, "zpool import -o readonly=on tank");
-    let s = run("mkfs.ext4", &["-F", "-q", &d[0]]);
+    // Named, since another disk of the machine may have a pool of that name.
+    m.ok(0, 0, &format!("zpool import -o readonly=on -d {} tank", d.join(" -d ")));
+    let s = run("mkfs.ext4", &["-F", "-q", d[0]]);
     assert!(s.code != 0, "a pool that is read only: {}{}", s.out, s.err);
     m.ok(0, 0, "zpool export tank");
     // What others hold is refused with the reason.
-    assert_eq!(run("mkfs.ext4", &["-F", "-q", &d[0]]).code, 0);
+    assert_eq!(run("mkfs.ext4", &["-F", "-q", d[0]]).code, 0);
     let at = m.dir.join("mnt");
     std::fs::create_dir(&at).unwrap();
     let at = at.display().to_string();
-    assert_eq!(run("mount", &[&d[0], &at]).code, 0);
+    assert_eq!(run("mount", &[d[0], &at]).code, 0);
     let s = m.say(0, 0, &format!("zpool create -f -O mountpoint=none new {}", d[0]));
     assert_eq!(run("umount", &[&at]).code, 0);
     assert!(s.code == 1 && s.err.contains(&format!("it is mounted at '{at}'")), "{}{}", s.out, s.err);

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 pub mod commands;
+pub mod loops;
 pub mod machine;
 pub mod world;
 
