@@ -202,7 +202,7 @@ impl Pool {
         pool.note_opening("create");
         // The open txg holds all of this; the loop makes it the first one on disk.
         pool.start();
-        pool.txg.wait_synced(TXG_INITIAL).await?;
+        pool.unless_suspended(pool.txg.wait_synced(TXG_INITIAL)).await?;
         pool.resume_scan();
         Ok(pool)
     }

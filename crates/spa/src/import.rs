@@ -221,7 +221,7 @@ impl Pool {
             let claims = claim::claim_logs(&pool, first_open).await?;
             pool.note_opening("import");
             pool.start();
-            claims.finish(&pool).await?;
+            pool.unless_suspended(claims.finish(&pool)).await?;
             pool.resume_scan();
             pool.load_works().await?;
         }

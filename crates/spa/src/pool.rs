@@ -14,6 +14,7 @@ use metaslab::{AllocTunables, Allocator, ClassKind, MsSummary, RangeTree};
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::Uberblock;
+use rt::join::{Either, select2};
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
 use vdev::{DirtyGauge, FailMode, QueueTunables, Top, VdevTree};
@@ -451,6 +452,17 @@ impl Pool {
             // It was told to whoever waits.
             let _ = task.await;
         }
+    }
+
+    /// Awaits a step of making or importing the pool. What suspends the pool meanwhile ends it, and is the error: nobody has the pool yet who could let it go on.
+    pub(crate) async fn unless_suspended<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+        let suspended = match select2(step, self.tree.gate.suspension()).await {
+            Either::First(done) => return done,
+            Either::Second(e) => e,
+        };
+        let cause = self.tree.gate.cause().unwrap_or(suspended);
+        self.give_up().await;
+        Err(Error::new(ErrorKind::Io, format!("nothing can be written to its devices: {cause}")))
     }
 
     /// Exports the pool.

@@ -339,6 +339,43 @@ fn a_suspended_pool_is_destroyed() {
 
 /// Device files that are cut off, and perhaps grow again, while the pool uses them: noticed by a read alone or by the next sync,
 /// and replaced by what other devices have.
+/// Devices that take no writes end an import and a creation: there is no pool yet for which `zpool clear` could be asked.
+#[test]
+fn an_import_does_not_wait_for_devices_that_take_no_writes() {
+    let layout = layout(4212, "raidz1");
+    let lab = Lab::new(4212, &layout);
+    let hour = Nanos::from_secs(3600);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let fs = mount(&pool).await;
+        write(&fs, 1).await.expect("written");
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+        drop((fs, pool));
+        for d in &lab.disks {
+            d.fault(Fault::FailSome { kind: Some(OpKind::Write), per_mille: 1000 });
+        }
+        let import = lab.sim.rt().timeout(hour, lab.import(false, layout.opts())).await;
+        let e = import.expect("it ends").map(drop).expect_err("nothing can be written");
+        assert!(e.kind() == ErrorKind::Io && e.to_string().contains("nothing can be written"), "{e}");
+        lab.disks.iter().for_each(|d| d.clear_faults());
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        let fs = mount(&pool).await;
+        assert_eq!(read(&fs, 1).await.expect("read"), content(1));
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+        drop((fs, pool));
+        // After the labels, which a creation writes first, nothing more is taken.
+        for d in &lab.disks {
+            d.fault(Fault::FailRange { kind: Some(OpKind::Write), range: 4 << 20..64 << 20 });
+        }
+        let create = lab.sim.rt().timeout(hour, lab.create(&layout, Vec::new())).await;
+        let e = create.expect("it ends").map(drop).expect_err("nothing can be written");
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+        lab.disks.iter().for_each(|d| d.clear_faults());
+    });
+}
+
 #[test]
 fn truncated_devices_are_noticed_and_brought_back() {
     for (seed, shape) in [(4210, "mirror"), (4211, "raidz1")] {
