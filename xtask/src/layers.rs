@@ -29,6 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cli", &["*", "host", "daemon", "zdb", "lab"]),
     ("lab", &["*", "sim"]),
     ("ztest", &["*", "sim", "zdb"]),
+    ("openweir", &["*", "host", "sim"]),
     ("xtask", &[]),
 ];
 /// zpl and zvol stand on dmu, zil and dsl, not on the assembly in spa.
