@@ -1,13 +1,33 @@
 //! Decompressors on hostile streams, and round trips of the compressors on the same bytes.
 //!
-//! Input: algorithm (1 byte), size of the block (3 bytes, little-endian, cut to 256 KiB), flags (1 byte), then the stream.
-//! Flag bit 0 writes a matching length into the header of lz4 and zstd, without which the fuzzer seldom gets behind it.
+//! Input: algorithm (1 byte), size of the block (3 bytes, little-endian, cut to 256 KiB), flags (1
+//! byte), then the stream. Flag bit 0 writes a matching length into the header of lz4 and zstd,
+//! without which the fuzzer seldom gets behind it.
 #![no_main]
 
 use codec::{CompressAlgo, Compression, compress, decompress, is_zero};
 use libfuzzer_sys::fuzz_target;
+use weir_fuzz::{after, seeds};
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let text = b"to be or not to be, to be or not to be, ".repeat(20);
+    let mut out = vec![after(&[3, 0, 4, 0, 0], &text)];
+    for n in 0..17 {
+        let Some(algo) = CompressAlgo::from_u8(n).filter(|a| !matches!(a, CompressAlgo::Inherit | CompressAlgo::On))
+        else {
+            continue;
+        };
+        let mut room = vec![0; text.len() * 2];
+        let limit = room.len();
+        if let Some(len) = compress(Compression { algo, level: 0 }, &text, &mut room, limit) {
+            let size = (text.len() as u32).to_le_bytes();
+            out.push(after(&[n, size[0], size[1], size[2], 0], &room[..len]));
+        }
+    }
+    out
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((&[algo, s0, s1, s2, flags], data)) = input.split_first_chunk() else { return };
     let Some(algo) = CompressAlgo::from_u8(algo % 17) else { return };
     let size = u32::from_le_bytes([s0, s1, s2, 0]) as usize % ((256 << 10) + 1);

@@ -1,13 +1,26 @@
-//! Dnode blocks and object sets from hostile bytes, in both byte orders; what parses is written back as it was.
+//! Dnode blocks and object sets from hostile bytes, in both byte orders; what parses is written
+//! back as it was.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use ondisk::byteswap::swap_block;
 use ondisk::dnode::{DNODE_SIZE, DnodePhys, Slot, slots};
 use ondisk::object_type::ObjectType;
-use ondisk::objset::ObjsetPhys;
+use ondisk::objset::{ObjsetPhys, ObjsetType};
+use weir_fuzz::{after, pointer, seeds};
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let mut dn = DnodePhys::new(ObjectType::PLAIN_FILE, 4096, 17, ObjectType::SA, 168, 1);
+    dn.blkptr[0] = pointer(ObjectType::PLAIN_FILE);
+    let large = DnodePhys::new(ObjectType::DIRECTORY, 512, 14, ObjectType::SA, 900, 4);
+    let mut block = vec![0; 5 * DNODE_SIZE];
+    dn.write_to(&mut block[..DNODE_SIZE]);
+    large.write_to(&mut block[DNODE_SIZE..]);
+    let objset = ObjsetPhys::new(ObjsetType::Zfs, 6).to_bytes();
+    vec![after(&[0], &block), after(&[0], &objset), after(&[2], &objset)]
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((&swap, data)) = input.split_first() else { return };
     let mut block = data.to_vec();
     if let 1..=3 = swap {

@@ -1,14 +1,19 @@
-//! Label configs, configuration objects, boot environments, uberblocks, history logs and feature lists from hostile bytes.
+//! Label configs, configuration objects, boot environments, uberblocks, history logs and feature
+//! lists from hostile bytes.
 //!
-//! The first byte chooses; regions with a checksum get a right one, so that the parsers behind it are reached.
+//! The first byte chooses; regions with a checksum get a right one, so that the parsers behind it
+//! are reached.
 #![no_main]
 
+use base::Txg;
 use libfuzzer_sys::fuzz_target;
-use ondisk::history::{HistoryPhys, Records};
+use ondisk::history::{HistoryPhys, Origin, Records, command_record, encode_record};
 use ondisk::label::{self, DeviceLabel, MosConfig};
 use ondisk::nvlist::NvList;
+use ondisk::object_type::ObjectType;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::VdevConfig;
+use weir_fuzz::{after, pool_config, seeds};
 
 fn sealed(payload: &[u8], size: usize) -> Vec<u8> {
     let mut block = payload.to_vec();
@@ -21,7 +26,19 @@ fn tree(tree: &VdevConfig) {
     let _ = (tree.validate(), tree.guid_sum(), tree.leaves().count(), tree.metaslab_count());
 }
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let ub = Uberblock::new(Txg(77), 5, 1_700_000_000, weir_fuzz::pointer(ObjectType::OBJSET));
+    let origin = Origin { time: 1, who: 0, zone: "linux", hostname: "host" };
+    vec![
+        after(&[0], &pool_config(true).encode_xdr()),
+        after(&[1], &pool_config(false).encode_xdr()),
+        after(&[1], &pool_config(false).encode_native()),
+        after(&[3], &ub.seal(1024, 0x4000)[..984]),
+        after(&[4], &encode_record(&command_record("zpool create tank", origin))),
+    ]
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((choice, data)) = input.split_first() else { return };
     match choice % 5 {
         0 => {

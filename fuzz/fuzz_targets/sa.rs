@@ -5,8 +5,19 @@ use libfuzzer_sys::fuzz_target;
 use ondisk::sa::{self, AttrTable, Layouts};
 use ondisk::zap::ZapValue;
 use ondisk::zpl;
+use weir_fuzz::{after, seeds};
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let values: [(&[u8], bool); 3] = [(&[1; 8], false), (&[2; 8], false), (b"variable", true)];
+    let aces = [0u8; 24];
+    vec![
+        after(&[2, 3], &after(&[5, 6, 7], &sa::build(2, &values))),
+        after(&[2, 0], &sa::build(2, &values)),
+        after(&[0, 0], &aces),
+    ]
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((&[n, layout], data)) = input.split_first_chunk() else { return };
     let mut table = AttrTable::standard();
     if n & 1 != 0 {

@@ -2,9 +2,22 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ondisk::space_map::{Encoder, Entry, SpaceMapPhys, entries};
+use ondisk::space_map::{Encoder, Entry, MapType, SpaceMapPhys, entries};
+use weir_fuzz::{after, seeds};
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    for v2 in [false, true] {
+        let mut enc = Encoder::new(9, 4096, 0, v2);
+        enc.group(MapType::Alloc, 1, 77);
+        enc.run(MapType::Alloc, 0x1000, 0x4000);
+        enc.run(MapType::Free, 0x200, 1 << 30);
+        out.push(after(&[9], enc.bytes()));
+    }
+    out
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((&shift, data)) = input.split_first() else { return };
     let shift = u32::from(shift % 20);
     let _ = SpaceMapPhys::parse(data);

@@ -1,13 +1,15 @@
-//! ZAP blocks from hostile bytes: header, leaf and micro; operations on them either do their work or change nothing.
+//! ZAP blocks from hostile bytes: header, leaf and micro; operations on them either do their work
+//! or change nothing.
 //!
-//! Input: what to make of it (1 byte), a small number for names and hashes (1 byte), then bytes laid over a good block, as (offset u16, byte) triples,
-//! or the block itself.
+//! Input: what to make of it (1 byte), a small number for names and hashes (1 byte), then bytes
+//! laid over a good block, as (offset u16, byte) triples, or the block itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use ondisk::byteswap::swap_block;
 use ondisk::object_type::ObjectType;
 use ondisk::zap::{Header, KeyKind, Leaf, Match, MicroIndex, MicroZap, ZapParams, ZapValue, init_fat};
+use weir_fuzz::{after, seeds};
 
 fn overlay(block: &mut [u8], data: &[u8]) {
     for t in data.chunks_exact(3) {
@@ -55,7 +57,18 @@ fn leaf(b: Vec<u8>, n: u8) {
     }
 }
 
-fuzz_target!(|input: &[u8]| {
+fn make_seeds() -> Vec<Vec<u8>> {
+    let mut mz = MicroZap::init(vec![0; 512], 1, 0);
+    mz.insert(b"name", 1, 0);
+    let mut leaf = Leaf::init(vec![0; 1024], KeyKind::String, 0, 0, true);
+    let _ = leaf.insert(b"name", 5 << 60, None, &ZapValue::from_u64(7));
+    let overlay = [0, 0, 1, 40, 0, 255];
+    let mut out = vec![after(&[0, 2], leaf.bytes()), after(&[3, 2], mz.bytes()), after(&[5, 0], mz.bytes())];
+    out.extend([1, 2, 4].map(|what| after(&[what, 9], &overlay)));
+    out
+}
+
+fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     let Some((&[what, n], data)) = input.split_first_chunk() else { return };
     let n = n % 200;
     match what % 6 {

@@ -1,9 +1,9 @@
 //! `cargo xtask campaign`: a slice of every long profile of TESTING.md, one after the other, within
 //! a number of minutes.
 //!
-//! **Profile**: a run of `ztest` (or of `cargo xtask kill9`, or of a script in `docs/`) that takes
-//! seeds without end. **Slice**: the seeds that a profile begins within its share of the minutes,
-//! from a first seed that the run draws; `--seed` repeats a run.
+//! **Profile**: a run of `ztest` (or of `cargo xtask kill9`, `cargo xtask fuzz`, or of a script in
+//! `docs/`) that takes seeds without end. **Slice**: the seeds that a profile begins within its
+//! share of the minutes, from a first seed that the run draws; `--seed` repeats a run.
 //!
 //! The order: build, then for each profile draw the first seed, run, keep the output in
 //! `target/campaign/NAME.log`, print one line. A profile is *good* if it ends with status 0; its
@@ -41,6 +41,8 @@ enum Runner {
     Planted(&'static [&'static str]),
     /// `cargo xtask kill9` with these words.
     Kill9(&'static [&'static str]),
+    /// `cargo xtask fuzz`, its seconds shared by all targets.
+    Fuzz,
     /// A script of `docs/`, run in an empty folder with `WEIR` set.
     Script(&'static str),
 }
@@ -93,6 +95,7 @@ const PROFILES: &[Profile] = &[
     profile("mutate", 4, Runner::Ztest(&["--mutate", "{}"])),
     profile("mutate-write", 4, Runner::Ztest(&["--mutate", "{}", "--write"])),
     profile("kill9", 6, Runner::Kill9(&[])),
+    profile("fuzz", 14, Runner::Fuzz),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
 ];
 
@@ -141,6 +144,11 @@ fn share_seconds(minutes: u64, weight: u32, weights: u32) -> u64 {
     (minutes * 60 * u64::from(weight) / u64::from(weights.max(1))).max(1)
 }
 
+/// Seconds for each of `targets` fuzz targets, `jobs` of which run at a time.
+fn fuzz_seconds(seconds: u64, jobs: u64, targets: usize) -> u64 {
+    (seconds * jobs / (targets as u64).max(1)).max(1)
+}
+
 /// The words of a profile with its seeds in them. A range is as long as no slice ever gets.
 fn words(template: &[&str], seed: u64) -> Vec<String> {
     let range = format!("{seed}..{}", seed + 1_000_000);
@@ -167,6 +175,9 @@ impl Programs {
         }
         if any(|r| matches!(r, Runner::Ztest(_) | Runner::Trouble)) {
             it.ztest = Some(build(&["--package", "ztest"], "ztest")?);
+        }
+        if any(|r| matches!(r, Runner::Fuzz)) {
+            crate::fuzz::build()?;
         }
         if any(|r| matches!(r, Runner::Kill9(_) | Runner::Script(_))) {
             it.weir = Some(build(&["--package", "cli", "--bin", "weir"], "weir")?);
@@ -199,6 +210,12 @@ impl Programs {
                 cmd.args(["kill9", "--rounds", &rounds.to_string(), "--seed", &o.seed.to_string()]).args(more);
                 let weir = self.weir.as_ref().ok_or("the program was not built")?;
                 cmd.arg("--weir").arg(weir).arg("--dir").arg(self.dir.join(p.name));
+                cmd
+            }
+            Runner::Fuzz => {
+                let mut cmd = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+                let each = fuzz_seconds(seconds, o.jobs, crate::fuzz::targets().len());
+                cmd.args(["fuzz", "--seconds", &each.to_string(), "--jobs", &jobs]);
                 cmd
             }
             Runner::Script(name) => {
@@ -291,6 +308,16 @@ mod tests {
         let sum: u64 = PROFILES.iter().map(|p| share_seconds(60, p.weight, weights)).sum();
         assert!((3600 - PROFILES.len() as u64..=3600).contains(&sum), "{sum}");
         assert_eq!(share_seconds(0, 1, 100), 1);
+    }
+
+    #[test]
+    fn an_hour_is_a_minute_for_each_fuzz_target() {
+        let weights = PROFILES.iter().map(|p| p.weight).sum();
+        let fuzz = PROFILES.iter().find(|p| p.runner == Runner::Fuzz).expect("a profile");
+        let each = fuzz_seconds(share_seconds(60, fuzz.weight, weights), 2, crate::fuzz::targets().len());
+        assert!((50..75).contains(&each), "{each} s: change the weight of the profile");
+        let text = std::fs::read_to_string(crate::root().join("TESTING.md")).expect("TESTING.md");
+        assert!(text.contains("`cargo xtask fuzz"), "TESTING.md says nothing of the profile");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | `width` | names comments that are wider than 100 columns; with `--fix` it wraps them |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
+//! | `fuzz` | runs the fuzz targets, each for a number of seconds |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
 //! | `judges` | installs the independent checkers (Debian packages) and says which are there |
 
@@ -17,6 +18,7 @@ mod bench_fs_jobs;
 mod bench_fs_table;
 mod campaign;
 mod deps;
+mod fuzz;
 mod judges;
 mod kill9;
 mod kill9_files;
@@ -30,6 +32,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if fuzz::is_wrapper() {
+        return finish(fuzz::rustc(&args));
+    }
     let done = match args.first().map(String::as_str) {
         Some("test") => test::run(&args[1..]),
         Some("layers") => layers::run(),
@@ -37,13 +42,18 @@ fn main() -> ExitCode {
         Some("width") => width::run(&args[1..]),
         Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("kill9") => kill9::run(&args[1..]),
+        Some("fuzz") => fuzz::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
         _ => Err(
-            "usage: cargo xtask test [--keep-going] | layers | unused | width | bench-fs | kill9 | campaign | judges"
+            "usage: cargo xtask test [--keep-going] | layers | unused | width | bench-fs | kill9 | fuzz | campaign | judges"
                 .to_string(),
         ),
     };
+    finish(done)
+}
+
+fn finish(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

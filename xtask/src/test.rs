@@ -28,6 +28,10 @@ const STEPS: &[Step] = &[
     step("tests", &["test", "--workspace", "--quiet", "--no-fail-fast"]),
 ];
 
+/// How long each fuzz target runs: enough to see that it does, and to try what is in its corpus
+/// again.
+const FUZZ_SECONDS: &str = "2";
+
 /// Runs the steps, then says what passed, what failed and which judges were missing.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(odd) = args.iter().find(|a| *a != "--keep-going") {
@@ -71,6 +75,16 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .map_err(|e| e.to_string())
             .and_then(|s| if s.success() { Ok(()) } else { Err(format!("{s}")) });
         go = note(step.name, ok) && go;
+        println!("   {:.1} s", start.elapsed().as_secs_f64());
+    }
+    if !crate::fuzz::has_compiler() {
+        not_run.push("fuzz (c++)");
+    } else if go || keep_going {
+        let start = Instant::now();
+        println!("-- fuzz (each target for {FUZZ_SECONDS} s)");
+        let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let words = ["--seconds", FUZZ_SECONDS, "--jobs", &jobs.to_string()].map(str::to_string);
+        note("fuzz", crate::fuzz::run(&words));
         println!("   {:.1} s", start.elapsed().as_secs_f64());
     }
     if !judges.missing().is_empty() {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::temp_props::MountHow;
 
+pub use crate::access::is_public;
 pub use crate::proto_flow::{
     ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
     TxgSpan, TxgView,
