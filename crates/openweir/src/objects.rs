@@ -46,10 +46,11 @@ use crate::inside::{FsState, READERS};
 
 /// The entry of the master node that names the root ZAP.
 const ENTRY: &[u8] = b"org.openweir:objects";
-/// Bytes of data, self-describing, encrypted where the file system is (`DMU_OTN_UINT8_ENC_DATA`).
-const DATA: ObjectType = ObjectType(0xa0);
-/// A ZAP of the same sort (`DMU_OTN_ZAP_ENC_DATA`).
-const ZAP: ObjectType = ObjectType(0xa4);
+/// Arrays of bytes that are nobody else's (`DMU_OT_PLAIN_OTHER`): data, encrypted where the file system is. The self-describing types of data look better
+/// suited, but OpenZFS 2.1 takes them for metadata in its cache and asserts that they are (`dbuf_include_in_metadata_cache`).
+const DATA: ObjectType = ObjectType::OTHER_U8;
+/// ZAPs that are nobody else's (`DMU_OT_ZAP_OTHER`): metadata, as directories are, encrypted where the file system is.
+const ZAP: ObjectType = ObjectType::OTHER_ZAP;
 /// Changes that a batch may have.
 pub const BATCH_CHANGES_MAX: usize = 1024;
 /// Bytes that a batch may write.
@@ -58,9 +59,19 @@ pub const BATCH_BYTES_MAX: usize = 16 << 20;
 pub const NAME_MAX: usize = ondisk::zap::MAX_NAME;
 /// Longest value in a ZAP, in bytes.
 pub const VALUE_MAX: usize = ondisk::zap::MAX_VALUE;
-/// What one more change of a ZAP may dirty beyond what the first is charged: a few blocks of a fat ZAP, and their size.
-const ZAP_MORE: u64 = 3;
+/// Bytes of a block of a fat ZAP.
 const ZAP_BLOCK: u64 = 16 << 10;
+/// Blocks that one change of a ZAP dirties at most.
+const ZAP_TOUCHES: u64 = 3;
+/// Bytes that an entry takes beside its name and value.
+const ENTRY_BYTES: u64 = 128;
+
+/// What several changes of one ZAP may dirty: so many blocks each, but no more than all that there is (a compact ZAP that becomes a fat one doubles) and
+/// what is new, in leaves that are a quarter full.
+fn zap_bytes(size: u64, changes: u64, entry_bytes: u64) -> u64 {
+    let by_changes = changes * ZAP_TOUCHES * ZAP_BLOCK;
+    by_changes.min(size.saturating_mul(2) + entry_bytes * 4 + 8 * ZAP_BLOCK)
+}
 
 static BATCHES: AtomicU64 = AtomicU64::new(1);
 
@@ -107,6 +118,13 @@ impl Value {
     /// The bytes, if it is bytes.
     pub fn bytes(&self) -> Option<&[u8]> {
         if let Value::Bytes(b) = self { Some(b) } else { None }
+    }
+    fn len(&self) -> u64 {
+        match self {
+            Value::Number(_) | Value::Object(_) => 8,
+            Value::Numbers(n) => n.len() as u64 * 8,
+            Value::Bytes(b) => b.len() as u64,
+        }
     }
     fn of(v: &ZapValue) -> Value {
         match (v.as_bytes(), v.as_u64()) {
@@ -467,11 +485,12 @@ impl Checked {
 
     fn plan(&self, os: &Objset) -> TxPlan {
         let mut plan = TxPlan::new(os);
-        let mut zaps = BTreeSet::new();
+        // Changes and bytes of entries of each ZAP.
+        let mut zaps: BTreeMap<Object, (u64, u64)> = BTreeMap::new();
         let mut only_frees = true;
+        let stored = |o: &Object| o.number().and_then(|n| self.held.get(&n));
         for change in &self.batch.changes {
             only_frees &= matches!(change, Change::Free(_) | Change::Punch { .. } | Change::Remove { .. });
-            let stored = |o: &Object| o.number().and_then(|n| self.held.get(&n));
             plan = match change {
                 Change::Create { .. } => plan.create(1).write_new(ZAP_BLOCK),
                 Change::Free(o) => match stored(o) {
@@ -487,13 +506,26 @@ impl Checked {
                     Some(dn) => plan.write(dn, 0, 1).write(dn, 0, 1),
                     None => plan,
                 },
-                Change::Insert { zap, .. } | Change::Set { zap, .. } | Change::Remove { zap, .. } => {
-                    match stored(zap) {
-                        Some(dn) if zaps.insert(*zap) => plan.zap(dn),
-                        Some(dn) => plan.write_blocks(dn, 0, ZAP_MORE * ZAP_BLOCK, ZAP_BLOCK),
-                        None => plan.write_new(ZAP_MORE * ZAP_BLOCK),
-                    }
+                Change::Insert { zap, name, value } | Change::Set { zap, name, value } => {
+                    let (changes, bytes) = zaps.entry(*zap).or_default();
+                    *changes += 1;
+                    *bytes += ENTRY_BYTES + name.len() as u64 + value.len();
+                    plan
                 }
+                Change::Remove { zap, .. } => {
+                    zaps.entry(*zap).or_default().0 += 1;
+                    plan
+                }
+            };
+        }
+        for (zap, (changes, bytes)) in &zaps {
+            plan = match stored(zap) {
+                Some(dn) => {
+                    let size = (dn.max_blkid() + 1).saturating_mul(dn.block_size().into());
+                    plan.zap(dn).write_blocks(dn, 0, zap_bytes(size, *changes, *bytes), ZAP_BLOCK)
+                }
+                // New ones are charged as data, but have one copy more.
+                None => plan.write_new(2 * zap_bytes(0, *changes, *bytes)),
             };
         }
         if only_frees { plan.net_free() } else { plan }
