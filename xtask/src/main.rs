@@ -6,6 +6,7 @@
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
 //! | `unused` | finds dependencies that nobody uses and public items that nobody names |
 //! | `width` | names comments that are wider than 100 columns; with `--fix` it wraps them |
+//! | `book` | checks that the book of `docs/` is complete and its links lead somewhere |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
 //! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
 //! | `fuzz` | runs the fuzz targets, each for a number of seconds |
@@ -16,6 +17,7 @@ mod bench_fs;
 mod bench_fs_contest;
 mod bench_fs_jobs;
 mod bench_fs_table;
+mod book;
 mod campaign;
 mod deps;
 mod fuzz;
@@ -42,11 +44,12 @@ fn main() -> ExitCode {
         Some("width") => width::run(&args[1..]),
         Some("bench-fs") => bench_fs::run(&args[1..]),
         Some("kill9") => kill9::run(&args[1..]),
+        Some("book") => book::run(),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
         _ => Err(
-            "usage: cargo xtask test [--keep-going] | layers | unused | width | bench-fs | kill9 | fuzz | campaign | judges"
+            "usage: cargo xtask test [--keep-going] | layers | unused | width | book | bench-fs | kill9 | fuzz | campaign | judges"
                 .to_string(),
         ),
     };

@@ -57,6 +57,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     };
     let mut go = note("layer rules", crate::layers::run());
     go = note("nothing unused", crate::deps::run()) && go;
+    go = note("book", crate::book::run()) && go;
     for step in STEPS {
         if !go && !keep_going {
             break;
@@ -77,6 +78,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         go = note(step.name, ok) && go;
         println!("   {:.1} s", start.elapsed().as_secs_f64());
     }
+    if !crate::book::has_mdbook() {
+        not_run.push("mdbook build");
+    }
     if !crate::fuzz::has_compiler() {
         not_run.push("fuzz (c++)");
     } else if go || keep_going {
@@ -91,7 +95,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         println!("NOT RUN for lack of a judge: everything that needs {}", judges.missing().join(", "));
     }
     if !not_run.is_empty() {
-        println!("NOT RUN because the toolchain lacks it: {}", not_run.join(", "));
+        println!("NOT RUN because the tool is not there: {}", not_run.join(", "));
     }
     println!("{passed} passed, {} failed", failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
