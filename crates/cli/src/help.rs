@@ -587,7 +587,8 @@ A vdev above devices has the sums of its devices.
     Page {
         name: "tune",
         usage: &[
-            "[list] [-v] [-j] [-p pool] [<part of a name> ...]",
+            "[-v] [-j] [-p pool]",
+            "list [-v] [-j] [-p pool] [<part of a name> ...]",
             "get [-j] [-p pool] <name> ...",
             "set [--save] [-p pool] <name>=<value> ...",
         ],
@@ -880,7 +881,7 @@ mod tests {
         assert!(topic("").is_some_and(|t| t.contains("quickstart")));
         assert!(usage("zpool create").contains("create [-fnd]"));
         assert!(usage("zfs").contains("inherit"));
-        assert!(topic("tune").is_some_and(|t| t.starts_with("usage:\n  weir tune [list] ")));
+        assert!(topic("tune").is_some_and(|t| t.starts_with("usage:\n  weir tune [-v] ")));
         assert!(topic("top").is_some_and(|t| t.starts_with("usage:\n  weir top [-i ")));
         assert!(topic("daemon").is_some_and(|t| t.contains("  weir daemon status")));
         assert!(topic("zfs umount").is_some_and(|t| t.starts_with("usage:\n  zfs unmount ")));

@@ -174,7 +174,7 @@ fn import(p: &Parsed) -> Done {
     if pool.is_none() && !p.has('a') {
         let found: Vec<Candidate> = ask(&Request::PoolScan(search))?;
         if found.is_empty() {
-            print("no pools available to import\n");
+            eprintln!("no pools available to import");
         }
         let all: Vec<String> = found.iter().map(zpool_out::candidate).collect();
         print(&all.join("\n"));
@@ -220,7 +220,7 @@ fn import(p: &Parsed) -> Done {
         eprintln!("Import was successful, but unable to mount some datasets");
     }
     if done.pools.is_empty() && done.failures.is_empty() && !dry_run {
-        print("no pools available to import\n");
+        eprintln!("no pools available to import");
     }
     if done.failures.is_empty() { Ok(()) } else { Err(Fail::Said) }
 }

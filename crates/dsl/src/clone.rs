@@ -87,13 +87,11 @@ impl DslPool {
                 let snap = pool.find_snapshot(&name).await?;
                 let head = snap.dir().head().ok_or_else(|| Error::not_found(format!("'{name}' has no head")))?;
                 if head.phys().prev_snap_obj != snap.object.0 {
-                    let why = format!("cannot rollback to '{name}': more recent snapshots or bookmarks exist");
-                    return Err(Error::new(ErrorKind::Exists, why));
+                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
                 }
                 let at = snap.phys().creation_txg;
                 if pool.bookmarks(&head).await?.iter().any(|m| m.creation_txg() > at) {
-                    let why = format!("cannot rollback to '{name}': more recent snapshots or bookmarks exist");
-                    return Err(Error::new(ErrorKind::Exists, why));
+                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
                 }
                 pool.check_idle(&head, &tx)?;
                 if at >= tx.txg().0 {
@@ -118,7 +116,7 @@ impl DslPool {
                 let refquota = head.refquota();
                 if refquota != 0 && snap.phys().referenced_bytes > refquota {
                     let why = format!(
-                        "cannot rollback to '{name}': it refers to more than the refquota of '{}' allows: raise or remove the refquota",
+                        "it refers to more than the refquota of '{}' allows: raise or remove the refquota",
                         head.name()
                     );
                     return Err(Error::new(ErrorKind::Quota, why));
