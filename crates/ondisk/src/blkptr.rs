@@ -488,8 +488,6 @@ impl Blkptr {
                 bad("this block cannot be embedded")
             } else if self.embedded_psize() > EMBEDDED_MAX && !self.is_redacted() {
                 bad("embedded payload is too long")
-            } else if !self.lsize().is_multiple_of(512) {
-                bad("embedded block is not of whole sectors")
             } else if self.compress_raw() == COMPRESS_OFF
                 && self.embedded_psize() as u64 != self.lsize()
                 && !self.is_redacted()
@@ -646,9 +644,6 @@ mod tests {
             prop_assert_eq!((bp.lsize(), bp.psize(), bp.birth(), bp.ndvas(), bp.fill()), (131072, 0, Txg(birth), 0, 1));
             bp.validate(&BpLimits::FORMAT).unwrap();
             prop_assert_eq!(bp.for_bpobj().birth(), Txg(birth));
-            // Blocks are whole sectors, though the field counts bytes.
-            let odd = Blkptr::embedded(&payload, 131072 - birth % 511 - 1, 15, ObjectType::PLAIN_FILE, 0, Txg(birth));
-            prop_assert!(odd.validate(&BpLimits::FORMAT).is_err());
         }
 
         #[test]
