@@ -73,6 +73,9 @@ pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> u64 {
     label_offset + RING_OFFSET + slot * slot_size(ashift) as u64
 }
 
+/// No pool gets as far: a thousand txgs a second for a hundred million years. What follows a txg of a pool is a number for certain.
+const TXG_END: Txg = Txg(1 << 62);
+
 impl Uberblock {
     /// An uberblock of a feature-flag pool without multihost or checkpoint.
     pub fn new(txg: Txg, guid_sum: u64, timestamp: u64, rootbp: Blkptr) -> Uberblock {
@@ -110,6 +113,9 @@ impl Uberblock {
                 "uberblock of txg {} has the unknown version {}",
                 ub.txg, ub.version
             )));
+        }
+        if ub.txg >= TXG_END {
+            return Err(Error::corrupt(format!("uberblock of txg {}, which no pool reaches", ub.txg)));
         }
         if ub.rootbp.birth() > ub.txg {
             return Err(Error::corrupt(format!(
@@ -164,7 +170,8 @@ impl Uberblock {
     /// The uberblock that a checkpoint keeps (format page 14 section 4); `None` if it is none.
     pub fn from_kept(words: &[u64; KEPT_WORDS]) -> Option<Uberblock> {
         let ub = Uberblock::from_fields(|i| words.get(i).copied().unwrap_or(0));
-        (words[0] == MAGIC && version_supported(ub.version) && ub.rootbp.birth() <= ub.txg).then_some(ub)
+        let possible = version_supported(ub.version) && ub.txg < TXG_END && ub.rootbp.birth() <= ub.txg;
+        (words[0] == MAGIC && possible).then_some(ub)
     }
 
     /// The words that a checkpoint keeps of it.
@@ -198,4 +205,19 @@ pub fn scan_ring(ring: &[u8], ashift: u64, label_offset: u64) -> impl Iterator<I
     ring.chunks_exact(size).zip(0u64..).filter_map(move |(bytes, slot)| {
         Uberblock::parse(bytes, slot_offset(label_offset, ashift, slot)).transpose().map(|ub| (slot, ub))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_txg_has_one_after_it() {
+        for (txg, good) in [(7, true), (TXG_END.0 - 1, true), (TXG_END.0, false), (u64::MAX, false)] {
+            let ub = Uberblock::new(Txg(txg), 1, 2, Blkptr::hole());
+            let read = Uberblock::parse(&ub.seal(1 << SLOT_SHIFT_MIN, 4096), 4096);
+            assert_eq!(read.is_ok_and(|ub| ub.is_some()), good, "{txg}");
+            assert_eq!(Uberblock::from_kept(&ub.to_kept()).is_some(), good, "{txg}");
+        }
+    }
 }
