@@ -109,7 +109,8 @@ impl HistoryPhys {
             )));
         };
         self.bof = next;
-        self.records_lost += 1;
+        // A hostile pool may claim to have lost as many as can be counted.
+        self.records_lost = self.records_lost.saturating_add(1);
         Ok(())
     }
 }
