@@ -192,7 +192,8 @@ proptest! {
     fn uberblocks_round_trip(words in any::<[u64; 10]>(), shift in 10u64..14, offset in any::<u64>(), legacy in 1u64..29) {
         let ub = Uberblock {
             version: if words[9] & 1 == 0 { 5000 } else { legacy },
-            txg: Txg(words[0]),
+            // Those from 2^62 on are refused (`uberblock::tests`).
+            txg: Txg(words[0] >> 2),
             guid_sum: words[1],
             timestamp: words[2],
             rootbp: Blkptr::hole(),
