@@ -112,16 +112,22 @@ struct Rules {
     breaches: Vec<String>,
 }
 
+impl Rules {
+    fn new() -> Rules {
+        Rules {
+            globals: Exceptions::new(GLOBALS),
+            hashed: Exceptions::new(HASHED),
+            locks: Exceptions::new(THREAD_LOCKS),
+            errno: Exceptions::new(ERRNO),
+            ranks: BTreeMap::new(),
+            breaches: Vec::new(),
+        }
+    }
+}
+
 /// Every breach in the crates of the workspace, one a line.
 pub(crate) fn breaches() -> Vec<String> {
-    let mut rules = Rules {
-        globals: Exceptions::new(GLOBALS),
-        hashed: Exceptions::new(HASHED),
-        locks: Exceptions::new(THREAD_LOCKS),
-        errno: Exceptions::new(ERRNO),
-        ranks: BTreeMap::new(),
-        breaches: Vec::new(),
-    };
+    let mut rules = Rules::new();
     let crates = crate::root().join("crates");
     source::each_file(&crates, &mut |path, text| {
         let name = path.strip_prefix(&crates).unwrap_or(path).to_string_lossy().into_owned();
@@ -264,14 +270,7 @@ mod tests {
     use super::*;
 
     fn looked_at(file: &str, text: &str) -> Vec<String> {
-        let mut rules = Rules {
-            globals: Exceptions::new(GLOBALS),
-            hashed: Exceptions::new(HASHED),
-            locks: Exceptions::new(THREAD_LOCKS),
-            errno: Exceptions::new(ERRNO),
-            ranks: BTreeMap::new(),
-            breaches: Vec::new(),
-        };
+        let mut rules = Rules::new();
         rules.file(file, text);
         rules.breaches
     }

@@ -56,7 +56,7 @@ impl Bookmark {
     }
     /// Whether what was freed is counted.
     pub fn has_freed(&self) -> bool {
-        self.words.len() >= 12 && self.word(4) & HAS_FBN != 0
+        self.words.len() >= WORDS_V2 && self.word(4) & HAS_FBN != 0
     }
     /// What the snapshot referenced, if that is known.
     pub fn referenced(&self) -> Option<u64> {

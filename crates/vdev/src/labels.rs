@@ -238,11 +238,12 @@ pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigR
         if leaf.safe()[l] && alone {
             continue;
         }
-        let written = write_one(leaf, l, places[l], config).await;
-        match match written {
-            Ok(()) => leaf.flush().await,
-            Err(e) => Err(e),
-        } {
+        let write = write_one(leaf, l, places[l], config);
+        let durable = async {
+            write.await?;
+            leaf.flush().await
+        };
+        match durable.await {
             Ok(()) => good = true,
             Err(e) => error = error.or(Some(e)),
         }
