@@ -271,7 +271,8 @@ impl DslPool {
     /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same file system.
     pub async fn create_bookmark(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
-        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (from, to) = (from.clone(), to.clone());
             Box::pin(async move {
                 if !pool.features().is_enabled(FeatureId::Bookmarks) {
                     return Err(Error::unsupported("bookmarks need the pool feature 'bookmarks'"));
@@ -330,7 +331,8 @@ impl DslPool {
     /// Destroys a bookmark `fs#mark`.
     pub async fn destroy_bookmark(self: &Rc<Self>, name: &str) -> Result<()> {
         let name = name.to_string();
-        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let name = name.clone();
             Box::pin(async move {
                 let (fs, last) = name
                     .split_once('#')

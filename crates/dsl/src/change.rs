@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{Tx, zap};
+use dmu::{LocalBoxFuture, Tx, zap};
 
 use crate::core::{Space, signed};
 use crate::create::check_name;
@@ -59,7 +59,8 @@ impl DslPool {
     /// Sets properties of a dataset, all or none.
     pub async fn set_props(self: &Rc<Self>, name: &str, values: Vec<(String, PropValue)>) -> Result<()> {
         let name = name.to_string();
-        self.sync_task(move |pool, tx| {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (name, values) = (name.clone(), values.clone());
             Box::pin(async move {
                 let dir = pool.find_dir(&name)?;
                 for (prop, value) in &values {
@@ -164,7 +165,8 @@ impl DslPool {
     pub async fn rename(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let (from, to) = (from.to_string(), to.to_string());
-        self.sync_task(move |pool, tx| {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (from, to) = (from.clone(), to.clone());
             Box::pin(async move {
                 let dir = pool.find_dir(&from)?;
                 let Some(old_parent) = dir.parent() else {

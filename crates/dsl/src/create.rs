@@ -4,6 +4,7 @@
 //! start. A new head gets a new object set that its initialiser fills in the same txg.
 
 use std::collections::BTreeMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
@@ -306,16 +307,19 @@ impl DslPool {
             }
         }
         let name = name.to_string();
-        let crypt = self.prepare_crypt(crypt).await?;
+        let crypt = Rc::new(self.prepare_crypt(crypt).await?);
+        // Taken by the try that has room.
+        let init = Rc::new(Cell::new(Some(init)));
         let object = self
-            .sync_task(move |pool, tx| {
+            .sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Rc<Dataset>>> {
+                let (name, props, crypt, init) = (name.clone(), props.clone(), crypt.clone(), init.clone());
                 Box::pin(async move {
                     let (parent, last) = pool.parent_for_new(&name)?;
                     for (prop, value) in &props {
                         props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                     }
                     pool.check_space(SpaceCheck::Normal, 20)?;
-                    let crypt = pool.plan_crypt(&name, &parent, crypt)?;
+                    let crypt = pool.plan_crypt(&name, &parent, &crypt)?;
                     let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
                     if reserved > parent.available() {
                         let why = format!(
@@ -324,6 +328,7 @@ impl DslPool {
                         );
                         return Err(Error::new(ErrorKind::NoSpace, why));
                     }
+                    let init = init.take().ok_or_else(|| Error::invalid("the file system was already made"))?;
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
                     if let Some(crypt) = crypt {
                         pool.make_crypt(&dir, crypt, &tx).await?;

@@ -608,7 +608,7 @@ impl DslPool {
     }
 
     /// Decides how a dataset below `parent` is to be encrypted; `None`: not at all.
-    pub(crate) fn plan_crypt(&self, name: &str, parent: &Dir, new: PreparedCrypt) -> Result<Option<CryptPlan>> {
+    pub(crate) fn plan_crypt(&self, name: &str, parent: &Dir, new: &PreparedCrypt) -> Result<Option<CryptPlan>> {
         let inherited = parent.crypt();
         let suite = match (new.suite, &inherited) {
             (Some(None), _) | (None, None) if new.wrapping.is_some() => {
@@ -623,7 +623,7 @@ impl DslPool {
                 "encryption needs the pool feature 'encryption': enable it with 'zpool set feature@encryption=enabled'",
             ));
         }
-        if let Some((wrapping, location)) = new.wrapping {
+        if let Some((wrapping, location)) = new.wrapping.clone() {
             return Ok(Some(CryptPlan { suite, root: None, wrapping, location: Some(location) }));
         }
         let Some(crypt) = inherited else {

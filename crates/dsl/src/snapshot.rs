@@ -285,7 +285,8 @@ impl DslPool {
     /// Gives a snapshot another last part of its name; with `recursive` also those of that name below.
     pub async fn rename_snapshot(self: &Rc<Self>, from: &str, to: &str, recursive: bool) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
-        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (from, to) = (from.clone(), to.clone());
             Box::pin(async move {
                 let split = |n: &str| match n.split_once('@') {
                     Some((fs, snap)) => Ok((fs.to_string(), snap.to_string())),
@@ -336,7 +337,8 @@ impl DslPool {
         values: Vec<(String, Option<PropValue>)>,
     ) -> Result<()> {
         let name = name.to_string();
-        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (name, values) = (name.clone(), values.clone());
             Box::pin(async move {
                 let snap = pool.find_snapshot(&name).await?;
                 if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
@@ -426,7 +428,8 @@ impl DslPool {
             return Err(Error::invalid(format!("a hold's tag has 1 to {TAG_MAX} bytes")));
         }
         let tag = tag.to_string();
-        self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (tag, names) = (tag.clone(), names.clone());
             Box::pin(async move {
                 let snaps = pool.meant(&names, recursive).await?;
                 for snap in &snaps {

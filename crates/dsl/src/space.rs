@@ -162,6 +162,21 @@ fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
     Admission::Admit
 }
 
+/// Decides for a task of the syncing context that changes `blocks` blocks of the MOS, each of which
+/// has three copies (page 14 section 2). OpenZFS refuses also where deferred frees are all that is
+/// in the way; here the task waits for them, so that freeing works at any time.
+pub fn admit_task(pool: PoolSpace, used: u64, check: SpaceCheck, blocks: u64) -> Admission {
+    let limit = pool.adjusted(check);
+    let wanted = used.saturating_add(3 * (blocks << 14));
+    if wanted <= limit.saturating_sub(pool.deferred) {
+        Admission::Admit
+    } else if wanted <= limit {
+        Admission::Restart
+    } else {
+        Admission::Refuse(ErrorKind::NoSpace)
+    }
+}
+
 /// Whether a log block of `bytes` leaves the syncs of what is in flight, and of itself, their room: where it does not, commits wait for their txg.
 pub fn log_block_fits(pool: PoolSpace, used: u64, in_flight: u64, bytes: u64) -> bool {
     in_flight.saturating_add(bytes) <= pool.room(used.max(pool.settled), SpaceCheck::Reserved)
@@ -221,6 +236,27 @@ mod tests {
             (990, 0, 1, false),
         ] {
             assert_eq!(log_block_fits(p, used * MIB, in_flight * MIB, bytes * MIB), want, "{used} {in_flight} {bytes}");
+        }
+    }
+
+    #[test]
+    fn tasks_wait_for_what_was_freed() {
+        use Admission::{Admit, Refuse, Restart};
+        // 1000 MiB with a slop of 128: destroys fill 968, and each block takes 48 KiB.
+        for (used, deferred, blocks, want) in [
+            (968, 0, 0, Admit),
+            (968, 0, 1, Refuse(ErrorKind::NoSpace)),
+            (967, 0, 21, Admit),
+            (967, 0, 22, Refuse(ErrorKind::NoSpace)),
+            (500, 468, 0, Admit),
+            (500, 469, 0, Restart),
+            (967, 469, 21, Restart),
+            (967, 469, 22, Refuse(ErrorKind::NoSpace)),
+            (500, 2000, 0, Restart),
+        ] {
+            let pool = PoolSpace { deferred: deferred * MIB, ..pool(1000 * MIB) };
+            let got = admit_task(pool, used * MIB, SpaceCheck::ExtraReserved, blocks);
+            assert_eq!(got, want, "{used} {deferred} {blocks}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::dataset::Dataset;
 use crate::deadlist::EmptyRefs;
 use crate::dir::Used;
 use crate::pool::DslPool;
-use crate::space::SpaceCheck;
+use crate::space::{self, Admission, SpaceCheck};
 
 /// Txgs in which a task may be refused before it gives up.
 const RESTARTS_MAX: u32 = 100;
@@ -68,7 +68,7 @@ impl DslPool {
             match self.sync_task(move |pool, tx| once(pool, tx)).await {
                 Err(e) if e.kind() == ErrorKind::Restart && tries < RESTARTS_MAX => tries += 1,
                 Err(e) if e.kind() == ErrorKind::Restart => {
-                    return Err(Error::new(ErrorKind::Busy, "the dataset is changed all the time: try again later"));
+                    return Err(Error::new(ErrorKind::Busy, "the pool is changed all the time: try again later"));
                 }
                 other => return other,
             }
@@ -83,17 +83,17 @@ impl DslPool {
         result
     }
 
-    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2).
-    pub fn check_space(&self, check: SpaceCheck, blocks: u64) -> Result<()> {
-        let space = self.space();
-        let room = space.adjusted(check).saturating_sub(space.deferred);
-        if self.root().phys().used_bytes.saturating_add(3 * (blocks << 14)) > room {
-            return Err(Error::new(
-                ErrorKind::NoSpace,
-                format!("out of space: pool '{}' has no room for this change", self.root().name()),
-            ));
+    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2), and
+    /// with `Restart` if what was freed will make room by itself.
+    pub(crate) fn check_space(&self, check: SpaceCheck, blocks: u64) -> Result<()> {
+        match space::admit_task(self.space(), self.root().phys().used_bytes, check, blocks) {
+            Admission::Admit => Ok(()),
+            Admission::Restart => Err(ErrorKind::Restart.into()),
+            Admission::Refuse(kind) => {
+                let why = format!("out of space: pool '{}' has no room for this change", self.root().name());
+                Err(Error::new(kind, why))
+            }
         }
-        Ok(())
     }
 
     /// True if something of the DSL still waits to be written in `txg`.
