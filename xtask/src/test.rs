@@ -58,6 +58,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut go = note("layer rules", crate::layers::run());
     go = note("nothing unused", crate::deps::run()) && go;
     go = note("book", crate::book::run()) && go;
+    go = note("width", crate::width::run(&[])) && go;
     for step in STEPS {
         if !go && !keep_going {
             break;

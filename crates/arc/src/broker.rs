@@ -1,7 +1,8 @@
 //! One limit for several pools.
 //!
-//! Each pool's cache lives on its own thread and reports what it holds and what it missed ([`Demand`], a plain value); whoever owns the pools
-//! passes the reports on and sets each cache to the limit that comes out.
+//! Each pool's cache lives on its own thread and reports what it holds and what it missed
+//! ([`Demand`], a plain value); whoever owns the pools passes the reports on and sets each cache to
+//! the limit that comes out.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 pub struct Demand {
     /// Bytes that it holds.
     pub size: u64,
-    /// Bytes that it read again soon after it had dropped them, since its last report: what a larger limit would have kept.
+    /// Bytes that it read again soon after it had dropped them, since its last report: what a
+    /// larger limit would have kept.
     pub missed: u64,
 }
 

@@ -54,7 +54,8 @@ struct Inner {
 #[derive(Clone)]
 pub struct Arc(Rc<Inner>);
 
-/// The duty of the one who reads: to tell the others, even if its future is dropped half-way (then one of them reads).
+/// The duty of the one who reads: to tell the others, even if its future is dropped half-way (then
+/// one of them reads).
 struct Leader<'a> {
     inner: &'a Inner,
     key: Key,
@@ -94,13 +95,14 @@ impl Arc {
         }))
     }
 
-    /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`]. Holes and embedded blocks are made anew each time.
+    /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`].
+    /// Holes and embedded blocks are made anew each time.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         self.read_with(bp, None, prio).await
     }
 
-    /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; what is kept is decrypted. Who has no key must not ask: what is in memory
-    /// is given without one.
+    /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; what is kept is
+    /// decrypted. Who has no key must not ask: what is in memory is given without one.
     pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         let c = &*self.0;
         let key = Key::of(bp);
@@ -109,8 +111,8 @@ impl Arc {
         {
             return Ok(data);
         }
-        // Boxed, because what it takes to read a device is many times larger than what it takes to find a block here, and every future above this one would hold,
-        // and move, room for it.
+        // Boxed, because what it takes to read a device is many times larger than what it takes to
+        // find a block here, and every future above this one would hold, and move, room for it.
         Box::pin(self.read_missing(key, bp, crypt, prio)).await
     }
 
@@ -151,7 +153,8 @@ impl Arc {
         result
     }
 
-    /// Starts to read a block that will be wanted soon, unless it is here or on its way. What goes wrong shows when it is read.
+    /// Starts to read a block that will be wanted soon, unless it is here or on its way. What goes
+    /// wrong shows when it is read.
     pub fn prefetch(&self, bp: &Blkptr, prio: Prio) {
         let Some(key) = Key::of(bp) else { return };
         if self.0.core.borrow().contains(&key) || self.0.pending.borrow().contains_key(&key) {
@@ -169,7 +172,8 @@ impl Arc {
         self.0.core.borrow_mut().get(&key, bp.lsize(), self.0.now_ms())
     }
 
-    /// Keeps a block that is being written, lsize bytes in native order; replaces what is here. `meta` says whether it is metadata.
+    /// Keeps a block that is being written, lsize bytes in native order; replaces what is here.
+    /// `meta` says whether it is metadata.
     pub fn insert(&self, bp: &Blkptr, data: Bytes, meta: bool) {
         let Some(key) = Key::of(bp) else { return };
         self.disown(&key);
@@ -190,7 +194,8 @@ impl Arc {
         }
     }
 
-    /// Counts `delta` bytes of others under the limit: memory that they hold on behalf of this pool.
+    /// Counts `delta` bytes of others under the limit: memory that they hold on behalf of this
+    /// pool.
     pub fn charge(&self, kind: MemKind, delta: i64) {
         let cell = &self.0.charged[kind as usize];
         cell.set(cell.get().checked_add_signed(delta).expect("no more is given back than was charged"));

@@ -11,7 +11,8 @@ use crate::slab::Slab;
 pub use crate::slab::Key;
 
 impl Key {
-    /// What the block at `bp` is known by; `None` for holes and embedded blocks, which nothing is gained by keeping.
+    /// What the block at `bp` is known by; `None` for holes and embedded blocks, which nothing is
+    /// gained by keeping.
     pub fn of(bp: &Blkptr) -> Option<Key> {
         if bp.is_embedded() || bp.is_hole() {
             return None;
@@ -107,7 +108,8 @@ fn state_of(list: usize) -> State {
     }
 }
 
-/// Whether `data` is a part of memory that is well above its own size: then others may be parts of the same.
+/// Whether `data` is a part of memory that is well above its own size: then others may be parts of
+/// the same.
 fn is_part(data: &Bytes) -> bool {
     data.footprint() > data.len() + data.len() / 4 + PAGE
 }
@@ -140,7 +142,8 @@ impl Core {
         self.limit
     }
 
-    /// The block under `key`, if it is here and has `len` bytes. `now_ms` is any clock in milliseconds.
+    /// The block under `key`, if it is here and has `len` bytes. `now_ms` is any clock in
+    /// milliseconds.
     pub fn get(&mut self, key: &Key, len: u64, now_ms: u32) -> Option<Bytes> {
         let i = self.slab.find(key)?;
         let (list, touched) = (self.slab.get(i).list(), self.slab.get(i).touched);
@@ -189,7 +192,8 @@ impl Core {
         self.counters.coalesced += 1;
     }
 
-    /// Keeps `data` under `key` and drops what was there, if there is room or room can be made. A block whose ghost is here is frequent at once.
+    /// Keeps `data` under `key` and drops what was there, if there is room or room can be made. A
+    /// block whose ghost is here is frequent at once.
     pub fn put(&mut self, key: Key, data: Bytes, meta: bool, now_ms: u32) {
         let mut state = State::Mru;
         if let Some(i) = self.slab.find(&key) {
@@ -213,7 +217,8 @@ impl Core {
             self.counters.not_kept += 1;
             return;
         }
-        // Making room may have dropped the last block of the share that this one wanted to join; that only freed more than was needed.
+        // Making room may have dropped the last block of the share that this one wanted to join;
+        // that only freed more than was needed.
         let i = self.slab.insert(key, list_of(state, meta), weight as u32);
         self.take_memory(&data, part);
         let e = self.slab.get_mut(i);
@@ -373,7 +378,8 @@ impl Core {
     fn make_room_within(&mut self) {
         while self.size() > self.limit && self.evict_one() {}
         self.trim_ghosts();
-        // Chunks of headers do not shrink one by one; when they alone are too much, the cache starts afresh.
+        // Chunks of headers do not shrink one by one; when they alone are too much, the cache
+        // starts afresh.
         if self.size() > self.limit
             && self.slab.memory() > self.limit / 8
             && (0..4).all(|l| self.slab.list(l).count == 0)
@@ -407,8 +413,8 @@ impl Core {
         false
     }
 
-    /// Keeps the ghosts within what the algorithm can learn from (behaviour section 3.6): a list of ghosts at most half of the three other states, headers
-    /// their share of the limit.
+    /// Keeps the ghosts within what the algorithm can learn from (behaviour section 3.6): a list of
+    /// ghosts at most half of the three other states, headers their share of the limit.
     fn trim_ghosts(&mut self) {
         let live = self.live();
         let live = live.data() + live.meta();
@@ -505,7 +511,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever happens, a hit gives what was last put in, the limit holds, and the books are right.
+        /// Whatever happens, a hit gives what was last put in, the limit holds, and the books are
+        /// right.
         #[test]
         fn hits_are_current_and_the_limit_holds(acts in proptest::collection::vec(act(), 1..400)) {
             let mut c = Core::new(700_000);

@@ -1,8 +1,11 @@
-//! The decisions of the cache as functions of numbers: which list loses its oldest block, and how the target moves.
+//! The decisions of the cache as functions of numbers: which list loses its oldest block, and how
+//! the target moves.
 
-/// Share of the limit up to which metadata is kept in preference to data, in percent (`zfs_arc_meta_limit_percent`).
+/// Share of the limit up to which metadata is kept in preference to data, in percent
+/// (`zfs_arc_meta_limit_percent`).
 pub(crate) const META_PERCENT: u64 = 75;
-/// A second look at a block within this time does not make it frequent: one reader often takes a block in several bites (`ARC_MINTIME`, 62 ms).
+/// A second look at a block within this time does not make it frequent: one reader often takes a
+/// block in several bites (`ARC_MINTIME`, 62 ms).
 pub(crate) const FREQUENT_AFTER_MS: u32 = 62;
 /// Blocks larger than this share of the limit are not kept.
 pub(crate) const LARGEST_SHARE: u64 = 4;
@@ -40,7 +43,8 @@ impl Live {
     }
 }
 
-/// The list that gives up its oldest block, and whether it is the one of metadata; `None` if there is nothing to give up.
+/// The list that gives up its oldest block, and whether it is the one of metadata; `None` if there
+/// is nothing to give up.
 pub(crate) fn victim(live: &Live, target_mru: u64, limit: u64) -> Option<(State, bool)> {
     let meta_max = limit / 100 * META_PERCENT;
     let meta = if live.meta() > 0 && (live.data() == 0 || live.meta() > meta_max) {
@@ -61,8 +65,9 @@ pub(crate) fn victim(live: &Live, target_mru: u64, limit: u64) -> Option<(State,
     Some((if from_mru { State::Mru } else { State::Mfu }, meta))
 }
 
-/// The target of the MRU's bytes after a read met a ghost of `weight` bytes; `ghosts` is the bytes of (MRU ghosts, MFU ghosts). The smaller of the two lists
-/// of ghosts speaks the louder: a hit in it is the less likely.
+/// The target of the MRU's bytes after a read met a ghost of `weight` bytes; `ghosts` is the bytes
+/// of (MRU ghosts, MFU ghosts). The smaller of the two lists of ghosts speaks the louder: a hit in
+/// it is the less likely.
 pub(crate) fn adapt(target_mru: u64, hit: State, weight: u64, ghosts: (u64, u64), limit: u64) -> u64 {
     let scaled = |mine: u64, other: u64| weight.saturating_mul((other / mine.max(1)).max(1));
     match hit {

@@ -1,7 +1,9 @@
-//! Headers: a table from key to entry whose entries are also in lists, in memory that is counted to the byte.
+//! Headers: a table from key to entry whose entries are also in lists, in memory that is counted to
+//! the byte.
 //!
-//! Entries live in chunks that never move. A 32-bit number names an entry; the hash chains and the lists are such numbers inside the entries, so that an
-//! entry costs no allocation of its own and moving it between lists touches only its neighbours.
+//! Entries live in chunks that never move. A 32-bit number names an entry; the hash chains and the
+//! lists are such numbers inside the entries, so that an entry costs no allocation of its own and
+//! moving it between lists touches only its neighbours.
 
 use bdev::Bytes;
 
@@ -27,7 +29,8 @@ pub struct Key {
 
 impl Key {
     fn hash(&self) -> u64 {
-        // Offsets differ in their low bits (in sectors), births and vdevs hardly; one multiplication spreads them all.
+        // Offsets differ in their low bits (in sectors), births and vdevs hardly; one
+        // multiplication spreads them all.
         let mixed = self.place ^ self.birth.rotate_left(40) ^ u64::from(self.vdev).rotate_left(56);
         let wide = u128::from(mixed) * 0x9e37_79b9_7f4a_7c15;
         (wide >> 64) as u64 ^ wide as u64

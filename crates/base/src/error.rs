@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What went wrong, in terms that a caller can decide by. Front ends map kinds to errno; the engine never names errno.
+/// What went wrong, in terms that a caller can decide by. Front ends map kinds to errno; the engine
+/// never names errno.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -16,13 +16,15 @@ pub use units::{Nanos, NiceNum, WallTime, align_down, align_up};
 pub const SECTOR: u64 = 512;
 /// Largest block that the format allows, in bytes (feature `large_blocks`, format page 02).
 pub const MAX_BLOCK: u64 = 16 << 20;
-/// Largest block without the feature `large_blocks`, in bytes (`SPA_OLD_MAXBLOCKSIZE`, format page 02).
+/// Largest block without the feature `large_blocks`, in bytes (`SPA_OLD_MAXBLOCKSIZE`, format page
+/// 02).
 pub const OLD_MAX_BLOCK: u64 = 128 << 10;
 /// Transaction groups that can exist at once, as array size (`TXG_SIZE`, behaviour 3.1).
 pub const TXG_SIZE: usize = 4;
 /// Transaction groups for which freed space stays unusable (`TXG_DEFER_SIZE`, behaviour 3.1).
 pub const TXG_DEFER: u64 = 2;
-/// Transaction groups that can be under way at once: open, quiescing, syncing (`TXG_CONCURRENT_STATES`).
+/// Transaction groups that can be under way at once: open, quiescing, syncing
+/// (`TXG_CONCURRENT_STATES`).
 pub const TXG_CONCURRENT: u64 = 3;
 /// The txg that creates a pool (`TXG_INITIAL`, format page 03).
 pub const TXG_INITIAL: Txg = Txg(4);

@@ -60,10 +60,11 @@ pub const fn align_down(v: u64, unit: u64) -> u64 {
     v & !(unit - 1)
 }
 
-/// A number of bytes (or of anything) as `zpool list` prints it: at most five characters, `9.77K`, `128K`, `1.40G`.
+/// A number of bytes (or of anything) as `zpool list` prints it: at most five characters, `9.77K`,
+/// `128K`, `1.40G`.
 ///
-/// The number is divided by 1024 until it is below 1024; a whole quotient prints without a fraction, any other with as
-/// many of two decimals as fit (the rule of OpenZFS's `zfs_nicenum`).
+/// The number is divided by 1024 until it is below 1024; a whole quotient prints without a
+/// fraction, any other with as many of two decimals as fit (the rule of OpenZFS's `zfs_nicenum`).
 #[derive(Clone, Copy, Debug)]
 pub struct NiceNum(pub u64);
 

@@ -1,12 +1,17 @@
 //! Chunks of address space from the world, cut into buffers of one size each.
 //!
-//! A C library's allocator serves page-aligned requests badly: its header before each block costs another page, half as much memory again for blocks of
-//! 8 KiB, and first touch of its memory is page by page. Where the world offers a [`ChunkSource`], buffers come from chunks of 2 MiB instead, which the
-//! kernel has backed once and for all: first touches are what costs. A chunk belongs to one size class until its last block is given back; then it serves any
-//! class. Chunks are never given back, so the process keeps the address space of its peak, but the world may take the memory of empty ones when it is short.
+//! A C library's allocator serves page-aligned requests badly: its header before each block costs
+//! another page, half as much memory again for blocks of 8 KiB, and first touch of its memory is
+//! page by page. Where the world offers a [`ChunkSource`], buffers come from chunks of 2 MiB
+//! instead, which the kernel has backed once and for all: first touches are what costs. A chunk
+//! belongs to one size class until its last block is given back; then it serves any class. Chunks
+//! are never given back, so the process keeps the address space of its peak, but the world may take
+//! the memory of empty ones when it is short.
 //!
-//! Invariants: there are never more chunks than blocks in use have needed at some time; `partial[class]` holds exactly the chunks of the class with room, each at `Chunk::at`; a block belongs to the chunk that its address
-//! rounded down names; blocks that no source gave are not found here and are their allocator's.
+//! Invariants: there are never more chunks than blocks in use have needed at some time;
+//! `partial[class]` holds exactly the chunks of the class with room, each at `Chunk::at`; a block
+//! belongs to the chunk that its address rounded down names; blocks that no source gave are not
+//! found here and are their allocator's.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -14,7 +19,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Bytes of a chunk, and its alignment.
 pub const CHUNK: usize = 2 << 20;
-/// Empty chunks that stay as they are: 32 MiB. The world is told of others, which it may take the memory of.
+/// Empty chunks that stay as they are: 32 MiB. The world is told of others, which it may take the
+/// memory of.
 const RESERVE: usize = 16;
 /// A class that would waste more than this of a chunk is not served.
 const WASTE_MAX: usize = CHUNK / 8;
@@ -22,9 +28,11 @@ const WASTE_MAX: usize = CHUNK / 8;
 /// Where chunks come from.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkSource {
-    /// [`CHUNK`] zero bytes of memory at a multiple of [`CHUNK`]; `None` if there is none to be had.
+    /// [`CHUNK`] zero bytes of memory at a multiple of [`CHUNK`]; `None` if there is none to be
+    /// had.
     pub map: fn() -> Option<NonNull<u8>>,
-    /// The content of a chunk is no longer needed: the memory behind it may be taken away, to come back as zeros.
+    /// The content of a chunk is no longer needed: the memory behind it may be taken away, to come
+    /// back as zeros.
     ///
     /// # Safety
     /// The chunk came from `map` of the same source, and nothing refers to it.
@@ -71,7 +79,8 @@ struct Arena {
 static SOURCE: OnceLock<ChunkSource> = OnceLock::new();
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// Says where buffers' memory comes from, for the whole process; the first one to say so decides. Without a word it is the global allocator.
+/// Says where buffers' memory comes from, for the whole process; the first one to say so decides.
+/// Without a word it is the global allocator.
 pub fn set_chunk_source(source: ChunkSource) {
     let _ = SOURCE.set(source);
 }
@@ -85,7 +94,8 @@ fn blocks_of(bytes: usize) -> usize {
     CHUNK / bytes
 }
 
-/// A block of `class`, whose blocks have `bytes`, and whether it may hold old bytes (else it is zero); `None` if the arena does not serve it.
+/// A block of `class`, whose blocks have `bytes`, and whether it may hold old bytes (else it is
+/// zero); `None` if the arena does not serve it.
 pub(crate) fn take(class: usize, bytes: usize) -> Option<(NonNull<u8>, bool)> {
     let source = SOURCE.get()?;
     if bytes > CHUNK || CHUNK % bytes > WASTE_MAX {
@@ -182,7 +192,8 @@ impl Arena {
         self.chunks.remove(&base);
         self.reserve.push(base);
         if self.reserve.len() - self.idle > RESERVE {
-            // SAFETY: the chunk came from the one source that there is, and its last block was given back.
+            // SAFETY: the chunk came from the one source that there is, and its last block was
+            // given back.
             unsafe { (source.idle)(pointer(self.reserve[self.idle])) };
             self.idle += 1;
         }

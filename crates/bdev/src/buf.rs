@@ -6,14 +6,17 @@ use std::ptr::NonNull;
 
 use crate::{Bytes, pool};
 
-/// The alignment of every [`Buf`] and the granule of its memory, in bytes: enough for direct I/O on any device known.
+/// The alignment of every [`Buf`] and the granule of its memory, in bytes: enough for direct I/O on
+/// any device known.
 pub const PAGE: usize = 4096;
 
-/// What recycled memory is filled with in debug builds, so that a use of stale bytes shows, and shows the same each time.
+/// What recycled memory is filled with in debug builds, so that a use of stale bytes shows, and
+/// shows the same each time.
 #[cfg(debug_assertions)]
 const STALE: u8 = 0xdb;
 
-/// Owned memory, aligned to [`PAGE`], of a length that only [`Buf::truncate`] changes. Always initialised.
+/// Owned memory, aligned to [`PAGE`], of a length that only [`Buf::truncate`] changes. Always
+/// initialised.
 ///
 /// Its memory returns to the dropping thread's free list, see [`crate::set_thread_limit`].
 pub struct Buf {
@@ -23,7 +26,8 @@ pub struct Buf {
     cap: usize,
 }
 
-// SAFETY: a Buf is the only owner of its memory and hands out references only through &self and &mut self.
+// SAFETY: a Buf is the only owner of its memory and hands out references only through &self and
+// &mut self.
 unsafe impl Send for Buf {}
 // SAFETY: as above; &Buf gives only &[u8].
 unsafe impl Sync for Buf {}
@@ -38,8 +42,9 @@ impl Buf {
         b
     }
 
-    /// `len` bytes of unspecified content, for a caller that writes all of them. The memory is initialised, so reading
-    /// it is defined, but what it holds may be another buffer's past: never let it reach a disk or a client.
+    /// `len` bytes of unspecified content, for a caller that writes all of them. The memory is
+    /// initialised, so reading it is defined, but what it holds may be another buffer's past: never
+    /// let it reach a disk or a client.
     pub fn for_overwrite(len: usize) -> Buf {
         #[allow(unused_mut)]
         let (mut b, _recycled) = Buf::take(len);
@@ -81,8 +86,8 @@ impl Buf {
         Bytes::from(self)
     }
 
-    /// Where the bytes start; valid for writes of `len()` bytes while the buffer lives and nobody else borrows it. For
-    /// devices that hand the memory to a kernel.
+    /// Where the bytes start; valid for writes of `len()` bytes while the buffer lives and nobody
+    /// else borrows it. For devices that hand the memory to a kernel.
     pub fn as_raw_mut(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -107,8 +112,8 @@ impl Drop for Buf {
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid and initialised for `cap >= len` bytes (dangling but aligned for len 0), and borrowed
-        // as long as `self` is.
+        // SAFETY: `ptr` is valid and initialised for `cap >= len` bytes (dangling but aligned for
+        // len 0), and borrowed as long as `self` is.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

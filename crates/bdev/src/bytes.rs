@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use crate::{Buf, PAGE};
 
-/// Length of the zeros that [`Bytes::zeroed`] shares: the largest block (16 MiB). They live in zero-filled program
-/// memory that is never written, so the kernel backs all of it by one page.
+/// Length of the zeros that [`Bytes::zeroed`] shares: the largest block (16 MiB). They live in
+/// zero-filled program memory that is never written, so the kernel backs all of it by one page.
 const ZEROS: usize = 16 << 20;
 
 #[repr(C, align(4096))]
 struct ZeroPages(UnsafeCell<[u8; ZEROS]>);
-// SAFETY: nobody ever writes through the cell; it only keeps the linker from storing 16 MiB of zeros in the file.
+// SAFETY: nobody ever writes through the cell; it only keeps the linker from storing 16 MiB of
+// zeros in the file.
 unsafe impl Sync for ZeroPages {}
 static ZERO_PAGES: ZeroPages = ZeroPages(UnsafeCell::new([0; ZEROS]));
 
@@ -32,7 +33,8 @@ pub struct Bytes {
     len: usize,
 }
 
-// SAFETY: the memory is immutable for as long as `owner` lives, and the owner is Send + Sync (Buf and Vec are).
+// SAFETY: the memory is immutable for as long as `owner` lives, and the owner is Send + Sync (Buf
+// and Vec are).
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
@@ -61,7 +63,8 @@ impl Bytes {
         Buf::copy_from(data).freeze()
     }
 
-    /// The part of these bytes in `range`; the memory is shared, all of it stays while the part lives.
+    /// The part of these bytes in `range`; the memory is shared, all of it stays while the part
+    /// lives.
     ///
     /// # Panics
     /// If the range is not within the bytes.
@@ -85,8 +88,8 @@ impl Bytes {
         Bytes { owner: self.owner.clone(), ptr, len }
     }
 
-    /// The memory as a buffer to change, if nobody else shares it and these bytes are the whole of a buffer: no copy is
-    /// made. Otherwise the bytes come back unchanged.
+    /// The memory as a buffer to change, if nobody else shares it and these bytes are the whole of
+    /// a buffer: no copy is made. Otherwise the bytes come back unchanged.
     pub fn try_unique(self) -> Result<Buf, Bytes> {
         let whole = match self.owner.as_deref() {
             Some(Owner::Buf(b)) => b.raw() == self.ptr && b.len() == self.len,
@@ -103,13 +106,14 @@ impl Bytes {
         }
     }
 
-    /// A buffer with these bytes: the memory itself if [`Bytes::try_unique`] may give it, else a copy.
+    /// A buffer with these bytes: the memory itself if [`Bytes::try_unique`] may give it, else a
+    /// copy.
     pub fn into_buf(self) -> Buf {
         self.try_unique().unwrap_or_else(|shared| Buf::copy_from(&shared))
     }
 
-    /// Bytes of memory that are held because these are: the whole allocation, even if this is a small part of it or one
-    /// of many owners. 0 for the shared zeros and other static bytes.
+    /// Bytes of memory that are held because these are: the whole allocation, even if this is a
+    /// small part of it or one of many owners. 0 for the shared zeros and other static bytes.
     pub fn footprint(&self) -> usize {
         match self.owner.as_deref() {
             None => 0,
@@ -118,8 +122,8 @@ impl Bytes {
         }
     }
 
-    /// Names the memory behind these bytes: equal for two handles on one allocation, 0 for static bytes. Valid while a handle
-    /// is alive.
+    /// Names the memory behind these bytes: equal for two handles on one allocation, 0 for static
+    /// bytes. Valid while a handle is alive.
     pub fn memory_id(&self) -> usize {
         self.owner.as_ref().map_or(0, |o| Arc::as_ptr(o).addr())
     }
@@ -138,8 +142,9 @@ impl Bytes {
 impl Deref for Bytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr..ptr+len` lies within the owner's memory (or static memory), initialised, and nobody writes it
-        // while any handle exists: the owner sits in an Arc and is only taken out by its last handle.
+        // SAFETY: `ptr..ptr+len` lies within the owner's memory (or static memory), initialised,
+        // and nobody writes it while any handle exists: the owner sits in an Arc and is only taken
+        // out by its last handle.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }

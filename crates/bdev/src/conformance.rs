@@ -1,8 +1,9 @@
 //! Checks of the contract on [`BlockDev`], for any implementation.
 //!
-//! [`run`] writes all over the area it is given and asserts (panics) at the first breach, with the name of the check.
-//! Two runs with the same options do the same, so a simulated world repeats a failure. What needs a power cut is for
-//! the simulator's own tests; what is checked here about a flush is only that it ends and orders nothing away.
+//! [`run`] writes all over the area it is given and asserts (panics) at the first breach, with the
+//! name of the check. Two runs with the same options do the same, so a simulated world repeats a
+//! failure. What needs a power cut is for the simulator's own tests; what is checked here about a
+//! flush is only that it ends and orders nothing away.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -17,8 +18,8 @@ use crate::{BlockDev, Buf, Bytes, Done, MAX_SEGMENTS, Op, discard, flush, read, 
 /// What the suite may do and how long.
 #[derive(Clone, Debug)]
 pub struct Opts {
-    /// The bytes of the device that it may destroy, whole physical sectors, at least 8 MiB; the whole device by default
-    /// (an empty range).
+    /// The bytes of the device that it may destroy, whole physical sectors, at least 8 MiB; the
+    /// whole device by default (an empty range).
     pub area: Range<u64>,
     /// Seed of the choices made.
     pub seed: u64,
@@ -204,7 +205,8 @@ impl Suite {
         cuts.windows(2).map(|w| w[1] - w[0]).collect()
     }
 
-    /// The same bytes as segments whose memory starts anywhere: in vectors, buffers and slices of either.
+    /// The same bytes as segments whose memory starts anywhere: in vectors, buffers and slices of
+    /// either.
     fn scattered(&self, data: &[u8], lens: &[usize]) -> Vec<Bytes> {
         let mut rest = data;
         let mut segments = Vec::new();
@@ -288,7 +290,8 @@ impl Suite {
 
     async fn survives_lost_interest(&self) {
         let (s, len) = (self.sector, 64 << 10);
-        // Aligned: of other memory a device may take a copy, and gives it back before the write is through.
+        // Aligned: of other memory a device may take a copy, and gives it back before the write is
+        // through.
         let data = Buf::copy_from(&self.pattern(len)).freeze();
         write(self.dev(), self.area.start, data.clone()).await.expect("write");
         for i in 0..64u64 {
@@ -358,7 +361,8 @@ impl Suite {
         assert!(got[..] == data[..unit], "discarded space is as good as new");
     }
 
-    /// Random writes, reads and flushes, `depth` in flight on ranges that do not meet, against a copy in memory.
+    /// Random writes, reads and flushes, `depth` in flight on ranges that do not meet, against a
+    /// copy in memory.
     async fn matches_a_model(&self, ops: usize, depth: usize) {
         let s = self.sector;
         let lane = ((4usize << 20) / depth.max(1)) / s * s;

@@ -17,11 +17,13 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub struct DevInfo {
     /// The name that messages call it by: its path, or a made-up name of a model.
     pub path: String,
-    /// Usable bytes when it was opened, a multiple of `logical_sector`; see [`BlockDev::size`] for now.
+    /// Usable bytes when it was opened, a multiple of `logical_sector`; see [`BlockDev::size`] for
+    /// now.
     pub size_bytes: u64,
     /// The unit of offsets and lengths, in bytes: a power of two, 512 to 64 KiB.
     pub logical_sector: u32,
-    /// The unit that it writes without reading first, in bytes: a power of two, at least `logical_sector`.
+    /// The unit that it writes without reading first, in bytes: a power of two, at least
+    /// `logical_sector`.
     pub physical_sector: u32,
     /// Whether distance costs time.
     pub rotational: bool,
@@ -49,12 +51,14 @@ pub enum Op {
         offset: u64,
         /// What to store.
         bufs: Vec<Bytes>,
-        /// Whether these bytes must be durable by the time the write completes, as after a flush, of which nothing else may be concluded.
+        /// Whether these bytes must be durable by the time the write completes, as after a flush,
+        /// of which nothing else may be concluded.
         durable: bool,
     },
     /// Make every write that has completed durable.
     Flush,
-    /// Tell the device that nobody needs these bytes; reads give anything until they are written again.
+    /// Tell the device that nobody needs these bytes; reads give anything until they are written
+    /// again.
     Discard {
         /// Where to start, in bytes.
         offset: u64,
@@ -66,7 +70,8 @@ pub enum Op {
 /// What a completed operation hands back.
 #[derive(Default, Debug)]
 pub struct Done {
-    /// The buffers of a read, in their order and filled to their length; empty for other operations.
+    /// The buffers of a read, in their order and filled to their length; empty for other
+    /// operations.
     pub bufs: Vec<Buf>,
 }
 
@@ -78,29 +83,35 @@ pub type Completion = Box<dyn FnOnce(Result<Done>)>;
 /// # Contract
 /// For the caller and every implementation; [`crate::conformance`] checks what can be checked.
 ///
-/// * **Ownership.** The device owns the buffers from `submit` until the completion runs. A caller that loses interest
-///   just drops its end; the operation still happens.
-/// * **Completion.** It runs exactly once, on the engine's thread, and *never inside `submit`*: callers may submit while
-///   they hold a borrow that the completion takes. Only a world that ends may drop completions without calling them.
-/// * **Alignment.** Offset and total length are multiples of the logical sector; the length is not 0. Segments have any
-///   length but 0 and any address; page-aligned segments that are whole sectors go to the medium without a copy,
-///   others may be copied. At most [`MAX_SEGMENTS`] segments. Anything else is [`ErrorKind::Invalid`].
-/// * **Bounds.** An operation that does not lie within [`BlockDev::size`] fails whole with [`ErrorKind::Invalid`] and
-///   touches nothing. A write or discard on a device that is not writable is [`ErrorKind::ReadOnly`]; a discard, or a
-///   durable write, that the device cannot do is [`ErrorKind::Unsupported`].
-/// * **All or error.** A completed read filled every buffer, a completed write stored every byte: short transfers are
-///   continued inside. After a failed write the range holds old bytes, new bytes or a mixture by sector.
-/// * **Order.** None between operations in flight. A read submitted after a write completed sees the write, flushed or
-///   not. Overlapping operations in flight, at least one of them a write, have no defined result: not asking is the
-///   caller's part.
-/// * **Flush.** A completed flush made durable every write that had *completed before the flush was submitted*, and
-///   nothing else may be concluded from it: a write in flight at that moment may be lost by a power cut even if it
-///   completes before the flush does. Without a flush a completed write may be lost, or survive, sector by sector.
-///   Whether a failed flush lost earlier writes is unknown: the caller must treat them as lost.
-/// * **Durable writes.** A durable write that completed is itself as after a flush. It says nothing of any other write, one
-///   of the same bytes before it excepted, which is gone. One that failed is a write that failed.
-/// * **Depth.** Any number of operations may be submitted; the device queues what the medium cannot take at once.
-///   Keeping the number small is the vdev queue's job.
+/// * **Ownership.** The device owns the buffers from `submit` until the completion runs. A caller
+///   that loses interest just drops its end; the operation still happens.
+/// * **Completion.** It runs exactly once, on the engine's thread, and *never inside `submit`*:
+///   callers may submit while they hold a borrow that the completion takes. Only a world that ends
+///   may drop completions without calling them.
+/// * **Alignment.** Offset and total length are multiples of the logical sector; the length is
+///   not 0. Segments have any length but 0 and any address; page-aligned segments that are whole
+///   sectors go to the medium without a copy, others may be copied. At most [`MAX_SEGMENTS`]
+///   segments. Anything else is [`ErrorKind::Invalid`].
+/// * **Bounds.** An operation that does not lie within [`BlockDev::size`] fails whole with
+///   [`ErrorKind::Invalid`] and touches nothing. A write or discard on a device that is not
+///   writable is [`ErrorKind::ReadOnly`]; a discard, or a durable write, that the device cannot do
+///   is [`ErrorKind::Unsupported`].
+/// * **All or error.** A completed read filled every buffer, a completed write stored every byte:
+///   short transfers are continued inside. After a failed write the range holds old bytes, new
+///   bytes or a mixture by sector.
+/// * **Order.** None between operations in flight. A read submitted after a write completed sees
+///   the write, flushed or not. Overlapping operations in flight, at least one of them a write,
+///   have no defined result: not asking is the caller's part.
+/// * **Flush.** A completed flush made durable every write that had *completed before the flush was
+///   submitted*, and nothing else may be concluded from it: a write in flight at that moment may be
+///   lost by a power cut even if it completes before the flush does. Without a flush a completed
+///   write may be lost, or survive, sector by sector. Whether a failed flush lost earlier writes is
+///   unknown: the caller must treat them as lost.
+/// * **Durable writes.** A durable write that completed is itself as after a flush. It says nothing
+///   of any other write, one of the same bytes before it excepted, which is gone. One that failed
+///   is a write that failed.
+/// * **Depth.** Any number of operations may be submitted; the device queues what the medium cannot
+///   take at once. Keeping the number small is the vdev queue's job.
 pub trait BlockDev {
     /// What the device is.
     fn info(&self) -> &DevInfo;
@@ -108,12 +119,14 @@ pub trait BlockDev {
     /// Starts `op`; `done` hears its result later. See the contract above.
     fn submit(&self, op: Op, done: Completion);
 
-    /// Usable bytes now: what [`BlockDev::refresh_size`] found last, else what the device had when opened.
+    /// Usable bytes now: what [`BlockDev::refresh_size`] found last, else what the device had when
+    /// opened.
     fn size(&self) -> u64 {
         self.info().size_bytes
     }
 
-    /// Looks at the medium again, for a file or disk that has grown, and gives the size that counts from now on.
+    /// Looks at the medium again, for a file or disk that has grown, and gives the size that counts
+    /// from now on.
     fn refresh_size(&self) -> Result<u64> {
         Ok(self.size())
     }
@@ -153,8 +166,8 @@ impl Op {
         }
     }
 
-    /// Checks the operation against the contract's rules of alignment, bounds and permission, for a device described by
-    /// `info` that has `size` bytes now. Every implementation calls this first.
+    /// Checks the operation against the contract's rules of alignment, bounds and permission, for a
+    /// device described by `info` that has `size` bytes now. Every implementation calls this first.
     pub fn check(&self, info: &DevInfo, size: u64) -> Result<()> {
         let bad = |kind: ErrorKind, why: String| {
             Err(Error::new(

@@ -1,13 +1,19 @@
-//! A device that keeps what is written in memory until it is flushed: what a volatile write cache does to those who forget to flush.
+//! A device that keeps what is written in memory until it is flushed: what a volatile write cache
+//! does to those who forget to flush.
 //!
-//! **What for.** A program that ends without warning loses nothing on a plain file, because the operating system keeps what was written. Behind this
-//! device it loses everything since the last flush, as a power cut would take it from a disk. Tests that kill the program find missing flushes with it.
+//! **What for.** A program that ends without warning loses nothing on a plain file, because the
+//! operating system keeps what was written. Behind this device it loses everything since the last
+//! flush, as a power cut would take it from a disk. Tests that kill the program find missing
+//! flushes with it.
 //!
-//! **The normal path.** A write is copied, sector by sector, and completes. A flush takes everything that is held at that moment, writes it in the order of its
-//! place, flushes the device below, and completes. A durable write is kept too, and taken below by itself before it completes. A read asks the device below and lays what is held over it.
+//! **The normal path.** A write is copied, sector by sector, and completes. A flush takes
+//! everything that is held at that moment, writes it in the order of its place, flushes the device
+//! below, and completes. A durable write is kept too, and taken below by itself before it
+//! completes. A read asks the device below and lays what is held over it.
 //!
-//! **Invariants.** A sector is given up only once the device below has written it, so a read finds the newest bytes at any moment. One flush at a time: two that
-//! write the same sector would have no order. What a failed flush took stays held, and the next one tries again.
+//! **Invariants.** A sector is given up only once the device below has written it, so a read finds
+//! the newest bytes at any moment. One flush at a time: two that write the same sector would have
+//! no order. What a failed flush took stays held, and the next one tries again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

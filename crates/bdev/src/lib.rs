@@ -1,12 +1,14 @@
 //! The leaf of the storage stack: block devices that take owned buffers by submission.
 //!
-//! Vocabulary. A [`Buf`] is memory that one owner may change: what a read fills, what a caller prepares. A [`Bytes`]
-//! is frozen memory that many may read: what a write takes, what caches and CPU jobs share. A [`BlockDev`] is a file, a
-//! disk or a model of one; its contract stands on the trait, and [`conformance`] checks it on any implementation.
+//! Vocabulary. A [`Buf`] is memory that one owner may change: what a read fills, what a caller
+//! prepares. A [`Bytes`] is frozen memory that many may read: what a write takes, what caches and
+//! CPU jobs share. A [`BlockDev`] is a file, a disk or a model of one; its contract stands on the
+//! trait, and [`conformance`] checks it on any implementation.
 //!
-//! The normal path: a caller fills a `Buf`, freezes it, submits [`Op::Write`] with a list of `Bytes`; the device calls
-//! the completion once, later, from the engine's loop. The helpers [`read`], [`write()`], [`writev`], [`flush`] wrap
-//! submission in futures; dropping such a future abandons the result, never the memory that the device still uses.
+//! The normal path: a caller fills a `Buf`, freezes it, submits [`Op::Write`] with a list of
+//! `Bytes`; the device calls the completion once, later, from the engine's loop. The helpers
+//! [`read`], [`write()`], [`writev`], [`flush`] wrap submission in futures; dropping such a future
+//! abandons the result, never the memory that the device still uses.
 #![allow(unsafe_code)]
 
 mod arena;

@@ -12,10 +12,11 @@ use crate::{BlockDev, Buf, Bytes, Completion, DevInfo, Done, Op};
 /// Granule of the backing memory, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// A writable device of fixed sectors whose bytes live in memory, allocated as they are written; the rest reads as zero.
+/// A writable device of fixed sectors whose bytes live in memory, allocated as they are written;
+/// the rest reads as zero.
 ///
-/// Every operation takes effect and completes in a later turn of the world. A completed write is as durable as the
-/// device itself: there is no volatile cache to lose (the models of `sim` have one).
+/// Every operation takes effect and completes in a later turn of the world. A completed write is as
+/// durable as the device itself: there is no volatile cache to lose (the models of `sim` have one).
 pub struct MemDev {
     rt: Rt,
     info: DevInfo,
@@ -45,21 +46,24 @@ impl MemDev {
         )
     }
 
-    /// An empty device that describes itself as `info` does; its size is a multiple of its logical sector.
+    /// An empty device that describes itself as `info` does; its size is a multiple of its logical
+    /// sector.
     pub fn with_info(rt: &Rt, info: DevInfo) -> MemDev {
         assert!(info.logical_sector.is_power_of_two() && info.size_bytes.is_multiple_of(info.logical_sector as u64));
         let state = State { size: Cell::new(info.size_bytes), chunks: RefCell::default() };
         MemDev { rt: rt.clone(), info, state: Rc::new(state) }
     }
 
-    /// A device with the content of `image` (its last partial sector, if any, is filled up with zeros).
+    /// A device with the content of `image` (its last partial sector, if any, is filled up with
+    /// zeros).
     pub fn from_image(rt: &Rt, image: &[u8]) -> MemDev {
         let dev = MemDev::new(rt, (image.len() as u64).next_multiple_of(512));
         dev.poke(0, image);
         dev
     }
 
-    /// Copies the bytes at `offset` out, at once and whatever is in flight. Bytes beyond the end read as zero.
+    /// Copies the bytes at `offset` out, at once and whatever is in flight. Bytes beyond the end
+    /// read as zero.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         self.state.read(offset, out);
     }
@@ -81,7 +85,8 @@ impl MemDev {
     }
 }
 
-/// Calls `f(chunk number, range within the chunk, range within the whole)` for each piece of `offset..offset + len`.
+/// Calls `f(chunk number, range within the chunk, range within the whole)` for each piece of
+/// `offset..offset + len`.
 fn pieces(offset: u64, len: u64, mut f: impl FnMut(u64, std::ops::Range<usize>, std::ops::Range<usize>)) {
     let mut done = 0u64;
     while done < len {

@@ -1,14 +1,16 @@
 //! Recycling of buffer memory, per thread and by size class.
 //!
-//! First touch of fresh pages costs several times what the copy into them costs (0.3 GB/s was measured on a machine
-//! whose hypervisor has to supply the page), and the C library gives large allocations back to the kernel as soon as
-//! they are freed. So dropped memory waits here for its next use. The list is bounded in bytes per thread; what does
-//! not fit is freed. Memory in the list is initialised: it holds what its last owner left.
+//! First touch of fresh pages costs several times what the copy into them costs (0.3 GB/s was
+//! measured on a machine whose hypervisor has to supply the page), and the C library gives large
+//! allocations back to the kernel as soon as they are freed. So dropped memory waits here for its
+//! next use. The list is bounded in bytes per thread; what does not fit is freed. Memory in the
+//! list is initialised: it holds what its last owner left.
 //!
-//! Where the world has set up the arena (`arena`), it serves most sizes instead: what waited here would keep its chunks from becoming empty.
+//! Where the world has set up the arena (`arena`), it serves most sizes instead: what waited here
+//! would keep its chunks from becoming empty.
 //!
-//! Classes: every whole number of pages up to 16, then four steps per power of two up to 16 MiB and its
-//! neighbourhood. Larger requests are rounded to pages and never kept.
+//! Classes: every whole number of pages up to 16, then four steps per power of two up to 16 MiB and
+//! its neighbourhood. Larger requests are rounded to pages and never kept.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -18,7 +20,8 @@ use crate::{PAGE, arena};
 
 /// Classes of one page to 16 pages, one per page.
 const SMALL: usize = 16;
-/// Most pages that a kept allocation may have: one step above 16 MiB, so that a largest block with a header still fits.
+/// Most pages that a kept allocation may have: one step above 16 MiB, so that a largest block with
+/// a header still fits.
 const MAX_PAGES: usize = 5120;
 /// One past the largest class index.
 const CLASSES: usize = 64;
@@ -56,7 +59,8 @@ thread_local! {
         RefCell::new(Lists { free: (0..CLASSES).map(|_| Vec::new()).collect(), held: 0, limit: DEFAULT_LIMIT });
 }
 
-/// Sets how many bytes of dropped buffers the calling thread keeps for reuse, and frees what is above it.
+/// Sets how many bytes of dropped buffers the calling thread keeps for reuse, and frees what is
+/// above it.
 pub fn set_thread_limit(bytes: usize) {
     let _ = LISTS.try_with(|l| {
         let mut l = l.borrow_mut();
@@ -70,7 +74,8 @@ pub fn thread_pooled() -> usize {
     LISTS.try_with(|l| l.borrow().held).unwrap_or(0)
 }
 
-/// The class of a request of `pages` pages and the pages that the class holds; no class for what is never kept.
+/// The class of a request of `pages` pages and the pages that the class holds; no class for what is
+/// never kept.
 fn class_of(pages: usize) -> (Option<usize>, usize) {
     if pages <= SMALL {
         return (Some(pages - 1), pages);
@@ -100,8 +105,8 @@ fn capacity_for(len: usize) -> (Option<usize>, usize) {
     (class, pages.checked_mul(PAGE).expect("a buffer length near the address space's end is a caller's bug"))
 }
 
-/// Initialised memory of at least `len` bytes, `len` not 0: where it starts, its capacity, and whether it was recycled
-/// (then it holds old bytes; otherwise zeros).
+/// Initialised memory of at least `len` bytes, `len` not 0: where it starts, its capacity, and
+/// whether it was recycled (then it holds old bytes; otherwise zeros).
 pub(crate) fn take(len: usize) -> (NonNull<u8>, usize, bool) {
     let (class, cap) = capacity_for(len);
     if let Some(class) = class {
@@ -154,7 +159,8 @@ pub(crate) fn give(p: NonNull<u8>, cap: usize) {
 
 fn free_now(p: NonNull<u8>, cap: usize) {
     let layout = Layout::from_size_align(cap, PAGE).expect("the same layout was made when this was allocated");
-    // SAFETY: `p` did not come from the arena, so from `alloc_zeroed` with this very layout; its owner has just given it up.
+    // SAFETY: `p` did not come from the arena, so from `alloc_zeroed` with this very layout; its
+    // owner has just given it up.
     unsafe { dealloc(p.as_ptr(), layout) }
 }
 

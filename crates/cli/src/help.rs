@@ -743,7 +743,8 @@ fn commands(group: &str) -> Vec<&'static str> {
     all
 }
 
-/// Words with commas, in lines of at most 80 characters that begin with `indent` spaces (the first line has its own).
+/// Words with commas, in lines of at most 80 characters that begin with `indent` spaces (the first
+/// line has its own).
 fn wrapped(words: &[&str], indent: usize) -> String {
     let mut out = String::new();
     let mut column = indent;

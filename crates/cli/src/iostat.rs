@@ -1,6 +1,8 @@
-//! `zpool iostat`: what the devices of pools do, since the pool was opened and then interval by interval.
+//! `zpool iostat`: what the devices of pools do, since the pool was opened and then interval by
+//! interval.
 //!
-//! The daemon gives counters; differences are made here. A vdev above devices has the sums of its devices.
+//! The daemon gives counters; differences are made here. A vdev above devices has the sums of its
+//! devices.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -282,7 +284,8 @@ fn rule(width: usize, groups: &Groups) -> String {
     columns.fold("-".repeat(width), |line, w| line + "  " + &"-".repeat(w)) + "\n"
 }
 
-/// The two lines of headings, the first with `name` in front, the second with `title`, and the line below.
+/// The two lines of headings, the first with `name` in front, the second with `title`, and the line
+/// below.
 fn head(width: usize, groups: &Groups, title: &str, name: &str) -> String {
     let (mut one, mut two) = (format!("{name:<width$}"), format!("{title:<width$}"));
     for (name, columns, w) in groups {

@@ -1,4 +1,5 @@
-//! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then objects by name).
+//! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then
+//! objects by name).
 
 use daemon::nice;
 use daemon::proto::{DatasetView, PoolView, PropView, VdevView};

@@ -1,4 +1,5 @@
-//! `weir lab zil`: the commit policies of the intent log side by side, as published and as they come out here.
+//! `weir lab zil`: the commit policies of the intent log side by side, as published and as they
+//! come out here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -106,7 +107,8 @@ fn cells(p: &Parsed) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Runs them on so many threads of this process, each cell in a world of its own: how many threads changes nothing but the time it takes.
+/// Runs them on so many threads of this process, each cell in a world of its own: how many threads
+/// changes nothing but the time it takes.
 fn spread(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Seen)>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<BTreeMap<usize, Result<Seen>>> = Mutex::default();

@@ -1,9 +1,12 @@
 //! The commands of `weir`: parsing what users type, asking the daemon, laying out what it says.
 //!
-//! [`run`] looks at the name that the program was called by: `zpool`, `zfs` and `zdb` (symbolic links) are those commands, anything else is `weir`, whose first
-//! argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 done, 1 it could not be done, 2 the command line makes no sense.
+//! [`run`] looks at the name that the program was called by: `zpool`, `zfs` and `zdb` (symbolic
+//! links) are those commands, anything else is `weir`, whose first argument chooses. Option
+//! letters, columns and exit codes are OpenZFS's (2.1): 0 done, 1 it could not be done, 2 the
+//! command line makes no sense.
 //!
-//! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out` modules (pure functions from views to text), `help`, `quickstart`.
+//! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
+//! modules (pure functions from views to text), `help`, `quickstart`.
 
 mod daemon_cmd;
 mod events;
@@ -150,7 +153,8 @@ pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
     if client.has_started()
         && let Ok(Some(info)) = client.info()
     {
-        // Pools that were there before and are not now: once, to the one whose command started the daemon.
+        // Pools that were there before and are not now: once, to the one whose command started the
+        // daemon.
         info.failures.iter().for_each(|f| eprintln!("{f}"));
     }
     Ok(answer?)
@@ -216,7 +220,8 @@ pub(crate) fn each_once(list: Vec<(String, String)>) -> Result<Vec<(String, Stri
     Ok(list)
 }
 
-/// An absolute path without `.` and `..`. Symbolic links stay, but for those that a `..` leads out of.
+/// An absolute path without `.` and `..`. Symbolic links stay, but for those that a `..` leads out
+/// of.
 fn without_dots(path: &std::path::Path) -> std::path::PathBuf {
     use std::path::Component;
     let mut out = std::path::PathBuf::from("/");

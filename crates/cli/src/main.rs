@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Small pieces of memory come and go with every operation; with the C library's allocator they are a tenth of what a synchronous write costs.
+/// Small pieces of memory come and go with every operation; with the C library's allocator they are
+/// a tenth of what a synchronous write costs.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-//! Options as `getopt` reads them: letters that may be joined, values joined or apart, options and operands in any order, `--` ends the options.
+//! Options as `getopt` reads them: letters that may be joined, values joined or apart, options and
+//! operands in any order, `--` ends the options.
 
 /// What a command takes.
 #[derive(Clone, Copy, Debug)]

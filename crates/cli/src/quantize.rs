@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 /// Width of the longest bar.
 const BAR: u64 = 40;
 
-/// The lines of a distribution: each value with its count, in order; one empty line before and after as `quantize()` has it.
+/// The lines of a distribution: each value with its count, in order; one empty line before and
+/// after as `quantize()` has it.
 pub fn quantize(buckets: &[(u64, u64)]) -> String {
     let mut out = format!("{:>16}  {:-^40} count    \n", "value", " Distribution ");
     let total: u64 = buckets.iter().map(|b| b.1).sum();

@@ -1,7 +1,8 @@
 //! `weir quickstart`: a tour on a scratch pool that checks itself.
 //!
-//! The same steps in two ways: through a daemon of its own and a mount, where FUSE works; with the engine in this process, where it does not. Everything is in one
-//! scratch folder, which goes away at the end, however the tour ends.
+//! The same steps in two ways: through a daemon of its own and a mount, where FUSE works; with the
+//! engine in this process, where it does not. Everything is in one scratch folder, which goes away
+//! at the end, however the tour ends.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

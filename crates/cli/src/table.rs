@@ -1,4 +1,5 @@
-//! Tables as `zpool` and `zfs` print them: columns two blanks apart, numbers to the right; or tabs without headers for scripts (`-H`).
+//! Tables as `zpool` and `zfs` print them: columns two blanks apart, numbers to the right; or tabs
+//! without headers for scripts (`-H`).
 
 /// A column.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,12 +1,15 @@
 //! `weir top`: how data flow through pools, drawn anew every second.
 //!
-//! The gauge shows dirty data between nothing and the limit, with the shares where a txg is closed (`s`) and where writes begin to be delayed (`d`); below it stands what the
-//! delay curve says now. Then: devices by class, with rates, latencies and queues; the last txgs, each as wide as it was open (`-`), waited (`.`) and was written (`#`); the
-//! cache; the file systems that are used most. Rates are differences between two pictures.
+//! The gauge shows dirty data between nothing and the limit, with the shares where a txg is closed
+//! (`s`) and where writes begin to be delayed (`d`); below it stands what the delay curve says now.
+//! Then: devices by class, with rates, latencies and queues; the last txgs, each as wide as it was
+//! open (`-`), waited (`.`) and was written (`#`); the cache; the file systems that are used most.
+//! Rates are differences between two pictures.
 //!
-//! On a terminal the picture fits the screen ([`screen`], a pure function): a heading that stays, then the pools in order, each with at least two txgs, and with more of its
-//! txgs and file systems as long as there are rows; rows are cut at the last column. Pools that do not fit are counted in the heading. `q` and Ctrl-C end it, and the
-//! terminal is as it was before.
+//! On a terminal the picture fits the screen ([`screen`], a pure function): a heading that stays,
+//! then the pools in order, each with at least two txgs, and with more of its txgs and file systems
+//! as long as there are rows; rows are cut at the last column. Pools that do not fit are counted in
+//! the heading. `q` and Ctrl-C end it, and the terminal is as it was before.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -95,7 +98,8 @@ fn screen(pools: &[(&FlowView, &FlowView)], width: usize, height: usize) -> Vec<
     let cut = |line: String| line.chars().take(width).collect::<String>();
     let most = |n: &FlowView, b: &FlowView, txgs: usize, datasets: usize| draw(n, b, width, txgs, datasets).len();
     let rows = height.saturating_sub(1);
-    // As many pools as fit with the least of each; the first one is there in any case. A blank row stands between two.
+    // As many pools as fit with the least of each; the first one is there in any case. A blank row
+    // stands between two.
     let (mut shown, mut used) = (0, 0);
     for (i, (n, b)) in pools.iter().enumerate() {
         let least = most(n, b, TXGS_LEAST, 0) + usize::from(i > 0);
@@ -132,7 +136,8 @@ fn screen(pools: &[(&FlowView, &FlowView)], width: usize, height: usize) -> Vec<
     out.into_iter().map(cut).collect()
 }
 
-/// The gauge of dirty data, `width` characters: filled up to `dirty` of `max`, with marks at `close` and `delay`.
+/// The gauge of dirty data, `width` characters: filled up to `dirty` of `max`, with marks at
+/// `close` and `delay`.
 fn gauge(width: usize, dirty: u64, max: u64, close: u64, delay: u64) -> String {
     let at = |v: u64| (u128::from(v) * width as u128 / u128::from(max.max(1))) as usize;
     let cell = |i: usize| match i {

@@ -265,9 +265,10 @@ fn log_figures(v: &TraceView, seconds: f64) -> String {
     out
 }
 
-/// What a log device must hold, in bytes: at `rate` bytes a second, and at most. A record is of use until its txg is on disk, and there are never more than three: one
-/// open, one that closes, one that syncs. One is open for `txg_ns` at the longest, and if syncing takes longer than that, the limit of bytes that are in logs
-/// only slows down who writes.
+/// What a log device must hold, in bytes: at `rate` bytes a second, and at most. A record is of use
+/// until its txg is on disk, and there are never more than three: one open, one that closes, one
+/// that syncs. One is open for `txg_ns` at the longest, and if syncing takes longer than that, the
+/// limit of bytes that are in logs only slows down who writes.
 fn log_room(rate: f64, txg_ns: u64, limit: u64) -> (u64, u64) {
     (((rate * 3.0 * txg_ns as f64 / 1e9) as u64).min(limit), limit)
 }

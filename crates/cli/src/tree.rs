@@ -1,6 +1,7 @@
 //! Trees of files: making one up, copying one into a file system, comparing it with what is there.
 //!
-//! The file system is a [`Store`]: a folder that it is mounted at, or the engine in this process where nothing can be mounted.
+//! The file system is a [`Store`]: a folder that it is mounted at, or the engine in this process
+//! where nothing can be mounted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -68,7 +69,8 @@ pub struct Item {
     pub link_to: Option<PathBuf>,
 }
 
-/// Everything in a folder, folders before what is in them, in order of name. What is neither folder, file nor symbolic link, or cannot be read, is left out and counted.
+/// Everything in a folder, folders before what is in them, in order of name. What is neither
+/// folder, file nor symbolic link, or cannot be read, is left out and counted.
 pub fn scan(root: &Path) -> Result<(Vec<Item>, u64)> {
     let mut out = Vec::new();
     let mut left_out = 0;
@@ -145,7 +147,8 @@ pub fn copy(root: &Path, items: &[Item], into: &mut dyn Store, moved: &mut dyn F
             }
         }
     }
-    // Last, and from the inside out: making something in a folder changes its time, a mode may forbid it.
+    // Last, and from the inside out: making something in a folder changes its time, a mode may
+    // forbid it.
     for item in items.iter().rev().filter(|i| i.attrs.kind != 'l') {
         into.set_attrs(&item.path, &item.attrs)?;
     }
@@ -358,8 +361,8 @@ impl Store for Direct<'_> {
     }
 }
 
-/// Makes up a tree of about 40 MiB in the folder `root`: many small texts, some large ones, noise, a sparse file, links, odd names, modes and times, and a
-/// copy of `program`.
+/// Makes up a tree of about 40 MiB in the folder `root`: many small texts, some large ones, noise,
+/// a sparse file, links, odd names, modes and times, and a copy of `program`.
 pub fn make_up(root: &Path, program: &Path) -> Result<()> {
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {

@@ -131,7 +131,8 @@ fn just(name: &str) -> Select {
     Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
 }
 
-/// A share that nobody can reach is said, not refused: pools carry these properties from one machine to another.
+/// A share that nobody can reach is said, not refused: pools carry these properties from one
+/// machine to another.
 pub(crate) fn warn_of_shares(props: &[(String, String)]) {
     for (name, value) in props.iter().filter(|(n, v)| matches!(n.as_str(), "sharenfs" | "sharesmb") && v != "off") {
         let file = if name == "sharenfs" { "exports(5)" } else { "smb.conf(5)" };
@@ -269,7 +270,8 @@ fn list(p: &Parsed) -> Done {
     done
 }
 
-/// What is selected, and whether all of it was there: as in OpenZFS those that are there are shown beside one that is not.
+/// What is selected, and whether all of it was there: as in OpenZFS those that are there are shown
+/// beside one that is not.
 fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
     if select.names.len() < 2 {
         return Ok((ask(&Request::Datasets(select))?, Ok(())));

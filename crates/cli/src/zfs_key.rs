@@ -1,4 +1,5 @@
-//! `zfs load-key`, `unload-key`, `change-key`, and where keys come from: a prompt, standard input, a file.
+//! `zfs load-key`, `unload-key`, `change-key`, and where keys come from: a prompt, standard input,
+//! a file.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -35,8 +36,8 @@ fn failed(what: &str, e: std::io::Error) -> Fail {
     Error::new(base::ErrorKind::Io, format!("{what}: {e}")).into()
 }
 
-/// Reads what is there, up to a newline if `line`, at most [`KEY_MAX`] bytes. No buffer but the one that is returned
-/// ever holds it.
+/// Reads what is there, up to a newline if `line`, at most [`KEY_MAX`] bytes. No buffer but the one
+/// that is returned ever holds it.
 fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
     let mut key = SecretBytes::with_room(KEY_MAX);
     while key.len() < KEY_MAX {
@@ -53,7 +54,8 @@ fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
     Ok(key)
 }
 
-/// One line from the terminal, not shown, or from standard input; all of standard input if the key is raw.
+/// One line from the terminal, not shown, or from standard input; all of standard input if the key
+/// is raw.
 fn prompted(question: &str, format: &str) -> Result<SecretBytes, Fail> {
     let stdin = std::io::stdin();
     let _silent = (stdin.is_terminal() && format != "raw").then(|| {

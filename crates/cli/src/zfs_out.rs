@@ -101,7 +101,8 @@ pub struct SortKey {
     pub descending: bool,
 }
 
-/// Sorts by these columns, the first is the most important; rows without a value go to the bottom. Equal rows keep their order.
+/// Sorts by these columns, the first is the most important; rows without a value go to the bottom.
+/// Equal rows keep their order.
 pub fn sort(datasets: &mut [DatasetView], keys: &[SortKey]) {
     datasets.sort_by(|a, b| {
         keys.iter().map(|k| compare(a, b, k)).find(|o| *o != Ordering::Equal).unwrap_or(Ordering::Equal)

@@ -281,7 +281,8 @@ fn paragraph(label: &str, text: &str) -> String {
     out
 }
 
-/// How far a device is trimmed or initialized: `(100% trimmed, completed at Fri Nov 20 17:27:05 2026)`.
+/// How far a device is trimmed or initialized: `(100% trimmed, completed at Fri Nov 20 17:27:05
+/// 2026)`.
 fn leaf_work(w: &LeafWorkView, done: &str) -> String {
     let how = match w.state.as_str() {
         "ACTIVE" => "started",
@@ -494,7 +495,8 @@ pub fn get_table(rows: &[(String, PropView)], fields: &[String], scripted_style:
     if scripted_style { scripted(&rows) } else { table(&columns, &rows) }
 }
 
-/// The properties of a pool that `zpool get` was asked for; the error names one that does not exist.
+/// The properties of a pool that `zpool get` was asked for; the error names one that does not
+/// exist.
 pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, PropView)>, String> {
     let mut out = Vec::new();
     for name in wanted {
@@ -519,7 +521,8 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
     Ok(out)
 }
 
-/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where. Times are those of the caller's time zone.
+/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where.
+/// Times are those of the caller's time zone.
 pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
     let mut out = format!("History for '{pool}':\n");
     for line in lines.iter().filter(|l| internal || !l.internal) {

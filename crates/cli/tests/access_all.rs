@@ -1,7 +1,9 @@
 //! Every command, by three users: root, a plain user with a daemon, and another plain user.
 //!
-//! The owner's commands (root's on root's pool, the user's on the user's, root's on the user's) do what [`STORY`] says. The same commands of another user are refused in
-//! words, or only look; afterwards the pool is byte for byte what it was: devices, properties, history, events and every file of the owner. No command waits for ever.
+//! The owner's commands (root's on root's pool, the user's on the user's, root's on the user's) do
+//! what [`STORY`] says. The same commands of another user are refused in words, or only look;
+//! afterwards the pool is byte for byte what it was: devices, properties, history, events and every
+//! file of the owner. No command waits for ever.
 //!
 //! Needs root and setpriv; says so and does nothing without.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -59,7 +61,8 @@ fn assert_unchanged(now: &str, before: &str, who: &str) {
     assert!(other.is_none() && now.len() == before.len(), "{who}: {other:?}");
 }
 
-/// Everything of `of` that a command could change: the home with all times, the devices' bytes, what the pool says.
+/// Everything of `of` that a command could change: the home with all times, the devices' bytes,
+/// what the pool says.
 fn imprint(m: &Machine, of: u32) -> String {
     let mut out = m.state(of);
     for line in

@@ -1,5 +1,5 @@
-//! ACLs from outside: those of snapshots, a change of `acltype` under a mount, and the warning where
-//! ACLs do not count.
+//! ACLs from outside: those of snapshots, a change of `acltype` under a mount, and the warning
+//! where ACLs do not count.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

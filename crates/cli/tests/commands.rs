@@ -461,7 +461,8 @@ fn pools_come_back_with_the_next_daemon() {
     assert_eq!(foreign(&["daemon", "stop"]).code, 0);
 }
 
-/// A daemon that was killed keeps its devices locked until the kernel has ended what it had under way.
+/// A daemon that was killed keeps its devices locked until the kernel has ended what it had under
+/// way.
 #[test]
 fn a_pool_comes_back_when_its_devices_are_let_go() {
     let w = World::new("cli-locked");
@@ -712,7 +713,8 @@ fn real_pools_are_listed_as_the_kernel_lists_them() {
     assert!(told("zpool.txt").starts_with(&both), "{both}");
     let list = w.ok("zfs list -t all -o name,type,used,avail,refer,lrefer,ratio,creation,origin,mountpoint");
     assert_eq!(list, told("zfs-list.txt"));
-    // The kernel told of the pool while it was mounted and before its last txgs, which the MOS has a share in.
+    // The kernel told of the pool while it was mounted and before its last txgs, which the MOS has
+    // a share in.
     let changing = ["available", "mounted", "used", "usedbychildren", "logicalused"];
     let stable = |text: &str| {
         let fits = |l: &&str| !l.split('\t').nth(1).is_some_and(|p| changing.contains(&p));
@@ -875,7 +877,8 @@ fn pools_with_features_of_others_are_listed_and_refused() {
     assert!(images.each_ref().map(|i| std::fs::read(i).unwrap()) == before, "the devices were written");
 }
 
-/// The probes in the program, as `readelf` shows them: name and number of arguments. None if there is no readelf.
+/// The probes in the program, as `readelf` shows them: name and number of arguments. None if there
+/// is no readelf.
 fn probes() -> Option<std::collections::BTreeMap<String, usize>> {
     let out = Command::new("readelf").args(["-n", WEIR]).output().ok()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();

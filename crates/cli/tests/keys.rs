@@ -68,7 +68,8 @@ fn mappings(pid: u32) -> Vec<Mapping> {
     out
 }
 
-/// For each of `what` where it is in the memory of a process: addresses, with the flags of their mappings.
+/// For each of `what` where it is in the memory of a process: addresses, with the flags of their
+/// mappings.
 fn find(pid: u32, what: &[Vec<u8>]) -> Vec<Vec<(u64, String)>> {
     let mut memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
     let heads: Vec<u64> = what.iter().map(|w| u64::from_ne_bytes(w[..8].try_into().unwrap())).collect();

@@ -1,4 +1,5 @@
-//! Mounts that end in unusual ways, places that are refused, imports that meet trouble: the program from outside.
+//! Mounts that end in unusual ways, places that are refused, imports that meet trouble: the program
+//! from outside.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -11,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::world::{World, mounts_at, run};
 use common::{WEIR, said};
 
-/// A process in a mount namespace of its own, with copies of all mounts, that has run `first` there.
+/// A process in a mount namespace of its own, with copies of all mounts, that has run `first`
+/// there.
 struct Elsewhere(Child);
 
 impl Elsewhere {

@@ -1,4 +1,5 @@
-//! A plain user's file systems within each other, from the command line: mounted, in use, taken away, there again.
+//! A plain user's file systems within each other, from the command line: mounted, in use, taken
+//! away, there again.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -16,7 +17,8 @@ const OTHER: u32 = 65533;
 struct World(Machine);
 
 impl World {
-    /// A pool with `tank`, `tank/a` and `tank/a/b` mounted within each other; None, said loudly, where that cannot be.
+    /// A pool with `tank`, `tank/a` and `tank/a/b` mounted within each other; None, said loudly,
+    /// where that cannot be.
     fn new(tag: &str) -> Option<World> {
         if !can_mount(tag) {
             return None;

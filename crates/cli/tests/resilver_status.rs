@@ -96,7 +96,8 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
     w.ok("zpool destroy tank");
 }
 
-/// A resilver that was only asked for is waited for as well: `zpool clear` and `zpool resilver` return before it begins.
+/// A resilver that was only asked for is waited for as well: `zpool clear` and `zpool resilver`
+/// return before it begins.
 #[test]
 fn a_resilver_that_was_asked_for_is_waited_for() {
     let w = World::without_mounts("cli-asked");

@@ -1,5 +1,7 @@
-//! Device files that are truncated, and perhaps grown again, while a daemon has them in use, seen from the command line: the pool notices with the next write of a label, says so in `zpool
-//! status`, `zpool events` and the log, lives on what redundancy it has, and waits where it has none.
+//! Device files that are truncated, and perhaps grown again, while a daemon has them in use, seen
+//! from the command line: the pool notices with the next write of a label, says so in
+//! `zpool status`, `zpool events` and the log, lives on what redundancy it has, and waits where it
+//! has none.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -117,7 +119,8 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
         let status = w.ok("zpool status tank");
         assert!(status.contains(" state: SUSPENDED\n") && status.contains("truncated"), "{status}");
         assert!(w.log().contains("pool 'tank' is suspended"), "{}", w.log());
-        // Also with its contents back: blocks of the txg that waits were written to the file and are gone.
+        // Also with its contents back: blocks of the txg that waits were written to the file and
+        // are gone.
         for back in [false, true] {
             if back {
                 w.put_back("a.img", &held);
@@ -144,8 +147,8 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
     }
 }
 
-/// `zpool online` knows as well as `zpool clear` that nothing in the file is sure: whether the pool noticed, or the
-/// device was out of use meanwhile.
+/// `zpool online` knows as well as `zpool clear` that nothing in the file is sure: whether the pool
+/// noticed, or the device was out of use meanwhile.
 #[test]
 fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
     for noticed in [true, false] {

@@ -1,4 +1,5 @@
-//! What `zfs` says in each situation: the texts of OpenZFS, which docker, LXD, Proxmox, sanoid and ansible match, its exit codes, and what it refuses.
+//! What `zfs` says in each situation: the texts of OpenZFS, which docker, LXD, Proxmox, sanoid and
+//! ansible match, its exit codes, and what it refuses.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

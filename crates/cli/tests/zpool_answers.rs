@@ -1,4 +1,5 @@
-//! `zpool` from outside: what it takes, what it refuses and what it says, where OpenZFS decides which answer is right.
+//! `zpool` from outside: what it takes, what it refuses and what it says, where OpenZFS decides
+//! which answer is right.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -325,7 +326,8 @@ fn iostat_shows_sections_and_single_vdevs() {
     assert_eq!(json["pools"]["tank"]["l2cache"][w.path("d")]["class"], "l2cache");
 }
 
-/// Pools that another implementation made long ago, of its test suite; their labels do not say how many top-level vdevs there are.
+/// Pools that another implementation made long ago, of its test suite; their labels do not say how
+/// many top-level vdevs there are.
 #[test]
 fn old_pools_of_several_devices_are_imported() {
     let suite = std::path::Path::new("/usr/share/zfs/zfs-tests/tests/functional/cli_root/zpool_upgrade/blockfiles");

@@ -1,9 +1,10 @@
-//! Measures RAID-Z parity on one core: `cargo run --release -p codec --example raidz_speed [DATA_COLUMNS] [BLOCK_SIZE]`.
+//! Measures RAID-Z parity on one core: `cargo run --release -p codec --example raidz_speed
+//! [DATA_COLUMNS] [BLOCK_SIZE]`.
 //!
-//! Figures are the best of several short runs, in MB/s (10^6 bytes) of
-//! data, that is the size of the block by the time, divided by the number of data columns: what `raidz_test -B` of OpenZFS
-//! prints as disk_bw. Names are those of raidz_test: gen_pq computes P and Q, rec_pr reconstructs two data columns from P
-//! and R. Sizes default to 8 columns and 128 KiB.
+//! Figures are the best of several short runs, in MB/s (10^6 bytes) of data, that is the size of
+//! the block by the time, divided by the number of data columns: what `raidz_test -B` of OpenZFS
+//! prints as disk_bw. Names are those of raidz_test: gen_pq computes P and Q, rec_pr reconstructs
+//! two data columns from P and R. Sizes default to 8 columns and 128 KiB.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

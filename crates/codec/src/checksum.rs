@@ -1,12 +1,13 @@
 //! Checksum algorithms by number and name, and the checksum that a block carries inside itself.
 //!
-//! Vocabulary. A *checksum* is four u64 words as a block pointer holds them in memory. The words of the fletchers and of
-//! SHA-256 are numbers (SHA-256: big-endian words of the digest); those of the newer hashes are the first 32 digest bytes
-//! copied as they are, so on a block that a big-endian host wrote they read byte-swapped (format page 02, section 3).
-//! An *embedded* checksum (`eck`) is the last 40 bytes of a label region, an uberblock slot or a gang header: a magic and
-//! four words. Before hashing, the words hold a *verifier* that ties the block to its place (the offset on the device; for
-//! gang headers vdev, offset and txg), so that a good block read from a wrong place does not pass (format page 01, section
-//! 2; page 02, section 6).
+//! Vocabulary. A *checksum* is four u64 words as a block pointer holds them in memory. The words of
+//! the fletchers and of SHA-256 are numbers (SHA-256: big-endian words of the digest); those of the
+//! newer hashes are the first 32 digest bytes copied as they are, so on a block that a big-endian
+//! host wrote they read byte-swapped (format page 02, section 3). An *embedded* checksum (`eck`) is
+//! the last 40 bytes of a label region, an uberblock slot or a gang header: a magic and four words.
+//! Before hashing, the words hold a *verifier* that ties the block to its place (the offset on the
+//! device; for gang headers vdev, offset and txg), so that a good block read from a wrong place
+//! does not pass (format page 01, section 2; page 02, section 6).
 
 use std::cell::Cell;
 
@@ -30,7 +31,8 @@ pub enum Endian {
     Big,
 }
 
-/// A checksum algorithm; the numbers are those of block pointers and of the `checksum` property (format page 02).
+/// A checksum algorithm; the numbers are those of block pointers and of the `checksum` property
+/// (format page 02).
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ChecksumAlgo {
@@ -112,8 +114,8 @@ impl ChecksumAlgo {
         }
     }
 
-    /// The algorithm with this name, of those that the `checksum` property takes; the embedded ones and `inherit` are not
-    /// among them.
+    /// The algorithm with this name, of those that the `checksum` property takes; the embedded ones
+    /// and `inherit` are not among them.
     pub fn parse(name: &str) -> Option<ChecksumAlgo> {
         Self::ALL.into_iter().find(|a| {
             a.name() == name
@@ -122,8 +124,8 @@ impl ChecksumAlgo {
         })
     }
 
-    /// True if metadata may be written with it; otherwise metadata of the dataset gets fletcher4 (format page 02,
-    /// "Policy").
+    /// True if metadata may be written with it; otherwise metadata of the dataset gets fletcher4
+    /// (format page 02, "Policy").
     pub fn is_metadata_ok(self) -> bool {
         matches!(
             self,
@@ -136,7 +138,8 @@ impl ChecksumAlgo {
         )
     }
 
-    /// True if equal checksums may be taken for equal data without comparing it (format page 13: not edonr).
+    /// True if equal checksums may be taken for equal data without comparing it (format page 13:
+    /// not edonr).
     pub fn is_dedup_strong(self) -> bool {
         matches!(self, ChecksumAlgo::Sha256 | ChecksumAlgo::Sha512 | ChecksumAlgo::Skein | ChecksumAlgo::Blake3)
     }
@@ -151,12 +154,13 @@ impl ChecksumAlgo {
     }
 }
 
-/// The checksum of `data`, the bytes as stored on disk, by `algo`. `big_endian` is the byte order of the block (bit 63 of
-/// the block pointer's prop word, negated); `salt` is the pool's.
+/// The checksum of `data`, the bytes as stored on disk, by `algo`. `big_endian` is the byte order
+/// of the block (bit 63 of the block pointer's prop word, negated); `salt` is the pool's.
 ///
-/// For the embedded algorithms this is the plain sum over `data`, in which the caller has put the verifier already; see
-/// [`embedded_sha256_verify`] for those that end with the block. Errors: `Corrupt` for a salted algorithm without salt,
-/// `Invalid` for the property values inherit and on, which no block has.
+/// For the embedded algorithms this is the plain sum over `data`, in which the caller has put the
+/// verifier already; see [`embedded_sha256_verify`] for those that end with the block. Errors:
+/// `Corrupt` for a salted algorithm without salt, `Invalid` for the property values inherit and on,
+/// which no block has.
 pub fn compute(algo: ChecksumAlgo, data: &[u8], big_endian: bool, salt: Option<&[u8; 32]>) -> Result<Checksum> {
     let raw = |digest: &[u8; 32]| {
         let words = be_words(digest);
@@ -195,7 +199,8 @@ pub fn compute(algo: ChecksumAlgo, data: &[u8], big_endian: bool, salt: Option<&
     })
 }
 
-/// The key block of Edon-R for a salt. A pool has one salt, so the last one made is kept, for each thread.
+/// The key block of Edon-R for a salt. A pool has one salt, so the last one made is kept, for each
+/// thread.
 fn edonr_key(salt: &[u8; 32]) -> [u8; 128] {
     thread_local! {
         static LAST: Cell<Option<([u8; 32], [u8; 128])>> = const { Cell::new(None) };
@@ -215,7 +220,8 @@ pub fn sha256(data: &[u8]) -> Checksum {
     Checksum(be_words(&Sha256::digest(data).into()))
 }
 
-/// SHA-512/256; the words are the digest's in little-endian order, which stores the digest byte by byte.
+/// SHA-512/256; the words are the digest's in little-endian order, which stores the digest byte by
+/// byte.
 pub fn sha512_256(data: &[u8]) -> Checksum {
     let digest: [u8; 32] = Sha512_256::digest(data).into();
     Checksum(be_words(&digest).map(u64::swap_bytes))
@@ -247,7 +253,8 @@ impl Endian {
     }
 }
 
-/// Most of the work of an embedded SHA-256, which blocks that differ only in their place share: everything but their last 40 bytes, hashed.
+/// Most of the work of an embedded SHA-256, which blocks that differ only in their place share:
+/// everything but their last 40 bytes, hashed.
 #[derive(Clone)]
 pub struct EmbeddedHash(Sha256);
 
@@ -260,7 +267,8 @@ impl EmbeddedHash {
         EmbeddedHash(Sha256::new_with_prefix(&block[..block.len() - ECK_SIZE]))
     }
 
-    /// The words that belong into the last 32 bytes of the block at the place that `verifier` stands for, in the byte order `endian`.
+    /// The words that belong into the last 32 bytes of the block at the place that `verifier`
+    /// stands for, in the byte order `endian`.
     pub fn sum(&self, verifier: [u64; 4], endian: Endian) -> Checksum {
         let mut hash = self.0.clone();
         hash.update(endian.bytes(EMBEDDED_MAGIC));
@@ -284,8 +292,9 @@ impl EmbeddedHash {
     }
 }
 
-/// The words that belong into the last 32 bytes of `block`: SHA-256 over the block with the magic and `verifier` in its
-/// last 40 bytes, in the byte order `endian`. What the block has there does not matter.
+/// The words that belong into the last 32 bytes of `block`: SHA-256 over the block with the magic
+/// and `verifier` in its last 40 bytes, in the byte order `endian`. What the block has there does
+/// not matter.
 ///
 /// # Panics
 /// If `block` is shorter than 40 bytes.
@@ -293,7 +302,8 @@ pub fn embedded_sha256(block: &[u8], verifier: [u64; 4], endian: Endian) -> Chec
     EmbeddedHash::new(block).sum(verifier, endian)
 }
 
-/// Checks embedded SHA-256s of blocks of which many may be the same but for their place, as the labels of a device are: those are hashed once.
+/// Checks embedded SHA-256s of blocks of which many may be the same but for their place, as the
+/// labels of a device are: those are hashed once.
 #[derive(Default)]
 pub struct EmbeddedVerifier<'a> {
     last: Option<(&'a [u8], EmbeddedHash)>,
@@ -321,8 +331,9 @@ impl<'a> EmbeddedVerifier<'a> {
     }
 }
 
-/// Checks the embedded SHA-256 of a label region, uberblock slot or gang header and returns the byte order of the host
-/// that wrote it. `verifier`: what ties the block to its place, for labels `[offset on the device, 0, 0, 0]`.
+/// Checks the embedded SHA-256 of a label region, uberblock slot or gang header and returns the
+/// byte order of the host that wrote it. `verifier`: what ties the block to its place, for labels
+/// `[offset on the device, 0, 0, 0]`.
 ///
 /// Errors: `Checksum`, also if there is no magic, as in a place never written.
 pub fn embedded_sha256_verify(block: &[u8], verifier: [u64; 4]) -> Result<Endian> {
@@ -407,7 +418,8 @@ mod tests {
         embedded_sha256_seal(&mut block, place);
         assert_eq!(block[984..992], [0x11, 0x7a, 0x0c, 0xb1, 0x7a, 0xda, 0x10, 0x02]);
         assert_eq!(embedded_sha256_verify(&block, place).unwrap(), Endian::Little);
-        // The wrong place fails, and so does every single flipped bit of the last 64 bytes and some before.
+        // The wrong place fails, and so does every single flipped bit of the last 64 bytes and some
+        // before.
         assert!(embedded_sha256_verify(&block, [0x20400, 0, 0, 0]).is_err());
         for bit in (0..8 * 960).step_by(97).chain(8 * 960..8 * 1024) {
             let mut bad = block.clone();

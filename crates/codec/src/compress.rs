@@ -1,13 +1,15 @@
 //! Compression algorithms by number and name, and the two calls that every block goes through.
 //!
-//! Vocabulary. *lsize* is the size of a block as its object sees it, *psize* as it is stored: the stream that [`compress`]
-//! makes, rounded up by the caller to whole sectors and filled with zeros. So a stream must tell its own end; lz4 and zstd
-//! do it with a length in front, the others by having produced lsize bytes. The headers are part of the stream here: what
-//! [`compress`] writes is what lies on disk (format page 02, section 4).
+//! Vocabulary. *lsize* is the size of a block as its object sees it, *psize* as it is stored: the
+//! stream that [`compress`] makes, rounded up by the caller to whole sectors and filled with zeros.
+//! So a stream must tell its own end; lz4 and zstd do it with a length in front, the others by
+//! having produced lsize bytes. The headers are part of the stream here: what [`compress`] writes
+//! is what lies on disk (format page 02, section 4).
 //!
-//! Normal path of a write: [`is_zero`] (a hole, nothing stored), [`compress`] with a limit of 7/8 of lsize, and on `None`
-//! the block is stored as it is. Of a read: [`decompress`] into a buffer of exactly lsize bytes, after the checksum was
-//! found right; since the pool may be crafted, and reconstruction tries wrong data on purpose, a stream is hostile anyway.
+//! Normal path of a write: [`is_zero`] (a hole, nothing stored), [`compress`] with a limit of 7/8
+//! of lsize, and on `None` the block is stored as it is. Of a read: [`decompress`] into a buffer of
+//! exactly lsize bytes, after the checksum was found right; since the pool may be crafted, and
+//! reconstruction tries wrong data on purpose, a stream is hostile anyway.
 
 use base::{Error, Result};
 
@@ -115,8 +117,8 @@ impl CompressAlgo {
 pub struct Compression {
     /// The algorithm.
     pub algo: CompressAlgo,
-    /// For zstd its level byte (format page 02: 1..=19, 103..=123 for the fast levels), 0 for plain `zstd`, which is 3;
-    /// 0 for all others.
+    /// For zstd its level byte (format page 02: 1..=19, 103..=123 for the fast levels), 0 for plain
+    /// `zstd`, which is 3; 0 for all others.
     pub level: u8,
 }
 
@@ -162,7 +164,8 @@ impl Compression {
     /// LZJB.
     pub const LZJB: Compression = Compression { algo: CompressAlgo::Lzjb, level: 0 };
 
-    /// The compression that a property value as typed names: `lz4`, `gzip`, `gzip-9`, `zstd-3`, `zstd-fast-10`, `off`...
+    /// The compression that a property value as typed names: `lz4`, `gzip`, `gzip-9`, `zstd-3`,
+    /// `zstd-fast-10`, `off`...
     pub fn parse(value: &str) -> Option<Compression> {
         let plain = |algo| Some(Compression { algo, level: 0 });
         let zstd = |level| Some(Compression { algo: CompressAlgo::Zstd, level });
@@ -189,7 +192,8 @@ impl Compression {
         }
     }
 
-    /// The property value as `zfs get` prints it. Of two names for one value it is the shorter: `gzip`, `zstd-fast`.
+    /// The property value as `zfs get` prints it. Of two names for one value it is the shorter:
+    /// `gzip`, `zstd-fast`.
     pub fn name(self) -> &'static str {
         match (self.algo, self.level) {
             (CompressAlgo::Off, _) => "off",
@@ -208,7 +212,8 @@ impl Compression {
         u64::from(self.algo as u8) | u64::from(self.level) << LEVEL_SHIFT
     }
 
-    /// The compression that a stored property number means; `None` for an unknown algorithm or level.
+    /// The compression that a stored property number means; `None` for an unknown algorithm or
+    /// level.
     pub fn from_prop(value: u64) -> Option<Compression> {
         let algo = CompressAlgo::from_u8((value & ((1 << LEVEL_SHIFT) - 1)) as u8)?;
         let level = u8::try_from(value >> LEVEL_SHIFT).ok()?;
@@ -232,13 +237,14 @@ impl Compression {
     }
 }
 
-/// Compresses `src` into `dst` and returns the length of the stream, at most `limit`; `None` if it would be longer, or if
-/// `c` compresses nothing (`off`, `empty`). The stream has the headers of lz4 and zstd, exactly as stored on disk. `dst`
-/// may be larger than `limit` and its bytes beyond the stream are unspecified afterwards.
+/// Compresses `src` into `dst` and returns the length of the stream, at most `limit`; `None` if it
+/// would be longer, or if `c` compresses nothing (`off`, `empty`). The stream has the headers of
+/// lz4 and zstd, exactly as stored on disk. `dst` may be larger than `limit` and its bytes beyond
+/// the stream are unspecified afterwards.
 ///
 /// # Panics
-/// If `dst` is shorter than `limit`, or if `c` is `inherit` or `on`: which algorithm these mean depends on the dataset and
-/// on the pool's features, so the caller must have resolved them.
+/// If `dst` is shorter than `limit`, or if `c` is `inherit` or `on`: which algorithm these mean
+/// depends on the dataset and on the pool's features, so the caller must have resolved them.
 pub fn compress(c: Compression, src: &[u8], dst: &mut [u8], limit: usize) -> Option<usize> {
     assert!(dst.len() >= limit, "compress: a limit of {limit} bytes needs that much room, not {}", dst.len());
     // A header has 32 bits for the length; blocks are at most 16 MiB.
@@ -270,10 +276,11 @@ pub fn compress(c: Compression, src: &[u8], dst: &mut [u8], limit: usize) -> Opt
     }
 }
 
-/// Decompresses the stream at the start of `src` into all of `dst`, which is exactly lsize bytes long. What follows the
-/// stream in `src` is ignored: psize is rounded up.
+/// Decompresses the stream at the start of `src` into all of `dst`, which is exactly lsize bytes
+/// long. What follows the stream in `src` is ignored: psize is rounded up.
 ///
-/// Errors: `Corrupt` if `src` is not a stream of exactly that many bytes; `dst` is then unspecified. `off` copies.
+/// Errors: `Corrupt` if `src` is not a stream of exactly that many bytes; `dst` is then
+/// unspecified. `off` copies.
 pub fn decompress(algo: CompressAlgo, src: &[u8], dst: &mut [u8]) -> Result<()> {
     match algo {
         CompressAlgo::Off => match src.get(..dst.len()) {

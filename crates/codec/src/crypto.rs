@@ -1,14 +1,18 @@
 //! The cryptography of encrypted datasets, as functions over slices (format page 12).
 //!
-//! Vocabulary. A *wrapping key* (32 bytes) is made from what the user knows ([`wrapping_key_from_passphrase`], or given as it is). It encrypts a
-//! dataset's [`MasterKey`]: a key for data and a key for HMACs, both random, both fixed for the life of the dataset. Blocks are not encrypted
-//! with the master key but with a [`BlockCipher`] derived from it and from the *salt* that the block's pointer holds, with the 12-byte *IV* that is there, too.
-//! A *tag* (16 bytes) authenticates what was encrypted and, unencrypted, *AAD*.
+//! Vocabulary. A *wrapping key* (32 bytes) is made from what the user knows
+//! ([`wrapping_key_from_passphrase`], or given as it is). It encrypts a dataset's [`MasterKey`]: a
+//! key for data and a key for HMACs, both random, both fixed for the life of the dataset. Blocks
+//! are not encrypted with the master key but with a [`BlockCipher`] derived from it and from the
+//! *salt* that the block's pointer holds, with the 12-byte *IV* that is there, too. A *tag* (16
+//! bytes) authenticates what was encrypted and, unencrypted, *AAD*.
 //!
-//! Keys and ciphers are in a [`KeyMemory`]. Functions that compute with keys overwrite the stack that they used.
+//! Keys and ciphers are in a [`KeyMemory`]. Functions that compute with keys overwrite the stack
+//! that they used.
 //!
-//! What is encrypted and what is AAD in a block of which type is none of this module's business. AES runs on AES-NI and carry-less
-//! multiplication where the machine has them, found out at run time by the libraries underneath.
+//! What is encrypted and what is AAD in a block of which type is none of this module's business.
+//! AES runs on AES-NI and carry-less multiplication where the machine has them, found out at run
+//! time by the libraries underneath.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Error, ErrorKind, Result};
@@ -128,7 +132,8 @@ macro_rules! each_cipher {
 }
 
 impl BlockCipher {
-    /// The suite's mode and key length with `key`, of which the first [`Suite::key_len`] bytes count.
+    /// The suite's mode and key length with `key`, of which the first [`Suite::key_len`] bytes
+    /// count.
     pub fn new(suite: Suite, key: &[u8; 32], memory: &KeyMemory) -> BlockCipher {
         let cipher = BlockCipher::expand(suite, key, memory);
         burn_stack();
@@ -156,14 +161,16 @@ impl BlockCipher {
         matches!(self, BlockCipher::Gcm128(_) | BlockCipher::Gcm192(_) | BlockCipher::Gcm256(_))
     }
 
-    /// Encrypts `data` in place and gives the tag. Error: `Invalid` for more than the mode takes (CCM: 16 MiB and more).
+    /// Encrypts `data` in place and gives the tag. Error: `Invalid` for more than the mode takes
+    /// (CCM: 16 MiB and more).
     pub fn seal(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8]) -> Result<[u8; TAG_LEN]> {
         let iv = (*iv).into();
         let tag = each_cipher!(self, c => (**c).encrypt_inout_detached(&iv, aad, data.into()));
         tag.map(|t| t.into()).map_err(|_| Error::invalid("the block is too large for its encryption mode"))
     }
 
-    /// Decrypts `data` in place if the tag is right; if not, an error of kind `Checksum` and unspecified data.
+    /// Decrypts `data` in place if the tag is right; if not, an error of kind `Checksum` and
+    /// unspecified data.
     pub fn open(&self, iv: &[u8; IV_LEN], aad: &[u8], data: &mut [u8], tag: &[u8; TAG_LEN]) -> Result<()> {
         let (iv, tag) = ((*iv).into(), (*tag).into());
         each_cipher!(self, c => (**c).decrypt_inout_detached(&iv, aad, data.into(), &tag))
@@ -229,7 +236,8 @@ impl WrappedKey {
         words.iter().flat_map(|w| w.to_le_bytes()).collect()
     }
 
-    /// Decrypts with `wrapping`. An error of kind `Checksum` if that is not the key; there is no other way to find out.
+    /// Decrypts with `wrapping`. An error of kind `Checksum` if that is not the key; there is no
+    /// other way to find out.
     pub fn unwrap(&self, wrapping: &[u8; WRAPPING_KEY_LEN], memory: &KeyMemory) -> Result<MasterKey> {
         let len = self.suite.key_len();
         let mut text = KeyBox::new(memory, [0; 32 + 64]);
@@ -294,7 +302,8 @@ impl MasterKey {
         self.suite
     }
 
-    /// The cipher of blocks with this salt: its key is HKDF-SHA512 of the master key without salt, with the block's salt as info.
+    /// The cipher of blocks with this salt: its key is HKDF-SHA512 of the master key without salt,
+    /// with the block's salt as info.
     pub fn block_cipher(&self, salt: &[u8; SALT_LEN], memory: &KeyMemory) -> BlockCipher {
         let len = self.suite.key_len();
         let extracted = Zeroizing::new(hmac_sha512(&[0; 64], &[&self.keys.master[..len]]));

@@ -1,22 +1,26 @@
 //! fletcher2 and fletcher4: the sums that guard most blocks (format page 02, section 3).
 //!
-//! fletcher4 views a block as u32 words and keeps four u64 sums, each adding up the one before it. After n words, with i
-//! counting words from the *end* (the last word has i = 1), the sums are
-//! `a = Σ w`, `b = Σ i w`, `c = Σ i(i+1)/2 w`, `d = Σ i(i+1)(i+2)/6 w`, all mod 2^64: the weight of a word is the
-//! binomial C(i+k-1, k) for the k-th sum. This closed form is what makes the sums splittable.
+//! fletcher4 views a block as u32 words and keeps four u64 sums, each adding up the one before it.
+//! After n words, with i counting words from the *end* (the last word has i = 1), the sums are
+//! `a = Σ w`, `b = Σ i w`, `c = Σ i(i+1)/2 w`, `d = Σ i(i+1)(i+2)/6 w`, all mod 2^64: the weight of
+//! a word is the binomial C(i+k-1, k) for the k-th sum. This closed form is what makes the sums
+//! splittable.
 //!
-//! **Lanes.** A kernel of K lanes lets lane j sum the words j, j+K, j+2K, ... on its own. A word at position m from the
-//! end of lane j is at `i = K m - j` from the end of the block. The wanted weight C(Km-j+k-1, k) is a polynomial in m
-//! with integer values, so it is an integer combination of C(m+t-1, t), t <= k, which are the weights of the lane's own
-//! sums. The factors are the backward differences of the polynomial at m = 0; `Recombine` computes them at compile
-//! time, for any K.
+//! **Lanes.** A kernel of K lanes lets lane j sum the words j, j+K, j+2K, ... on its own. A word at
+//! position m from the end of lane j is at `i = K m - j` from the end of the block. The wanted
+//! weight C(Km-j+k-1, k) is a polynomial in m with integer values, so it is an integer combination
+//! of C(m+t-1, t), t <= k, which are the weights of the lane's own sums. The factors are the
+//! backward differences of the polynomial at m = 0; `Recombine` computes them at compile time, for
+//! any K.
 //!
-//! **Chaining.** Appending n words with sums (a', b', c', d') to a prefix with sums (a, b, c, d) moves each prefix word n
-//! places further from the end, which by the same argument is a combination with C(n, 1), C(n+1, 2), C(n+2, 3).
+//! **Chaining.** Appending n words with sums (a', b', c', d') to a prefix with sums (a, b, c, d)
+//! moves each prefix word n places further from the end, which by the same argument is a
+//! combination with C(n, 1), C(n+1, 2), C(n+2, 3).
 //!
-//! So one update runs the widest kernel over the multiple of its stride, recombines, appends to the running sums, and
-//! does the rest word by word. The kernel is chosen once per process. Bytes after the last whole word (fletcher2: the last
-//! whole pair of words) are not part of the sum; blocks are multiples of 512 bytes.
+//! So one update runs the widest kernel over the multiple of its stride, recombines, appends to the
+//! running sums, and does the rest word by word. The kernel is chosen once per process. Bytes after
+//! the last whole word (fletcher2: the last whole pair of words) are not part of the sum; blocks
+//! are multiples of 512 bytes.
 
 use std::sync::LazyLock;
 
@@ -29,7 +33,8 @@ pub fn fletcher2(data: &[u8]) -> Checksum {
     fletcher2_words::<false>(data)
 }
 
-/// fletcher2 over big-endian words, for blocks that a big-endian host wrote (format page 02, section 7).
+/// fletcher2 over big-endian words, for blocks that a big-endian host wrote (format page 02,
+/// section 7).
 pub fn fletcher2_be(data: &[u8]) -> Checksum {
     fletcher2_words::<true>(data)
 }
@@ -41,21 +46,23 @@ pub fn fletcher4(data: &[u8]) -> Checksum {
     sum
 }
 
-/// fletcher4 over big-endian words, for blocks that a big-endian host wrote (format page 02, section 7).
+/// fletcher4 over big-endian words, for blocks that a big-endian host wrote (format page 02,
+/// section 7).
 pub fn fletcher4_be(data: &[u8]) -> Checksum {
     let mut sum = Checksum::default();
     fletcher4_update(&mut sum, data, true);
     sum
 }
 
-/// Appends `data` to a running fletcher4, as send streams keep it (format page 11). Every call but the last must bring a
-/// multiple of four bytes, since a word split between calls is not seen.
+/// Appends `data` to a running fletcher4, as send streams keep it (format page 11). Every call but
+/// the last must bring a multiple of four bytes, since a word split between calls is not seen.
 pub fn fletcher4_update(sum: &mut Checksum, data: &[u8], big_endian: bool) {
     static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::available()[0]);
     update(*BEST, &mut sum.0, data, big_endian);
 }
 
-/// One way to compute fletcher4. All give the same sums; they are public to be measured and tested against each other.
+/// One way to compute fletcher4. All give the same sums; they are public to be measured and tested
+/// against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
     /// Word by word.
@@ -117,13 +124,15 @@ fn update(kernel: Kernel, sums: &mut Sums, data: &[u8], big_endian: bool) {
 fn lanes(kernel: Kernel, run: &[u8], big_endian: bool) -> Sums {
     match (kernel, big_endian) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `kernel` comes from `Kernel::available`, which lists it only if the machine has AVX2.
+        // SAFETY: `kernel` comes from `Kernel::available`, which lists it only if the machine has
+        // AVX2.
         (Kernel::Avx2, false) => recombine(&unsafe { x86::avx2::<false>(run) }),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         (Kernel::Avx2, true) => recombine(&unsafe { x86::avx2::<true>(run) }),
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: `kernel` comes from `Kernel::available`, which lists it only if the machine has AVX2 and AVX-512F.
+        // SAFETY: `kernel` comes from `Kernel::available`, which lists it only if the machine has
+        // AVX2 and AVX-512F.
         (Kernel::Avx512, false) => recombine(&unsafe { x86::avx512::<false>(run) }),
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -196,7 +205,8 @@ impl<const K: usize> Recombine<K> {
         while lane < K {
             let mut sum = 0;
             while sum < 4 {
-                // Backward differences at m = 0, in place: row t holds the t-th difference afterwards.
+                // Backward differences at m = 0, in place: row t holds the t-th difference
+                // afterwards.
                 let mut diff = [0i64; 4];
                 let mut t = 0;
                 while t <= sum {
@@ -225,7 +235,8 @@ impl<const K: usize> Recombine<K> {
     };
 }
 
-/// The weight of a word `i` places from the end in the given sum (0 = a): C(i + sum - 1, sum), for any integer i.
+/// The weight of a word `i` places from the end in the given sum (0 = a): C(i + sum - 1, sum), for
+/// any integer i.
 const fn weight(sum: usize, i: i64) -> i64 {
     match sum {
         0 => 1,
@@ -352,7 +363,8 @@ mod tests {
         [a, b, c, d]
     }
 
-    /// Lane sums without intrinsics, so that recombination is tested for every lane count on every machine.
+    /// Lane sums without intrinsics, so that recombination is tested for every lane count on every
+    /// machine.
     fn model_lanes<const K: usize>(data: &[u8]) -> [[u64; K]; 4] {
         let mut s = [[0u64; K]; 4];
         for row in data.chunks_exact(4 * K) {

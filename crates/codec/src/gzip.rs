@@ -1,4 +1,5 @@
-//! gzip-1 to gzip-9: one zlib stream (RFC 1950) for each block, in spite of the name (format page 02, section 4).
+//! gzip-1 to gzip-9: one zlib stream (RFC 1950) for each block, in spite of the name (format page
+//! 02, section 4).
 
 use std::cell::RefCell;
 
@@ -26,7 +27,8 @@ pub fn compress(level: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         match encoder.compress(src, dst, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => Some(encoder.total_out() as usize),
             _ => {
-                // An encoder that was stopped half-way keeps bits of its output over a reset (zlib-rs, level 1): the next stream would be damaged.
+                // An encoder that was stopped half-way keeps bits of its output over a reset
+                // (zlib-rs, level 1): the next stream would be damaged.
                 *slot = None;
                 None
             }

@@ -1,17 +1,20 @@
 //! Memory for keys: kept out of swap and core files, and overwritten when a key goes.
 //!
-//! A [`KeyMemory`] belongs to one pool. It takes page-aligned *chunks* from the allocator, asks the world to lock each
-//! ([`base::PageLock`]), and cuts them into *slots* of one size. A [`KeyBox`] owns one slot and the value in it: a
-//! wrapping key, a master key, a passphrase on its way to PBKDF2, an AES key schedule. Dropping the box drops the value,
-//! overwrites the slot and gives it back. Chunks stay until the memory and all its boxes are gone, so that locked pages
-//! are few and contiguous (each locked range costs the kernel a mapping).
+//! A [`KeyMemory`] belongs to one pool. It takes page-aligned *chunks* from the allocator, asks the
+//! world to lock each ([`base::PageLock`]), and cuts them into *slots* of one size. A [`KeyBox`]
+//! owns one slot and the value in it: a wrapping key, a master key, a passphrase on its way to
+//! PBKDF2, an AES key schedule. Dropping the box drops the value, overwrites the slot and gives it
+//! back. Chunks stay until the memory and all its boxes are gone, so that locked pages are few and
+//! contiguous (each locked range costs the kernel a mapping).
 //!
-//! Boxes are made on the engine thread and may be dropped on any: jobs of CPU threads share ciphers.
+//! Boxes are made on the engine thread and may be dropped on any: jobs of CPU threads share
+//! ciphers.
 //!
-//! Values that are computed before they are boxed, and what ciphers keep on the stack, are overwritten by
-//! [`burn_stack`] before control leaves this crate.
+//! Values that are computed before they are boxed, and what ciphers keep on the stack, are
+//! overwritten by [`burn_stack`] before control leaves this crate.
 //!
-//! A system that does not lock (`RLIMIT_MEMLOCK`) gives memory that may be swapped; [`KeyMemory::is_locked`] tells.
+//! A system that does not lock (`RLIMIT_MEMLOCK`) gives memory that may be swapped;
+//! [`KeyMemory::is_locked`] tells.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -26,13 +29,15 @@ use zeroize::Zeroize;
 
 /// Bytes of a chunk: eight pages of 4 KiB, well below the 64 KiB that old systems let a user lock.
 const CHUNK: usize = 32 << 10;
-/// Alignment of a chunk: the page of all machines with AES-NI, and a divisor of the pages of others.
+/// Alignment of a chunk: the page of all machines with AES-NI, and a divisor of the pages of
+/// others.
 const PAGE: usize = 4096;
 /// Bytes of a slot: the largest cipher, AES-256 with its GHASH key, fits in.
 const SLOT: usize = 1280;
 /// Slots of a chunk.
 const SLOTS: usize = CHUNK / SLOT;
-/// Stack that is overwritten, in words of 8 bytes. What ciphers, HMAC and PBKDF2 use is below 8 KiB.
+/// Stack that is overwritten, in words of 8 bytes. What ciphers, HMAC and PBKDF2 use is below 8
+/// KiB.
 const BURN_WORDS: usize = 2048;
 
 /// A part of the memory that is allocated and locked at once.
@@ -42,7 +47,8 @@ struct Chunk {
     lock: Option<Arc<dyn PageLock>>,
 }
 
-// SAFETY: the memory is reached only through boxes, each of which owns its slot alone; the flags are atomic.
+// SAFETY: the memory is reached only through boxes, each of which owns its slot alone; the flags
+// are atomic.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
@@ -57,7 +63,8 @@ impl Chunk {
         // SAFETY: the layout has a size that is not zero.
         let at = unsafe { alloc_zeroed(Chunk::layout()) };
         let Some(at) = NonNull::new(at) else { handle_alloc_error(Chunk::layout()) };
-        // SAFETY: the memory was just allocated with this size, is initialised, and has no other user yet.
+        // SAFETY: the memory was just allocated with this size, is initialised, and has no other
+        // user yet.
         let pages = unsafe { std::slice::from_raw_parts(at.as_ptr(), CHUNK) };
         let lock = lock.filter(|l| l.lock(pages));
         let locked = lock.is_some();
@@ -176,7 +183,8 @@ impl<T> DerefMut for KeyBox<T> {
 
 impl<T> Drop for KeyBox<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is dropped once, here; after that the slot is bytes that nobody else refers to.
+        // SAFETY: the value is dropped once, here; after that the slot is bytes that nobody else
+        // refers to.
         let bytes = unsafe {
             self.place().drop_in_place();
             std::slice::from_raw_parts_mut(self.chunk.slot(self.slot).as_ptr(), SLOT)
@@ -186,8 +194,8 @@ impl<T> Drop for KeyBox<T> {
     }
 }
 
-/// Overwrites the stack below the caller, where functions that it has called left keys. The caller's own variables are
-/// not reached: work with keys is in functions that are not inlined.
+/// Overwrites the stack below the caller, where functions that it has called left keys. The
+/// caller's own variables are not reached: work with keys is in functions that are not inlined.
 #[inline(never)]
 pub(crate) fn burn_stack() {
     let mut area = [0u64; BURN_WORDS];

@@ -1,4 +1,5 @@
-//! LZ4 as ZFS stores it: the length of the stream as a big-endian u32, then a raw LZ4 block (format page 02, section 4).
+//! LZ4 as ZFS stores it: the length of the stream as a big-endian u32, then a raw LZ4 block (format
+//! page 02, section 4).
 
 use base::Result;
 use lz4::block::{compress_to_buffer, decompress_to_buffer};
@@ -27,7 +28,8 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<()> {
     }
 }
 
-/// The stream behind a header of `header` bytes that begins with the stream's length as a big-endian u32.
+/// The stream behind a header of `header` bytes that begins with the stream's length as a
+/// big-endian u32.
 pub fn sized_stream<'a>(algo: &str, src: &'a [u8], header: usize) -> Result<&'a [u8]> {
     let (len, _) = src.split_first_chunk::<4>().ok_or_else(|| corrupt(algo, "it has no header"))?;
     let len = u32::from_be_bytes(*len);

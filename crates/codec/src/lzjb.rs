@@ -1,8 +1,9 @@
 //! LZJB, the compressor of pools without LZ4 (format page 02, section 4).
 //!
-//! A stream is groups of a map byte and up to eight items; bit k of the map, lowest first, says what item k is: 0 a
-//! literal byte, 1 a copy of two bytes `b0 b1`, length `(b0 >> 2) + 3` (3..=66) from `((b0 & 3) << 8) | b1` (1..=1023)
-//! bytes back. The stream ends where lsize bytes are produced. A copy may overlap its own output, which repeats a pattern.
+//! A stream is groups of a map byte and up to eight items; bit k of the map, lowest first, says
+//! what item k is: 0 a literal byte, 1 a copy of two bytes `b0 b1`, length `(b0 >> 2) + 3` (3..=66)
+//! from `((b0 & 3) << 8) | b1` (1..=1023) bytes back. The stream ends where lsize bytes are
+//! produced. A copy may overlap its own output, which repeats a pattern.
 
 use base::Result;
 
@@ -15,7 +16,8 @@ const HASH_BITS: u32 = 12;
 
 /// The stream's length, `None` if it does not fit into `dst`.
 pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    // The latest place of each hash of three bytes; whether the bytes are the same is checked at the place.
+    // The latest place of each hash of three bytes; whether the bytes are the same is checked at
+    // the place.
     let mut places = [0u32; 1 << HASH_BITS];
     let (mut at, mut out, mut map_at, mut bit) = (0, 0, 0, 8);
     while at < src.len() {

@@ -1,21 +1,24 @@
-//! RAID-Z parity: the parity columns of a row, and lost data columns from those that are left (format page 09, sections 4
-//! and 5).
+//! RAID-Z parity: the parity columns of a row, and lost data columns from those that are left
+//! (format page 09, sections 4 and 5).
 //!
-//! Vocabulary. A *row* is one block as it lies on a RAID-Z or dRAID vdev: k *data columns* D_0 .. D_(k-1) and one to three
-//! *parity columns* P, Q, R. All arithmetic is byte by byte in GF(2^8) with the polynomial 0x11d, where addition is xor:
+//! Vocabulary. A *row* is one block as it lies on a RAID-Z or dRAID vdev: k *data columns* D_0 ..
+//! D_(k-1) and one to three *parity columns* P, Q, R. All arithmetic is byte by byte in GF(2^8)
+//! with the polynomial 0x11d, where addition is xor:
 //!
 //! * P = sum of D_i,
 //! * Q = sum of w_i D_i with the *weight* w_i = 2^(k-1-i),
 //! * R = sum of w_i^2 D_i.
 //!
-//! So parity y is the sum of D_i w_i^y, computed from the left by Horner's rule with the factor 2^y. A data column shorter
-//! than the longest one counts as if zeros followed it. Indexes here are those of data columns; geometry (which column is
-//! on which child, the parity swap of raidz1) is the business of the vdev.
+//! So parity y is the sum of D_i w_i^y, computed from the left by Horner's rule with the factor
+//! 2^y. A data column shorter than the longest one counts as if zeros followed it. Indexes here are
+//! those of data columns; geometry (which column is on which child, the parity swap of raidz1) is
+//! the business of the vdev.
 //!
-//! **Reconstruction.** With m data columns lost, m parity columns give m equations: each *syndrome*, the parity plus the
-//! same sum over the columns that are left, is the weighted sum of the lost columns. The m x m matrix of weights is
-//! invertible for any rows and any columns (k <= 255 makes the weights distinct; see the test of all minors), so every
-//! choice of m parity columns will do.
+//! **Reconstruction.** With m data columns lost, m parity columns give m equations: each
+//! *syndrome*, the parity plus the same sum over the columns that are left, is the weighted sum of
+//! the lost columns. The m x m matrix of weights is invertible for any rows and any columns (k <=
+//! 255 makes the weights distinct; see the test of all minors), so every choice of m parity columns
+//! will do.
 //!
 //! Lost parity columns need no function of their own: reconstruct the data, then [`generate`].
 
@@ -32,29 +35,33 @@ pub const DATA_COLUMNS_MAX: usize = 255;
 /// The most parity columns of a row: P, Q and R.
 pub const PARITY_MAX: usize = 3;
 
-/// Computes the parity columns of a row: P if there is one, P and Q if two, P, Q and R if three. What they held before
-/// does not matter.
+/// Computes the parity columns of a row: P if there is one, P and Q if two, P, Q and R if three.
+/// What they held before does not matter.
 ///
-/// Data columns may differ in length; each parity column must be as long as the longest of them. Lengths need not be
-/// multiples of anything, though multiples of 512 bytes are the fast case.
+/// Data columns may differ in length; each parity column must be as long as the longest of them.
+/// Lengths need not be multiples of anything, though multiples of 512 bytes are the fast case.
 ///
 /// # Panics
-/// If there are no or more than 255 data columns, no or more than 3 parity columns, or a parity column has another length.
+/// If there are no or more than 255 data columns, no or more than 3 parity columns, or a parity
+/// column has another length.
 pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) {
     generate_by(best(), data, parity);
 }
 
-/// Computes the data columns `missing` (indexes into `data`, ascending) from the other data columns and from parity.
+/// Computes the data columns `missing` (indexes into `data`, ascending) from the other data columns
+/// and from parity.
 ///
-/// `parity[y]` is parity column y (P, Q, R) where it may be used, and `None` where it is lost or shall be left out, as when
-/// all ways to read a damaged row are tried one by one. Of those given, the first `missing.len()` are used. The slices of
-/// the missing columns have their full length; what they held before does not matter. With nothing missing nothing is done.
+/// `parity[y]` is parity column y (P, Q, R) where it may be used, and `None` where it is lost or
+/// shall be left out, as when all ways to read a damaged row are tried one by one. Of those given,
+/// the first `missing.len()` are used. The slices of the missing columns have their full length;
+/// what they held before does not matter. With nothing missing nothing is done.
 ///
-/// The result is what the given columns say, right or wrong: whether it is the block only its checksum can tell.
+/// The result is what the given columns say, right or wrong: whether it is the block only its
+/// checksum can tell.
 ///
 /// # Panics
-/// If `missing` is not ascending or out of range, if fewer parity columns are given than columns are missing, or if lengths
-/// are not as [`generate`] has them.
+/// If `missing` is not ascending or out of range, if fewer parity columns are given than columns
+/// are missing, or if lengths are not as [`generate`] has them.
 pub fn reconstruct(data: &mut [&mut [u8]], missing: &[usize], parity: &[Option<&[u8]>]) {
     reconstruct_by(best(), data, missing, parity);
 }
@@ -133,7 +140,8 @@ fn check(lengths: impl ExactSizeIterator<Item = usize>) -> usize {
     lengths.max().unwrap_or(0)
 }
 
-/// Powers of 2, twice over so that sums of two logarithms need no reduction, and logarithms to base 2.
+/// Powers of 2, twice over so that sums of two logarithms need no reduction, and logarithms to
+/// base 2.
 const EXP_LOG: ([u8; 510], [u8; 256]) = {
     let (mut exp, mut log) = ([0u8; 510], [0u8; 256]);
     let (mut x, mut i) = (1u32, 0);
@@ -168,8 +176,9 @@ fn weight(y: usize, i: usize, k: usize) -> u8 {
     EXP[y * (k - 1 - i) % 255]
 }
 
-/// The factors that turn syndromes into lost columns: lost column j is the sum over t of `[j][t]` times the syndrome of
-/// parity column `rows[t]`. This is the inverse of the matrix of weights, by elimination.
+/// The factors that turn syndromes into lost columns: lost column j is the sum over t of `[j][t]`
+/// times the syndrome of parity column `rows[t]`. This is the inverse of the matrix of weights, by
+/// elimination.
 fn solve(k: usize, missing: &[usize], rows: &[usize]) -> [[u8; PARITY_MAX]; PARITY_MAX] {
     let m = missing.len();
     let mut weights = [[0u8; PARITY_MAX]; PARITY_MAX];
@@ -227,7 +236,8 @@ mod tests {
         product
     }
 
-    /// Parity as format page 09 words it: copy the first column, then multiply and add each next one.
+    /// Parity as format page 09 words it: copy the first column, then multiply and add each next
+    /// one.
     fn parity_by_horner(data: &[Vec<u8>], y: usize, len: usize) -> Vec<u8> {
         let factor = [1, 2, 4][y];
         let mut row = vec![0; len];
@@ -367,8 +377,9 @@ mod tests {
 
     #[test]
     fn every_minor_of_the_weights_is_invertible() {
-        // Weights depend on k - 1 - i alone, and multiplying all columns by a constant changes no rank: the differences
-        // of positions are what counts, so the first of them may be the last column.
+        // Weights depend on k - 1 - i alone, and multiplying all columns by a constant changes no
+        // rank: the differences of positions are what counts, so the first of them may be the last
+        // column.
         let k = DATA_COLUMNS_MAX;
         for a in 0..k - 1 {
             for rows in [[0, 1], [0, 2], [1, 2]] {

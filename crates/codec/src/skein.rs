@@ -1,10 +1,11 @@
-//! Skein-512 with 256 bits of output and a key of 32 bytes (Skein 1.3, "The Skein Hash Function Family"; format page 02: the key is the
-//! pool's salt).
+//! Skein-512 with 256 bits of output and a key of 32 bytes (Skein 1.3, "The Skein Hash Function
+//! Family"; format page 02: the key is the pool's salt).
 //!
-//! Skein chains the tweakable block cipher Threefish-512: each block of 64 bytes is encrypted with the chaining value as key and a tweak
-//! that says what kind of block it is and how many bytes came before, and the result plus the block (xor) is the next chaining value. A
-//! keyed hash runs the key, then the configuration, then the message through this chain, and at last a counter whose "encryption" is
-//! the output.
+//! Skein chains the tweakable block cipher Threefish-512: each block of 64 bytes is encrypted with
+//! the chaining value as key and a tweak that says what kind of block it is and how many bytes came
+//! before, and the result plus the block (xor) is the next chaining value. A keyed hash runs the
+//! key, then the configuration, then the message through this chain, and at last a counter whose
+//! "encryption" is the output.
 
 /// Kinds of input, already at their place in the second word of the tweak.
 const TYPE_KEY: u64 = 0;
@@ -65,7 +66,8 @@ fn hash(key: Option<&[u8; 32]>, data: &[u8], bits: u64) -> Words {
     chain
 }
 
-/// Runs one input through the chain, its last block filled up with zeros. An empty input is one block.
+/// Runs one input through the chain, its last block filled up with zeros. An empty input is one
+/// block.
 fn chain_input(chain: &mut Words, kind: u64, input: &[u8]) {
     let mut rest = input;
     let mut flags = kind | FIRST;

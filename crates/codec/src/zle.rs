@@ -1,7 +1,7 @@
 //! ZLE, which compresses runs of zeros and nothing else (format page 02, section 4).
 //!
-//! A stream is tokens: a byte b below 64 is followed by b + 1 literal bytes; a byte b from 64 on stands for b - 63 zeros
-//! (1..=192). It ends where lsize bytes are produced.
+//! A stream is tokens: a byte b below 64 is followed by b + 1 literal bytes; a byte b from 64 on
+//! stands for b - 63 zeros (1..=192). It ends where lsize bytes are produced.
 
 use base::Result;
 
@@ -21,7 +21,8 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
             out += 1;
             at += n;
         } else {
-            // A lone zero is cheaper as a literal than as a token of its own that also ends the literals.
+            // A lone zero is cheaper as a literal than as a token of its own that also ends the
+            // literals.
             let most = rest.len().min(LITERALS);
             let n = (1..most).find(|&i| rest[i] == 0 && rest.get(i + 1) == Some(&0)).unwrap_or(most);
             dst.get_mut(out..out + 1 + n)?[1..].copy_from_slice(&rest[..n]);
@@ -33,7 +34,8 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(out)
 }
 
-/// Fills `dst` from the stream `src`. Like the reference, the last token may be longer than what is left of the block.
+/// Fills `dst` from the stream `src`. Like the reference, the last token may be longer than what is
+/// left of the block.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<()> {
     let (mut at, mut out) = (0, 0);
     let short = || corrupt("zle", "it ends too early");

@@ -1,5 +1,6 @@
-//! Zstandard as ZFS stores it (format page 02, section 4): a header of two big-endian words, the length of the frame and
-//! `level << 24 | version of the library`, then a frame without magic, content size and checksum.
+//! Zstandard as ZFS stores it (format page 02, section 4): a header of two big-endian words, the
+//! length of the frame and `level << 24 | version of the library`, then a frame without magic,
+//! content size and checksum.
 
 use std::cell::RefCell;
 
@@ -32,14 +33,16 @@ impl Encoder {
     }
 }
 
-/// The stream's length, `None` if it does not fit into `dst`. `level` as the library counts, `byte` as the header has it.
+/// The stream's length, `None` if it does not fit into `dst`. `level` as the library counts, `byte`
+/// as the header has it.
 pub fn compress(level: i32, byte: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
     if dst.len() <= HEADER {
         return None;
     }
     let (header, body) = dst.split_at_mut(HEADER);
     let n = ENCODER.with_borrow_mut(|slot| {
-        // Failing to make a context means there is no memory for it; then the block is stored uncompressed.
+        // Failing to make a context means there is no memory for it; then the block is stored
+        // uncompressed.
         let mut encoder = match slot.take() {
             Some(encoder) => encoder,
             None => Encoder::new(level).ok()?,
@@ -87,8 +90,9 @@ mod tests {
 
     #[test]
     fn a_frame_made_by_hand() {
-        // Frame header descriptor 0 (no single segment, no size, no checksum), window 1 KiB (0), then a raw block, last:
-        // 3 bytes little-endian `size << 3 | type 0 << 1 | last 1`. By RFC 8878.
+        // Frame header descriptor 0 (no single segment, no size, no checksum), window 1 KiB (0),
+        // then a raw block, last: 3 bytes little-endian `size << 3 | type 0 << 1 | last 1`. By
+        // RFC 8878.
         let src = [0, 0, 0, 8, 3, 0, 0x28, 0xa5, 0, 0, 3 << 3 | 1, 0, 0, b'a', b'b', b'c', 0, 0];
         let mut out = [0u8; 3];
         decompress(&src, &mut out).unwrap();
@@ -109,7 +113,8 @@ mod tests {
             assert_eq!(dst[..4], (n as u32 - 8).to_be_bytes());
             assert_eq!(dst[4], byte);
             assert_eq!(dst[5..8], [0, 0x29, 0x0b], "the version, 1.5.7 as 10507");
-            // Descriptor: size flag 0, no single segment, no checksum, no dictionary; so no magic either.
+            // Descriptor: size flag 0, no single segment, no checksum, no dictionary; so no magic
+            // either.
             assert_eq!(dst[8], 0);
         }
     }

@@ -1,8 +1,10 @@
 //! What full tracing costs: `cargo run --release -p daemon --example trace_cost [ROUNDS]`.
 //!
-//! The same study runs in turn without a listener and with all six instruments of `weir trace` started. The device is modelled, so the time is that of the engine
-//! alone: where a device or clients take time as well the share is smaller. With `trace_cost one off|on BLOCK WRITES` it runs once and prints nothing but the count of
-//! events, for whoever counts instructions (`valgrind --tool=callgrind`), which do not depend on what else the machine does.
+//! The same study runs in turn without a listener and with all six instruments of `weir trace`
+//! started. The device is modelled, so the time is that of the engine alone: where a device or
+//! clients take time as well the share is smaller. With `trace_cost one off|on BLOCK WRITES` it
+//! runs once and prints nothing but the count of events, for whoever counts instructions
+//! (`valgrind --tool=callgrind`), which do not depend on what else the machine does.
 
 use std::time::Instant;
 

@@ -1,8 +1,9 @@
 //! Says so where access to files is decided by less than what is stored.
 //!
-//! NFSv4 ACLs (those of FreeBSD and illumos) are kept on disk but not evaluated: owner, group and mode decide. A user whom such
-//! an ACL denies what the mode gives then has access. The command that mounts is told if `acltype` is `nfsv4` or the root has
-//! such an ACL; the log has the first object that is met with one, once for each mount.
+//! NFSv4 ACLs (those of FreeBSD and illumos) are kept on disk but not evaluated: owner, group and
+//! mode decide. A user whom such an ACL denies what the mode gives then has access. The command
+//! that mounts is told if `acltype` is `nfsv4` or the root has such an ACL; the log has the first
+//! object that is met with one, once for each mount.
 
 use std::rc::Rc;
 

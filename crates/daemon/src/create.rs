@@ -1,7 +1,10 @@
-//! `zpool create`: everything is checked before the first label is written, and what was made is unmade if it fails.
+//! `zpool create`: everything is checked before the first label is written, and what was made is
+//! unmade if it fails.
 //!
-//! In order: names, properties and features; the mount point (made now); the devices (missing files made now, if a size is given); then on the new engine thread every device is
-//! opened for us alone and its labels are read; only then the pool is written. A pool whose root cannot be mounted is destroyed again.
+//! In order: names, properties and features; the mount point (made now); the devices (missing files
+//! made now, if a size is given); then on the new engine thread every device is opened for us alone
+//! and its labels are read; only then the pool is written. A pool whose root cannot be mounted is
+//! destroyed again.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -130,7 +133,8 @@ impl Plan {
         }
     }
 
-    /// Checks that the devices are distinct files or block devices; makes files that are missing, if a size is given.
+    /// Checks that the devices are distinct files or block devices; makes files that are missing,
+    /// if a size is given.
     fn devices(&self, made: &mut Made) -> Result<()> {
         let mut seen: Vec<(u64, u64, u64)> = Vec::new();
         let size = self.request.size;
@@ -188,7 +192,8 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Refuses swap areas and file systems on block devices that somebody may still want, unless `force`.
+/// Refuses swap areas and file systems on block devices that somebody may still want, unless
+/// `force`.
 pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     if force {
@@ -213,7 +218,8 @@ pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// The variable that, set to 1, makes devices lose what was not flushed when the daemon dies: for tests that kill it.
+/// The variable that, set to 1, makes devices lose what was not flushed when the daemon dies: for
+/// tests that kill it.
 pub const HOLD_WRITES: &str = "WEIR_HOLD_WRITES";
 
 /// Opens a device for us alone.

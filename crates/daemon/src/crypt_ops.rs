@@ -8,7 +8,8 @@ use crate::engine::{PoolEngine, say};
 use crate::log::Level;
 use crate::proto::{KeyView, Secret};
 
-/// Takes what is about encryption out of the properties given for a new file system; `key` is what the user typed or has in a file.
+/// Takes what is about encryption out of the properties given for a new file system; `key` is what
+/// the user typed or has in a file.
 pub fn take_crypt(props: &mut Vec<(String, String)>, key: Option<Secret>) -> Result<NewCrypt> {
     let mut take = |name: &str| {
         let value = props.iter().rfind(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -99,7 +100,8 @@ impl PoolEngine {
         self.pool.dsl().unload_key(&name).await.map_err(|e| e.at(format!("cannot unload the key of '{name}'")))
     }
 
-    /// `zfs change-key`; `props`: keyformat, keylocation, pbkdf2iters. What is not given stays as it was.
+    /// `zfs change-key`; `props`: keyformat, keylocation, pbkdf2iters. What is not given stays as
+    /// it was.
     pub async fn change_key(&self, name: &str, props: &[(String, String)], key: Option<Secret>) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let name = self.resolve(name)?;

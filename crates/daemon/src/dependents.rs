@@ -1,8 +1,9 @@
 //! What depends on a dataset, and how a refusal lists it.
 //!
-//! Dependents of a file system are its children, its snapshots and their clones; of a snapshot its clones; each with what depends on it in turn. A dataset can be
-//! destroyed only after its dependents, so lists here have the dependents first. The texts are those of OpenZFS, which programs match: the reason on the first
-//! line, then the letter that helps, then a name a line.
+//! Dependents of a file system are its children, its snapshots and their clones; of a snapshot its
+//! clones; each with what depends on it in turn. A dataset can be destroyed only after its
+//! dependents, so lists here have the dependents first. The texts are those of OpenZFS, which
+//! programs match: the reason on the first line, then the letter that helps, then a name a line.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -16,8 +17,9 @@ use crate::engine::PoolEngine;
 /// Names that a refused rollback lists at most (OpenZFS 2.1 stops there as well).
 const YOUNGER_MAX: usize = 32;
 
-/// The refusal to destroy `target`, a `kind` ("filesystem", "snapshot" ...), because of `dependents`, all of its names in the order of destruction; none if nothing stands
-/// in the way of `recursive`.
+/// The refusal to destroy `target`, a `kind` ("filesystem", "snapshot" ...), because of
+/// `dependents`, all of its names in the order of destruction; none if nothing stands in the way of
+/// `recursive`.
 pub fn destroy_refusal(kind: &str, target: &str, recursive: bool, dependents: &[String]) -> Option<Error> {
     let within = |name: &&String| name.strip_prefix(target).is_some_and(|rest| rest.starts_with(['/', '@']));
     let (what, letter, wrong) = if recursive || kind == "snapshot" {
@@ -34,7 +36,8 @@ pub fn destroy_refusal(kind: &str, target: &str, recursive: bool, dependents: &[
     })
 }
 
-/// The refusal to roll back to `target`: `younger` snapshots and bookmarks, or with `clones` clones of them, would go.
+/// The refusal to roll back to `target`: `younger` snapshots and bookmarks, or with `clones` clones
+/// of them, would go.
 pub fn rollback_refusal(target: &str, clones: bool, names: &[String]) -> Error {
     let (why, letter, what) = if clones {
         ("clones of previous snapshots exist", "-R", "clones and dependents")

@@ -1,6 +1,7 @@
 //! `zpool add`, `attach`, `replace`, `detach`, `remove`, `online`: devices of running pools.
 //!
-//! Paths are checked here and opened on the pool's engine thread; everything about the pool is [`spa`]'s. What the daemon remembers of a pool follows its devices.
+//! Paths are checked here and opened on the pool's engine thread; everything about the pool is
+//! [`spa`]'s. What the daemon remembers of a pool follows its devices.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ use crate::proto::{Created, PoolAdd, PoolAttach};
 use crate::server::{Daemon, Running};
 use crate::vdev_spec::{GroupPaths, Replication, VdevSpec};
 
-/// Devices by path, for a pool that needs one back. It also keeps the spares and caches that the pool does not have open itself, so that others cannot take them.
+/// Devices by path, for a pool that needs one back. It also keeps the spares and caches that the
+/// pool does not have open itself, so that others cannot take them.
 pub(crate) struct HostDoor {
     rt: Rt,
     kept: RefCell<BTreeMap<String, Rc<dyn BlockDev>>>,
@@ -34,7 +36,8 @@ impl HostDoor {
         Rc::new(HostDoor { rt, kept: RefCell::default() })
     }
 
-    /// Keeps the devices at `paths` and no others. One that cannot be had (it is gone, or the pool uses it now) is tried again the next time.
+    /// Keeps the devices at `paths` and no others. One that cannot be had (it is gone, or the pool
+    /// uses it now) is tried again the next time.
     fn keep(&self, paths: &[String], write: bool) {
         let mut kept = self.kept.borrow_mut();
         kept.retain(|path, _| paths.contains(path));
@@ -82,7 +85,8 @@ fn paths_of(pool: &Pool) -> Vec<String> {
     paths
 }
 
-/// The name by which the pool knows a device: a path that the pool has not is compared with those of its devices by where they lead.
+/// The name by which the pool knows a device: a path that the pool has not is compared with those
+/// of its devices by where they lead.
 pub(crate) fn known_as(pool: &Pool, name: &str) -> String {
     let paths = paths_of(pool);
     if !name.starts_with('/') || paths.iter().any(|p| p == name) {

@@ -1,6 +1,7 @@
 //! Engine threads: each runs one `host::Engine` and on it one pool.
 //!
-//! Pool state is `Rc` and never leaves its thread. Other threads send closures in ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
+//! Pool state is `Rc` and never leaves its thread. Other threads send closures in
+//! ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -68,7 +69,8 @@ impl PoolEngine {
             host.set_cpu_threads(settings.cpu_threads(cores));
         }
     }
-    /// Begins to pass USDT probes if somebody is attached to some now, ends it if nobody is any more.
+    /// Begins to pass USDT probes if somebody is attached to some now, ends it if nobody is any
+    /// more.
     pub fn follow_probes(&self) {
         let wanted = host::usdt::wanted();
         if self.probes.borrow().as_ref().map_or(Groups(0), |(groups, _)| *groups) == wanted {
@@ -145,7 +147,8 @@ pub fn clear_current() {
     drop(pool);
 }
 
-/// A thread that runs an engine. Dropping it ends the engine where it stands: close or sync the pool first.
+/// A thread that runs an engine. Dropping it ends the engine where it stands: close or sync the
+/// pool first.
 pub struct EngineThread {
     remote: RemoteSpawner,
     id: ThreadId,

@@ -1,7 +1,8 @@
 //! What commands do to datasets, on the pool's engine thread.
 //!
-//! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front end that does not work, a folder that cannot be made, a file system
-//! in use) is tried before the pool is changed, and what was unmounted for a change that failed is mounted again.
+//! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front
+//! end that does not work, a folder that cannot be made, a file system in use) is tried before the
+//! pool is changed, and what was unmounted for a change that failed is mounted again.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -22,7 +23,8 @@ use crate::temp_props::{MountHow, TempProps};
 const MOUNT_PROPS: &[&str] =
     &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync"];
 
-/// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists of hosts.
+/// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists
+/// of hosts.
 #[rustfmt::skip]
 const NFS_OPTIONS: &[&str] = &[
     "ro", "rw", "secure", "insecure", "sync", "async", "wdelay", "no_wdelay", "hide", "nohide", "crossmnt", "subtree_check", "no_subtree_check", "secure_locks",
@@ -226,7 +228,8 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Refuses properties of a new file system that would have it mounted over a folder of the system.
+    /// Refuses properties of a new file system that would have it mounted over a folder of the
+    /// system.
     pub(crate) async fn check_future_place(&self, name: &str, props: &[(String, PropValue)]) -> Result<()> {
         match self.future_mount_point(name, props) {
             Some(path) => self.check_mount_place(path).await,
@@ -341,7 +344,8 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Runs `change`, which changes these properties of `ds`, and gives mounts their new place and flags.
+    /// Runs `change`, which changes these properties of `ds`, and gives mounts their new place and
+    /// flags.
     async fn change_props(
         &self,
         ds: &Rc<Dataset>,
@@ -402,7 +406,8 @@ impl PoolEngine {
                 errors.extend(self.mount(&ds, *temp).await.err());
             }
         }
-        // What had no place until now, or was not to be mounted, is mounted as it would be at an import.
+        // What had no place until now, or was not to be mounted, is mounted as it would be at an
+        // import.
         let newly = !had_path || prop == "canmount";
         if newly && unmounted.is_empty() && mounts::usable().is_ok() {
             for ds in self.to_mount().await {
@@ -527,8 +532,8 @@ impl PoolEngine {
         Ok(self.mounts.take_notices())
     }
 
-    /// Gives a mount other values that hold for it only, in place of those that it had: as it is, or
-    /// anew where the kernel has to know.
+    /// Gives a mount other values that hold for it only, in place of those that it had: as it is,
+    /// or anew where the kernel has to know.
     async fn remount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
         let name = ds.name();
         if self.mounts.path_of(&name).is_none() {

@@ -1,7 +1,8 @@
 //! Finding, importing, exporting and destroying pools.
 //!
-//! A search opens every candidate read-only and without a lock, groups devices by pool, and keeps one path of each device. An import opens just those of one pool, for us
-//! alone, on the thread that will run it.
+//! A search opens every candidate read-only and without a lock, groups devices by pool, and keeps
+//! one path of each device. An import opens just those of one pool, for us alone, on the thread
+//! that will run it.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -32,7 +33,8 @@ const SEARCH_MAX: usize = 100_000;
 /// Folders of /dev that hold block devices under other names only.
 const DEV_DIRS: &[&str] = &["/dev", "/dev/mapper"];
 
-/// How long devices may stay locked after the daemon that had them was killed: the kernel first ends the operations that it had under way.
+/// How long devices may stay locked after the daemon that had them was killed: the kernel first
+/// ends the operations that it had under way.
 const PREDECESSOR: Duration = Duration::from_secs(10);
 /// How often their locks are tried meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -104,7 +106,8 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, p
     let mut out = Vec::new();
     for pool in spa::scan(devices).await {
         let mut found = found(&pool);
-        // What lacks devices cannot be opened, and what cannot be opened says why when it is imported.
+        // What lacks devices cannot be opened, and what cannot be opened says why when it is
+        // imported.
         if let Some(opts) = examine.as_ref().filter(|_| found.candidate.state != "UNAVAIL")
             && let Ok(unsupported) = Pool::unsupported(&rt, &pool, opts).await
         {
@@ -473,7 +476,8 @@ impl Daemon {
         Ok(done)
     }
 
-    /// Imports a pool that the last daemon had imported. If that was killed a moment ago its devices are still locked.
+    /// Imports a pool that the last daemon had imported. If that was killed a moment ago its
+    /// devices are still locked.
     fn import_left(
         &self,
         pool: &KnownPool,
@@ -491,14 +495,16 @@ impl Daemon {
         }
     }
 
-    /// At the start of the daemon: imports what was imported when the last one ended. The sentences say what could not be.
+    /// At the start of the daemon: imports what was imported when the last one ended. The sentences
+    /// say what could not be.
     pub(crate) fn import_remembered(&self) -> Vec<String> {
         let _namespace = self.namespace();
         let progress = Progress::new();
         let mut failures = Vec::new();
         for pool in self.remembered().into_iter().filter(|p| p.imported) {
             let opts = ImportOpts {
-                // The name of this import, which may differ from the one on disk only if that was never written.
+                // The name of this import, which may differ from the one on disk only if that was
+                // never written.
                 new_name: None,
                 readonly: pool.readonly,
                 // It was ours.
@@ -568,7 +574,8 @@ fn cannot_import(name: &str, e: Error) -> Error {
     if e.to_string().starts_with(&prefix) { e } else { e.at(prefix) }
 }
 
-/// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot be closed.
+/// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot
+/// be closed.
 async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
     if force && engine.pool.suspended().is_some() {
         // Before the lock: who holds it may wait for the devices.

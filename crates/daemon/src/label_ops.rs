@@ -1,7 +1,9 @@
 //! Who a device belongs to, as its labels and the imported pools say, and `zpool labelclear`.
 //!
-//! A device that an imported pool has is never given away. One that an exported pool has, or a pool that another machine may have imported, needs `-f`. Anything else is free: what
-//! left its pool, what a destroyed pool left behind, and spares and caches, whose labels do not name the pool that they belong to.
+//! A device that an imported pool has is never given away. One that an exported pool has, or a pool
+//! that another machine may have imported, needs `-f`. Anything else is free: what left its pool,
+//! what a destroyed pool left behind, and spares and caches, whose labels do not name the pool that
+//! they belong to.
 
 use std::collections::BTreeSet;
 use std::path::Path;

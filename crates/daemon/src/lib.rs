@@ -1,16 +1,22 @@
-//! The daemon: one process that owns imported pools and their mounts, and does what commands ask for.
+//! The daemon: one process that owns imported pools and their mounts, and does what commands ask
+//! for.
 //!
-//! Vocabulary: a *running pool* is a pool with an engine thread of its own ([`engine`]); a *view* is a picture of a pool or dataset as plain data, which the commands
-//! lay out; the *front end* is what makes a file system visible to other programs ([`mounts`]).
+//! Vocabulary: a *running pool* is a pool with an engine thread of its own ([`engine`]); a *view*
+//! is a picture of a pool or dataset as plain data, which the commands lay out; the *front end* is
+//! what makes a file system visible to other programs ([`mounts`]).
 //!
-//! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its socket; it sends one request ([`proto`]). A door ([`front`]) reads it
-//! and says who sent it; [`access`] says whether they may; a thread of one of the lanes ([`lanes`]) has it done ([`server`]), which sends closures to the engine thread of
-//! the pool that it is about, and answers.
+//! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its
+//! socket; it sends one request ([`proto`]). A door ([`front`]) reads it and says who sent it;
+//! [`access`] says whether they may; a thread of one of the lanes ([`lanes`]) has it done
+//! ([`server`]), which sends closures to the engine thread of the pool that it is about, and
+//! answers.
 //!
-//! Invariants: at most one daemon holds a runtime folder and at most one a state folder ([`paths`]); only the owner of the daemon, or root, is served, but for requests that
-//! anyone may make of root's; connections, threads and waiting requests are bounded, and what does not fit is refused in words; the set of
-//! running pools changes only under the namespace lock; within a pool whatever changes mounts or names runs one at a time; a request that fails has
-//! undone what it began.
+//! Invariants: at most one daemon holds a runtime folder and at most one a state folder
+//! ([`paths`]); only the owner of the daemon, or root, is served, but for requests that anyone may
+//! make of root's; connections, threads and waiting requests are bounded, and what does not fit is
+//! refused in words; the set of running pools changes only under the namespace lock; within a pool
+//! whatever changes mounts or names runs one at a time; a request that fails has undone what it
+//! began.
 
 mod access;
 mod acl_notice;

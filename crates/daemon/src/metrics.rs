@@ -1,7 +1,9 @@
-//! Metrics in the text form of Prometheus, over HTTP on a Unix socket or a loopback port; off unless it is asked for.
+//! Metrics in the text form of Prometheus, over HTTP on a Unix socket or a loopback port; off
+//! unless it is asked for.
 //!
-//! `weir daemon start -m unix:PATH` or `-m 127.0.0.1:PORT`. Every request is answered with everything; nothing is read of it but its end. Only loopback addresses are
-//! taken: what pools do is nobody's business elsewhere.
+//! `weir daemon start -m unix:PATH` or `-m 127.0.0.1:PORT`. Every request is answered with
+//! everything; nothing is read of it but its end. Only loopback addresses are taken: what pools do
+//! is nobody's business elsewhere.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};

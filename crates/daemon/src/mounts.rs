@@ -1,11 +1,12 @@
 //! Which file systems are mounted, and the rules for what is to be.
 //!
-//! A front end ([`FrontEnd`]) makes an open file system visible at a path; there is one per process, chosen by [`front_end`]. The rules are OpenZFS's: a file system
-//! is mounted if `canmount=on` and `mountpoint` is a path; parents come before children when mounting and after them when unmounting; an alternate root stands
-//! before every path.
+//! A front end ([`FrontEnd`]) makes an open file system visible at a path; there is one per
+//! process, chosen by [`front_end`]. The rules are OpenZFS's: a file system is mounted if
+//! `canmount=on` and `mountpoint` is a path; parents come before children when mounting and after
+//! them when unmounting; an alternate root stands before every path.
 //!
-//! Paths may lead through mounts of the same engine thread, which then must be free to answer: whatever looks at a path here does so on a thread of its own
-//! ([`host::blocking`]).
+//! Paths may lead through mounts of the same engine thread, which then must be free to answer:
+//! whatever looks at a path here does so on a thread of its own ([`host::blocking`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,7 +27,8 @@ use crate::log::Level;
 use crate::places::{check_real_place, clear_dead_mounts, look};
 use crate::temp_props::TempProps;
 
-/// How long unmounting may take. The kernel first has everything written back that was changed through mappings.
+/// How long unmounting may take. The kernel first has everything written back that was changed
+/// through mappings.
 const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
 
 /// What a mount is told beyond the file system.
@@ -70,8 +72,8 @@ pub trait ActiveMount {
 pub trait FrontEnd {
     /// Fails, with what to do, if it cannot work on this machine.
     fn usable(&self) -> Result<()>;
-    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then serves it. `others` are the
-    /// pool's mounts.
+    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then
+    /// serves it. `others` are the pool's mounts.
     fn mount<'a>(
         &'a self,
         rt: &'a Rt,
@@ -114,7 +116,8 @@ impl FrontEnd for FuseFrontEnd {
         others: Vec<Rc<fuse::Mounted>>,
     ) -> LocalBoxFuture<'a, Result<Box<dyn ActiveMount>>> {
         Box::pin(async move {
-            // Root, who mounts for a plain user, may not enter that user's mounts: what lies within one is served by it.
+            // Root, who mounts for a plain user, may not enter that user's mounts: what lies within
+            // one is served by it.
             let holds_others = host::effective_uid() != 0;
             if holds_others && let Some(outer) = around(rt, at, &others).await? {
                 let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
@@ -258,7 +261,8 @@ impl Mounted {
     }
 }
 
-/// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their session has ended.
+/// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their
+/// session has ended.
 #[derive(Default)]
 pub struct Mounts(
     RefCell<BTreeMap<String, Mounted>>,
@@ -294,7 +298,8 @@ pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
     }
 }
 
-/// What is not as its properties say where a file system is seen in the mount of another one: one sentence each.
+/// What is not as its properties say where a file system is seen in the mount of another one: one
+/// sentence each.
 fn differences_within(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
     let (out, name) = (&outer.source, &inner.source);
     let within = format!("it is shown within the mount of '{out}'");
@@ -612,7 +617,8 @@ impl PoolEngine {
         }
     }
 
-    /// The flags that count, where a file system is seen in the mount of another one; tells of what differs.
+    /// The flags that count, where a file system is seen in the mount of another one; tells of what
+    /// differs.
     fn within_outer(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
         if !front.is_within() {
             return flags;
@@ -683,8 +689,9 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted within them, the innermost first; gives those that were, in the order to
-    /// mount them again. If one cannot be unmounted, those that were are mounted again.
+    /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted
+    /// within them, the innermost first; gives those that were, in the order to mount them again.
+    /// If one cannot be unmounted, those that were are mounted again.
     pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, TempProps)>> {
         let mut todo = self.mounts.all();
         let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
@@ -695,7 +702,8 @@ impl PoolEngine {
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
         for last in [false, true] {
-            // What is mounted below another one that came later can be reached only when that is gone.
+            // What is mounted below another one that came later can be reached only when that is
+            // gone.
             for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
                 let temp = self.mounts.temp_of(&name);
                 let was_mounted = self.mounts.path_of(&name).is_some();
@@ -748,7 +756,8 @@ impl PoolEngine {
         }
     }
 
-    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take them: what the kernel itself looks after.
+    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take
+    /// them: what the kernel itself looks after.
     pub fn refresh_mount(&self, ds: &Dataset) -> bool {
         let mounts = self.mounts.0.borrow();
         let Some(m) = mounts.get(&ds.name()) else { return true };
@@ -757,7 +766,8 @@ impl PoolEngine {
         let (new, old) = (&flags, &m.flags);
         let same =
             (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);
-        // Writing to what the kernel holds for read-only needs a new mount; the other way round the file system refuses.
+        // Writing to what the kernel holds for read-only needs a new mount; the other way round the
+        // file system refuses.
         same && (new.readonly || !old.readonly_mount)
     }
 }

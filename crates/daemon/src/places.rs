@@ -1,15 +1,17 @@
 //! Where file systems may be mounted.
 //!
-//! A mount hides what was there. Over a folder that the running system lives in, that ends the system, so those folders are refused; what is below them is not.
-//! With an alternate root in front the same value is harmless: it is the whole path that counts.
+//! A mount hides what was there. Over a folder that the running system lives in, that ends the
+//! system, so those folders are refused; what is below them is not. With an alternate root in front
+//! the same value is harmless: it is the whole path that counts.
 
 use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Nanos, Result};
 use rt::Rt;
 
-/// Folders that the running system lives in: those of the Filesystem Hierarchy Standard 3.0 that hold programs, libraries, devices, settings and state of the system,
-/// and where distributions have merged them.
+/// Folders that the running system lives in: those of the Filesystem Hierarchy Standard 3.0 that
+/// hold programs, libraries, devices, settings and state of the system, and where distributions
+/// have merged them.
 const SYSTEM: &[&str] = &[
     "/",
     "/bin",
@@ -38,7 +40,8 @@ const SYSTEM: &[&str] = &[
     "/var/run",
     "/var/tmp",
 ];
-/// Folders that may be file systems of their own, as long as nothing is in them that would be hidden.
+/// Folders that may be file systems of their own, as long as nothing is in them that would be
+/// hidden.
 const IF_EMPTY: &[&str] = &["/home", "/root"];
 
 /// How long a look at a path may take: it may lead through a mount whose server hangs.
@@ -81,7 +84,8 @@ pub async fn look<T: Send + 'static>(rt: &Rt, path: &Path, f: impl FnOnce() -> T
     }
 }
 
-/// Detaches mounts of file systems of `pool` that an earlier daemon left when it was killed, and others of weir's that are dead and on the way to `path`.
+/// Detaches mounts of file systems of `pool` that an earlier daemon left when it was killed, and
+/// others of weir's that are dead and on the way to `path`.
 pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     let (pool, path) = (pool.to_string(), path.map(Path::to_path_buf));
     let wanted = move |e: &host::MountEntry| {

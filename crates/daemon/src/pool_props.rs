@@ -1,6 +1,7 @@
 //! Properties of pools: the table, what users may type, and where they are kept.
 //!
-//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, but for `comment` and `compatibility`, which are in the configuration.
+//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, but for
+//! `comment` and `compatibility`, which are in the configuration.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -86,7 +87,8 @@ const ALIASES: &[(&str, &str)] = &[
     ("compat", "compatibility"),
 ];
 
-/// The full name of a property, if there is one of that name (`name`, `feature@NAME` and `unsupported@NAME` as well).
+/// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
+/// `unsupported@NAME` as well).
 pub fn canonical(name: &str) -> Option<String> {
     let long = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
     let known = long == "name" || NAMES.contains(&long);

@@ -1,8 +1,10 @@
 //! What commands and the daemon say to each other.
 //!
-//! A connection carries one request and its answer. A message is a length (4 bytes, little endian) and that many bytes of JSON. The client sends one
-//! [`Request`]; the daemon sends any number of [`Reply::Progress`] and then [`Reply::Done`] or [`Reply::Failed`]. What is in `Done` depends on the request and is
-//! named beside each of them. Paths in requests are absolute: the daemon has its own working folder.
+//! A connection carries one request and its answer. A message is a length (4 bytes, little endian)
+//! and that many bytes of JSON. The client sends one [`Request`]; the daemon sends any number of
+//! [`Reply::Progress`] and then [`Reply::Done`] or [`Reply::Failed`]. What is in `Done` depends on
+//! the request and is named beside each of them. Paths in requests are absolute: the daemon has its
+//! own working folder.
 //!
 //! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
 
@@ -47,7 +49,8 @@ pub struct KeyView {
 pub enum Request {
     /// Nothing; the answer is [`DaemonInfo`].
     Info,
-    /// End: unmount, sync, leave the pools to be imported at the next start. With `force` also if a file system is in use.
+    /// End: unmount, sync, leave the pools to be imported at the next start. With `force` also if a
+    /// file system is in use.
     Stop {
         /// Also if something is in use.
         force: bool,
@@ -65,7 +68,8 @@ pub enum Request {
     PoolScan(Search),
     /// Import pools. The answer is [`Imported`].
     PoolImport(PoolImport),
-    /// A request with the command line that it comes from, for the history of the pools that it changes.
+    /// A request with the command line that it comes from, for the history of the pools that it
+    /// changes.
     Logged {
         /// The command line.
         command: String,
@@ -181,7 +185,8 @@ pub enum Request {
         /// `dirty`, `txg`, `io`, `queue`, `delay` or `zil`.
         what: String,
     },
-    /// What a pool does in the background (`zpool wait`): a list of [`ActivityView`], one for each kind.
+    /// What a pool does in the background (`zpool wait`): a list of [`ActivityView`], one for each
+    /// kind.
     PoolActivity {
         /// The pool.
         pool: String,
@@ -197,7 +202,8 @@ pub enum Request {
     },
     /// Forget all events. The answer is how many there were.
     EventsClear,
-    /// What was counted since the last time: [`TraceView`]. Who does not ask for a minute is forgotten.
+    /// What was counted since the last time: [`TraceView`]. Who does not ask for a minute is
+    /// forgotten.
     TraceTake {
         /// The pool.
         pool: String,
@@ -417,7 +423,8 @@ pub enum Request {
         /// And those of that name below.
         recursive: bool,
     },
-    /// Mount one file system, or all that are to be mounted. The answer is a list of sentences, warnings all.
+    /// Mount one file system, or all that are to be mounted. The answer is a list of sentences,
+    /// warnings all.
     Mount {
         /// Its name; none for all.
         name: Option<String>,
@@ -728,7 +735,8 @@ pub struct PropView {
     pub value: String,
     /// Its exact value (`-p`).
     pub exact: String,
-    /// Where it comes from: `-`, `default`, `local`, `received`, `temporary`, `inherited from NAME`.
+    /// Where it comes from: `-`, `default`, `local`, `received`, `temporary`,
+    /// `inherited from NAME`.
     pub source: String,
 }
 
@@ -864,7 +872,8 @@ pub struct DaemonInfo {
     /// Its log.
     #[serde(default)]
     pub log: String,
-    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or what keeps it from being known.
+    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or what keeps
+    /// it from being known.
     #[serde(default)]
     pub states: Vec<String>,
     /// Requests under way, the oldest first; this one is left out.

@@ -1,5 +1,6 @@
-//! What the daemon says about flow: latencies, queues, transaction groups, the throttle. Counters are totals since the pool was opened, so that whoever asks twice
-//! has rates; times are in nanoseconds unless a field says otherwise.
+//! What the daemon says about flow: latencies, queues, transaction groups, the throttle. Counters
+//! are totals since the pool was opened, so that whoever asks twice has rates; times are in
+//! nanoseconds unless a field says otherwise.
 
 use serde::{Deserialize, Serialize};
 
@@ -121,7 +122,8 @@ pub struct FlowView {
     pub blocked: u64,
     /// Those that wait at it now.
     pub blocked_now: u64,
-    /// Administrative operations since the import by the time until they were on disk: bucket b is 2^b us and more.
+    /// Administrative operations since the import by the time until they were on disk: bucket b is
+    /// 2^b us and more.
     #[serde(default)]
     pub admin: Vec<u64>,
     /// How long all of them took, in ns.
@@ -163,7 +165,8 @@ pub struct TxgView {
     pub limit: u64,
     /// Bytes made dirty in it.
     pub of_txg: u64,
-    /// How long it was open, quiescing, waiting and syncing, in ns; 0 for what was not seen from its beginning to its end.
+    /// How long it was open, quiescing, waiting and syncing, in ns; 0 for what was not seen from
+    /// its beginning to its end.
     pub spans: [Option<u64>; 4],
 }
 
@@ -184,7 +187,8 @@ pub struct TraceView {
     pub undelayed: u64,
     /// Waits of the others in us.
     pub delay: Dist,
-    /// Blocks of intent logs: from their first record until they were durable, in us; bytes are those of records.
+    /// Blocks of intent logs: from their first record until they were durable, in us; bytes are
+    /// those of records.
     pub log: Dist,
     /// What else is known of these blocks.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Keys on their way from a command to the engine: in memory that is locked and overwritten, from the first byte to the
-//! last copy.
+//! Keys on their way from a command to the engine: in memory that is locked and overwritten, from
+//! the first byte to the last copy.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -50,7 +50,8 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// Writes one message that may carry a key: as [`crate::proto::send`], without leaving copies of it.
+/// Writes one message that may carry a key: as [`crate::proto::send`], without leaving copies of
+/// it.
 pub fn send_secret<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     let mut body = SecretBytes::default();
     serde_json::to_writer(&mut body, message).map_err(io::Error::from)?;

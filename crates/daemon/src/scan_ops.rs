@@ -13,7 +13,8 @@ use zpl::{MountOpts, Zfs};
 use crate::engine::PoolEngine;
 use crate::proto::{ActivityView, ScanView, ScrubAction};
 
-/// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no paths.
+/// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no
+/// paths.
 type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
 
 /// Names told at most.
@@ -41,7 +42,8 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// What is under way in the background, by the names and in the order of `zpool wait`. Work that was paused or suspended is not under way.
+    /// What is under way in the background, by the names and in the order of `zpool wait`. Work
+    /// that was paused or suspended is not under way.
     pub fn activity(&self) -> Vec<ActivityView> {
         let pool = &self.pool;
         let scan = pool.scan_status();
@@ -110,7 +112,8 @@ impl PoolEngine {
         })
     }
 
-    /// What scans found damaged, by name: a path in a mounted file system, `fs:/path` in others, `fs:<0x7>` where there is no path, `<metadata>:<0x7>` for the pool's own.
+    /// What scans found damaged, by name: a path in a mounted file system, `fs:/path` in others,
+    /// `fs:<0x7>` where there is no path, `<metadata>:<0x7>` for the pool's own.
     pub(crate) async fn damaged_names(&self) -> Vec<String> {
         let blocks = self.pool.damaged_blocks().await.unwrap_or_default();
         let objects: BTreeSet<(u64, u64)> = blocks.iter().map(|b| (b.objset, b.object)).collect();

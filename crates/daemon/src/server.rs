@@ -1,7 +1,9 @@
 //! The daemon itself: the socket, the connections, the set of running pools, its start and its end.
 //!
-//! Start: lock the folders, listen, import what the last daemon left imported. Connections are served from the first moment; requests about pools wait until
-//! the remembered ones are imported. End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk and come back at the next start.
+//! Start: lock the folders, listen, import what the last daemon left imported. Connections are
+//! served from the first moment; requests about pools wait until the remembered ones are imported.
+//! End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk
+//! and come back at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
@@ -84,7 +86,8 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes this process a daemon's, before anything else: nothing stays of who started it. `WEIR_DUMPABLE=1` lets debuggers and core files have it.
+/// Makes this process a daemon's, before anything else: nothing stays of who started it.
+/// `WEIR_DUMPABLE=1` lets debuggers and core files have it.
 pub fn become_daemon() {
     let keep = |name: &str| name.starts_with("WEIR_") || name == JOURNAL_STREAM;
     host::shed_inheritance(keep, PATH);
@@ -98,7 +101,8 @@ pub fn become_daemon() {
     }
 }
 
-/// Runs a daemon until it is told to end, giving out metrics at `metrics`. An error that is in its log already is given back as a value.
+/// Runs a daemon until it is told to end, giving out metrics at `metrics`. An error that is in its
+/// log already is given back as a value.
 pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<Option<Error>> {
     let signals = Signals::hold();
     host::raise_open_files();
@@ -674,8 +678,8 @@ impl Daemon {
         self.all_running().iter().map(|r| r.name.clone()).collect()
     }
 
-    /// Does something with each of these pools; one that is not there, or where it fails, keeps none
-    /// of the others.
+    /// Does something with each of these pools; one that is not there, or where it fails, keeps
+    /// none of the others.
     fn each(&self, names: &[String], mut what: impl FnMut(&Arc<Running>) -> Result<()>) -> Result<()> {
         let done = names.iter().map(|name| self.need_running(name).and_then(|running| what(&running)));
         all_of(done.filter_map(Result::err).collect())
@@ -748,7 +752,8 @@ impl Daemon {
         lock(&self.state).device_paths()
     }
 
-    /// Tunables of a pool (its name, as far as it is known) when `more` are about to run beside those that do.
+    /// Tunables of a pool (its name, as far as it is known) when `more` are about to run beside
+    /// those that do.
     pub(crate) fn engine_opts(&self, name: &str, more: usize) -> EngineOpts {
         let pools = lock(&self.pools).len() + more;
         // The others give up their part before the new one has it.
@@ -768,7 +773,8 @@ impl Daemon {
         }
     }
 
-    /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save` for later daemons as well.
+    /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save`
+    /// for later daemons as well.
     fn tune(&self, assignment: &str, save: bool) -> Result<()> {
         // Not taken over before it is checked, and saved.
         let mut new = lock(&self.tunables).clone();
@@ -914,7 +920,8 @@ impl Daemon {
 
     /// The end: everything is unmounted and on disk.
     fn shut_down(&self, locks: &Mutex<Option<Locks>>) {
-        // An import whose devices do not answer holds this for ever. It has written nothing that a later one would not repeat.
+        // An import whose devices do not answer holds this for ever. It has written nothing that a
+        // later one would not repeat.
         let end = Instant::now() + NAMESPACE_LIMIT;
         let _namespace = loop {
             match self.namespace.try_lock() {

@@ -1,4 +1,5 @@
-//! What commands do to snapshots, clones and bookmarks, on the pool's engine thread; and destroying, which may have to do with all of them.
+//! What commands do to snapshots, clones and bookmarks, on the pool's engine thread; and
+//! destroying, which may have to do with all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -124,7 +125,8 @@ impl PoolEngine {
         Ok(Destroyed { names: plan.names, reclaim })
     }
 
-    /// Snapshots of one file system that `a,b%c` names, oldest first; of those below as well if `recursive`.
+    /// Snapshots of one file system that `a,b%c` names, oldest first; of those below as well if
+    /// `recursive`.
     async fn snapshots_meant(&self, fs: &str, list: &str, recursive: bool) -> Result<Vec<Vec<Rc<Dataset>>>> {
         let dsl = self.pool.dsl();
         let top = self.find(fs)?;

@@ -1,7 +1,9 @@
-//! What the daemon remembers across its lives: which pools were imported, and where devices were seen.
+//! What the daemon remembers across its lives: which pools were imported, and where devices were
+//! seen.
 //!
-//! A daemon that ends leaves its pools to the next one, as a machine that restarts does: pools with `imported` are imported again at the start. The paths of
-//! others stay as places to look at (`zpool import` without `-d`).
+//! A daemon that ends leaves its pools to the next one, as a machine that restarts does: pools with
+//! `imported` are imported again at the start. The paths of others stay as places to look at
+//! (`zpool import` without `-d`).
 
 use std::path::Path;
 

@@ -1,8 +1,10 @@
 //! Instruments: listeners that count trace events between two questions of a command.
 //!
-//! `weir trace` starts a counting ([`Traces::start`]), asks for what was counted as often as it likes ([`Traces::take`]), and ends it. Nothing is lost between
-//! questions, and memory is bounded: distributions are counts by powers of two, of txgs the last thousand are kept. A counting that nobody asked for in a minute ends,
-//! so that a command that was killed does not cost its pool anything for ever.
+//! `weir trace` starts a counting ([`Traces::start`]), asks for what was counted as often as it
+//! likes ([`Traces::take`]), and ends it. Nothing is lost between questions, and memory is bounded:
+//! distributions are counts by powers of two, of txgs the last thousand are kept. A counting that
+//! nobody asked for in a minute ends, so that a command that was killed does not cost its pool
+//! anything for ever.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -118,7 +120,8 @@ impl Tally {
     }
 }
 
-/// Counts events. All that an event costs is here: a place in an array; what needs more (names, lists, sums over classes) is made when somebody asks.
+/// Counts events. All that an event costs is here: a place in an array; what needs more (names,
+/// lists, sums over classes) is made when somebody asks.
 #[derive(Default)]
 pub struct Counting {
     events: u64,
@@ -238,7 +241,8 @@ impl Counting {
         }
     }
 
-    /// What was counted; counting begins anew. A txg that syncs at the moment is reported when it is on disk.
+    /// What was counted; counting begins anew. A txg that syncs at the moment is reported when it
+    /// is on disk.
     pub fn take(&mut self, span: Nanos) -> TraceView {
         self.end_depths();
         let mut old = std::mem::take(self);

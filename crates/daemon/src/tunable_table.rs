@@ -1,4 +1,5 @@
-//! The table of tunables: each with its name, unit, range, where it comes from, what it means and where its value lives.
+//! The table of tunables: each with its name, unit, range, where it comes from, what it means and
+//! where its value lives.
 
 use base::Nanos;
 use host::KeepAwake;

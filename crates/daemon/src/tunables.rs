@@ -1,10 +1,14 @@
-//! Tunables: the names and units of OpenZFS, where they come from, and how they are split over pools.
+//! Tunables: the names and units of OpenZFS, where they come from, and how they are split over
+//! pools.
 //!
-//! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, or `pool:name=value` for one pool; `#` begins a comment), `$WEIR_TUNABLES` (the same,
-//! separated by commas or spaces), `weir daemon start -o name=value`, `weir tune set`. What is set for one pool wins over what is set for all. `zfs_arc_max` and
-//! `zfs_dirty_data_max` are limits of the whole process; [`Tunables::settings`] gives each pool its share.
+//! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, or
+//! `pool:name=value` for one pool; `#` begins a comment), `$WEIR_TUNABLES` (the same, separated by
+//! commas or spaces), `weir daemon start -o name=value`, `weir tune set`. What is set for one pool
+//! wins over what is set for all. `zfs_arc_max` and `zfs_dirty_data_max` are limits of the whole
+//! process; [`Tunables::settings`] gives each pool its share.
 //!
-//! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes from, and where its value lives in [`Settings`].
+//! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes
+//! from, and where its value lives in [`Settings`].
 
 use base::{Error, Nanos, Result};
 use host::KeepAwake;
@@ -71,7 +75,8 @@ impl Settings {
     /// The defaults on a machine with `physmem` bytes.
     pub fn for_memory(physmem: u64) -> Settings {
         let mut engine = EngineOpts::for_memory(physmem);
-        // `sync` of Linux does not reach most FUSE mounts: what an idle pool holds in memory alone is to be little.
+        // `sync` of Linux does not reach most FUSE mounts: what an idle pool holds in memory alone
+        // is to be little.
         engine.txg.txg_idle_timeout = Nanos::from_secs(1);
         Settings {
             engine,
@@ -360,7 +365,8 @@ impl Tunables {
     }
 }
 
-/// The text of a configuration file with `assignment` in it, in place of an older one of the same name; one of `default` only takes the older one away.
+/// The text of a configuration file with `assignment` in it, in place of an older one of the same
+/// name; one of `default` only takes the older one away.
 pub fn saved(text: &str, assignment: &str) -> String {
     let key = |line: &str| {
         let line = line.split('#').next().unwrap_or("");

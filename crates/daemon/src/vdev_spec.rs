@@ -1,7 +1,9 @@
 //! The vdev words of `zpool create` and `zpool add`: which devices stand together.
 //!
-//! A list goes from left to right. `log`, `special`, `dedup`, `spare` and `cache` begin a section that lasts until the next of these words; `mirror`, `raidz`, `raidz1`
-//! to `raidz3` and `draid...` begin a group that lasts until the next word of either sort. Devices outside of a group stand by themselves.
+//! A list goes from left to right. `log`, `special`, `dedup`, `spare` and `cache` begin a section
+//! that lasts until the next of these words; `mirror`, `raidz`, `raidz1` to `raidz3` and `draid...`
+//! begin a group that lasts until the next word of either sort. Devices outside of a group stand by
+//! themselves.
 
 use base::{Error, Result};
 use ondisk::feature::FeatureId;
@@ -173,7 +175,8 @@ impl VdevSpec {
         all.into_iter().filter(|(needed, _)| *needed).map(|(_, id)| id).collect()
     }
 
-    /// The top-level vdevs of a section (`dedup`, `special`, `logs`; empty for the normal ones): what listings call a group, none for a device by itself, and its devices.
+    /// The top-level vdevs of a section (`dedup`, `special`, `logs`; empty for the normal ones):
+    /// what listings call a group, none for a device by itself, and its devices.
     pub fn section(&self, class: &str) -> Vec<(Option<String>, &[String])> {
         let of = |g: &&GroupPaths| {
             let own = match g.bias {
@@ -202,8 +205,10 @@ impl VdevSpec {
         self.groups.iter().flat_map(|g| &g.paths).chain(&self.spares).chain(&self.caches)
     }
 
-    /// Refuses what a pool is seldom meant to be (`-f`: it is): devices of unequal sizes, or files and disks, in one vdev; vdevs that survive unequal losses.
-    /// `pool` is how the vdevs of the pool do that to which these are added. OpenZFS's rules (behaviour of `zpool create` and `add`); logs are not looked at.
+    /// Refuses what a pool is seldom meant to be (`-f`: it is): devices of unequal sizes, or files
+    /// and disks, in one vdev; vdevs that survive unequal losses. `pool` is how the vdevs of the
+    /// pool do that to which these are added. OpenZFS's rules (behaviour of `zpool create` and
+    /// `add`); logs are not looked at.
     pub fn check_replication(&self, leaf: &dyn Fn(&str) -> Option<LeafFacts>, pool: &[Replication]) -> Result<()> {
         let mut all = Vec::new();
         for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
@@ -231,7 +236,8 @@ impl VdevSpec {
     }
 }
 
-/// Data devices of a dRAID's group if none are given: 8, or what there is (`VDEV_DRAID_MAXDATA...` of OpenZFS's `zpool create`).
+/// Data devices of a dRAID's group if none are given: 8, or what there is (`VDEV_DRAID_MAXDATA...`
+/// of OpenZFS's `zpool create`).
 fn default_data(devices: usize, parity: u8, spares: u8) -> usize {
     devices.saturating_sub(usize::from(parity) + usize::from(spares)).clamp(1, 8)
 }
@@ -276,7 +282,8 @@ impl Replication {
         if self.word == "mirror" { self.children.saturating_sub(1) } else { usize::from(self.parity) }
     }
 
-    /// What the two are, if they differ: mirrors and vdevs with parity go together if they survive the same losses.
+    /// What the two are, if they differ: mirrors and vdevs with parity go together if they survive
+    /// the same losses.
     fn clash(&self, other: &Replication) -> Option<(String, String)> {
         let redundant = |r: &Replication| matches!(r.word, "mirror" | "raidz" | "draid");
         let both = |f: &dyn Fn(&Replication) -> String| Some((f(self), f(other)));
@@ -359,7 +366,8 @@ mod tests {
         }
     }
 
-    /// Devices that begin with `d` are disks, others files; a digit at the end is the size in units of 100 MiB.
+    /// Devices that begin with `d` are disks, others files; a digit at the end is the size in units
+    /// of 100 MiB.
     fn facts(path: &str) -> Option<LeafFacts> {
         let digit = path.bytes().last().filter(u8::is_ascii_digit).map_or(1, |d| u64::from(d - b'0'));
         Some(LeafFacts { is_disk: path.starts_with('d'), size: digit * (100 << 20) })

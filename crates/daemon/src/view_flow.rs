@@ -1,6 +1,8 @@
-//! A pool's flow at one moment: what is dirty, what the throttle does about it, the txgs, the cache, the devices' queues, what datasets read and write.
+//! A pool's flow at one moment: what is dirty, what the throttle does about it, the txgs, the
+//! cache, the devices' queues, what datasets read and write.
 //!
-//! One picture serves `weir top` and the metrics endpoint; rates are made of two pictures by whoever shows them.
+//! One picture serves `weir top` and the metrics endpoint; rates are made of two pictures by
+//! whoever shows them.
 
 use base::Nanos;
 use txg::TxgState;

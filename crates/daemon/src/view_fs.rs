@@ -1,4 +1,5 @@
-//! Datasets as plain data: every property with its value, its exact value and its source, in the order of `zfs get all`.
+//! Datasets as plain data: every property with its value, its exact value and its source, in the
+//! order of `zfs get all`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -216,7 +217,8 @@ fn row(name: &str, value: impl Into<String>, exact: impl Into<String>, source: &
 }
 
 impl PoolEngine {
-    /// The datasets that are selected in this pool, in order of name, snapshots behind their head, bookmarks behind those.
+    /// The datasets that are selected in this pool, in order of name, snapshots behind their head,
+    /// bookmarks behind those.
     pub async fn select(&self, select: &Select) -> Result<Vec<DatasetView>> {
         let dsl = self.pool.dsl();
         let mut wanted: Vec<(String, bool)> = Vec::new();
@@ -256,7 +258,8 @@ impl PoolEngine {
                 if heads {
                     let view = self.dataset_view(&ds, &select.wanted).await;
                     let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
-                    // What is named is shown whatever its kind, unless snapshots are all that is asked for.
+                    // What is named is shown whatever its kind, unless snapshots are all that is
+                    // asked for.
                     if fits || (named && level == 0) {
                         out.push(view);
                     }
@@ -341,7 +344,8 @@ impl PoolEngine {
         out
     }
 
-    /// Bytes written since the snapshot before: what is referenced now and was not then, which is the growth and what was given up (the deadlist).
+    /// Bytes written since the snapshot before: what is referenced now and was not then, which is
+    /// the growth and what was given up (the deadlist).
     async fn written(&self, ds: &Dataset) -> Option<u64> {
         let phys = ds.phys();
         let mos = self.pool.mos();

@@ -80,7 +80,8 @@ impl IoStats {
 }
 
 impl PoolEngine {
-    /// The pool's devices with their counters. A vdev above devices has the sums of those: a mirror counts each of its writes once per device.
+    /// The pool's devices with their counters. A vdev above devices has the sums of those: a mirror
+    /// counts each of its writes once per device.
     pub fn io_view(&self) -> IoView {
         let leaves: BTreeMap<u64, IoStats> =
             self.pool.tree().leaves().iter().map(|l| (l.guid().0, stats_of(l))).collect();

@@ -40,7 +40,8 @@ impl PoolEngine {
         };
         let damaged = self.damaged_names().await;
         let scan = self.scan_view();
-        // What reads found since the import, unless a scan has found out since what of it is damaged for good.
+        // What reads found since the import, unless a scan has found out since what of it is
+        // damaged for good.
         let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().here;
         let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
         let unreadable = unreadable.max(damaged.len() as u64);

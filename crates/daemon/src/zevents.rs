@@ -1,7 +1,10 @@
-//! The events of all pools, for `zpool events`: a ring of bounded length that begins with the daemon and ends with it.
+//! The events of all pools, for `zpool events`: a ring of bounded length that begins with the
+//! daemon and ends with it.
 //!
-//! Pools post from their engine threads ([`PoolSink`]); commands read by number ([`Zevents::after`]), so that whoever follows misses nothing that is still there.
-//! Payloads are made into text when an event is posted: no command needs them in another form, and a line is what one event costs at most.
+//! Pools post from their engine threads ([`PoolSink`]); commands read by number
+//! ([`Zevents::after`]), so that whoever follows misses nothing that is still there. Payloads are
+//! made into text when an event is posted: no command needs them in another form, and a line is
+//! what one event costs at most.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -83,7 +86,8 @@ impl Zevents {
         self.more.notify_all();
     }
 
-    /// Events with higher numbers than `eid`, of one pool or of all; with `wait`, as soon as there is one, or none after some seconds.
+    /// Events with higher numbers than `eid`, of one pool or of all; with `wait`, as soon as there
+    /// is one, or none after some seconds.
     pub fn after(&self, eid: u64, pool: Option<&str>, wait: bool) -> EventsView {
         let mut ring = self.lock();
         let wanted = |e: &EventView| e.eid > eid && pool.is_none_or(|p| e.pool == p);
@@ -115,7 +119,8 @@ impl EventSink for PoolSink {
     }
 }
 
-/// A payload as `zpool events -v` prints it: numbers in hexadecimal, arrays with a space after every element.
+/// A payload as `zpool events -v` prints it: numbers in hexadecimal, arrays with a space after
+/// every element.
 fn lines(list: &NvList, depth: usize) -> Vec<String> {
     let mut out = Vec::new();
     let indent = " ".repeat(8 * (depth + 1));

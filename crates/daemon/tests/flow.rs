@@ -1,4 +1,5 @@
-//! Flow control as the daemon drives it: settings that change under load, and instruments that are counted again by somebody else.
+//! Flow control as the daemon drives it: settings that change under load, and instruments that are
+//! counted again by somebody else.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};
@@ -60,8 +61,9 @@ fn any_value(rng: &mut Rng, t: &daemon::tunables::Tunable) -> u64 {
     }
 }
 
-/// Every 10 ms another setting changes, to anything that it may be: nothing stalls, nothing asserts, and more is never dirty than the limit plus what
-/// was under way, once the pool is below a limit that was lowered.
+/// Every 10 ms another setting changes, to anything that it may be: nothing stalls, nothing
+/// asserts, and more is never dirty than the limit plus what was under way, once the pool is below
+/// a limit that was lowered.
 fn hostile(seed: u64, seconds: u64) {
     let study = study(seed);
     let stage = study.stage().unwrap();
@@ -98,7 +100,8 @@ fn hostile(seed: u64, seconds: u64) {
                 highest_since_over = None;
                 continue;
             }
-            // Above a limit that was lowered, or after a policy that has none: nothing may be let in.
+            // Above a limit that was lowered, or after a policy that has none: nothing may be let
+            // in.
             let start = *highest_since_over.get_or_insert(dirty + under_way);
             assert!(
                 dirty <= start,
@@ -147,7 +150,8 @@ fn settings_that_change_all_the_time_neither_stall_nor_break_the_limit() {
     seeds.for_each(|seed| hostile(seed, seconds));
 }
 
-/// What a listener counts of events, what the instrument makes of them, and what the device itself counted.
+/// What a listener counts of events, what the instrument makes of them, and what the device itself
+/// counted.
 #[test]
 fn instruments_agree_with_the_device() {
     let study = Study { bandwidth: 50 * MIB, block: 8 << 10, mem: 1 << 30, ..study(3) };
@@ -252,7 +256,8 @@ fn datasets_are_held_to_their_limits() {
     let held = rate(10);
     assert!((held as f64 / (16 * 32 * 1024) as f64 - 1.0).abs() < 0.07, "{held}");
     set("lab", "iolimit_op_total", "none");
-    // A limit under which one operation would take half an hour; when it goes, those that wait go on at once.
+    // A limit under which one operation would take half an hour; when it goes, those that wait go
+    // on at once.
     set("lab", "iolimit_bw_total", "16");
     assert!(rate(5) < 64 << 10);
     set("lab", "iolimit_bw_total", "none");
@@ -260,7 +265,8 @@ fn datasets_are_held_to_their_limits() {
     assert!(rate(2) > 40 * MIB);
 }
 
-/// What an administrator waits for: the histogram against a clock of our own, on an idle pool and beside writers.
+/// What an administrator waits for: the histogram against a clock of our own, on an idle pool and
+/// beside writers.
 #[test]
 fn administrative_operations_are_timed() {
     let study = Study { bandwidth: 20 * MIB, mem: 1 << 30, ..study(6) };

@@ -1,8 +1,10 @@
 //! Object numbers: finding a free slot in the meta-dnode.
 //!
-//! Numbers are given out rising, from one block of dnodes at a time: its free slots are found once and kept as a bit map. Blocks that are (nearly) full are skipped by
-//! the fill counts of the committed tree, without reading them. When enough objects have been freed since, the search begins again at the start. A freed number is
-//! not given out before the txg that freed it has synced: until then its dnode stays in the cache, and what is cached counts as taken.
+//! Numbers are given out rising, from one block of dnodes at a time: its free slots are found once
+//! and kept as a bit map. Blocks that are (nearly) full are skipped by the fill counts of the
+//! committed tree, without reading them. When enough objects have been freed since, the search
+//! begins again at the start. A freed number is not given out before the txg that freed it has
+//! synced: until then its dnode stays in the cache, and what is cached counts as taken.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
@@ -156,7 +158,8 @@ impl Objset {
         }
     }
 
-    /// Makes object `obj`. `Exists` if it is taken, `Busy` if it was freed in a txg that has not synced.
+    /// Makes object `obj`. `Exists` if it is taken, `Busy` if it was freed in a txg that has not
+    /// synced.
     pub async fn alloc_at(&self, obj: ObjectId, spec: ObjSpec, tx: &Tx) -> Result<Dnode> {
         self.check_writable()?;
         let phys = spec.phys()?;

@@ -1,11 +1,14 @@
-//! Lists of block pointers: what deadlists and the deferred frees are made of (format pages 05 section 4, 15 section 1).
+//! Lists of block pointers: what deadlists and the deferred frees are made of (format pages 05
+//! section 4, 15 section 1).
 //!
-//! A list is an object with packed block pointers as data, and in its bonus their number and the space that they stand for. It may own other lists, named by number in an
-//! array object of their own; the space figures include those. Lists are filled at the end and drained from the end: first the pointers of the list itself,
-//! last one first, then its sub-lists, last one first; so draining may stop and go on in any txg.
+//! A list is an object with packed block pointers as data, and in its bonus their number and the
+//! space that they stand for. It may own other lists, named by number in an array object of their
+//! own; the space figures include those. Lists are filled at the end and drained from the end:
+//! first the pointers of the list itself, last one first, then its sub-lists, last one first; so
+//! draining may stop and go on in any txg.
 //!
-//! Only for syncing context. There is no state beside the object: a [`Bpobj`] is a handle, and any number of them may exist for one list. One lock per list keeps
-//! changes apart.
+//! Only for syncing context. There is no state beside the object: a [`Bpobj`] is a handle, and any
+//! number of them may exist for one list. One lock per list keeps changes apart.
 
 use std::rc::Rc;
 
@@ -23,7 +26,8 @@ const BP: u64 = BLKPTR_SIZE as u64;
 const SUB: u64 = 8;
 /// Lists nested deeper than this are damage.
 const MAX_DEPTH: u32 = 64;
-/// A list with at most this many sub-lists hands them over when it becomes one itself, so that nesting stays flat.
+/// A list with at most this many sub-lists hands them over when it becomes one itself, so that
+/// nesting stays flat.
 const MOVE_UP_MAX: u64 = 64;
 
 /// What the pointers of a list stand for, sub-lists included.
@@ -64,12 +68,14 @@ fn sub_space(h: &mut BpobjPhys, s: BpobjSpace) {
     }
 }
 
-/// Makes an empty list with blocks of `blksz` bytes (`BPOBJ_BLKSZ`, or `SYNC_BPLIST_BLKSZ` for deferred frees).
+/// Makes an empty list with blocks of `blksz` bytes (`BPOBJ_BLKSZ`, or `SYNC_BPLIST_BLKSZ` for
+/// deferred frees).
 pub async fn create(os: &Objset, blksz: u32, tx: &Tx) -> Result<ObjectId> {
     create_with_header(os, blksz, BPOBJ_SIZE_V2, tx).await
 }
 
-/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), as pools of an old version have them.
+/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), as pools of an old version
+/// have them.
 pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -> Result<ObjectId> {
     let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, size as u16);
     let dn = os.alloc(spec, tx).await?;
@@ -215,7 +221,8 @@ impl Bpobj {
         Ok(out)
     }
 
-    /// Calls `f` with every pointer: those of the list itself from first to last, then those of the sub-lists.
+    /// Calls `f` with every pointer: those of the list itself from first to last, then those of the
+    /// sub-lists.
     pub async fn iterate(&self, f: &mut dyn FnMut(&Blkptr) -> Result<()>) -> Result<()> {
         self.iterate_at(f, 0).await
     }
@@ -273,8 +280,8 @@ impl Bpobj {
         Ok(())
     }
 
-    /// Takes up to `max` pointers off the end. `dsize` gives what each was counted with. Sub-lists that become empty are freed. Fewer than `max` means that the list is
-    /// empty now.
+    /// Takes up to `max` pointers off the end. `dsize` gives what each was counted with. Sub-lists
+    /// that become empty are freed. Fewer than `max` means that the list is empty now.
     pub async fn drain(&self, max: usize, tx: &Tx, dsize: &dyn Fn(&Blkptr) -> u64) -> Result<Vec<Blkptr>> {
         let mut out = Vec::new();
         self.drain_at(max, tx, dsize, &mut out, 0).await?;
@@ -336,7 +343,8 @@ impl Bpobj {
         })
     }
 
-    /// Frees the blocks that `left` pointers do not need. What stays of the last block behind them is of no consequence.
+    /// Frees the blocks that `left` pointers do not need. What stays of the last block behind them
+    /// is of no consequence.
     async fn cut(&self, left: u64, before: u64, tx: &Tx) -> Result<()> {
         let size = u64::from(self.dn.block_size());
         let keep = (left * BP).div_ceil(size);
@@ -346,8 +354,9 @@ impl Bpobj {
         Ok(())
     }
 
-    /// Makes `sub`, which nothing else refers to, a part of this list: its pointers are copied and it is freed if it is small, else it becomes a sub-list. It must not
-    /// be the shared empty list.
+    /// Makes `sub`, which nothing else refers to, a part of this list: its pointers are copied and
+    /// it is freed if it is small, else it becomes a sub-list. It must not be the shared empty
+    /// list.
     pub async fn enqueue_subobj(&self, sub: ObjectId, tx: &Tx) -> Result<()> {
         if sub == self.object() {
             return Err(Error::invalid(format!("{} cannot be a part of itself", self.place())));

@@ -1,8 +1,12 @@
-//! What changes may cost: bytes that are in flight from the moment something becomes dirty until its txg has synced.
+//! What changes may cost: bytes that are in flight from the moment something becomes dirty until
+//! its txg has synced.
 //!
-//! Charges are bytes as datasets are charged, from the geometry of the pool (`vdev::cost`): the largest space that the copies of a block may take, wherever they
-//! go and in however many pieces. They must never be less than the sync takes, for on a full pool the sync of an admitted txg finds no other place. What a sync
-//! writes that no change of a block names (the object set's own block, accounting of owners, records of the dataset) is charged once for each object set and txg.
+//! Charges are bytes as datasets are charged, from the geometry of the pool (`vdev::cost`): the
+//! largest space that the copies of a block may take, wherever they go and in however many pieces.
+//! They must never be less than the sync takes, for on a full pool the sync of an admitted txg
+//! finds no other place. What a sync writes that no change of a block names (the object set's own
+//! block, accounting of owners, records of the dataset) is charged once for each object set and
+//! txg.
 
 use base::Txg;
 use ondisk::dnode::DNODE_BLOCK_SIZE;
@@ -40,7 +44,8 @@ impl Cost<'_> {
     pub fn metadata(&self, size: u64) -> u64 {
         self.zio.tree().worst_dsize(size, (u64::from(self.props.copies) + 1).min(COPIES_MAX))
     }
-    /// A block of data: with the entry of the block that it replaces in a deadlist, and its own in a deduplication table.
+    /// A block of data: with the entry of the block that it replaces in a deadlist, and its own in
+    /// a deduplication table.
     pub fn data(&self, size: u64) -> u64 {
         let tree = self.zio.tree();
         let dedup = if self.props.dedup.is_some() { 2 * tree.worst_dsize(DDT_BLOCK_SIZE, COPIES_MAX) } else { 0 };

@@ -1,7 +1,8 @@
 //! What one pool offers to its object sets, and what object sets ask of the layers above.
 //!
-//! Calls go down only. What the layers above must do for us is named here as small traits: account for blocks ([`BlockAccounting`]), grant space
-//! ([`SpaceGate`]), note the first use of a feature ([`FeatureUse`]). Feature flags and properties are pushed down by value.
+//! Calls go down only. What the layers above must do for us is named here as small traits: account
+//! for blocks ([`BlockAccounting`]), grant space ([`SpaceGate`]), note the first use of a feature
+//! ([`FeatureUse`]). Feature flags and properties are pushed down by value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,11 +18,13 @@ use rt::Rt;
 use txg::{ThrottlePolicy, TxgPool};
 use zio::{ClassKind, DataKey, DedupMode, Prio, WriteDone, Zio};
 
-/// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and must not read or change the object set that calls.
+/// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and
+/// must not read or change the object set that calls.
 pub trait BlockAccounting {
     /// `bp` (never a hole) became part of the object set in `txg`.
     fn born(&self, bp: &Blkptr, txg: Txg);
-    /// `bp` (never a hole) is no longer part of the object set. The callee frees it or puts it in a deadlist.
+    /// `bp` (never a hole) is no longer part of the object set. The callee frees it or puts it in a
+    /// deadlist.
     fn kill(&self, bp: &Blkptr, txg: Txg);
 }
 
@@ -34,13 +37,14 @@ pub enum TxSpace {
     NetFree,
     /// Administration: a quarter of the slop space is kept.
     Reserved,
-    /// Replay of an intent log: admitted before the crash, so it is never refused. While the log's blocks are still allocated there may be no room for
-    /// its worst case; what it dirties was in flight beside them before.
+    /// Replay of an intent log: admitted before the crash, so it is never refused. While the log's
+    /// blocks are still allocated there may be no room for its worst case; what it dirties was in
+    /// flight beside them before.
     Replayed,
 }
 
-/// Space promised to a transaction. Dropping it runs its closure, which takes the charge back: the transaction has ended, and what it dirtied was charged by
-/// [`SpaceGate::will_use`].
+/// Space promised to a transaction. Dropping it runs its closure, which takes the charge back: the
+/// transaction has ended, and what it dirtied was charged by [`SpaceGate::will_use`].
 #[derive(Default)]
 pub struct Reservation(pub Option<Box<dyn FnOnce()>>);
 
@@ -54,15 +58,18 @@ impl Drop for Reservation {
 
 /// Who decides whether a transaction may take space.
 pub trait SpaceGate {
-    /// Promises `bytes`, the worst-case charge as datasets are charged (`vdev::cost`), in `txg`. Errors: `NoSpace`, `Quota`, or `Restart` to be
-    /// asked again in the next txg.
+    /// Promises `bytes`, the worst-case charge as datasets are charged (`vdev::cost`), in `txg`.
+    /// Errors: `NoSpace`, `Quota`, or `Restart` to be asked again in the next txg.
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation>;
-    /// `bytes`, the worst case of what a change just dirtied for the first time in `txg`, are in flight until the txg has synced. Called in open context, within a
-    /// transaction whose reservation covers them.
+    /// `bytes`, the worst case of what a change just dirtied for the first time in `txg`, are in
+    /// flight until the txg has synced. Called in open context, within a transaction whose
+    /// reservation covers them.
     fn will_use(&self, bytes: u64, txg: Txg);
-    /// Blocks are given up in `txg` whose entries in a deadlist take `bytes`: in flight if a snapshot may hold them.
+    /// Blocks are given up in `txg` whose entries in a deadlist take `bytes`: in flight if a
+    /// snapshot may hold them.
     fn will_kill(&self, bytes: u64, txg: Txg);
-    /// Whether a log block, or a block that a log names, may take `bytes` of the space that syncs need; if so they are in flight until `txg` has synced.
+    /// Whether a log block, or a block that a log names, may take `bytes` of the space that syncs
+    /// need; if so they are in flight until `txg` has synced.
     fn take_log_block(&self, bytes: u64, txg: Txg) -> bool;
 }
 
@@ -72,7 +79,8 @@ pub trait FeatureUse {
     fn activate(&self, feature_guid: &'static str, txg: Txg);
 }
 
-/// How much metadata is stored in an extra copy (property `redundant_metadata`, format page 02 section 4).
+/// How much metadata is stored in an extra copy (property `redundant_metadata`, format page 02
+/// section 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RedundantMetadata {
     /// All metadata.
@@ -85,7 +93,8 @@ pub enum RedundantMetadata {
     None,
 }
 
-/// The properties of an object set that decide how its blocks are stored; pushed down by the dataset.
+/// The properties of an object set that decide how its blocks are stored; pushed down by the
+/// dataset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjsetProps {
     /// Compression of user data.
@@ -102,7 +111,8 @@ pub struct ObjsetProps {
     pub dnodesize: u32,
     /// The checksum that user data is deduplicated by, and how, if it is.
     pub dedup: Option<(ChecksumAlgo, DedupMode)>,
-    /// Blocks of files stored in no more bytes than this go where metadata goes (`special_small_blocks`); 0: none.
+    /// Blocks of files stored in no more bytes than this go where metadata goes
+    /// (`special_small_blocks`); 0: none.
     pub special_small: u32,
 }
 
@@ -143,10 +153,12 @@ pub(crate) struct Policy {
     pub special_small: u32,
 }
 
-/// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges (behaviour 3.1).
+/// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges
+/// (behaviour 3.1).
 pub(crate) const PASS_DONT_COMPRESS: u32 = 8;
 
-/// The storage policy of a block (format page 02 section 4). `dn_compress` and `dn_checksum` are the dnode's own settings, which count for data only.
+/// The storage policy of a block (format page 02 section 4). `dn_compress` and `dn_checksum` are
+/// the dnode's own settings, which count for data only.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn policy(
     props: &ObjsetProps,
@@ -217,7 +229,8 @@ pub(crate) fn policy(
 }
 
 impl Policy {
-    /// What encryption changes (format page 12, section 5): at most two copies of what is encrypted, nothing in pointers, dnodes and object sets as they are.
+    /// What encryption changes (format page 12, section 5): at most two copies of what is
+    /// encrypted, nothing in pointers, dnodes and object sets as they are.
     pub(crate) fn encrypted(mut self, otype: ObjectType, level: u8) -> Policy {
         if otype.is_encrypted_ok() {
             self.copies = self.copies.min(zio::ENCRYPTED_COPIES_MAX);
@@ -268,11 +281,13 @@ struct Inner {
     txg: TxgPool,
     features: Cell<DmuFeatures>,
     tunables: Cell<DmuTunables>,
-    /// Blocks whose device writes have not ended: they are read from here, since the device may still have what was there before.
+    /// Blocks whose device writes have not ended: they are read from here, since the device may
+    /// still have what was there before.
     in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
 }
 
-/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline; for those of encrypted datasets also their key. Cheap to clone.
+/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline; for those of
+/// encrypted datasets also their key. Cheap to clone.
 #[derive(Clone)]
 pub struct DmuCtx(Rc<Inner>, Option<Rc<DataKey>>);
 
@@ -379,7 +394,8 @@ impl DmuCtx {
     pub(crate) fn dirty_add(&self, txg: Txg, bytes: u64) {
         self.0.txg.dirty_add(txg, bytes);
     }
-    /// Takes `dirty` bytes back as their write goes: when it is over or, under the policy of 2013, a share with every device that has written its part.
+    /// Takes `dirty` bytes back as their write goes: when it is over or, under the policy of 2013,
+    /// a share with every device that has written its part.
     pub(crate) fn retire(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
         let pool = self.txg().clone();
         if pool.tunables().policy != ThrottlePolicy::OpenZfs2013 {

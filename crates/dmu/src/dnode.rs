@@ -1,15 +1,18 @@
 //! Dnodes in memory: one object's committed shape and what open transaction groups change about it.
 //!
-//! There is no cache of blocks here: clean blocks live in the ARC. A cached dnode ([`DnodeInner`], in its object set's map) holds the *committed* dnode, and for
-//! each of up to four txgs that have not synced a [`DirtyTxg`]: data blocks written, ranges of blocks freed, a new bonus, spill block, block size or type.
-//! A read looks from the newest txg to the oldest, then in the committed block tree (`tree`). What the newest txg sees of the small fields is kept in
-//! [`State`] directly.
+//! There is no cache of blocks here: clean blocks live in the ARC. A cached dnode ([`DnodeInner`],
+//! in its object set's map) holds the *committed* dnode, and for each of up to four txgs that have
+//! not synced a [`DirtyTxg`]: data blocks written, ranges of blocks freed, a new bonus, spill
+//! block, block size or type. A read looks from the newest txg to the oldest, then in the committed
+//! block tree (`tree`). What the newest txg sees of the small fields is kept in [`State`] directly.
 //!
-//! Order within a txg: ranges are freed first, then blocks are written; so writing a block after freeing it only adds it, and freeing a range drops the
-//! blocks written in it.
+//! Order within a txg: ranges are freed first, then blocks are written; so writing a block after
+//! freeing it only adds it, and freeing a range drops the blocks written in it.
 //!
-//! Normally no transaction of an older txg changes an object that a newer txg has changed already: `TxPlan::assign` makes it wait. Where an object was not
-//! named in the plan, the change is made in its own txg and in every newer one that has its own version, so that the newest state always follows call order.
+//! Normally no transaction of an older txg changes an object that a newer txg has changed already:
+//! `TxPlan::assign` makes it wait. Where an object was not named in the plan, the change is made in
+//! its own txg and in every newer one that has its own version, so that the newest state always
+//! follows call order.
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
@@ -374,7 +377,8 @@ impl Dnode {
         let b = self.bonus();
         f(&b)
     }
-    /// Replaces the bonus; its length becomes the bonus length. `Invalid` when the dnode has no room for it.
+    /// Replaces the bonus; its length becomes the bonus length. `Invalid` when the dnode has no
+    /// room for it.
     pub fn set_bonus(&self, bytes: &[u8], tx: &Tx) -> Result<()> {
         self.set_bonus_typed(self.bonus_type(), bytes, tx)
     }
@@ -430,8 +434,9 @@ impl Dnode {
             }
         }
     }
-    /// Replaces the spill block, or removes it. The content is padded with zeros to a multiple of 512. A spill pointer takes 128 bytes from the bonus: shrink the
-    /// bonus before adding one, grow it after removing one.
+    /// Replaces the spill block, or removes it. The content is padded with zeros to a multiple
+    /// of 512. A spill pointer takes 128 bytes from the bonus: shrink the bonus before adding one,
+    /// grow it after removing one.
     pub fn set_spill(&self, spill: Option<Bytes>, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         let spill = spill.map(|b| {
@@ -492,7 +497,8 @@ impl Dnode {
         Ok(())
     }
 
-    /// Cached state of upper layers, one value per type `T`: made on first use, dropped together with the cached dnode.
+    /// Cached state of upper layers, one value per type `T`: made on first use, dropped together
+    /// with the cached dnode.
     pub fn attach<T: 'static>(&self, make: impl FnOnce() -> T) -> Rc<T> {
         if let Some(t) = self.attached() {
             return t;

@@ -1,8 +1,10 @@
 //! Reading and changing the data of an object.
 //!
-//! Reading a block: the newest txg that wrote or freed it decides, else the committed tree. Changing one: a whole block is simply put in the transaction's dirty
-//! state; a part of a block that the txg has not written yet starts from the content that an older txg or the disk has. Waiting for the disk, others may
-//! change the same block: such a read is marked (`State::spoil_rmw`) and done again, so no lock is held.
+//! Reading a block: the newest txg that wrote or freed it decides, else the committed tree.
+//! Changing one: a whole block is simply put in the transaction's dirty state; a part of a block
+//! that the txg has not written yet starts from the content that an older txg or the disk has.
+//! Waiting for the disk, others may change the same block: such a read is marked
+//! (`State::spoil_rmw`) and done again, so no lock is held.
 
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
@@ -81,7 +83,8 @@ impl Dnode {
         }
     }
 
-    /// The block if it is at hand without waiting: dirty, cached, or a hole that is known to be one (zeros).
+    /// The block if it is at hand without waiting: dirty, cached, or a hole that is known to be one
+    /// (zeros).
     pub fn peek_block(&self, blkid: u64) -> Option<Bytes> {
         let size = self.block_size() as usize;
         match self.overlay(blkid) {
@@ -106,7 +109,8 @@ impl Dnode {
 
     /// As [`Dnode::read_block`] for a block that was not at hand just now.
     async fn read_absent(&self, blkid: u64) -> Result<Bytes> {
-        // Boxed: the state of a read that waits is large, and would be part of everybody's who may have to read.
+        // Boxed: the state of a read that waits is large, and would be part of everybody's who may
+        // have to read.
         let data = Box::pin(self.block(blkid)).await?;
         let size = self.block_size() as usize;
         Ok(data.map_or_else(|| Bytes::zeroed(size), |b| fit(b, size)))
@@ -313,7 +317,8 @@ impl Dnode {
         Ok(())
     }
 
-    /// Before a block changes: newer txgs that freed it get it as zeros, so that the change has a place in them.
+    /// Before a block changes: newer txgs that freed it get it as zeros, so that the change has a
+    /// place in them.
     fn revive(&self, st: &mut State, blkid: u64, tx: &Tx) {
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_ref().expect("newer_than gives slots in use");
@@ -343,12 +348,14 @@ impl Dnode {
         st.spoil_rmw(blkid, blkid + 1);
     }
 
-    /// Whether the object lives in the object set block: what is written of it while syncing is not dirty data of anybody's.
+    /// Whether the object lives in the object set block: what is written of it while syncing is not
+    /// dirty data of anybody's.
     pub(crate) fn is_special(&self) -> bool {
         self.n.obj == base::ObjectId::META || self.n.obj.0 >= base::ObjectId::PROJECTUSED.0
     }
 
-    /// Changes bytes `range` of a block: `f` gets the whole newest content and changes nothing outside the range.
+    /// Changes bytes `range` of a block: `f` gets the whole newest content and changes nothing
+    /// outside the range.
     pub(crate) async fn modify<R>(
         &self,
         blkid: u64,
@@ -371,7 +378,8 @@ impl Dnode {
         }
     }
 
-    /// As [`Dnode::modify`], unless committed content is needed: `f` comes back. `base` is that content (`Some(None)`: a hole).
+    /// As [`Dnode::modify`], unless committed content is needed: `f` comes back. `base` is that
+    /// content (`Some(None)`: a hole).
     fn try_modify<R, F: FnOnce(&mut [u8]) -> R>(
         &self,
         blkid: u64,
@@ -398,7 +406,8 @@ impl Dnode {
             };
             self.insert(st, blkid, DirtyBlk::Mut(buf), tx.txg());
         } else {
-            // Counts the change, and brings the block to the present block size if a newer txg changed that.
+            // Counts the change, and brings the block to the present block size if a newer txg
+            // changed that.
             self.slot(st, tx.txg());
         }
         self.revive(st, blkid, tx);
@@ -425,7 +434,8 @@ impl Dnode {
         Ok(r)
     }
 
-    /// Changes the block size. Only while at most block 0 exists; its content is kept, cut or padded with zeros.
+    /// Changes the block size. Only while at most block 0 exists; its content is kept, cut or
+    /// padded with zeros.
     pub fn set_block_size(&self, blksz: u32, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         if blksz == 0 || !blksz.is_multiple_of(512) || u64::from(blksz) > base::MAX_BLOCK {
@@ -469,8 +479,8 @@ impl Dnode {
         Ok(())
     }
 
-    /// Frees `len` bytes from `off` (`u64::MAX`: to the end): whole blocks become holes, partial blocks at the edges are zeroed. Freeing up to the end lowers the
-    /// highest block id.
+    /// Frees `len` bytes from `off` (`u64::MAX`: to the end): whole blocks become holes, partial
+    /// blocks at the edges are zeroed. Freeing up to the end lowers the highest block id.
     pub async fn free_range(&self, off: u64, len: u64, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         if len == 0 {

@@ -1,8 +1,10 @@
-//! Writing a block of a file before its txg syncs, for an intent log that names the block instead of holding a copy of its bytes (`WR_INDIRECT`).
+//! Writing a block of a file before its txg syncs, for an intent log that names the block instead
+//! of holding a copy of its bytes (`WR_INDIRECT`).
 //!
-//! The block is stored by the rules that hold for blocks of its object, but does not become part of the object: the sync of its txg stores the content of that moment
-//! as if nothing had been. So the block is given up in the txg in which it was allocated. Its place is not given to anybody else before that txg is on disk, and
-//! then nobody reads the log record that names it any more.
+//! The block is stored by the rules that hold for blocks of its object, but does not become part of
+//! the object: the sync of its txg stores the content of that moment as if nothing had been. So the
+//! block is given up in the txg in which it was allocated. Its place is not given to anybody else
+//! before that txg is on disk, and then nobody reads the log record that names it any more.
 
 use base::{BlkId, Error, ErrorKind, Result};
 use bdev::Bytes;
@@ -14,8 +16,9 @@ use crate::ctx::policy;
 use crate::dnode::Dnode;
 
 impl Dnode {
-    /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and gives the place up in the same txg. That txg is held until the write is over, and no
-    /// longer: whoever waits for a txg may have asked for this.
+    /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and
+    /// gives the place up in the same txg. That txg is held until the write is over, and no longer:
+    /// whoever waits for a txg may have asked for this.
     pub async fn store_early(&self, blkid: u64, data: Bytes, hold: TxgHold) -> Result<(Blkptr, WriteDone)> {
         let (ctx, txg) = (&self.os.ctx, hold.txg);
         let (otype, compress, checksum) = {
@@ -37,7 +40,8 @@ impl Dnode {
         }
         let out = ctx.zio().write(req).await?;
         if out.bp.is_gang() {
-            // Names of its pieces are only in its header, which must be there before the block can be given up: in the txg that is still held.
+            // Names of its pieces are only in its header, which must be there before the block can
+            // be given up: in the txg that is still held.
             out.done.clone().await?;
             ctx.zio().free_gang(&out.bp, txg).await?;
             drop(hold);

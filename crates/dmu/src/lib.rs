@@ -1,11 +1,13 @@
 //! Objects and object sets: dnodes, block trees, transactions, syncing, ZAPs, system attributes.
 //!
-//! An *object set* is an array of objects (the MOS, a file system, a volume). An *object* is a dnode: a tree of data blocks of one size, plus a
-//! small *bonus* and perhaps a *spill* block. All changes are made under a [`Tx`], which belongs to a transaction group; they stay in memory
-//! until [`Objset::sync`] of that group writes them copy-on-write.
+//! An *object set* is an array of objects (the MOS, a file system, a volume). An *object* is a
+//! dnode: a tree of data blocks of one size, plus a small *bonus* and perhaps a *spill* block. All
+//! changes are made under a [`Tx`], which belongs to a transaction group; they stay in memory until
+//! [`Objset::sync`] of that group writes them copy-on-write.
 //!
-//! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying), `tree` (walking committed block trees),
-//! `alloc` (object numbers), `objset`, `sync_dnode` and `sync` (writing), `userused` (space by owner); on top of them `zap`, `sa`, `bpobj`.
+//! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying),
+//! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `sync_dnode` and
+//! `sync` (writing), `userused` (space by owner); on top of them `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;

@@ -1,8 +1,10 @@
 //! Object sets: an array of objects under one block.
 //!
-//! In memory an object set is the header part of its block, the meta-dnode (whose data are the dnodes of all objects), the three accounting dnodes, and a map of
-//! cached dnodes. The map holds every dnode that has a handle or unsynced changes, and clean ones that nobody holds as long as there is room.
-//! Changes are noted per txg (`dirty`); [`Objset::sync`] (module `sync`) writes them.
+//! In memory an object set is the header part of its block, the meta-dnode (whose data are the
+//! dnodes of all objects), the three accounting dnodes, and a map of cached dnodes. The map holds
+//! every dnode that has a handle or unsynced changes, and clean ones that nobody holds as long as
+//! there is room. Changes are noted per txg (`dirty`); [`Objset::sync`] (module `sync`) writes
+//! them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -54,7 +56,8 @@ pub(crate) struct ObjsetInner {
     pub map: RefCell<BTreeMap<u64, Rc<DnodeInner>>>,
     /// Where the eviction sweep goes on.
     sweep: Cell<u64>,
-    /// Counts dnodes that left the map: what was read before may be older than what was written meanwhile.
+    /// Counts dnodes that left the map: what was read before may be older than what was written
+    /// meanwhile.
     pub evictions: Cell<u64>,
     pub dirty: [RefCell<BTreeMap<u64, Rc<DnodeInner>>>; TXG_SIZE],
     /// The txg that each slot of `dirty` and `header` belongs to.
@@ -76,10 +79,12 @@ pub(crate) struct ObjsetInner {
 
 /// The intent log of an object set, as its sync sees it; implemented in `zil`.
 pub trait IntentLog {
-    /// `txg` is synced: gives up the log blocks that are not needed any more once it is on disk, and says what the header is then; nothing if it does not change. Called
-    /// once for each txg in which the object set is written. Must not wait.
+    /// `txg` is synced: gives up the log blocks that are not needed any more once it is on disk,
+    /// and says what the header is then; nothing if it does not change. Called once for each txg in
+    /// which the object set is written. Must not wait.
     fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>>;
-    /// Makes everything logged durable by its txg and gives up all blocks of the log; what is logged from then on gets new ones.
+    /// Makes everything logged durable by its txg and gives up all blocks of the log; what is
+    /// logged from then on gets new ones.
     fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>>;
 }
 
@@ -120,7 +125,8 @@ impl ObjsetInner {
             self.will_use(txg, |c| c.objset());
         }
     }
-    /// Whether a task other than this one syncs the object set and may overwrite blocks that readers still look for: not in the first pass of a txg.
+    /// Whether a task other than this one syncs the object set and may overwrite blocks that
+    /// readers still look for: not in the first pass of a txg.
     pub(crate) fn is_syncing(&self) -> bool {
         self.sync_in_place.get() && self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
     }
@@ -148,7 +154,8 @@ impl ObjsetInner {
         }
         best.map(|(_, v)| v)
     }
-    /// Drops clean dnodes that nobody holds until there are at most as many as allowed, looking at a bounded number.
+    /// Drops clean dnodes that nobody holds until there are at most as many as allowed, looking at
+    /// a bounded number.
     fn evict(&self) {
         let max = self.ctx.tunables().dnodes_max;
         let mut map = self.map.borrow_mut();
@@ -283,7 +290,8 @@ impl Objset {
         Ok(Objset::build(ctx, id, phys, root, props, hooks, writable, false))
     }
 
-    /// Opens an encrypted object set without its key, only to change the header of its intent log, which nothing authenticates.
+    /// Opens an encrypted object set without its key, only to change the header of its intent log,
+    /// which nothing authenticates.
     pub async fn open_sealed(
         ctx: DmuCtx,
         id: u64,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Disjoint, non-touching half-open ranges. A range that ends at `u64::MAX` reaches to the end of everything.
+/// Disjoint, non-touching half-open ranges. A range that ends at `u64::MAX` reaches to the end of
+/// everything.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 

@@ -1,10 +1,14 @@
-//! Writing an object set: every dirty object in order, then space by owner, then the dnodes, then the object set's block.
+//! Writing an object set: every dirty object in order, then space by owner, then the dnodes, then
+//! the object set's block.
 //!
-//! Order of one call: the tree of each dirty object (`sync_dnode`), whose new dnode goes into a dirty block of the meta-dnode; the accounting objects, with what the
-//! objects' changes add up to (`userused`); the meta-dnode's own tree; the block itself. No device write is waited for: all pointers are final as soon as their
-//! blocks are issued, and the caller waits for [`SyncedRoot::done`] before it makes the txg permanent.
+//! Order of one call: the tree of each dirty object (`sync_dnode`), whose new dnode goes into a
+//! dirty block of the meta-dnode; the accounting objects, with what the objects' changes add up to
+//! (`userused`); the meta-dnode's own tree; the block itself. No device write is waited for: all
+//! pointers are final as soon as their blocks are issued, and the caller waits for
+//! [`SyncedRoot::done`] before it makes the txg permanent.
 //!
-//! May be called again in a later pass of the same txg. Then blocks born in this txg are overwritten in place where they fit.
+//! May be called again in a later pass of the same txg. Then blocks born in this txg are
+//! overwritten in place where they fit.
 
 use std::rc::Rc;
 
@@ -46,7 +50,8 @@ impl Drop for Syncing<'_> {
 }
 
 impl Objset {
-    /// Writes everything that is dirty in `txg`; `None` if nothing is. `pass` counts the sync passes of the txg from 1.
+    /// Writes everything that is dirty in `txg`; `None` if nothing is. `pass` counts the sync
+    /// passes of the txg from 1.
     pub async fn sync(&self, txg: Txg, pass: u32) -> Result<Option<SyncedRoot>> {
         if !self.is_dirty(txg) {
             return Ok(None);

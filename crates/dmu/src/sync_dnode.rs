@@ -1,15 +1,19 @@
 //! Writing one object: from the committed tree and the changes of a txg to a new tree.
 //!
-//! The new tree is built aside, depth first in block order, and replaces the old one at the end in one step: until then readers use the old tree under the
-//! txg's dirty state. Only what changes is visited. At each indirect block on the way:
+//! The new tree is built aside, depth first in block order, and replaces the old one at the end in
+//! one step: until then readers use the old tree under the txg's dirty state. Only what changes is
+//! visited. At each indirect block on the way:
 //!
 //! 1. a block whose whole range is freed and gets no new data is freed with all below it;
-//! 2. else it is read (or begins empty, or with the pointers that a growing tree pushed down into it), its children that change are done first, then
-//!    it is written; when all of its children are holes it is freed instead.
+//! 2. else it is read (or begins empty, or with the pointers that a growing tree pushed down into
+//!    it), its children that change are done first, then it is written; when all of its children
+//!    are holes it is freed instead.
 //!
-//! A bounded number of indirect blocks per level is in memory at a time, whatever the size of the object: the one that is worked on, and those done whose
-//! compression has not ended (it runs away from the engine, and one after the other would take a txg's time in hand-overs). Data blocks that are costly to
-//! compress are prepared ahead, several at once. Both are issued in block order so that neighbours get neighbouring space.
+//! A bounded number of indirect blocks per level is in memory at a time, whatever the size of the
+//! object: the one that is worked on, and those done whose compression has not ended (it runs away
+//! from the engine, and one after the other would take a txg's time in hand-overs). Data blocks
+//! that are costly to compress are prepared ahead, several at once. Both are issued in block order
+//! so that neighbours get neighbouring space.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -58,8 +62,8 @@ impl<'a> SyncCx<'a> {
     pub fn new(os: &'a Objset, txg: Txg, pass: u32) -> SyncCx<'a> {
         SyncCx { os, txg, pass, done: RefCell::default(), spent: Cell::new(0), turn: Cell::new(os.ctx().rt().now()) }
     }
-    /// Counts work; gives others a turn when it adds up, or took that long by the clock (estimates are no better than that, and in a simulation no time
-    /// passes within a turn).
+    /// Counts work; gives others a turn when it adds up, or took that long by the clock (estimates
+    /// are no better than that, and in a simulation no time passes within a turn).
     pub async fn spend(&self, ns: u64) {
         let (spent, rt) = (self.spent.get() + ns, self.os.ctx().rt());
         if spent >= TURN.0 || rt.now().since(self.turn.get()) >= TURN {
@@ -73,10 +77,12 @@ impl<'a> SyncCx<'a> {
     fn hole_birth(&self) -> bool {
         self.os.ctx().features().hole_birth
     }
-    /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that knows its birth if there was something before.
+    /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that
+    /// knows its birth if there was something before.
     fn hole_over(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
         if self.hole_birth() && old.birth().0 != 0 {
-            // An embedded pointer of a damaged pool may claim any number of bytes, and what is given up is not looked at closely.
+            // An embedded pointer of a damaged pool may claim any number of bytes, and what is
+            // given up is not looked at closely.
             let lsize = lsize.next_multiple_of(base::SECTOR).max(base::SECTOR);
             Blkptr::punched_hole(lsize, otype, level, self.txg)
         } else {
@@ -134,13 +140,14 @@ impl<'a> SyncCx<'a> {
         req
     }
 
-    /// Whether `old` was written by an earlier pass of this txg, so that its place may be used again.
+    /// Whether `old` was written by an earlier pass of this txg, so that its place may be used
+    /// again.
     fn is_rewrite(&self, old: &Blkptr) -> bool {
         self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
     }
 
-    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more when the device has it. What was prepared before had
-    /// its `rewrite` set then.
+    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more
+    /// when the device has it. What was prepared before had its `rewrite` set then.
     pub async fn put(
         &self,
         req: WriteReq,
@@ -192,8 +199,9 @@ impl<'a> SyncCx<'a> {
     }
 }
 
-/// The class of writes of an object set. The MOS is written in passes, which wait for blocks of the pass before when they overwrite them; behind all data of
-/// the txg each pass would wait for the device to have nothing more to do.
+/// The class of writes of an object set. The MOS is written in passes, which wait for blocks of the
+/// pass before when they overwrite them; behind all data of the txg each pass would wait for the
+/// device to have nothing more to do.
 pub(crate) fn write_prio(objset: u64) -> Prio {
     if objset == 0 { Prio::SyncWrite } else { Prio::AsyncWrite }
 }
@@ -225,7 +233,8 @@ enum Node {
     Write(WriteReq),
 }
 
-/// The indirect blocks among the children of one block that are being compressed, in order: index within the block, old pointer.
+/// The indirect blocks among the children of one block that are being compressed, in order: index
+/// within the block, old pointer.
 struct Packing<'a> {
     window: Pipeline<LocalBoxFuture<'a, Result<Prepared>>>,
     which: VecDeque<(usize, Blkptr)>,
@@ -335,7 +344,8 @@ impl<'a> TreeSync<'a> {
         Ok(bp)
     }
 
-    /// Does what changes among the pointers in `buf`, which name blocks `first..` of `level`. Whether any changed.
+    /// Does what changes among the pointers in `buf`, which name blocks `first..` of `level`.
+    /// Whether any changed.
     fn children<'b>(&'b mut self, level: u8, first: u64, buf: &'b mut [u8]) -> LocalBoxFuture<'b, Result<bool>> {
         Box::pin(async move {
             let n = buf.len() / BLKPTR_SIZE;
@@ -396,7 +406,8 @@ impl<'a> TreeSync<'a> {
         })
     }
 
-    /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. Whether that changed anything.
+    /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. Whether
+    /// that changed anything.
     async fn packed(&mut self, packing: &mut Packing<'a>, buf: &mut [u8]) -> Result<bool> {
         let prepared = packing.window.next().await.expect("somebody is in the window")?;
         let (i, old) = packing.which.pop_front().expect("as many as in the window");
@@ -408,7 +419,8 @@ impl<'a> TreeSync<'a> {
         Ok(bp != old)
     }
 
-    /// Reads some of the indirect blocks that come next side by side, so that they are cached when their turn comes. Gives the index up to which it looked.
+    /// Reads some of the indirect blocks that come next side by side, so that they are cached when
+    /// their turn comes. Gives the index up to which it looked.
     async fn warm(&self, level: u8, first: u64, from: usize, buf: &[u8]) -> usize {
         let span = u32::from(level) * self.epbs;
         let n = buf.len() / BLKPTR_SIZE;
@@ -560,7 +572,8 @@ pub(crate) struct Synced {
 }
 
 impl SyncCx<'_> {
-    /// Writes what the txg changes about the object, and makes it the committed state. `flags` are added to those of its dnode.
+    /// Writes what the txg changes about the object, and makes it the committed state. `flags` are
+    /// added to those of its dnode.
     pub async fn sync_dnode(&self, dn: &Dnode, flags: u8) -> Result<Synced> {
         let slot = self.txg.slot();
         let (mut phys, on_disk, mods, free, blksz, cap) = {
@@ -646,7 +659,8 @@ impl SyncCx<'_> {
             phys.maxblkid
         );
         if levels > phys.nlevels {
-            // The tree grows: what the dnode points at moves into the first block of the first new level.
+            // The tree grows: what the dnode points at moves into the first block of the first new
+            // level.
             if phys.bps().iter().any(|bp| !bp.is_hole() || bp.birth().0 != 0) {
                 let mut buf = Buf::zeroed(t.indblksz);
                 for (bp, b) in phys.bps().iter().zip(buf.chunks_exact_mut(BLKPTR_SIZE)) {

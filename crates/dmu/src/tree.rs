@@ -1,7 +1,8 @@
 //! Walking the committed block tree of an object, and finding blocks in it without visiting holes.
 //!
-//! The tree read here is that of the last finished sync of the object. While a sync of it runs, a new tree is built aside, and the old one stays readable because
-//! what it names is not reused before later txgs. A walk that fails because its tree was replaced meanwhile is begun again.
+//! The tree read here is that of the last finished sync of the object. While a sync of it runs, a
+//! new tree is built aside, and the old one stays readable because what it names is not reused
+//! before later txgs. A walk that fails because its tree was replaced meanwhile is begun again.
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
@@ -97,7 +98,8 @@ impl Dnode {
         Some(bp)
     }
 
-    /// Runs `step` again when it failed on a tree that was replaced meanwhile, and once after a sync that runs has finished with the object set.
+    /// Runs `step` again when it failed on a tree that was replaced meanwhile, and once after a
+    /// sync that runs has finished with the object set.
     pub(crate) async fn retry<T>(&self, mut step: impl AsyncFnMut() -> Result<T>) -> Result<T> {
         let mut waited = false;
         loop {
@@ -168,8 +170,9 @@ impl Dnode {
         .map_err(|e| e.at(format_args!("object {} of object set {}", self.n.obj, self.os.id)))
     }
 
-    /// For the meta-dnode: the first block at or after `from` with room for new dnodes by the committed fill counts (at least a quarter of it), at latest the
-    /// first block past all that exist.
+    /// For the meta-dnode: the first block at or after `from` with room for new dnodes by the
+    /// committed fill counts (at least a quarter of it), at latest the first block past all that
+    /// exist.
     pub(crate) async fn next_with_room(&self, from: u64) -> Result<u64> {
         let per_block = DNODES_PER_BLOCK as u64;
         self.retry(async || {

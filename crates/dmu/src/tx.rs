@@ -1,11 +1,12 @@
 //! Transactions: changes that become durable together.
 //!
-//! A [`TxPlan`] says beforehand what a transaction may do; [`TxPlan::assign`] waits until there is room for it (the write throttle, space) and gives a [`Tx`]
-//! in the open txg. Take all locks before assigning, and wait for nothing but reads and other short things while holding a `Tx`: the txg cannot sync before
-//! it is dropped.
+//! A [`TxPlan`] says beforehand what a transaction may do; [`TxPlan::assign`] waits until there is
+//! room for it (the write throttle, space) and gives a [`Tx`] in the open txg. Take all locks
+//! before assigning, and wait for nothing but reads and other short things while holding a `Tx`:
+//! the txg cannot sync before it is dropped.
 //!
-//! An object named in the plan of a transaction that has not ended is not given to a transaction of a later txg: so changes of one object by
-//! different txgs never interleave.
+//! An object named in the plan of a transaction that has not ended is not given to a transaction of
+//! a later txg: so changes of one object by different txgs never interleave.
 
 use base::{ErrorKind, Result, Txg};
 use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE};
@@ -26,7 +27,8 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// A transaction in syncing context: no hold, no reservation. Only for the MOS, and for what belongs to the sync of `txg` itself.
+    /// A transaction in syncing context: no hold, no reservation. Only for the MOS, and for what
+    /// belongs to the sync of `txg` itself.
     pub fn syncing(txg: Txg) -> Tx {
         Tx { txg, objects: Vec::new(), _reservation: None, _hold: None }
     }
@@ -52,7 +54,8 @@ impl Drop for Tx {
     }
 }
 
-/// Blocks charged for changing a ZAP, and their size: a few blocks of the largest microzap's size, or of a fat ZAP.
+/// Blocks charged for changing a ZAP, and their size: a few blocks of the largest microzap's size,
+/// or of a fat ZAP.
 const ZAP_BLOCKS: u64 = 3;
 const ZAP_BLOCK: u64 = 128 << 10;
 /// Bytes of a spill block at most.
@@ -152,7 +155,8 @@ impl TxPlan {
         self
     }
 
-    /// Waits for room and gives the transaction. Errors: `NoSpace`, `Quota`, or why the pool takes no transactions.
+    /// Waits for room and gives the transaction. Errors: `NoSpace`, `Quota`, or why the pool takes
+    /// no transactions.
     pub async fn assign(self) -> Result<Tx> {
         let ctx = self.os.ctx().clone();
         let start = ctx.rt().now();

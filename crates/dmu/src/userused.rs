@@ -1,7 +1,9 @@
-//! Space and objects by owner: what a sync adds to objects -1 (users), -2 (groups) and -3 (projects), format pages 08 section 7 and 16 section 7.
+//! Space and objects by owner: what a sync adds to objects -1 (users), -2 (groups) and -3
+//! (projects), format pages 08 section 7 and 16 section 7.
 //!
-//! Every object whose bonus holds a file's attributes counts 512 bytes and the space charged to it, and one object. A sync subtracts what an object counted
-//! before, by its old owner, and adds what it counts now. The sums are applied once per sync.
+//! Every object whose bonus holds a file's attributes counts 512 bytes and the space charged to it,
+//! and one object. A sync subtracts what an object counted before, by its old owner, and adds what
+//! it counts now. The sums are applied once per sync.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +88,8 @@ impl Deltas {
         self.owners(dn, &phys).await
     }
 
-    /// The owners that a dnode names, in its bonus or, if that is empty of attributes, in its spill block.
+    /// The owners that a dnode names, in its bonus or, if that is empty of attributes, in its spill
+    /// block.
     async fn owners(&self, dn: &Dnode, phys: &DnodePhys) -> Result<Option<Owners>> {
         let Some(mut owners) = owners_in_bonus(phys.bonustype, phys.bonus()) else { return Ok(None) };
         if phys.bonustype == ObjectType::SA

@@ -1,4 +1,5 @@
-//! Many tasks at once: parts of one block, readers beside the sync, objects made and freed while txgs follow each other closely.
+//! Many tasks at once: parts of one block, readers beside the sync, objects made and freed while
+//! txgs follow each other closely.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +14,8 @@ use ondisk::objset::ObjsetType;
 use rt::join::join_all;
 use sim::Rng;
 
-/// Tasks own every eighth piece of 512 bytes of a file of 16 KiB blocks: all changes are read-modify-writes of shared blocks, most of them of what the disk has.
+/// Tasks own every eighth piece of 512 bytes of a file of 16 KiB blocks: all changes are
+/// read-modify-writes of shared blocks, most of them of what the disk has.
 #[test]
 fn pieces_of_shared_blocks() {
     for seed in 1..5u64 {
@@ -144,7 +146,8 @@ fn object_numbers() {
     });
 }
 
-/// A file of many terabytes with a few blocks is freed without visiting its holes, and one with many blocks without holding them in memory.
+/// A file of many terabytes with a few blocks is freed without visiting its holes, and one with
+/// many blocks without holding them in memory.
 #[test]
 fn freeing_what_is_huge() {
     let sim = world(11);
@@ -184,7 +187,8 @@ fn freeing_what_is_huge() {
     });
 }
 
-/// A client faster than the disk is slowed down and the limit holds; big blocks go through the costly path.
+/// A client faster than the disk is slowed down and the limit holds; big blocks go through the
+/// costly path.
 #[test]
 fn the_dirty_limit_holds() {
     let sim = world(12);
@@ -220,7 +224,8 @@ fn the_dirty_limit_holds() {
     });
 }
 
-/// What a change costs, in real time: `cargo test --release -p dmu --test concurrent cost -- --ignored --nocapture`.
+/// What a change costs, in real time: `cargo test --release -p dmu --test concurrent cost --
+/// --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_overwrites() {

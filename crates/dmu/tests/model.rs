@@ -134,7 +134,8 @@ async fn compare(dn: &Dnode, m: &Model, r: &mut Rng, thorough: bool) {
     while let Some(data) = dn.next_data(at).await.unwrap() {
         assert!(m.data.range(at.div_ceil(512)..data / 512).all(|(_, d)| *d == [0; 512]), "{dn:?}: data before {data}");
         let hole = dn.next_hole(data).await.unwrap();
-        // A block of zeros counts as data until its sync makes it a hole, which may be between the two questions.
+        // A block of zeros counts as data until its sync makes it a hole, which may be between the
+        // two questions.
         at = hole.max(data + 512);
     }
     assert!(m.data.range(at.div_ceil(512)..).all(|(_, d)| *d == [0; 512]), "{dn:?}: data after {at}");

@@ -1,4 +1,5 @@
-//! Pools that OpenZFS wrote: everything in them is walked, then their object sets are changed (in memory) and walked again. Single-disk pools only.
+//! Pools that OpenZFS wrote: everything in them is walked, then their object sets are changed (in
+//! memory) and walked again. Single-disk pools only.
 //!
 //! `WEIR_POOL_IMAGES` names the images, separated by colons; without it there is nothing to do.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! ZAPs, system attributes and block pointer lists that OpenZFS wrote, read by the layers on top of objects. Single-disk pools only.
+//! ZAPs, system attributes and block pointer lists that OpenZFS wrote, read by the layers on top of
+//! objects. Single-disk pools only.
 //!
 //! `WEIR_POOL_IMAGES` names the images, separated by colons; without it there is nothing to do.
 #![allow(clippy::unwrap_used)]
@@ -76,7 +77,8 @@ async fn zap_object(dn: &Dnode, seen: &mut Seen) {
     };
     if params.normflags & NORM_TOUPPER != 0 {
         for e in &list {
-            // Names that are no text stay as they are; a character whose upper case is longer stays too.
+            // Names that are no text stay as they are; a character whose upper case is longer stays
+            // too.
             let Ok(name) = std::str::from_utf8(&e.name) else { continue };
             let upper = |c: char| if c.to_uppercase().count() == 1 { c.to_uppercase().next().unwrap() } else { c };
             let upper: String = name.chars().map(upper).collect();

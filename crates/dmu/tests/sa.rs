@@ -1,4 +1,5 @@
-//! System attributes: where they go, what is left of them after txgs and reopenings, and against a model.
+//! System attributes: where they go, what is left of them after txgs and reopenings, and against a
+//! model.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -269,7 +270,8 @@ fn against_a_model() {
     }
 }
 
-/// A file system of an old version: registry without the newer attributes, no layouts yet; znodes beside attributes.
+/// A file system of an old version: registry without the newer attributes, no layouts yet; znodes
+/// beside attributes.
 #[test]
 fn old_file_systems() {
     let sim = world(3);

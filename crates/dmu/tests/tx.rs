@@ -14,7 +14,8 @@ use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use sim::Rng;
 
-/// Transactions of two txgs change the same object alternately, which plans that do not name it permit: the newest state follows the order of calls, and so does the disk.
+/// Transactions of two txgs change the same object alternately, which plans that do not name it
+/// permit: the newest state follows the order of calls, and so does the disk.
 #[test]
 fn changes_out_of_order() {
     for seed in 1..25u64 {

@@ -1,4 +1,5 @@
-//! ZAPs against a model, over txgs and reopenings; their blocks checked with the kernels of `ondisk`.
+//! ZAPs against a model, over txgs and reopenings; their blocks checked with the kernels of
+//! `ondisk`.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,7 +1,10 @@
-//! Bookmarks: names for the moment of a snapshot that outlive it (format pages 05 section 11, 15 section 5).
+//! Bookmarks: names for the moment of a snapshot that outlive it (format pages 05 section 11, 15
+//! section 5).
 //!
-//! A bookmark belongs to a head and remembers guid, txg and time. With the feature `bookmark_written` it also remembers what the snapshot referenced, and sums what of that is
-//! freed until the next snapshot (*freed before next*), so that `written#bookmark` can be told. Those that still count are kept in memory with their head as [`FreedMark`]s.
+//! A bookmark belongs to a head and remembers guid, txg and time. With the feature
+//! `bookmark_written` it also remembers what the snapshot referenced, and sums what of that is
+//! freed until the next snapshot (*freed before next*), so that `written#bookmark` can be told.
+//! Those that still count are kept in memory with their head as [`FreedMark`]s.
 
 use std::rc::Rc;
 
@@ -19,7 +22,8 @@ use crate::space::SpaceCheck;
 
 /// Key of a head's ZAP of bookmarks.
 const BOOKMARKS_KEY: &[u8] = b"com.delphix:bookmarks";
-/// Words of the long form (`bookmark_v2`); the last one is the guid of the IV set of an encrypted snapshot.
+/// Words of the long form (`bookmark_v2`); the last one is the guid of the IV set of an encrypted
+/// snapshot.
 const WORDS_V2: usize = 12;
 /// Flag: the figures of what was freed are kept.
 const HAS_FBN: u64 = 1;
@@ -72,7 +76,8 @@ pub struct FreedMark {
 }
 
 impl FreedMark {
-    /// A block of the head was given up: it counts if it was there at the bookmark and the bookmark's next snapshot is still to come.
+    /// A block of the head was given up: it counts if it was there at the bookmark and the
+    /// bookmark's next snapshot is still to come.
     pub(crate) fn killed(&mut self, birth: u64, last_snap: u64, space: Space) {
         let txg = self.mark.creation_txg();
         if txg >= last_snap && birth <= txg {
@@ -153,8 +158,9 @@ impl DslPool {
         all
     }
 
-    /// A snapshot goes: bookmarks between it and the one before take over what was freed after them, and its own lose their snapshot. Whether
-    /// a bookmark at its txg still counts (then its key stays in deadlists).
+    /// A snapshot goes: bookmarks between it and the one before take over what was freed after
+    /// them, and its own lose their snapshot. Whether a bookmark at its txg still counts (then its
+    /// key stays in deadlists).
     pub(crate) async fn marks_snapshot_gone(
         &self,
         head: &Dataset,
@@ -195,7 +201,8 @@ impl DslPool {
         Ok(stays)
     }
 
-    /// The head was taken back to its snapshot of txg `at`: nothing was freed after bookmarks of that moment.
+    /// The head was taken back to its snapshot of txg `at`: nothing was freed after bookmarks of
+    /// that moment.
     pub(crate) async fn reset_marks(&self, head: &Dataset, at: u64, tx: &Tx) -> Result<()> {
         head.with_marks(|marks| {
             for mark in marks.iter_mut().filter(|m| m.mark.creation_txg() >= at) {
@@ -268,7 +275,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same file system.
+    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same
+    /// file system.
     pub async fn create_bookmark(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {

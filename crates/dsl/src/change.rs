@@ -13,7 +13,8 @@ use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
 
 impl DslPool {
-    /// Stores or removes a local value of a property, in the ZAP, in memory and where else it is kept (syncing context).
+    /// Stores or removes a local value of a property, in the ZAP, in memory and where else it is
+    /// kept (syncing context).
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
         if let Some(value) = value {
             self.need_salt(name, value, tx).await?;

@@ -1,4 +1,5 @@
-//! Clones: file systems that begin with the content of a snapshot; and rolling back (format page 05 section 7).
+//! Clones: file systems that begin with the content of a snapshot; and rolling back (format page 05
+//! section 7).
 
 use std::rc::Rc;
 
@@ -39,7 +40,8 @@ impl DslPool {
                     props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                 }
                 snap.check_complete()?;
-                // Its block may still be on the way to the disk, and its deadlist is this txg's affair.
+                // Its block may still be on the way to the disk, and its deadlist is this txg's
+                // affair.
                 if snap.phys().creation_txg >= tx.txg().0 {
                     return Err(ErrorKind::Restart.into());
                 }
@@ -64,7 +66,8 @@ impl DslPool {
         .await
     }
 
-    /// A root block taken from a snapshot may name the log that its head had then, which is not this dataset's: the block is written without it.
+    /// A root block taken from a snapshot may name the log that its head had then, which is not
+    /// this dataset's: the block is written without it.
     async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let os = head.objset().await?;
         if os.zil_header() != ZilHeader::default() {
@@ -73,7 +76,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Takes a file system back to its most recent snapshot, whose full name is given. Nobody may use it; later bookmarks must be gone.
+    /// Takes a file system back to its most recent snapshot, whose full name is given. Nobody may
+    /// use it; later bookmarks must be gone.
     pub async fn rollback(self: &Rc<Self>, snapshot: &str) -> Result<()> {
         let name = snapshot.to_string();
         if let Some((head, _)) = name.split_once('@')

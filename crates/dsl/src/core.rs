@@ -1,7 +1,9 @@
-//! What all parts of the DSL share while a txg syncs: where freed blocks go and what the MOS itself uses.
+//! What all parts of the DSL share while a txg syncs: where freed blocks go and what the MOS itself
+//! uses.
 //!
-//! A block that nothing refers to any more goes back to its metaslab at once in the first pass; from the second pass on it is put on
-//! the deferred list instead (`zfs_sync_pass_deferred_free` 2, format page 06 section 9), so that the passes converge.
+//! A block that nothing refers to any more goes back to its metaslab at once in the first pass;
+//! from the second pass on it is put on the deferred list instead (`zfs_sync_pass_deferred_free` 2,
+//! format page 06 section 9), so that the passes converge.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -87,7 +89,8 @@ pub trait DatasetWatch {
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId);
 }
 
-/// Something that the pool's history is told besides commands (`zpool history -i`), with OpenZFS's name for it.
+/// Something that the pool's history is told besides commands (`zpool history -i`), with OpenZFS's
+/// name for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
     /// What happened.
@@ -157,7 +160,8 @@ impl Core {
         }
     }
 
-    /// Tells the pool's history of something that the pool as a whole did in `txg`. What is too much for one txg is dropped.
+    /// Tells the pool's history of something that the pool as a whole did in `txg`. What is too
+    /// much for one txg is dropped.
     pub fn note(&self, name: &'static str, text: String, txg: Txg) {
         self.note_event(Event { name, text, txg, dataset: None });
     }
@@ -196,7 +200,8 @@ impl Core {
         !self.frees.borrow().is_empty()
     }
 
-    /// Takes what the MOS gained since the last call; it is charged to `$MOS` one pass later (format page 05 section 5).
+    /// Takes what the MOS gained since the last call; it is charged to `$MOS` one pass later
+    /// (format page 05 section 5).
     pub fn take_mos_delta(&self) -> Space {
         self.mos.take()
     }

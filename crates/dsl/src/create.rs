@@ -1,10 +1,12 @@
-//! Making directories and datasets: the skeleton of a new pool and new file systems (format pages 05 sections 3 and 7, 10 section 2).
+//! Making directories and datasets: the skeleton of a new pool and new file systems (format pages
+//! 05 sections 3 and 7, 10 section 2).
 //!
-//! Every head is, in the format's eyes, a clone of a snapshot: ordinary file systems of the empty snapshot `$ORIGIN@$ORIGIN`, which exists from the
-//! start. A new head gets a new object set that its initialiser fills in the same txg.
+//! Every head is, in the format's eyes, a clone of a snapshot: ordinary file systems of the empty
+//! snapshot `$ORIGIN@$ORIGIN`, which exists from the start. A new head gets a new object set that
+//! its initialiser fills in the same txg.
 
-use std::collections::BTreeMap;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
@@ -28,7 +30,8 @@ use crate::space::SpaceCheck;
 /// Fills a new file system's object set, in syncing context.
 pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
 
-/// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too deep.
+/// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too
+/// deep.
 pub fn check_name(name: &str) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::new(
@@ -72,7 +75,8 @@ fn empty_part(name: &str) -> String {
 }
 
 impl DslPool {
-    /// Makes the DSL of a new pool: the hidden directories and the root file system (syncing context of the first txg).
+    /// Makes the DSL of a new pool: the hidden directories and the root file system (syncing
+    /// context of the first txg).
     pub async fn create(
         setup: DslSetup,
         pool_name: &str,
@@ -170,7 +174,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A head in `dir` made from the snapshot `origin`: with its content and features, or, from `$ORIGIN`, still without an object set.
+    /// A head in `dir` made from the snapshot `origin`: with its content and features, or, from
+    /// `$ORIGIN`, still without an object set.
     pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
         let mos = self.mos();
         let from = origin.phys();
@@ -214,7 +219,8 @@ impl DslPool {
         Ok(ds)
     }
 
-    /// Enters a head into the list of clones of a directory's snapshots, which is made if there is none.
+    /// Enters a head into the list of clones of a directory's snapshots, which is made if there is
+    /// none.
     pub(crate) async fn add_clone(&self, origin_dir: &Rc<Dir>, head: ObjectId, tx: &Tx) -> Result<()> {
         if origin_dir.phys().clones == 0 {
             let clones = zap::create(self.mos(), ObjectType::DSL_CLONES, 0, tx).await?.object().0;
@@ -281,7 +287,8 @@ impl DslPool {
         init(os, tx).await
     }
 
-    /// Creates the file system `name` with these properties; `init` fills it. The parent must exist. It is encrypted if its parent is.
+    /// Creates the file system `name` with these properties; `init` fills it. The parent must
+    /// exist. It is encrypted if its parent is.
     pub async fn create_fs(
         self: &Rc<Self>,
         name: &str,
@@ -344,7 +351,8 @@ impl DslPool {
         Ok(object)
     }
 
-    /// Splits a new name into its parent, which must be a file system, and its last part, which must be free.
+    /// Splits a new name into its parent, which must be a file system, and its last part, which
+    /// must be free.
     pub(crate) fn parent_for_new(&self, name: &str) -> Result<(Rc<Dir>, String)> {
         if self.find_dir(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{name}'")));

@@ -1,13 +1,18 @@
-//! Keys of encrypted datasets: key objects, loading and changing keys, new encrypted datasets (format page 12, sections 2 to 4 and 9).
+//! Keys of encrypted datasets: key objects, loading and changing keys, new encrypted datasets
+//! (format page 12, sections 2 to 4 and 9).
 //!
-//! Vocabulary. A *key object* in the MOS holds the master key of a directory, encrypted (*wrapped*) with the wrapping key that the user's passphrase or key
-//! file gives. A directory that the user gave a key of its own is an *encryption root*; those below it that have none have key objects of their own, which the
-//! root's wrapping key opens. A clone shares the key object of its origin.
+//! Vocabulary. A *key object* in the MOS holds the master key of a directory, encrypted (*wrapped*)
+//! with the wrapping key that the user's passphrase or key file gives. A directory that the user
+//! gave a key of its own is an *encryption root*; those below it that have none have key objects of
+//! their own, which the root's wrapping key opens. A clone shares the key object of its origin.
 //!
-//! *Loading* a key unwraps the master keys of its root and of everything that inherits from it, after which their object sets open; *unloading* forgets them;
-//! *changing* it wraps the same master keys anew, so that no data is rewritten. What is in memory here is lost with the pool: keys are never stored.
+//! *Loading* a key unwraps the master keys of its root and of everything that inherits from it,
+//! after which their object sets open; *unloading* forgets them; *changing* it wraps the same
+//! master keys anew, so that no data is rewritten. What is in memory here is lost with the pool:
+//! keys are never stored.
 //!
-//! Keys are in the pool's [`KeyMemory`], which is locked and overwritten; nothing here copies one out of it. They are made from the system's entropy.
+//! Keys are in the pool's [`KeyMemory`], which is locked and overwritten; nothing here copies one
+//! out of it. They are made from the system's entropy.
 //!
 //! Blocks and their tags are the business of `zio`.
 
@@ -73,7 +78,8 @@ impl KeyFormat {
     }
 }
 
-/// What the user typed or keeps in a file; newlines at its end do not count but in raw keys. The memory is the caller's choice.
+/// What the user typed or keeps in a file; newlines at its end do not count but in raw keys. The
+/// memory is the caller's choice.
 #[derive(Clone)]
 pub struct KeyMaterial(Rc<dyn AsRef<[u8]>>);
 
@@ -349,7 +355,8 @@ impl DslPool {
                 KeyFormat::from_u64(format)
                     .ok_or_else(|| Error::unsupported(format!("keyformat {format} is not known")))?,
             ),
-            // Of what inherits its key only the root's values count, and old writers left out the others.
+            // Of what inherits its key only the root's values count, and old writers left out the
+            // others.
             salt: Cell::new(optional("pbkdf2salt").await?.unwrap_or(0)),
             iters: Cell::new(optional("pbkdf2iters").await?.unwrap_or(0)),
             refcount: Cell::new(optional("DSL_CRYPTO_REFCOUNT").await?.unwrap_or(1)),
@@ -357,7 +364,8 @@ impl DslPool {
         })
     }
 
-    /// False once the system refused to lock memory with keys of this pool, so that they may be swapped.
+    /// False once the system refused to lock memory with keys of this pool, so that they may be
+    /// swapped.
     pub fn keys_are_locked(&self) -> bool {
         self.keys().memory.is_locked()
     }
@@ -414,8 +422,9 @@ impl DslPool {
         self.keys().objects.borrow().values().filter(|k| k.root.get() == root).cloned().collect()
     }
 
-    /// Loads the key of an encryption root, for it and everything that inherits it. `check_only`: only whether it is the right one (also when it is loaded).
-    /// Errors: `Denied` for a wrong key, `Exists` if it is loaded already.
+    /// Loads the key of an encryption root, for it and everything that inherits it. `check_only`:
+    /// only whether it is the right one (also when it is loaded). Errors: `Denied` for a wrong key,
+    /// `Exists` if it is loaded already.
     pub async fn load_key(&self, name: &str, material: &KeyMaterial, check_only: bool) -> Result<()> {
         let (dir, crypt) = self.encryption_root(name)?;
         if !check_only && crypt.key.borrow().is_some() {
@@ -478,7 +487,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Gives a dataset another key, which makes it an encryption root if it was none. The old key must be loaded.
+    /// Gives a dataset another key, which makes it an encryption root if it was none. The old key
+    /// must be loaded.
     pub async fn change_key(self: &Rc<Self>, name: &str, new: NewKey) -> Result<()> {
         let wrapping = new_wrapping(self.ctx().rt(), &self.keys().memory, &new).await?;
         let name = name.to_string();
@@ -495,7 +505,8 @@ impl DslPool {
         .await
     }
 
-    /// Makes an encryption root use the key of its parent's root (`zfs change-key -i`). Both must be loaded.
+    /// Makes an encryption root use the key of its parent's root (`zfs change-key -i`). Both must
+    /// be loaded.
     pub async fn inherit_key(self: &Rc<Self>, name: &str) -> Result<()> {
         let name = name.to_string();
         self.sync_task(move |pool, tx| {
@@ -538,7 +549,8 @@ impl DslPool {
         self.wrapping_of(&crypt).map(drop)
     }
 
-    /// Wraps the keys of `dir` and of what inherits through it with another wrapping key, that of `root` (syncing context).
+    /// Wraps the keys of `dir` and of what inherits through it with another wrapping key, that of
+    /// `root` (syncing context).
     async fn rewrap(&self, dir: &Rc<Dir>, root: ObjectId, wrapping: &Wrapping, tx: &Tx) -> Result<()> {
         let old_root = dir.crypt().map_or(ObjectId(0), |c| c.root.get());
         let mut changed: BTreeMap<ObjectId, Rc<KeyObject>> = BTreeMap::new();
@@ -568,8 +580,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// Whether a clone may take its origin's place: either the origin's directory is an encryption root, which moves, or nothing about keys changes, which it would if the
-    /// two stood below different roots (format page 12 section 3). Error: `Denied`.
+    /// Whether a clone may take its origin's place: either the origin's directory is an encryption
+    /// root, which moves, or nothing about keys changes, which it would if the two stood below
+    /// different roots (format page 12 section 3). Error: `Denied`.
     pub(crate) fn check_promotion_keys(&self, clone: &Dir, origin: &Dir) -> Result<()> {
         if origin.crypt().is_none() || self.is_encryption_root(origin) {
             return Ok(());
@@ -583,7 +596,8 @@ impl DslPool {
         Err(Error::new(ErrorKind::Denied, why))
     }
 
-    /// Everything that is wrapped with the key of the root `old` has `new` for its root, and so has `keylocation` (syncing context). The keys stay as they are.
+    /// Everything that is wrapped with the key of the root `old` has `new` for its root, and so has
+    /// `keylocation` (syncing context). The keys stay as they are.
     pub(crate) async fn move_encryption_root(&self, old: &Rc<Dir>, new: &Rc<Dir>, tx: &Tx) -> Result<()> {
         for key in self.keys_of(old.object) {
             key.root.set(new.object);
@@ -679,7 +693,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The directory is destroyed: its reference to the key object goes, the last one with the object (syncing context).
+    /// The directory is destroyed: its reference to the key object goes, the last one with the
+    /// object (syncing context).
     pub(crate) async fn drop_crypt(&self, dir: &Dir, tx: &Tx) -> Result<()> {
         let Some(key) = dir.crypt() else { return Ok(()) };
         dir.set_crypt(None);

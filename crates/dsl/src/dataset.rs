@@ -1,8 +1,9 @@
 //! Datasets: an object set with its place in the tree, its space figures and its features.
 //!
-//! A *head* is written to; a *snapshot* never. The object set is opened on first use. While a txg syncs, the object set reports every block
-//! that is born or killed to [`Account`], which keeps the figures of the dataset and of its directory and frees what nothing else refers to
-//! (format page 05 section 5).
+//! A *head* is written to; a *snapshot* never. The object set is opened on first use. While a txg
+//! syncs, the object set reports every block that is born or killed to [`Account`], which keeps the
+//! figures of the dataset and of its directory and frees what nothing else refers to (format page
+//! 05 section 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +72,8 @@ impl Account {
         f(&mut self.phys.borrow_mut())
     }
 
-    /// Sets the unique space; what the refreservation holds back follows (format page 05 section 5).
+    /// Sets the unique space; what the refreservation holds back follows (format page 05 section
+    /// 5).
     fn set_unique(&self, unique: u64) {
         let old = self.change(|p| std::mem::replace(&mut p.unique_bytes, unique));
         let reserved = self.refreservation.get();
@@ -353,7 +355,8 @@ impl Dataset {
         *self.account.marks.borrow_mut() = marks;
     }
 
-    /// Takes the deadlist, opened now if it was not; [`Dataset::put_deadlist`] gives it back. Only for the sync loop, one at a time.
+    /// Takes the deadlist, opened now if it was not; [`Dataset::put_deadlist`] gives it back. Only
+    /// for the sync loop, one at a time.
     pub(crate) async fn take_deadlist(&self) -> Result<Deadlist> {
         let kept = self.deadlist.take().filter(|d| d.object.0 == self.phys().deadlist_obj);
         match kept {
@@ -412,7 +415,8 @@ impl Dataset {
         self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
-    /// An error if the dataset's content must not be shown, because it is not all there: a receive has filled it in part, or it was received from a redacted stream.
+    /// An error if the dataset's content must not be shown, because it is not all there: a receive
+    /// has filled it in part, or it was received from a redacted stream.
     pub fn check_complete(&self) -> Result<()> {
         if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
             return Err(Error::new(
@@ -489,7 +493,8 @@ impl Dataset {
         Ok(os)
     }
 
-    /// The pool's DMU with the dataset's key if it is encrypted. Error: `Denied` if that key is not loaded.
+    /// The pool's DMU with the dataset's key if it is encrypted. Error: `Denied` if that key is not
+    /// loaded.
     fn keyed_ctx(&self) -> Result<DmuCtx> {
         match self.dir().crypt() {
             Some(crypt) => match crypt.data_key() {
@@ -534,7 +539,8 @@ impl Dataset {
         Ok(())
     }
 
-    /// Closes the object set if it was opened without the key. What [`Dataset::set_zil_header`] changed must be on disk.
+    /// Closes the object set if it was opened without the key. What [`Dataset::set_zil_header`]
+    /// changed must be on disk.
     pub fn close_sealed(&self) {
         if self.opened().is_some_and(|os| os.is_sealed()) {
             self.set_objset(None);
@@ -596,7 +602,8 @@ impl Dataset {
 /// Bit of the property `dedup` for comparing bytes.
 const DEDUP_VERIFY: u64 = 0x100;
 
-/// The property `dedup` by its number: a checksum, `on` for sha256, and a bit for `verify` (format page 13 section 3).
+/// The property `dedup` by its number: a checksum, `on` for sha256, and a bit for `verify` (format
+/// page 13 section 3).
 fn dedup_of(value: u64) -> Option<(ChecksumAlgo, DedupMode)> {
     let algo = match ChecksumAlgo::from_u8((value & 0xff) as u8)? {
         ChecksumAlgo::Inherit | ChecksumAlgo::Off => return None,

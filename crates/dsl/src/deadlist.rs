@@ -1,10 +1,14 @@
-//! Deadlists: what a dataset gave up that an older snapshot still holds (format pages 05 section 4, 15 section 2).
+//! Deadlists: what a dataset gave up that an older snapshot still holds (format pages 05 section 4,
+//! 15 section 2).
 //!
-//! A deadlist is a ZAP from a txg, the *key*, to a list of block pointers; a pointer stands under the largest key below its birth. There is a key for every older snapshot
-//! (the one that came before it), so that the pointers which die with a snapshot are exactly whole lists. Lists without pointers are mostly references to one shared object.
-//! Before pool version 26 a deadlist is one bare list (the *flat* form); datasets of upgraded pools keep theirs.
+//! A deadlist is a ZAP from a txg, the *key*, to a list of block pointers; a pointer stands under
+//! the largest key below its birth. There is a key for every older snapshot (the one that came
+//! before it), so that the pointers which die with a snapshot are exactly whole lists. Lists
+//! without pointers are mostly references to one shared object. Before pool version 26 a deadlist
+//! is one bare list (the *flat* form); datasets of upgraded pools keep theirs.
 //!
-//! Only for syncing context. A handle knows all keys; there is at most one handle that changes a deadlist, which its dataset keeps.
+//! Only for syncing context. A handle knows all keys; there is at most one handle that changes a
+//! deadlist, which its dataset keeps.
 
 use std::collections::BTreeMap;
 
@@ -100,7 +104,8 @@ impl Deadlist {
         }
     }
 
-    /// What the pointers under keys from `min` to below `max` stand for: blocks born after `min` and not after `max`, if both are keys.
+    /// What the pointers under keys from `min` to below `max` stand for: blocks born after `min`
+    /// and not after `max`, if both are keys.
     pub async fn space_range(&self, pool: &DslPool, min: u64, max: u64) -> Result<Space> {
         let mut sum = Space::default();
         match &self.form {
@@ -202,7 +207,8 @@ impl Deadlist {
         self.set_key(key, list, tx).await
     }
 
-    /// Removes a key; what is under it goes to the key before. Nothing happens if it is not there, or the first.
+    /// Removes a key; what is under it goes to the key before. Nothing happens if it is not there,
+    /// or the first.
     pub async fn remove_key(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<()> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(()) };
         let before = keys.range(..key).next_back().map(|(k, _)| *k);

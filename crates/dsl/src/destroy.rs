@@ -1,7 +1,8 @@
 //! Destroying a file system (format page 05 section 8).
 //!
-//! Its name, dataset and directory go in one txg. Its blocks go to the bptree, whose trees are freed in the background; in a pool without the feature `async_destroy` they are
-//! freed in the same txg.
+//! Its name, dataset and directory go in one txg. Its blocks go to the bptree, whose trees are
+//! freed in the background; in a pool without the feature `async_destroy` they are freed in the
+//! same txg.
 
 use std::rc::Rc;
 
@@ -59,7 +60,8 @@ impl DslPool {
         self.check_space(SpaceCheck::ExtraReserved, 0)
     }
 
-    /// Frees the intent log that a crash left to a head and nobody replayed: what it says is not wanted any more. That of an encrypted one stays without the key.
+    /// Frees the intent log that a crash left to a head and nobody replayed: what it says is not
+    /// wanted any more. That of an encrypted one stays without the key.
     pub(crate) async fn give_up_log(&self, ds: &Dataset) -> Result<()> {
         if !self.is_writable() || ds.is_used() || ds.phys().bp.is_hole() || ds.zil_header().await?.log.is_hole() {
             return Ok(());
@@ -70,7 +72,8 @@ impl DslPool {
         }
     }
 
-    /// Nobody uses a head, and nothing of it waits to be written or is being written: `Busy`, or `Restart`.
+    /// Nobody uses a head, and nothing of it waits to be written or is being written: `Busy`, or
+    /// `Restart`.
     pub(crate) fn check_idle(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
         if ds.is_used() {
             return Err(Error::new(

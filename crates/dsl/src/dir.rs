@@ -1,8 +1,10 @@
-//! DSL directories: the tree of names, with quota, reservation, properties and the breakdown of used space.
+//! DSL directories: the tree of names, with quota, reservation, properties and the breakdown of
+//! used space.
 //!
-//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a txg syncs; the registry then knows that its
-//! bonus must be written in this pass. Space use flows up: what a directory uses, or reserves if that is more, is its parent's CHILD share
-//! (format page 05 sections 1 and 5).
+//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a
+//! txg syncs; the registry then knows that its bonus must be written in this pass. Space use flows
+//! up: what a directory uses, or reserves if that is more, is its parent's CHILD share (format page
+//! 05 sections 1 and 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -51,7 +53,8 @@ pub struct Dir {
     charged: [Cell<bool>; TXG_SIZE],
     crypt: RefCell<Option<Rc<KeyObject>>>,
     pool_space: Rc<Cell<PoolSpace>>,
-    /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born until then belong to the origin's directory.
+    /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born
+    /// until then belong to the origin's directory.
     origin_txg: Cell<u64>,
     /// The livelist of a clone that OpenZFS made.
     livelist: Cell<Option<u64>>,
@@ -286,14 +289,16 @@ impl Dir {
         self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add)
     }
 
-    /// What `bytes` more here, on top of those in flight, are for the directory above: less while they come out of a reservation.
+    /// What `bytes` more here, on top of those in flight, are for the directory above: less while
+    /// they come out of a reservation.
     fn share_of_parent(&self, bytes: u64) -> u64 {
         let p = self.phys.borrow();
         let used = p.used_bytes.saturating_add(self.in_flight());
         space::parent_delta(used, p.reserved, signed(bytes)).max(0) as u64
     }
 
-    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until [`Dir::unreserve`] is told of each of `charges`.
+    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until
+    /// [`Dir::unreserve`] is told of each of `charges`.
     pub(crate) fn reserve(
         self: &Rc<Self>,
         bytes: u64,
@@ -348,7 +353,8 @@ impl Dir {
         slot.set(slot.get().saturating_add(bytes));
     }
 
-    /// Takes back what a transaction was charged here. It holds its txg open, so the charge is still there.
+    /// Takes back what a transaction was charged here. It holds its txg open, so the charge is
+    /// still there.
     pub(crate) fn unreserve(&self, bytes: u64, txg: Txg) {
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_sub(bytes));
@@ -365,7 +371,8 @@ impl Dir {
         self.charge(bytes, txg);
     }
 
-    /// As [`dmu::SpaceGate::take_log_block`], of the root directory. No dataset is charged for log blocks; they are allocated already.
+    /// As [`dmu::SpaceGate::take_log_block`], of the root directory. No dataset is charged for log
+    /// blocks; they are allocated already.
     pub(crate) fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
         let used = self.phys.borrow().used_bytes;
         let fits = space::log_block_fits(self.pool_space.get(), used, self.in_flight(), bytes);

@@ -1,4 +1,5 @@
-//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format page 15 section 8). Pools older than feature flags (versions 1 to
+//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format
+//! page 15 section 8). Pools older than feature flags (versions 1 to
 //! 28) have none of them and none of the objects that keep them.
 
 use std::cell::{Cell, RefCell};
@@ -163,7 +164,8 @@ impl Features {
         Ok(())
     }
 
-    /// Enables a feature whose dependencies are enabled already (syncing context). Enabling twice does nothing.
+    /// Enables a feature whose dependencies are enabled already (syncing context). Enabling twice
+    /// does nothing.
     pub async fn enable(&self, id: FeatureId, directory: &Dnode, tx: &Tx) -> Result<()> {
         let feature = id.get();
         if self.is_enabled(id) {

@@ -1,11 +1,17 @@
-//! Freeing in the background: what a destroyed snapshot or file system held is freed over the txgs that follow (format page 15 section 4).
+//! Freeing in the background: what a destroyed snapshot or file system held is freed over the txgs
+//! that follow (format page 15 section 4).
 //!
-//! Blocks of destroyed snapshots wait in the list `free_bpobj`, whole trees of destroyed file systems in the *bptree*, an array of entries {root, blocks born after, how far it has
-//! come}. Their space belongs to the hidden directory `$FREE` meanwhile, which is what the property `freeing` tells. Each txg frees a bounded number of blocks and remembers in
-//! the same txg how far it came, so that it goes on after a power cut with nothing freed twice or forgotten.
+//! Blocks of destroyed snapshots wait in the list `free_bpobj`, whole trees of destroyed file
+//! systems in the *bptree*, an array of entries {root, blocks born after, how far it has come}.
+//! Their space belongs to the hidden directory `$FREE` meanwhile, which is what the property
+//! `freeing` tells. Each txg frees a bounded number of blocks and remembers in the same txg how far
+//! it came, so that it goes on after a power cut with nothing freed twice or forgotten.
 //!
-//! A tree is walked ([`crate::walk`]) so that a block comes after everything below it. The place of an entry names the block that is freed next, and everything below that is free already; it is the
-//! order of OpenZFS, which may go on where weir stopped: at a block of level 0, never at an indirect block or an object set, as it asserts. An unreadable block loses what is below it; that space then belongs to `$LEAK`.
+//! A tree is walked ([`crate::walk`]) so that a block comes after everything below it. The place of
+//! an entry names the block that is freed next, and everything below that is free already; it is
+//! the order of OpenZFS, which may go on where weir stopped: at a block of level 0, never at an
+//! indirect block or an object set, as it asserts. An unreadable block loses what is below it; that
+//! space then belongs to `$LEAK`.
 
 use std::cell::{Cell, RefCell};
 
@@ -24,7 +30,8 @@ use crate::dir::Used;
 use crate::pool::DslPool;
 use crate::walk::{self, Child, DNODES, Order, Step, Visitor, span};
 
-/// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB of usual records.
+/// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB
+/// of usual records.
 const BLOCKS_PER_TXG: usize = 16 << 10;
 /// The object set in the place of an entry: none (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
@@ -114,7 +121,8 @@ impl DslPool {
         self.begin_freeing();
     }
 
-    /// Adds a tree: everything below `root` born after `after` is freed in the background. `space` is what that comes to (syncing context).
+    /// Adds a tree: everything below `root` born after `after` is freed in the background. `space`
+    /// is what that comes to (syncing context).
     pub(crate) async fn add_tree(&self, root: Blkptr, after: u64, space: Space, tx: &Tx) -> Result<()> {
         let dn = match self.freeing.tree.get() {
             Some(object) => self.mos().hold(object).await?,
@@ -145,7 +153,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Frees some of what waits. Damage in the lists themselves stops it until the next import, not the pool.
+    /// Frees some of what waits. Damage in the lists themselves stops it until the next import, not
+    /// the pool.
     pub(crate) async fn free_some(&self, tx: &Tx) -> Result<()> {
         if !self.has_freeing() {
             return Ok(());

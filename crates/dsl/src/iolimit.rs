@@ -1,10 +1,14 @@
-//! Limits of what a dataset and all below it may read and write: bytes a second (`iolimit_bw_*`) and operations a second (`iolimit_op_*`).
+//! Limits of what a dataset and all below it may read and write: bytes a second (`iolimit_bw_*`)
+//! and operations a second (`iolimit_op_*`).
 //!
-//! Every directory of the DSL has a [`Limiter`]: for each limit the moment up to which its rate is used up. An operation may start when all its limits, its own dataset's and those
-//! of the directories above, have at most [`BURST`] of debt; it then adds its own cost to each. So a single large operation is never cut, what comes after pays for it; operations
-//! start in the order in which they come; and a limit of a parent is shared by whoever comes first.
+//! Every directory of the DSL has a [`Limiter`]: for each limit the moment up to which its rate is
+//! used up. An operation may start when all its limits, its own dataset's and those of the
+//! directories above, have at most [`BURST`] of debt; it then adds its own cost to each. So a
+//! single large operation is never cut, what comes after pays for it; operations start in the order
+//! in which they come; and a limit of a parent is shared by whoever comes first.
 //!
-//! Invariants: without limits nobody waits and nothing is counted; limits that change hold for those that wait already, within [`LOOK`].
+//! Invariants: without limits nobody waits and nothing is counted; limits that change hold for
+//! those that wait already, within [`LOOK`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -98,7 +102,8 @@ impl Dir {
         !self.limited().is_empty()
     }
 
-    /// Waits until the limits of this dataset, and of those that it is in, let an operation of `bytes` pass.
+    /// Waits until the limits of this dataset, and of those that it is in, let an operation of
+    /// `bytes` pass.
     pub async fn io_limit(self: &Rc<Self>, rt: &Rt, write: bool, bytes: u64) {
         let changes = |dirs: &[Rc<Dir>]| dirs.iter().fold(0u64, |n, d| n.wrapping_add(d.limiter().changes.get()));
         loop {
@@ -116,7 +121,8 @@ impl Dir {
                     return;
                 }
                 rt.sleep_until(start.min(now + LOOK)).await;
-                // Asked anew with the limits of now; what was counted was forgotten when they changed.
+                // Asked anew with the limits of now; what was counted was forgotten when they
+                // changed.
                 if changes(&dirs) != seen {
                     break;
                 }

@@ -1,8 +1,11 @@
-//! The DSL: directories and datasets, their names, properties and space accounting, and the sync tasks that change them.
+//! The DSL: directories and datasets, their names, properties and space accounting, and the sync
+//! tasks that change them.
 //!
-//! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`], [`dataset`], [`deadlist`], [`features`], [`pool`] (the tree), `sync` (what happens
-//! in a txg); then the tasks: `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`, `destroy`, `snap_destroy`, and `freeing`, which
-//! goes on with what they leave ([`walk`]: how trees of blocks are gone through).
+//! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`],
+//! [`dataset`], [`deadlist`], [`features`], [`pool`] (the tree), `sync` (what happens in a txg);
+//! then the tasks: `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`,
+//! `destroy`, `snap_destroy`, and `freeing`, which goes on with what they leave ([`walk`]: how
+//! trees of blocks are gone through).
 
 pub mod bookmark;
 mod change;

@@ -1,7 +1,9 @@
 //! Livelists of clones, which weir does not keep (format page 15 section 3).
 //!
-//! A clone that OpenZFS made may list its own blocks, to be destroyed without a walk. A list that misses a change would free the wrong blocks later, so it is removed before the
-//! first change of its clone; such a clone is then destroyed like any other file system. Lists of clones that are destroyed already are left as they are.
+//! A clone that OpenZFS made may list its own blocks, to be destroyed without a walk. A list that
+//! misses a change would free the wrong blocks later, so it is removed before the first change of
+//! its clone; such a clone is then destroyed like any other file system. Lists of clones that are
+//! destroyed already are left as they are.
 
 use std::rc::Rc;
 

@@ -1,7 +1,8 @@
 //! The DSL of one pool: the tree of directories and datasets.
 //!
-//! All directories and heads are in memory from the start; snapshots are read when somebody asks, and there is never more than one handle for a dataset, so that its record
-//! has one place. What happens while a txg syncs is in `sync.rs`.
+//! All directories and heads are in memory from the start; snapshots are read when somebody asks,
+//! and there is never more than one handle for a dataset, so that its record has one place. What
+//! happens while a txg syncs is in `sync.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -301,7 +302,8 @@ impl DslPool {
         self.origin_snap.set(object);
     }
 
-    /// Forgets all directories and datasets, which refer to each other. The pool is not used any more.
+    /// Forgets all directories and datasets, which refer to each other. The pool is not used any
+    /// more.
     pub fn close(&self) {
         self.datasets.borrow_mut().clear();
         self.dirs.borrow_mut().clear();

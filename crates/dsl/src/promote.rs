@@ -1,7 +1,9 @@
-//! Promotion: a clone and the file system that it was made from change roles (format page 15 section 7).
+//! Promotion: a clone and the file system that it was made from change roles (format page 15
+//! section 7).
 //!
-//! The snapshots from the clone's origin back move to the clone, with the space that they hold, and the other file system becomes a clone of the last of them. Nothing
-//! else moves: chains of snapshots stay as they are, only which dataset counts as "next" of the origin changes.
+//! The snapshots from the clone's origin back move to the clone, with the space that they hold, and
+//! the other file system becomes a clone of the last of them. Nothing else moves: chains of
+//! snapshots stay as they are, only which dataset counts as "next" of the origin changes.
 
 use std::rc::Rc;
 

@@ -1,8 +1,10 @@
-//! Dataset properties: the table of names, types, defaults and value words, and how they are stored.
+//! Dataset properties: the table of names, types, defaults and value words, and how they are
+//! stored.
 //!
-//! A property is stored in the ZAP of its DSL directory (format page 05 section 10): a number as one u64, a string as bytes with
-//! its NUL. A dataset without a value of its own takes that of the nearest ancestor that has one, if the property is
-//! inheritable, else the default. Words (`on`, `lz4`, `noauto`) stand for numbers by the tables here.
+//! A property is stored in the ZAP of its DSL directory (format page 05 section 10): a number as
+//! one u64, a string as bytes with its NUL. A dataset without a value of its own takes that of the
+//! nearest ancestor that has one, if the property is inheritable, else the default. Words (`on`,
+//! `lz4`, `noauto`) stand for numbers by the tables here.
 //!
 //! Everything here is pure; reading and writing the ZAPs is in `pool.rs`.
 
@@ -78,7 +80,8 @@ const fn text(name: &'static str, kind: PropKind, default_text: &'static str, va
     Prop { name, ty: PropType::Text, kind, default: 0, default_text, values }
 }
 
-/// All properties that weir knows, in the order in which `zfs get all` prints those of a file system (OpenZFS 2.1).
+/// All properties that weir knows, in the order in which `zfs get all` prints those of a file
+/// system (OpenZFS 2.1).
 pub const PROPS: &[Prop] = &[
     text("type", PropKind::ReadOnly, "", "filesystem | volume | snapshot | bookmark"),
     Prop {
@@ -290,7 +293,8 @@ pub const PROPS: &[Prop] = &[
     size("iolimit_op_total", PropKind::Default, 0, true, "<operations a second> | none"),
 ];
 
-/// The feature without which a value cannot be set, for a property whose values are not all as old as the format.
+/// The feature without which a value cannot be set, for a property whose values are not all as old
+/// as the format.
 pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
     let n = value.num();
     match name {
@@ -411,7 +415,8 @@ pub fn find(name: &str) -> Option<&'static Prop> {
     PROPS.iter().find(|p| p.name == name)
 }
 
-/// True for `module:property`, which users may invent (8192 bytes at most, format of OpenZFS's `zfs_prop_user`).
+/// True for `module:property`, which users may invent (8192 bytes at most, format of OpenZFS's
+/// `zfs_prop_user`).
 pub fn is_user_prop(name: &str) -> bool {
     name.len() < 256
         && name.contains(':')

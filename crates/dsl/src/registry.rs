@@ -1,6 +1,8 @@
-//! Who has something to do: directories and datasets whose records changed, heads with an open object set, and directories that charged a txg.
+//! Who has something to do: directories and datasets whose records changed, heads with an open
+//! object set, and directories that charged a txg.
 //!
-//! A txg looks only at these, so its cost follows what changed and not how many datasets there are. Order is that of object numbers, never of hashing.
+//! A txg looks only at these, so its cost follows what changed and not how many datasets there are.
+//! Order is that of object numbers, never of hashing.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

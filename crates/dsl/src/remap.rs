@@ -1,8 +1,11 @@
-//! Remap deadlists: what OpenZFS noted about removed vdevs that a snapshot still needs (format page 14 section 5).
+//! Remap deadlists: what OpenZFS noted about removed vdevs that a snapshot still needs (format page
+//! 14 section 5).
 //!
-//! When OpenZFS rewrites an indirect block it may point past a removed vdev; while a snapshot has the old pointer, the old range is noted in the *remap deadlist* of the
-//! dataset, in the manner of a deadlist. Weir never does that, but keeps such lists right: they go with their dataset's place in the chain of snapshots, and what no
-//! snapshot needs any more moves to the pool's list of obsolete ranges.
+//! When OpenZFS rewrites an indirect block it may point past a removed vdev; while a snapshot has
+//! the old pointer, the old range is noted in the *remap deadlist* of the dataset, in the manner of
+//! a deadlist. Weir never does that, but keeps such lists right: they go with their dataset's place
+//! in the chain of snapshots, and what no snapshot needs any more moves to the pool's list of
+//! obsolete ranges.
 
 use base::{ObjectId, Result};
 use dmu::bpobj::{self, Bpobj};
@@ -16,7 +19,8 @@ use crate::pool::DslPool;
 
 /// Key of a dataset: its remap deadlist.
 const REMAP_KEY: &[u8] = b"com.delphix:remap_deadlist";
-/// Entry of the MOS directory: ranges of removed vdevs that became obsolete and are not in a map yet.
+/// Entry of the MOS directory: ranges of removed vdevs that became obsolete and are not in a map
+/// yet.
 const OBSOLETE_LIST: &[u8] = b"com.delphix:obsolete_bpobj";
 
 impl DslPool {
@@ -39,7 +43,8 @@ impl DslPool {
         zap::add_u64(&self.zapify(snap, tx).await?, REMAP_KEY, list.0, tx).await
     }
 
-    /// Snapshot `snap`, the one before `next`, goes: what only it needed is obsolete, the rest is `next`'s. `before`: the txg of the snapshot before it.
+    /// Snapshot `snap`, the one before `next`, goes: what only it needed is obsolete, the rest is
+    /// `next`'s. `before`: the txg of the snapshot before it.
     pub(crate) async fn remap_of_gone(&self, snap: &Dataset, next: &Dataset, before: u64, tx: &Tx) -> Result<()> {
         if let Some(object) = self.remap_list(next.object).await? {
             let mut list = Deadlist::open(self.mos(), object).await?;

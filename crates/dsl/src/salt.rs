@@ -1,6 +1,8 @@
-//! The pool's salt, which keys the checksums skein, edonr and blake3 (format page 02 section 3, page 03 section 5).
+//! The pool's salt, which keys the checksums skein, edonr and blake3 (format page 02 section 3,
+//! page 03 section 5).
 //!
-//! A pool has none until a dataset is first told to use such a checksum; then it is random and never changes.
+//! A pool has none until a dataset is first told to use such a checksum; then it is random and
+//! never changes.
 
 use base::{Error, Result};
 use codec::ChecksumAlgo;
@@ -23,7 +25,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Makes the salt if the value of property `name` needs it and the pool has none (syncing context).
+    /// Makes the salt if the value of property `name` needs it and the pool has none (syncing
+    /// context).
     pub(crate) async fn need_salt(&self, name: &str, value: &PropValue, tx: &Tx) -> Result<()> {
         let salted = name == "checksum"
             && ChecksumAlgo::from_u8((value.num() & 0xff) as u8).is_some_and(ChecksumAlgo::is_salted);

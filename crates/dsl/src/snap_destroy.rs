@@ -1,7 +1,8 @@
 //! Destroying snapshots (format page 05 section 8).
 //!
-//! With S goes what only S held: the blocks on the deadlist of the next dataset that were born after the snapshot before S. They move to the pool's free list as whole lists and
-//! are freed in the background. What is left of S's own deadlist joins that of the next one.
+//! With S goes what only S held: the blocks on the deadlist of the next dataset that were born
+//! after the snapshot before S. They move to the pool's free list as whole lists and are freed in
+//! the background. What is left of S's own deadlist joins that of the next one.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -20,7 +21,8 @@ use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
 impl DslPool {
-    /// Destroys snapshots, all in one txg or none. With `defer` those that are held or have clones go when nothing needs them any more.
+    /// Destroys snapshots, all in one txg or none. With `defer` those that are held or have clones
+    /// go when nothing needs them any more.
     pub async fn destroy_snapshots(self: &Rc<Self>, names: Vec<String>, defer: bool) -> Result<()> {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let names = names.clone();
@@ -132,7 +134,8 @@ impl DslPool {
         self.remap_of_gone(snap, &next, s.prev_snap_txg, tx).await?;
 
         if next.is_snapshot() {
-            // Blocks that only S and the next one shared, given up between that and the one after it.
+            // Blocks that only S and the next one shared, given up between that and the one after
+            // it.
             let after = self.hold_dataset(ObjectId(next.phys().next_snap_obj)).await?;
             let list = after.take_deadlist().await?;
             let more = list.space_range(self, s.prev_snap_txg, s.creation_txg).await;
@@ -197,7 +200,8 @@ impl DslPool {
         Ok(String::from_utf8_lossy(&found.name).into_owned())
     }
 
-    /// A deadlist without keys must be looked through: what S alone held is freed, the rest goes to S's own list, which the next dataset takes over.
+    /// A deadlist without keys must be looked through: what S alone held is freed, the rest goes to
+    /// S's own list, which the next dataset takes over.
     async fn split_flat(
         &self,
         snap: &Rc<Dataset>,
@@ -234,7 +238,8 @@ impl DslPool {
         Ok(own)
     }
 
-    /// The key of a txg goes from the deadlists of the heads cloned later from snapshots of a directory, and of their clones.
+    /// The key of a txg goes from the deadlists of the heads cloned later from snapshots of a
+    /// directory, and of their clones.
     pub(crate) async fn remove_key_of_clones(&self, dir: &Rc<Dir>, key: u64, tx: &Tx) -> Result<()> {
         let mut todo = vec![dir.clone()];
         let mut seen = BTreeSet::new();
@@ -259,7 +264,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Bytes that destroying these snapshots together would free; they are neighbours of one file system, oldest first.
+    /// Bytes that destroying these snapshots together would free; they are neighbours of one file
+    /// system, oldest first.
     pub async fn space_of_snapshots(&self, first: &Dataset, last: &Dataset) -> Result<u64> {
         let (from, upto) = (first.phys(), last.phys());
         let mut sum = Space::default();
@@ -276,7 +282,8 @@ impl DslPool {
         }
     }
 
-    /// Bytes written to `ds` since the older snapshot or bookmark at `since` (txg): what is referenced now and was not then, given what was freed between (`written@...`).
+    /// Bytes written to `ds` since the older snapshot or bookmark at `since` (txg): what is
+    /// referenced now and was not then, given what was freed between (`written@...`).
     pub async fn written_since(&self, ds: &Dataset, since: &Dataset) -> Result<u64> {
         let mut sum = Space::referenced(&ds.phys());
         sum.add(Space::referenced(&since.phys()).negated());

@@ -1,7 +1,8 @@
 //! Snapshots: making, naming and holding them (format pages 05 section 6, 15 section 6).
 //!
-//! A snapshot takes over the head's root pointer, figures and deadlist; the head goes on with an empty deadlist and without unique space. Any number of snapshots are made in one
-//! txg, or none: so they show one moment, which is the end of that txg.
+//! A snapshot takes over the head's root pointer, figures and deadlist; the head goes on with an
+//! empty deadlist and without unique space. Any number of snapshots are made in one txg, or none:
+//! so they show one moment, which is the end of that txg.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -66,8 +67,9 @@ impl DslPool {
         out
     }
 
-    /// Makes snapshots, all in one txg or none: `names` are full names `fs@snap`; with `recursive` those of all file systems below are made as well. `props` are user
-    /// properties that all of them get.
+    /// Makes snapshots, all in one txg or none: `names` are full names `fs@snap`; with `recursive`
+    /// those of all file systems below are made as well. `props` are user properties that all of
+    /// them get.
     pub async fn snapshot(
         self: &Rc<Self>,
         names: Vec<String>,
@@ -132,7 +134,8 @@ impl DslPool {
                 format!("cannot create snapshot '{full}': dataset already exists"),
             ));
         }
-        // What was the dataset's own use is a snapshot's from now on, and the reservation must hold as much again.
+        // What was the dataset's own use is a snapshot's from now on, and the reservation must hold
+        // as much again.
         let asks = head.refreservation().min(phys.unique_bytes);
         if asks > head.dir().available() {
             let why =
@@ -238,7 +241,8 @@ impl DslPool {
         Ok(keys)
     }
 
-    /// Keys below `txg` of the deadlist of a directory's head: those of a clone made from a snapshot of that txg.
+    /// Keys below `txg` of the deadlist of a directory's head: those of a clone made from a
+    /// snapshot of that txg.
     pub(crate) async fn keys_below(&self, dir: &Rc<Dir>, origin: &Dataset) -> Result<Vec<u64>> {
         let head = dir.head().ok_or_else(|| Error::corrupt(format!("'{}' has no head", dir.full_name())))?;
         let txg = origin.phys().creation_txg;
@@ -282,7 +286,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Gives a snapshot another last part of its name; with `recursive` also those of that name below.
+    /// Gives a snapshot another last part of its name; with `recursive` also those of that name
+    /// below.
     pub async fn rename_snapshot(self: &Rc<Self>, from: &str, to: &str, recursive: bool) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
@@ -401,7 +406,8 @@ impl DslPool {
         }
     }
 
-    /// The snapshots that a command means: those named, with `recursive` also those of the same name below.
+    /// The snapshots that a command means: those named, with `recursive` also those of the same
+    /// name below.
     async fn meant(&self, names: &[String], recursive: bool) -> Result<Vec<Rc<Dataset>>> {
         let mut out = Vec::new();
         for name in names {

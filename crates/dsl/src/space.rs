@@ -1,12 +1,15 @@
 //! How much space there is and who may use it: pure policy (format page 14, sections 1 and 2).
 //!
 //! * **dspace**: the normal class in deflated bytes.
-//! * **slop**: the part of it that ordinary writes never get, so that freeing always has room to work in.
+//! * **slop**: the part of it that ordinary writes never get, so that freeing always has room to
+//!   work in.
 //! * **adjusted(check)**: what an operation of that kind may fill.
-//! * A directory admits a transaction if, from the dataset up to the root, what is used on disk and what is in flight stay under the
-//!   quota; the root's "quota" is the adjusted size of the pool.
-//! * At the root there is also an end that nothing in flight may reach, since syncs must find room for what was admitted and for themselves: a quarter
-//!   of the slop before what is really allocatable. Intent log blocks in the normal class, which no dataset is charged for, count against it.
+//! * A directory admits a transaction if, from the dataset up to the root, what is used on disk and
+//!   what is in flight stay under the quota; the root's "quota" is the adjusted size of the pool.
+//! * At the root there is also an end that nothing in flight may reach, since syncs must find room
+//!   for what was admitted and for themselves: a quarter of the slop before what is really
+//!   allocatable. Intent log blocks in the normal class, which no dataset is charged for, count
+//!   against it.
 
 use base::ErrorKind;
 
@@ -42,7 +45,8 @@ pub struct PoolSpace {
     pub deferred: u64,
     /// Allocated in the normal class, `deferred` included.
     pub alloc: u64,
-    /// What the root directory used then. What a txg frees while it syncs is used until that has ended.
+    /// What the root directory used then. What a txg frees while it syncs is used until that has
+    /// ended.
     pub settled: u64,
 }
 
@@ -50,7 +54,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 impl PoolSpace {
-    /// The slop: 1/32 of the pool, at most 128 GiB, at least 128 MiB or half of a small pool (`spa_slop_shift` 5).
+    /// The slop: 1/32 of the pool, at most 128 GiB, at least 128 MiB or half of a small pool
+    /// (`spa_slop_shift` 5).
     pub fn slop(&self) -> u64 {
         let s = self.dspace;
         let mut slop = (s / 32).min(128 * GIB);
@@ -70,8 +75,8 @@ impl PoolSpace {
         dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
     }
 
-    /// What can be allocated, where datasets use `used`, but for a part of the slop that syncs keep for themselves: a quarter, of which operations that give space
-    /// back may take half.
+    /// What can be allocated, where datasets use `used`, but for a part of the slop that syncs keep
+    /// for themselves: a quarter, of which operations that give space back may take half.
     pub fn room(&self, used: u64, check: SpaceCheck) -> u64 {
         let kept = if check == SpaceCheck::Normal { self.slop() / 4 } else { self.slop() / 8 };
         let held = self.checkpoint.saturating_add(self.deferred_bpobj).saturating_add(self.deferred);
@@ -119,7 +124,8 @@ pub struct Asking {
     pub root: Option<RootAsking>,
 }
 
-/// Decides for one directory (page 14 section 2). The new charge itself is not counted but at the end of the pool: a transaction under the limit may go over it once.
+/// Decides for one directory (page 14 section 2). The new charge itself is not counted but at the
+/// end of the pool: a transaction under the limit may go over it once.
 pub fn admit(a: Asking) -> Admission {
     let limit = if a.net_free || a.quota == 0 { u64::MAX } else { a.quota };
     let below = |limit: u64| a.used < limit;
@@ -133,8 +139,9 @@ pub fn admit(a: Asking) -> Admission {
     match a.root {
         None => Admission::Admit,
         Some(root) => match admit_to_pool(a, root) {
-            // One at a time, after everything else is on disk and what was freed has come back: its worst case may be more than the room that the log has left, what it
-            // dirties was beside the log before the crash.
+            // One at a time, after everything else is on disk and what was freed has come back: its
+            // worst case may be more than the room that the log has left, what it dirties was
+            // beside the log before the crash.
             Admission::Refuse(_) if root.replayed => Admission::Admit,
             answer => answer,
         },
@@ -146,7 +153,8 @@ fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
     let used = a.used.max(pool.settled);
     let limit = pool.adjusted(root.check).saturating_sub(pool.deferred);
     if used >= limit {
-        // Deferred frees come back by themselves in a txg or two: worth waiting if they cover the excess.
+        // Deferred frees come back by themselves in a txg or two: worth waiting if they cover the
+        // excess.
         let back = used - limit < pool.deferred || a.used < limit;
         return if back { Admission::Restart } else { Admission::Refuse(ErrorKind::NoSpace) };
     }
@@ -177,12 +185,14 @@ pub fn admit_task(pool: PoolSpace, used: u64, check: SpaceCheck, blocks: u64) ->
     }
 }
 
-/// Whether a log block of `bytes` leaves the syncs of what is in flight, and of itself, their room: where it does not, commits wait for their txg.
+/// Whether a log block of `bytes` leaves the syncs of what is in flight, and of itself, their room:
+/// where it does not, commits wait for their txg.
 pub fn log_block_fits(pool: PoolSpace, used: u64, in_flight: u64, bytes: u64) -> bool {
     in_flight.saturating_add(bytes) <= pool.room(used.max(pool.settled), SpaceCheck::Reserved)
 }
 
-/// By how much a directory's parent sees its use change, when the directory has a reservation (page 05 section 5).
+/// By how much a directory's parent sees its use change, when the directory has a reservation (page
+/// 05 section 5).
 pub fn parent_delta(used: u64, reserved: u64, delta: i64) -> i64 {
     let new = used.saturating_add_signed(delta);
     change(used.max(reserved), new.max(reserved))
@@ -274,7 +284,8 @@ mod tests {
     #[test]
     fn admission_to_the_pool() {
         use Admission::{Admit, Refuse, Restart};
-        // 1000 MiB with a slop of 128: writers fill 872, at 968 of what is allocatable nothing more is taken.
+        // 1000 MiB with a slop of 128: writers fill 872, at 968 of what is allocatable nothing more
+        // is taken.
         let refuse = Refuse(ErrorKind::NoSpace);
         for (used, in_flight, charge, deferred, alloc, want) in [
             (0, 0, 0, 0, 0, Admit),
@@ -283,7 +294,8 @@ mod tests {
             // What comes back is worth waiting for.
             (865, 0, 1, 10, 875, Restart),
             (900, 0, 1, 10, 910, refuse),
-            // In flight: up to a quarter of the slop beyond the limit, less where that is a 32nd of it.
+            // In flight: up to a quarter of the slop beyond the limit, less where that is a 32nd of
+            // it.
             (800, 99, 1, 0, 800, Admit),
             (800, 100, 1, 0, 800, Restart),
             // A large transaction.

@@ -1,10 +1,13 @@
 //! What the DSL does while a txg syncs.
 //!
-//! Each pass of a txg (format page 06 section 9): dirty object sets are written, the space that the MOS gained in the pass before is charged to
-//! `$MOS`, sync tasks run and work under way goes on (in the first pass), and the records of changed directories and datasets go into their bonuses. The MOS itself
-//! and the space maps are written by `spa` afterwards, which calls again until nothing is dirty.
+//! Each pass of a txg (format page 06 section 9): dirty object sets are written, the space that the
+//! MOS gained in the pass before is charged to `$MOS`, sync tasks run and work under way goes on
+//! (in the first pass), and the records of changed directories and datasets go into their bonuses.
+//! The MOS itself and the space maps are written by `spa` afterwards, which calls again until
+//! nothing is dirty.
 //!
-//! Only the sync loop changes the MOS. Whoever wants a change hands in a *sync task* ([`DslPool::sync_task`]) and waits for its txg.
+//! Only the sync loop changes the MOS. Whoever wants a change hands in a *sync task*
+//! ([`DslPool::sync_task`]) and waits for its txg.
 
 use std::rc::Rc;
 
@@ -26,8 +29,9 @@ use crate::space::{self, Admission, SpaceCheck};
 const RESTARTS_MAX: u32 = 100;
 
 impl DslPool {
-    /// Runs `task` in the syncing context of the next txg and waits until that txg is on disk. The task must check everything before
-    /// it changes anything: an error from it must leave the MOS as it was.
+    /// Runs `task` in the syncing context of the next txg and waits until that txg is on disk. The
+    /// task must check everything before it changes anything: an error from it must leave the MOS
+    /// as it was.
     pub async fn sync_task<T: 'static>(
         self: &Rc<Self>,
         task: impl FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + 'static,
@@ -57,7 +61,8 @@ impl DslPool {
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made")))
     }
 
-    /// A task that says `Restart` when the txg is not one in which it can be done: tried again in the next.
+    /// A task that says `Restart` when the txg is not one in which it can be done: tried again in
+    /// the next.
     pub(crate) async fn sync_task_again<T: 'static>(
         self: &Rc<Self>,
         task: impl Fn(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + Clone + 'static,
@@ -75,7 +80,8 @@ impl DslPool {
         }
     }
 
-    /// Once a task has begun to change the MOS an error stops the txg: what is on disk stays as it was.
+    /// Once a task has begun to change the MOS an error stops the txg: what is on disk stays as it
+    /// was.
     pub(crate) fn must<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.core().fail(e.clone());
@@ -83,8 +89,8 @@ impl DslPool {
         result
     }
 
-    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2), and
-    /// with `Restart` if what was freed will make room by itself.
+    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2),
+    /// and with `Restart` if what was freed will make room by itself.
     pub(crate) fn check_space(&self, check: SpaceCheck, blocks: u64) -> Result<()> {
         match space::admit_task(self.space(), self.root().phys().used_bytes, check, blocks) {
             Admission::Admit => Ok(()),
@@ -148,7 +154,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Puts what a head gave up, and its last snapshot still holds, on its deadlist (format page 05 section 5).
+    /// Puts what a head gave up, and its last snapshot still holds, on its deadlist (format page 05
+    /// section 5).
     async fn settle_dead(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dead = ds.take_deadlisted();
         if dead.is_empty() {
@@ -215,7 +222,8 @@ impl DslPool {
         }
     }
 
-    /// The list that all empty ones share, made on first use and not counted here; none where the feature is off (format page 15 section 1).
+    /// The list that all empty ones share, made on first use and not counted here; none where the
+    /// feature is off (format page 15 section 1).
     pub(crate) async fn shared_empty(&self, tx: &Tx) -> Result<Option<ObjectId>> {
         if !self.features().is_enabled(FeatureId::EmptyBpobj) {
             return Ok(None);

@@ -1,10 +1,14 @@
-//! The walk of a tree of blocks: from the root block of an object set to everything below it, in the order of OpenZFS, in pieces.
+//! The walk of a tree of blocks: from the root block of an object set to everything below it, in
+//! the order of OpenZFS, in pieces.
 //!
-//! Below the root block are the meta-dnode and the objects that count who uses what; below the meta-dnode the blocks of dnodes; below these all other objects. A walk goes
-//! either way: *parents first* (scans) or *children first* (freeing). What is done with a block, which blocks are left out and where a piece ends is the
-//! [`Visitor`]'s; its places ([`Bookmark`]) are those that pools store, so that OpenZFS can go on where weir stopped and the other way round.
+//! Below the root block are the meta-dnode and the objects that count who uses what; below the
+//! meta-dnode the blocks of dnodes; below these all other objects. A walk goes either way: *parents
+//! first* (scans) or *children first* (freeing). What is done with a block, which blocks are left
+//! out and where a piece ends is the [`Visitor`]'s; its places ([`Bookmark`]) are those that pools
+//! store, so that OpenZFS can go on where weir stopped and the other way round.
 //!
-//! Blocks that have others below them are read ahead, some at once. What cannot be read is told to the visitor, and the walk goes on beside it.
+//! Blocks that have others below them are read ahead, some at once. What cannot be read is told to
+//! the visitor, and the walk goes on beside it.
 
 use base::{Error, ObjectId, Result};
 use bdev::Bytes;
@@ -33,9 +37,11 @@ const TURN: u32 = 256;
 /// Which way a walk goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// A block comes before what is below it; of the objects that count, those of groups, users, projects.
+    /// A block comes before what is below it; of the objects that count, those of groups, users,
+    /// projects.
     ParentsFirst,
-    /// A block comes after what is below it; of the objects that count, those of projects, groups, users.
+    /// A block comes after what is below it; of the objects that count, those of projects, groups,
+    /// users.
     ChildrenFirst,
 }
 
@@ -67,7 +73,8 @@ pub trait Visitor {
     fn order(&self) -> Order;
     /// The world, for turns.
     fn rt(&self) -> &Rt;
-    /// What to do about a block that the walk has come to. `meta_shift` is the shift of the meta-dnode.
+    /// What to do about a block that the walk has come to. `meta_shift` is the shift of the
+    /// meta-dnode.
     fn enter(&mut self, child: &Child, meta_shift: u8) -> Step;
     /// Visits a block.
     fn visit(&mut self, child: &Child);

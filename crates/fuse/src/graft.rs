@@ -15,9 +15,11 @@ use crate::snapdir::SnapSource;
 use crate::tree::{Member, Tree, why_not};
 use crate::zfs::ZfsHandler;
 
-/// How often the kernel is told to forget what it only remembers, while programs look names up in between.
+/// How often the kernel is told to forget what it only remembers, while programs look names up in
+/// between.
 const FORGET_TRIES: u32 = 3;
-/// How long it may take to tell that it forgot: its messages wait for their turn among the requests.
+/// How long it may take to tell that it forgot: its messages wait for their turn among the
+/// requests.
 const FORGETS_WAIT: Nanos = Nanos::from_ms(500);
 
 /// A file system that is seen within the mount of another one.
@@ -28,8 +30,9 @@ pub struct Grafted {
     member: Rc<Member>,
 }
 
-/// Shows `zfs` at `at`, a folder within `outer`, which was mounted with [`crate::MountOpts::holds_others`].
-/// What `outer` was told of programs, devices and set-id bits counts for `zfs` as well, and so does that it is read-only.
+/// Shows `zfs` at `at`, a folder within `outer`, which was mounted with
+/// [`crate::MountOpts::holds_others`]. What `outer` was told of programs, devices and set-id bits
+/// counts for `zfs` as well, and so does that it is read-only.
 pub async fn graft(
     rt: &Rt,
     outer: &Rc<Mounted>,
@@ -76,7 +79,8 @@ impl Grafted {
         &self.outer
     }
 
-    /// Waits until it was taken out, or the mount around it ended, and every request was dealt with.
+    /// Waits until it was taken out, or the mount around it ended, and every request was dealt
+    /// with.
     pub async fn ended(&self) {
         self.member.ended().await;
     }

@@ -17,7 +17,8 @@ pub struct Caller {
     pub gid: u32,
     /// Process, 0 for the kernel itself.
     pub pid: u32,
-    /// Permission bits that new objects do not get, unless an ACL says which they get. Only there when something is made.
+    /// Permission bits that new objects do not get, unless an ACL says which they get. Only there
+    /// when something is made.
     pub umask: u32,
 }
 
@@ -141,20 +142,22 @@ pub struct StatFs {
 pub struct WriteHow {
     /// Set-uid and set-gid bits go.
     pub kill_suidgid: bool,
-    /// Pages of a shared mapping that the kernel writes back in its own time: who changed them is not known.
+    /// Pages of a shared mapping that the kernel writes back in its own time: who changed them is
+    /// not known.
     pub from_cache: bool,
     /// What was written is durable when the request ends (`O_SYNC`, `O_DSYNC`).
     pub sync: bool,
 }
 
-/// Serves the requests of a session. Methods run side by side; all are named after the requests of FUSE. Node ids come
-/// from the kernel and may be anything.
+/// Serves the requests of a session. Methods run side by side; all are named after the requests of
+/// FUSE. Node ids come from the kernel and may be anything.
 #[allow(async_fn_in_trait)] // Everything lives on one thread: no future needs to be Send.
 #[allow(unused_variables)]
 pub trait Handler: 'static {
     /// The kernel forgets `count` of the references that replies with an [`Entry`] gave to it.
     fn forget(&self, node: u64, count: u64) {}
-    /// The session begins; `kernel` is the way to tell the kernel something that it did not ask for.
+    /// The session begins; `kernel` is the way to tell the kernel something that it did not ask
+    /// for.
     fn begin(&self, kernel: Kernel) {}
     /// The session is over: nothing else will come.
     async fn end(&self) {}
@@ -209,7 +212,8 @@ pub trait Handler: 'static {
     async fn link(&self, caller: Caller, node: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         Err(NO_SYS)
     }
-    /// Opens a file; `flags` are those of `open`. `kill_suidgid`: as in [`SetAttr`], if it is truncated.
+    /// Opens a file; `flags` are those of `open`. `kill_suidgid`: as in [`SetAttr`], if it is
+    /// truncated.
     async fn open(&self, caller: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
         Ok(Opened::default())
     }
@@ -240,7 +244,8 @@ pub trait Handler: 'static {
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         Err(NO_SYS)
     }
-    /// Writes all of `data`; bytes written. When a file is open for appending the kernel has made `offset` its end.
+    /// Writes all of `data`; bytes written. When a file is open for appending the kernel has made
+    /// `offset` its end.
     #[allow(clippy::too_many_arguments)] // Those of the request.
     async fn write(
         &self,
@@ -253,13 +258,13 @@ pub trait Handler: 'static {
     ) -> Result<u32, Errno> {
         Err(NO_SYS)
     }
-    /// Whether pages of `node` may come into the kernel's cache while a write to the handle `fh` is under way. Asked
-    /// after a write with `O_DIRECT`; true only if `fh` was opened past the cache.
+    /// Whether pages of `node` may come into the kernel's cache while a write to the handle `fh` is
+    /// under way. Asked after a write with `O_DIRECT`; true only if `fh` was opened past the cache.
     fn may_be_cached(&self, node: u64, fh: u64) -> bool {
         false
     }
-    /// Whether somebody may have stored to a shared mapping of `node` what the kernel has not written back. `lseek` may
-    /// then wait for the kernel.
+    /// Whether somebody may have stored to a shared mapping of `node` what the kernel has not
+    /// written back. `lseek` may then wait for the kernel.
     fn may_be_mapped(&self, node: u64) -> bool {
         false
     }
@@ -279,7 +284,8 @@ pub trait Handler: 'static {
     async fn opendir(&self, node: u64) -> Result<Opened, Errno> {
         Ok(Opened::default())
     }
-    /// Lists a directory from `offset` (0, or one given by an entry) until it ends or `out` is full.
+    /// Lists a directory from `offset` (0, or one given by an entry) until it ends or `out` is
+    /// full.
     async fn readdir(&self, node: u64, fh: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
         Err(NO_SYS)
     }
@@ -287,7 +293,8 @@ pub trait Handler: 'static {
     async fn releasedir(&self, node: u64, fh: u64) -> Result<(), Errno> {
         Ok(())
     }
-    /// Sets an extended attribute; `flags` are those of `setxattr`. `kill_sgid`: the set-group-id bit goes.
+    /// Sets an extended attribute; `flags` are those of `setxattr`. `kill_sgid`: the set-group-id
+    /// bit goes.
     async fn setxattr(&self, node: u64, name: &[u8], value: &[u8], flags: u32, kill_sgid: bool) -> Result<(), Errno> {
         Err(NO_SYS)
     }

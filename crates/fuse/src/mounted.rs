@@ -16,20 +16,24 @@ pub use crate::session::SessionStats;
 /// How long a forced end is waited for.
 pub(crate) const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 
-/// How often, and how long after each other, a mount without open files is tried that a path walk of another process may hold.
+/// How often, and how long after each other, a mount without open files is tried that a path walk
+/// of another process may hold.
 const WALKS_TRIES: u32 = 20;
 const WALKS_WAIT: Nanos = Nanos::from_ms(10);
 
-/// How long the kernel may take to tell of files that were closed before the mount ended here: it does so in the background.
+/// How long the kernel may take to tell of files that were closed before the mount ended here: it
+/// does so in the background.
 pub(crate) const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
 
-/// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted, if no file is open in them.
+/// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted,
+/// if no file is open in them.
 const COPIES_WAIT: Nanos = Nanos::from_secs(1);
 
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOpts {
-    /// Users other than the one who mounts may use it. For ordinary users `/etc/fuse.conf` must allow that.
+    /// Users other than the one who mounts may use it. For ordinary users `/etc/fuse.conf` must
+    /// allow that.
     pub allow_other: bool,
     /// The kernel checks permissions by mode and owner.
     pub default_permissions: bool,
@@ -47,16 +51,16 @@ pub struct MountOpts {
     pub noexec: bool,
     /// The list of mounts says `noatime` (property `atime=off`).
     pub noatime: bool,
-    /// `sync` and `syncfs` reach the file system, where the kernel can do that: Linux 6.18 for mounts by root, which are then of type `fuseblk.SUBTYPE` and hold a loop
-    /// device each.
+    /// `sync` and `syncfs` reach the file system, where the kernel can do that: Linux 6.18 for
+    /// mounts by root, which are then of type `fuseblk.SUBTYPE` and hold a loop device each.
     pub sync_passes: bool,
-    /// The kernel gathers small writes. It then decides sizes and times, and an error of a write may show at `fsync`
-    /// only.
+    /// The kernel gathers small writes. It then decides sizes and times, and an error of a write
+    /// may show at `fsync` only.
     pub writeback: bool,
     /// The kernel asks for POSIX ACLs and evaluates them; it then always checks permissions.
     pub posix_acl: bool,
-    /// Other file systems can be shown within the mount by [`crate::graft()`]; the kernel asks for ACLs then, whether or not
-    /// the first file system has them.
+    /// Other file systems can be shown within the mount by [`crate::graft()`]; the kernel asks for
+    /// ACLs then, whether or not the first file system has them.
     pub holds_others: bool,
     /// How far the kernel reads ahead, in KiB; set where we may.
     pub readahead_kib: u32,
@@ -83,7 +87,8 @@ impl Default for MountOpts {
     }
 }
 
-/// A mount. Dropping it does not end it: that is for [`Mounted::unmount`], or for whoever unmounts it by hand.
+/// A mount. Dropping it does not end it: that is for [`Mounted::unmount`], or for whoever unmounts
+/// it by hand.
 pub struct Mounted {
     rt: Rt,
     core: Rc<Core>,
@@ -134,10 +139,11 @@ pub(crate) async fn mount_tree(
 }
 
 impl Mounted {
-    /// Unmounts and waits until every request was dealt with. `lazy`: it vanishes from the tree at once, the session
-    /// ends when it is used no more, and that is not waited for. `force`: what is under way fails, and files that are
-    /// open give errors; it ends wherever there are copies of it.
-    /// `Busy`, and it stays as it is, if it is in use and neither is asked for. Copies in other mount namespaces in which no file is open are no use: they end, too.
+    /// Unmounts and waits until every request was dealt with. `lazy`: it vanishes from the tree at
+    /// once, the session ends when it is used no more, and that is not waited for. `force`: what is
+    /// under way fails, and files that are open give errors; it ends wherever there are copies of
+    /// it. `Busy`, and it stays as it is, if it is in use and neither is asked for. Copies in other
+    /// mount namespaces in which no file is open are no use: they end, too.
     pub async fn unmount(&self, lazy: bool, force: bool) -> Result<()> {
         if self.core.is_over() {
             self.core.ended().await;
@@ -156,7 +162,8 @@ impl Mounted {
         let mut tries = 0;
         let held = loop {
             match fuse_unmount(&self.place).await {
-                // Whoever walks a path through it, such as a program that looks at all mounts, holds it for a moment.
+                // Whoever walks a path through it, such as a program that looks at all mounts,
+                // holds it for a moment.
                 Err(e) if e.kind() == ErrorKind::Busy && !self.core.has_open() && tries < WALKS_TRIES => {
                     tries += 1;
                     self.rt.sleep(WALKS_WAIT).await;
@@ -198,7 +205,8 @@ impl Mounted {
         &self.place.path
     }
 
-    /// Whether it is in the tree of mounts: the session may live on after somebody unmounted it lazily.
+    /// Whether it is in the tree of mounts: the session may live on after somebody unmounted it
+    /// lazily.
     pub fn is_attached(&self, table: &MountTable) -> bool {
         !self.core.is_over() && self.place.dev.is_none_or(|dev| !table.of(dev).is_empty())
     }

@@ -1,8 +1,9 @@
 //! The protocol: which requests there are, what their bytes mean, how replies are laid out.
 //!
-//! Version 7 of the FUSE protocol, as `linux/fuse.h` (7.45) describes it; what is used here has been there since 7.31,
-//! apart from `TMPFILE` (7.37) and `STATX` (7.39). A request is a header of 40 bytes and arguments; a reply a header of 16 bytes and a body.
-//! Fields are in the byte order of the machine. Fields of requests that nobody here needs are skipped by length.
+//! Version 7 of the FUSE protocol, as `linux/fuse.h` (7.45) describes it; what is used here has
+//! been there since 7.31, apart from `TMPFILE` (7.37) and `STATX` (7.39). A request is a header of
+//! 40 bytes and arguments; a reply a header of 16 bytes and a body. Fields are in the byte order of
+//! the machine. Fields of requests that nobody here needs are skipped by length.
 
 use crate::errno::{Errno, INVALID};
 use crate::handler::{Attr, Caller, Entry, Opened, SetAttr, SetTime, StatFs, Time};
@@ -70,7 +71,8 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Flags of `INIT`: what kernel and file system can do. The upper half travels in a field of its own.
+/// Flags of `INIT`: what kernel and file system can do. The upper half travels in a field of its
+/// own.
 #[allow(missing_docs)] // The names are those of the protocol.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
@@ -123,7 +125,8 @@ const FATTR_KILL_SUIDGID: u32 = 1 << 11;
 const GETATTR_FH: u32 = 1 << 0;
 const WRITE_CACHE: u32 = 1 << 0;
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// Flag of an open file that stands in each of its writes: they are durable when they end. Part of `O_SYNC`.
+/// Flag of an open file that stands in each of its writes: they are durable when they end. Part of
+/// `O_SYNC`.
 const O_DSYNC: u32 = libc::O_DSYNC as u32;
 const O_DIRECT: u32 = libc::O_DIRECT as u32;
 const OPEN_KILL_SUIDGID: u32 = 1 << 0;
@@ -160,7 +163,8 @@ impl InHeader {
 }
 
 /// What a request asks for, `WRITE` without its data.
-#[allow(missing_docs)] // Requests and fields have the names of the protocol; `Handler` says what they mean.
+// Requests and fields have the names of the protocol; `Handler` says what they mean.
+#[allow(missing_docs)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op<'a> {
     Lookup {
@@ -321,7 +325,8 @@ pub struct Init {
     pub flags: u64,
 }
 
-/// A device number as FUSE writes it: 12 bits of major number above 8 of the minor one, its other 12 at the top.
+/// A device number as FUSE writes it: 12 bits of major number above 8 of the minor one, its other
+/// 12 at the top.
 pub fn rdev_from_wire(v: u32) -> (u32, u32) {
     ((v >> 8) & 0xfff, (v & 0xff) | ((v >> 12) & 0xf_ff00))
 }
@@ -532,21 +537,21 @@ pub fn put_header(out: &mut impl Put, unique: u64, error: Option<Errno>, body: u
     out.u64(unique);
 }
 
-/// Adds a message that the kernel did not ask for: what it remembers of a node's attributes and ACLs is out of date.
-/// Cached data stay (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
+/// Adds a message that the kernel did not ask for: what it remembers of a node's attributes and
+/// ACLs is out of date. Cached data stay (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
 pub fn put_attrs_stale(out: &mut impl Put, node: u64) {
     put_inval_inode(out, node, -1, 0);
 }
 
-/// Adds a message that the kernel did not ask for: it must drop pages of a node, `len` bytes from `offset`, or all from
-/// there on if `len` is 0 (`FUSE_NOTIFY_INVAL_INODE`).
+/// Adds a message that the kernel did not ask for: it must drop pages of a node, `len` bytes from
+/// `offset`, or all from there on if `len` is 0 (`FUSE_NOTIFY_INVAL_INODE`).
 pub fn put_drop_pages(out: &mut impl Put, node: u64, offset: u64, len: u64) {
     // Files end below 2^63.
     put_inval_inode(out, node, offset.cast_signed(), len.cast_signed());
 }
 
-/// Adds a message that the kernel did not ask for: it must drop a name of a directory, and what it remembers below it
-/// (`FUSE_NOTIFY_INVAL_ENTRY`).
+/// Adds a message that the kernel did not ask for: it must drop a name of a directory, and what it
+/// remembers below it (`FUSE_NOTIFY_INVAL_ENTRY`).
 pub fn put_drop_name(out: &mut impl Put, dir: u64, name: &[u8]) {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const BODY: usize = 16;

@@ -1,17 +1,19 @@
 //! A session: reads requests, hands them to the handler, writes replies.
 //!
-//! Some tasks, the *workers*, take turns. One of them is the *leader*: it alone reads the device, in one operation of
-//! the engine's ring, and at once begins to serve what came. Most requests need no wait: the leader answers and reads
-//! the next one, all in its own poll, without a task or an allocation per request. If the request must wait (for a
-//! disk, a transaction, a lock), the leader first makes another worker the leader, and then waits as long as it takes.
-//! Having answered it becomes leader if there is none, else waits to be made leader, or ends if enough others wait.
+//! Some tasks, the *workers*, take turns. One of them is the *leader*: it alone reads the device,
+//! in one operation of the engine's ring, and at once begins to serve what came. Most requests need
+//! no wait: the leader answers and reads the next one, all in its own poll, without a task or an
+//! allocation per request. If the request must wait (for a disk, a transaction, a lock), the leader
+//! first makes another worker the leader, and then waits as long as it takes. Having answered it
+//! becomes leader if there is none, else waits to be made leader, or ends if enough others wait.
 //!
-//! Invariants: there is one leader, unless as many workers as may exist all serve requests (then the next one to be
-//! done leads) or the session is over. A reply is one system call, made at once. A request is answered exactly once,
-//! except `FORGET`, `BATCH_FORGET`, which have no reply.
+//! Invariants: there is one leader, unless as many workers as may exist all serve requests (then
+//! the next one to be done leads) or the session is over. A reply is one system call, made at once.
+//! A request is answered exactly once, except `FORGET`, `BATCH_FORGET`, which have no reply.
 //!
-//! A request is read into a buffer of 80 bytes (header and arguments of `WRITE`) and eight of 128 KiB: the data of a
-//! large aligned write lie where the engine keeps them. Read replies go out from the engine's own buffers, too.
+//! A request is read into a buffer of 80 bytes (header and arguments of `WRITE`) and eight of 128
+//! KiB: the data of a large aligned write lie where the engine keeps them. Read replies go out from
+//! the engine's own buffers, too.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -48,15 +50,16 @@ const WORKERS_MAX: usize = 256;
 const IDLE_MAX: usize = 16;
 /// Most slices of one reply (the kernel takes 1024); a reply of more is copied together.
 const SLICES_MAX: usize = 512;
-/// Failures of the device one after the other, of kinds that should pass, after which the session ends.
+/// Failures of the device one after the other, of kinds that should pass, after which the session
+/// ends.
 const READ_ERRORS_MAX: u32 = 16;
 /// Requests of the background under way at most.
 const MAX_BACKGROUND: u16 = 128;
 /// Most bytes of output of a control operation or an extended attribute.
 const SMALL_OUTPUT_MAX: u32 = 64 << 10;
 
-/// What is used of what kernels offer. Not `ATOMIC_O_TRUNC`: with it, Linux asks us to truncate before it finds that the
-/// file is a program that runs, and must not be written to.
+/// What is used of what kernels offer. Not `ATOMIC_O_TRUNC`: with it, Linux asks us to truncate
+/// before it finds that the file is a program that runs, and must not be written to.
 const WANTED: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -103,14 +106,16 @@ impl Kernel {
         node_in(self.slot, object_of(node))
     }
 
-    /// Has the kernel drop a name of a directory, and forget what it only remembers below it. Both as the kernel has them.
+    /// Has the kernel drop a name of a directory, and forget what it only remembers below it. Both
+    /// as the kernel has them.
     pub(crate) async fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(core) = self.core.upgrade() else { return };
         core.drop_name(dir, name).await;
     }
 
-    /// What the kernel remembers of a node's attributes is out of date from now on. Called before the reply to the
-    /// request that changed them, so that whoever waits for that reply sees the new ones.
+    /// What the kernel remembers of a node's attributes is out of date from now on. Called before
+    /// the reply to the request that changed them, so that whoever waits for that reply sees the
+    /// new ones.
     pub fn attrs_changed(&self, node: u64) {
         let Some(core) = self.core.upgrade() else { return };
         let mut message = Small::new();
@@ -119,16 +124,18 @@ impl Kernel {
         let _ = core.send(&[IoSlice::new(message.as_slice())]);
     }
 
-    /// Has the kernel write back what was stored to mappings of these bytes of a node, and waits for that. Pages of
-    /// them leave its cache. The caller must not hold up the answer to any other request meanwhile.
+    /// Has the kernel write back what was stored to mappings of these bytes of a node, and waits
+    /// for that. Pages of them leave its cache. The caller must not hold up the answer to any other
+    /// request meanwhile.
     pub async fn write_back(&self, node: u64, bytes: std::ops::Range<u64>) {
         let Some(core) = self.core.upgrade() else { return };
         core.drop_pages_in(self.outer(node), bytes.start, bytes.end - bytes.start).await;
     }
 
-    /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions apart changed with 6.3):
-    /// it says with an empty `SETATTR` that set-id bits must go before `FALLOCATE`, and it takes the set-group-id bit from
-    /// the mode of a new file whose maker may not set it.
+    /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions
+    /// apart changed with 6.3): it says with an empty `SETATTR` that set-id bits must go before
+    /// `FALLOCATE`, and it takes the set-group-id bit from the mode of a new file whose maker may
+    /// not set it.
     pub fn looks_after_ids(&self) -> bool {
         self.core.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3)
     }
@@ -159,7 +166,8 @@ pub(crate) struct Core {
     setxattr_ext: Cell<bool>,
     /// Minor version of the protocol that is spoken.
     minor: Cell<u32>,
-    /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by offering shared mappings of such files).
+    /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by
+    /// offering shared mappings of such files).
     direct_is_coherent: Cell<bool>,
     writeback: bool,
     /// The kernel is asked to evaluate ACLs, and not to apply umasks.
@@ -210,7 +218,8 @@ impl Core {
         }
     }
 
-    /// Reads no more requests: those under way are answered, then the device is closed, and with it the connection ends wherever it is mounted.
+    /// Reads no more requests: those under way are answered, then the device is closed, and with it
+    /// the connection ends wherever it is mounted.
     pub(crate) fn cut(&self) {
         self.cut.set(true);
         if let Some(waker) = self.leader.take() {
@@ -233,7 +242,8 @@ impl Core {
         self.stats.set(s);
     }
 
-    /// Writes a reply. Errors mean that nobody waits for it any more, but for replies that are wrong themselves.
+    /// Writes a reply. Errors mean that nobody waits for it any more, but for replies that are
+    /// wrong themselves.
     fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(fd) = self.fd.borrow().clone() else { return Ok(()) };
         match write_now(fd.as_fd(), parts) {
@@ -349,8 +359,9 @@ impl Request {
     }
 }
 
-/// Takes the first `size` bytes of the data out. A buffer that is at least half full goes as it is and leaves an empty
-/// one; what is in a buffer that is not is copied, so that few bytes do not hold much memory.
+/// Takes the first `size` bytes of the data out. A buffer that is at least half full goes as it is
+/// and leaves an empty one; what is in a buffer that is not is copied, so that few bytes do not
+/// hold much memory.
 fn take_data(bufs: &mut [Buf], size: usize) -> Vec<Bytes> {
     let mut left = size;
     let mut out = Vec::with_capacity(size.div_ceil(DATA_BUF));
@@ -435,8 +446,8 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Goes on with a request that waits for the kernel, which may wait for the answer to another request: no worker is
-    /// held for it. As many as the kernel has requests under way.
+    /// Goes on with a request that waits for the kernel, which may wait for the answer to another
+    /// request: no worker is held for it. As many as the kernel has requests under way.
     fn aside(self: &Rc<Self>, name: &'static str, request: impl Future<Output = ()> + 'static) {
         self.core.aside.set(self.core.aside.get() + 1);
         let session = self.clone();
@@ -584,7 +595,8 @@ impl<H: Handler> Session<H> {
             let how = WriteHow { kill_suidgid, from_cache, sync };
             let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
             if done == Err(DENIED) && from_cache {
-                // The file has become immutable: a store to a shared mapping that nobody may make must not be seen.
+                // The file has become immutable: a store to a shared mapping that nobody may make
+                // must not be seen.
                 let (core, node) = (self.core.clone(), h.node);
                 self.rt.spawn("fuse drop pages", async move { core.drop_pages(node).await });
             }
@@ -712,7 +724,8 @@ impl<H: Handler> Session<H> {
             Op::Destroy => Reply::Empty,
             Op::Ioctl { cmd, input, out_size } => {
                 if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
-                    // What was stored to shared mappings before the flags change may still be written.
+                    // What was stored to shared mappings before the flags change may still be
+                    // written.
                     self.core.drop_pages(node).await;
                 }
                 let out_size = out_size.min(SMALL_OUTPUT_MAX);

@@ -1,7 +1,9 @@
 //! `.zfs/snapshot`: the snapshots of a file system as folders of its mount.
 //!
-//! A node id has the object number in its low 48 bits and a *slot* above: 0 is the live file system, [`CONTROL`] the two folders that exist nowhere else, and the rest are
-//! snapshots that somebody looked into since the mount began. A slot keeps its number as long as the mount lives; when its snapshot is destroyed its nodes are stale.
+//! A node id has the object number in its low 48 bits and a *slot* above: 0 is the live file
+//! system, [`CONTROL`] the two folders that exist nowhere else, and the rest are snapshots that
+//! somebody looked into since the mount began. A slot keeps its number as long as the mount lives;
+//! when its snapshot is destroyed its nodes are stale.
 
 use std::cell::RefCell;
 use std::future::Future;

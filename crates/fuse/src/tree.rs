@@ -1,36 +1,40 @@
 //! Several file systems in one session.
 //!
-//! A plain user's file systems are mounted by `fusermount3`, which works as root, and root may not enter the FUSE mounts of
-//! a user. So a file system whose place lies within a mount of the same user cannot get a mount of its own. Instead it is
-//! *grafted*: the session of the outer mount serves it as well.
+//! A plain user's file systems are mounted by `fusermount3`, which works as root, and root may not
+//! enter the FUSE mounts of a user. So a file system whose place lies within a mount of the same
+//! user cannot get a mount of its own. Instead it is *grafted*: the session of the outer mount
+//! serves it as well.
 //!
 //! # Vocabulary
 //!
-//! The *members* of a tree are its file systems, each with its own handler; the first one is what the session was mounted
-//! for. A member other than the first *covers* a folder of another member: where a name leads to that folder the kernel is
-//! given the member's root. Node ids within a member, as its handler has them, are *inner*; those of the session are
-//! *outer*. Both have an object number in their low 48 bits and a slot above (see [`crate::snapdir`]). An outer slot stands
-//! for one inner slot of one member; those of the live first member are the same.
+//! The *members* of a tree are its file systems, each with its own handler; the first one is what
+//! the session was mounted for. A member other than the first *covers* a folder of another member:
+//! where a name leads to that folder the kernel is given the member's root. Node ids within a
+//! member, as its handler has them, are *inner*; those of the session are *outer*. Both have an
+//! object number in their low 48 bits and a slot above (see [`crate::snapdir`]). An outer slot
+//! stands for one inner slot of one member; those of the live first member are the same.
 //!
 //! # A request
 //!
 //! 1. The outer slot says which member it is for; one that has left answers ESTALE.
 //! 2. The member's handler serves it, with inner nodes.
-//! 3. Nodes and inode numbers of the answer become outer. A covered folder becomes the root of what covers it.
+//! 3. Nodes and inode numbers of the answer become outer. A covered folder becomes the root of what
+//!    covers it.
 //!
-//! Names in two members are on two devices for `rename` and `link` (EXDEV). A covered folder cannot be removed or renamed
-//! (EBUSY), as elsewhere.
+//! Names in two members are on two devices for `rename` and `link` (EXDEV). A covered folder cannot
+//! be removed or renamed (EBUSY), as elsewhere.
 //!
 //! # Leaving
 //!
-//! A member is in use while the kernel knows a node of it: it holds a reference for each open file, working folder,
-//! mapping and watch, and for what it only remembers. Told to drop the name of the covered folder, it forgets what it only
-//! remembers. What is left is in use.
+//! A member is in use while the kernel knows a node of it: it holds a reference for each open file,
+//! working folder, mapping and watch, and for what it only remembers. Told to drop the name of the
+//! covered folder, it forgets what it only remembers. What is left is in use.
 //!
 //! # Invariants
 //!
-//! The kernel has exactly as many references to a slot as `known` says: entries are counted when they go out, and
-//! `FORGET` gives them back. A slot of a member that left is free for another one only when that is zero.
+//! The kernel has exactly as many references to a slot as `known` says: entries are counted when
+//! they go out, and `FORGET` gives them back. A slot of a member that left is free for another one
+//! only when that is zero.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -313,7 +317,8 @@ impl Tree {
         Ok(member)
     }
 
-    /// Has the kernel drop the name of the folder that a member covers, and what it remembers below it.
+    /// Has the kernel drop the name of the folder that a member covers, and what it remembers below
+    /// it.
     pub(crate) async fn drop_name(&self, member: &Member) {
         let Some(place) = &member.place else { return };
         let Ok(dir) = self.outer(&place.parent, place.dir) else { return };

@@ -1,4 +1,5 @@
-//! Serves the requests of a session of several file systems: each goes to the member that its node is in.
+//! Serves the requests of a session of several file systems: each goes to the member that its node
+//! is in.
 //!
 //! See [`crate::tree`] for what becomes of nodes and inode numbers.
 

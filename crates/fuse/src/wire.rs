@@ -1,4 +1,5 @@
-//! Fields of requests and replies: little more than "the next four bytes", in the byte order of the machine.
+//! Fields of requests and replies: little more than "the next four bytes", in the byte order of the
+//! machine.
 
 use crate::errno::{Errno, INVALID};
 

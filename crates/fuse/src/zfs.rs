@@ -1,15 +1,18 @@
 //! The handler that serves a file system of a pool.
 //!
-//! Node ids are object numbers; open files need no state beyond the count that [`zpl::Zfs::open_file`] keeps, so file
-//! handles are bits that say what must be known of them later, [`UNSEEN`], [`MAPPABLE`] and [`PAST_CACHE`]. What the kernel may remember, and for how long, is decided in [`attr_ttl`]
-//! and by [`ZfsHandler::new`].
+//! Node ids are object numbers; open files need no state beyond the count that
+//! [`zpl::Zfs::open_file`] keeps, so file handles are bits that say what must be known of them
+//! later, [`UNSEEN`], [`MAPPABLE`] and [`PAST_CACHE`]. What the kernel may remember, and for how
+//! long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
 //!
-//! Through a shared mapping of a file that is open for reading and writing stores reach us late, and until then what we know of its holes may be wrong.
+//! Through a shared mapping of a file that is open for reading and writing stores reach us late,
+//! and until then what we know of its holes may be wrong.
 //!
-//! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-id bits and capabilities from a file that changes. It
-//! says when set-id bits must go: with a flag, or (`fallocate`, writes through its cache) with a `SETATTR` that asks for
-//! nothing. Capabilities go with each change. Where the answer does not carry the new mode the kernel is told that what it
-//! remembers is out of date, before the answer.
+//! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-id bits and capabilities from a
+//! file that changes. It says when set-id bits must go: with a flag, or (`fallocate`, writes
+//! through its cache) with a `SETATTR` that asks for nothing. Capabilities go with each change.
+//! Where the answer does not carry the new mode the kernel is told that what it remembers is out of
+//! date, before the answer.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, btree_map};
@@ -59,10 +62,10 @@ const CTL_COOKIE: u64 = i64::MAX as u64;
 
 const S_ISGID: u32 = 0o2000;
 
-/// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever ([`Mounted::ended`]), the file
-/// system is still in use: ending that ([`Zfs::unmount`]) is the caller's.
-/// With [`MountOpts::holds_others`] a file system that is read-only answers so itself; the mount is as the options say.
-/// With `snaps` there is a folder `.zfs/snapshot` in its root.
+/// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever
+/// ([`Mounted::ended`]), the file system is still in use: ending that ([`Zfs::unmount`]) is the
+/// caller's. With [`MountOpts::holds_others`] a file system that is read-only answers so itself;
+/// the mount is as the options say. With `snaps` there is a folder `.zfs/snapshot` in its root.
 pub async fn mount(
     rt: &Rt,
     zfs: Rc<Zfs>,
@@ -81,8 +84,8 @@ pub async fn mount(
     mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, Some(tree)).await
 }
 
-/// The kernel may remember attributes for long, but for the space a file takes: that is known only when its last change
-/// is on disk, and the kernel does not hear of that.
+/// The kernel may remember attributes for long, but for the space a file takes: that is known only
+/// when its last change is on disk, and the kernel does not hear of that.
 fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
     if now.secs.saturating_sub(ctime.secs) > SETTLED_AFTER_SECS { LONG } else { SHORT }
 }
@@ -91,8 +94,9 @@ pub(crate) struct ZfsHandler {
     rt: Rt,
     zfs: Rc<Zfs>,
     root: ObjectId,
-    /// How long the kernel may remember what a name leads to, or that it leads nowhere. Only where different names are
-    /// different: where `a` is also `A` the kernel does not know that removing one removes the other.
+    /// How long the kernel may remember what a name leads to, or that it leads nowhere. Only where
+    /// different names are different: where `a` is also `A` the kernel does not know that removing
+    /// one removes the other.
     names_ttl: Duration,
     snaps: Option<SnapDir>,
     kernel: RefCell<Kernel>,
@@ -106,7 +110,8 @@ pub(crate) struct ZfsHandler {
     cached: RefCell<BTreeMap<u64, u32>>,
 }
 
-/// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The mapping keeps the file open.
+/// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The
+/// mapping keeps the file open.
 const MAPPABLE: u64 = 2;
 /// Holes that are asked about for one `SEEK_HOLE` in a mapped file that somebody fills meanwhile.
 const HOLES_MAX: usize = 64;
@@ -188,8 +193,8 @@ impl ZfsHandler {
         Entry { node: self.node(slot, a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(slot, a) }
     }
 
-    /// Takes from a file that `who` changes what lets it run with the rights of others; the set-id bits only if `ids`.
-    /// True if the kernel's idea of the mode is wrong from then on.
+    /// Takes from a file that `who` changes what lets it run with the rights of others; the set-id
+    /// bits only if `ids`. True if the kernel's idea of the mode is wrong from then on.
     async fn kill_privileges(&self, who: Caller, node: u64, ids: bool) -> Result<bool, Errno> {
         let (zfs, obj) = self.at_live(node)?;
         Ok(zfs.drop_privileges(obj, ids, |gid| may_keep_sgid(who, gid)).await?)
@@ -206,8 +211,8 @@ impl ZfsHandler {
         AclKind::from_xattr_name(name).filter(|_| self.posix_acl).ok_or(NOT_SUPPORTED)
     }
 
-    /// Who makes something of this mode. Where the kernel does not look after that, supplementary groups count for a program
-    /// that would run as its group.
+    /// Who makes something of this mode. Where the kernel does not look after that, supplementary
+    /// groups count for a program that would run as its group.
     fn cred(&self, caller: Caller, mode: u32) -> Cred {
         let fsetid = caller.uid == 0 || self.kernel.borrow().looks_after_ids();
         let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
@@ -237,24 +242,27 @@ impl ZfsHandler {
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
         let writes = match flags as i32 & libc::O_ACCMODE {
-            // Told that every write goes past its cache, the kernel drops pages around it; see `notify`.
+            // Told that every write goes past its cache, the kernel drops pages around it; see
+            // `notify`.
             _ if flags as i32 & libc::O_DIRECT != 0 => true,
             libc::O_RDONLY => false,
             // Through its cache the kernel would ask for an fsync after each write.
             _ if flags as i32 & libc::O_DSYNC != 0 => true,
-            // Not O_RDWR: a page that a store to a mapping brings in beside a write past the cache may be of before the
-            // write, and undoes it when it is written back.
+            // Not O_RDWR: a page that a store to a mapping brings in beside a write past the cache
+            // may be of before the write, and undoes it when it is written back.
             how => how == libc::O_WRONLY,
         };
         if writes {
-            // Who only writes gains little from pages of the kernel: every write is a request anyway. Without them the data are copied
-            // once less, are in memory once (in our cache), and the kernel does not ask for capabilities before the first write.
+            // Who only writes gains little from pages of the kernel: every write is a request
+            // anyway. Without them the data are copied once less, are in memory once (in our
+            // cache), and the kernel does not ask for capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
         let unseen = flags & libc::O_NOATIME as u32 != 0;
         let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
         if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.wants_access(obj).await {
-            // What the kernel reads from its cache we do not hear of. Of an empty file it asks for nothing at all.
+            // What the kernel reads from its cache we do not hear of. Of an empty file it asks for
+            // nothing at all.
             answer &= !FOPEN_KEEP_CACHE;
             if !mappable && zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
                 answer |= FOPEN_DIRECT_IO;
@@ -305,7 +313,8 @@ impl Handler for ZfsHandler {
                 Found::Folder(entry) => Ok(entry),
                 Found::Root(slot, zfs) => {
                     let entry = self.entry(slot, &zfs.getattr(zfs.root()).await?);
-                    // Commands destroy, rename and promote snapshots, of which the kernel does not hear.
+                    // Commands destroy, rename and promote snapshots, of which the kernel does not
+                    // hear.
                     Ok(Entry { ttl: Duration::ZERO, ..entry })
                 }
             };
@@ -350,9 +359,10 @@ impl Handler for ZfsHandler {
             SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
         };
         let gives_away = set.uid.is_some() || set.gid.is_some();
-        // One that asks for nothing is what is left of the kernel's wish to take set-id bits away, since that is ours to do.
-        // Any user can bring it about (`chown` to nobody else), so only the owner is believed. For others `WRITE` says it
-        // once more, and `fallocate` decides by itself.
+        // One that asks for nothing is what is left of the kernel's wish to take set-id bits away,
+        // since that is ours to do. Any user can bring it about (`chown` to nobody else), so only
+        // the owner is believed. For others `WRITE` says it once more, and `fallocate` decides by
+        // itself.
         let asks_nothing = SetAttr { fh: None, ..set } == SetAttr::default();
         let ids = set.kill_suidgid || asks_nothing && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
         if ids || set.size.is_some() || gives_away {
@@ -698,7 +708,8 @@ impl Handler for ZfsHandler {
             _ => Err(INVALID),
         };
         let mut found = find().await?;
-        // Holes that the answer relies on, where the kernel has nothing any more that it has not written back.
+        // Holes that the answer relies on, where the kernel has nothing any more that it has not
+        // written back.
         let mut sure = offset..offset;
         for _ in 0..HOLES_MAX {
             if !self.may_be_mapped(node) {

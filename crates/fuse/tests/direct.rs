@@ -1,4 +1,5 @@
-//! Direct writes (`O_DIRECT`) beside reads through the page cache. Skipped, and saying so, where there is no FUSE.
+//! Direct writes (`O_DIRECT`) beside reads through the page cache. Skipped, and saying so, where
+//! there is no FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +16,8 @@ use host::{Direct, Engine, EngineConfig, HostDev, OpenOpts};
 /// Bytes of a write.
 const LEN: usize = 64 << 10;
 
-/// Writes asynchronously, many at once, while others read the same pages: an answered write is seen.
+/// Writes asynchronously, many at once, while others read the same pages: an answered write is
+/// seen.
 #[test]
 fn an_answered_asynchronous_write_is_seen_through_the_cache() {
     with_mount(Setup::default(), |root| {

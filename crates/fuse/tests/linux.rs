@@ -1,4 +1,5 @@
-//! Cases of Linux beyond POSIX, through a real mount. Skipped, and saying so, where there is no FUSE.
+//! Cases of Linux beyond POSIX, through a real mount. Skipped, and saying so, where there is no
+//! FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -161,7 +162,8 @@ fn opening_and_reading_changes_the_access_time() {
             fs::write(root.join("full"), vec![7; 10_000]).unwrap();
             fs::write(root.join("empty"), "").unwrap();
             fs::create_dir(root.join("dir")).unwrap();
-            // What is in the cache, with times as if nobody had read it since it was written long ago.
+            // What is in the cache, with times as if nobody had read it since it was written long
+            // ago.
             for name in ["full", "empty"] {
                 read(name);
                 says(&root, &format!("touch -d @1000 {name}"));
@@ -182,8 +184,8 @@ fn opening_and_reading_changes_the_access_time() {
     }
 }
 
-/// Stores to a shared mapping from before a file became immutable: earlier ones are kept, later ones are neither kept
-/// nor seen.
+/// Stores to a shared mapping from before a file became immutable: earlier ones are kept, later
+/// ones are neither kept nor seen.
 #[test]
 fn mappings_of_immutable_files_show_what_is_in_them() {
     with_mount(Setup::default(), |root| {

@@ -1,4 +1,5 @@
-//! A real mount of a real pool, used through system calls. Skipped, and saying so, where there is no FUSE.
+//! A real mount of a real pool, used through system calls. Skipped, and saying so, where there is
+//! no FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;

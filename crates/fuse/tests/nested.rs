@@ -1,5 +1,5 @@
-//! A file system within the mount of another one, in the same session: as a plain user's are. Skipped, and saying so, where
-//! there is no FUSE.
+//! A file system within the mount of another one, in the same session: as a plain user's are.
+//! Skipped, and saying so, where there is no FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;

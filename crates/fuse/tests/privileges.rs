@@ -1,4 +1,5 @@
-//! Set-id bits and capabilities leave a file exactly when they do on the file system of the machine, and at once.
+//! Set-id bits and capabilities leave a file exactly when they do on the file system of the
+//! machine, and at once.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,8 +20,9 @@ fn table(dir: &Path, program: &Path) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// What FUSE does not let a server tell apart (docs/posix.md). In none of these does weir leave more than others do, but
-/// for the last, where it answers that all is well instead of refusing, and changes nothing.
+/// What FUSE does not let a server tell apart (docs/posix.md). In none of these does weir leave
+/// more than others do, but for the last, where it answers that all is well instead of refusing,
+/// and changes nothing.
 const KNOWN: [(&str, &[&str]); 3] = [
     // The kernel takes the capability, and then says no more than if set-id bits were to go, too.
     (", both of 6777 0:0 by root:", &["allocate", "punch", "zero", "write at two places", "copy a range", "overwrite"]),

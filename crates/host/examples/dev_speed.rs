@@ -1,7 +1,9 @@
-//! Measures a device through the engine: `dev_speed FILE [MiB]`. Writes all of FILE first if it is short.
+//! Measures a device through the engine: `dev_speed FILE [MiB]`. Writes all of FILE first if it is
+//! short.
 //!
-//! Prints, for 128 KiB sequential writes 16 deep and 8 KiB random reads and writes 32 deep: throughput, operations per
-//! second and CPU time of the process (kernel work on its behalf included) per operation.
+//! Prints, for 128 KiB sequential writes 16 deep and 8 KiB random reads and writes 32 deep:
+//! throughput, operations per second and CPU time of the process (kernel work on its behalf
+//! included) per operation.
 #![allow(unsafe_code, missing_docs)]
 
 use std::cell::Cell;

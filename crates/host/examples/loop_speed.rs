@@ -1,4 +1,5 @@
-//! Measures the engine's loop: yields, task switches, timers, CPU jobs, calls from another thread, a socket echo.
+//! Measures the engine's loop: yields, task switches, timers, CPU jobs, calls from another thread,
+//! a socket echo.
 #![allow(missing_docs)]
 
 use std::rc::Rc;

@@ -1,17 +1,22 @@
 //! Keeping cores out of idle states while short requests come and go.
 //!
-//! A core that has nothing to do is halted, and waking it costs 1 to 100 us, on virtual machines around 50: several times what answering a request takes. It is paid
-//! by whoever waits for us, each time, since a client that waits leaves its core with nothing to do. Linux has a request for that, `/dev/cpu_dma_latency`
-//! (Documentation/power/pm_qos_interface): as long as the file is open, idle cores obey the latency written into it, and 0 lets them poll. Measured on two virtual cores with
-//! 20,000 creations through FUSE: 350 us each without, 175 with it.
+//! A core that has nothing to do is halted, and waking it costs 1 to 100 us, on virtual machines
+//! around 50: several times what answering a request takes. It is paid by whoever waits for us,
+//! each time, since a client that waits leaves its core with nothing to do. Linux has a request for
+//! that, `/dev/cpu_dma_latency` (Documentation/power/pm_qos_interface): as long as the file is
+//! open, idle cores obey the latency written into it, and 0 lets them poll. Measured on two virtual
+//! cores with 20,000 creations through FUSE: 350 us each without, 175 with it.
 //!
-//! Vocabulary: a *wait* is the time that the engine had nothing to do; it is *short* up to [`SHORT`].
+//! Vocabulary: a *wait* is the time that the engine had nothing to do; it is *short* up to
+//! [`SHORT`].
 //!
-//! The normal path: waits that end are reported ([`Awake::waited`]); [`STREAK`] short ones on end open the file, which stays open until a wait lasts [`QUIET`].
-//! The engine cuts its waits to that while the file is open ([`Awake::limit`]).
+//! The normal path: waits that end are reported ([`Awake::waited`]); [`STREAK`] short ones on end
+//! open the file, which stays open until a wait lasts [`QUIET`]. The engine cuts its waits to that
+//! while the file is open ([`Awake::limit`]).
 //!
-//! Invariants: an idle pool, a slow disk or a slow client never hold the request; a machine of more than [`CORES_MAX`] cores is left alone, because all its cores would burn
-//! power for the sake of one; without permission nothing happens, and it is not tried again.
+//! Invariants: an idle pool, a slow disk or a slow client never hold the request; a machine of more
+//! than [`CORES_MAX`] cores is left alone, because all its cores would burn power for the sake of
+//! one; without permission nothing happens, and it is not tried again.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

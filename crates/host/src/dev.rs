@@ -1,8 +1,9 @@
 //! Files and disks as block devices.
 //!
-//! An operation becomes one [`Raw`] transfer over a list of the caller's own buffers. Where the transfer is direct and a
-//! segment does not suit (its address or length is not aligned as the medium asks), the whole operation goes through
-//! one aligned buffer instead. Short transfers go on where they stopped.
+//! An operation becomes one [`Raw`] transfer over a list of the caller's own buffers. Where the
+//! transfer is direct and a segment does not suit (its address or length is not aligned as the
+//! medium asks), the whole operation goes through one aligned buffer instead. Short transfers go on
+//! where they stopped.
 
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
@@ -51,8 +52,9 @@ impl DevShared {
 }
 
 impl HostDev {
-    /// Opens the file or disk at `path`. `rt` must belong to an [`crate::Engine`] of this thread. The open itself, with
-    /// its lock, is done on the spot. "X is in use by another process" ([`ErrorKind::Busy`]) if somebody has it locked.
+    /// Opens the file or disk at `path`. `rt` must belong to an [`crate::Engine`] of this thread.
+    /// The open itself, with its lock, is done on the spot. "X is in use by another process"
+    /// ([`ErrorKind::Busy`]) if somebody has it locked.
     pub fn open(rt: &Rt, path: impl AsRef<Path>, opts: OpenOpts) -> Result<Rc<dyn BlockDev>> {
         Ok(HostDev::open_dev(rt, path, opts)?)
     }
@@ -93,8 +95,8 @@ impl BlockDev for HostDev {
             return;
         }
         let request = op.request();
-        // SAFETY: the request points into buffers and the iovec list that `op` owns on the heap; they neither move nor
-        // change until `complete`.
+        // SAFETY: the request points into buffers and the iovec list that `op` owns on the heap;
+        // they neither move nor change until `complete`.
         unsafe { self.engine.0.start(request, op) };
     }
 

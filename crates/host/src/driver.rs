@@ -1,8 +1,9 @@
 //! Operations on descriptors, as the engine gives them to whatever carries them out.
 //!
-//! A [`Raw`] operation names memory by pointer; its [`Owner`] keeps that memory (and the descriptor) alive in the
-//! engine's table until the operation is over, whatever becomes of those who wait. A [`Driver`] carries operations out
-//! and is the one place where the engine thread waits: [`crate::ring`] or, without io_uring, [`crate::poller`].
+//! A [`Raw`] operation names memory by pointer; its [`Owner`] keeps that memory (and the
+//! descriptor) alive in the engine's table until the operation is over, whatever becomes of those
+//! who wait. A [`Driver`] carries operations out and is the one place where the engine thread
+//! waits: [`crate::ring`] or, without io_uring, [`crate::poller`].
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -65,7 +66,8 @@ pub(crate) enum Raw {
 pub(crate) struct Request {
     pub(crate) raw: Raw,
     pub(crate) poll_first: Option<i16>,
-    /// The descriptor does not block and is likely to be ready soon: the driver may try the operation by system calls while it looks.
+    /// The descriptor does not block and is likely to be ready soon: the driver may try the
+    /// operation by system calls while it looks.
     pub(crate) hot: bool,
 }
 
@@ -130,8 +132,8 @@ const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// Who keeps an operation's memory and hears its result.
 pub(crate) trait Owner {
-    /// The operation is over with `res`. Gives back itself and another operation to go on with (a short transfer), or
-    /// nothing when done. Runs without any borrow of the engine held.
+    /// The operation is over with `res`. Gives back itself and another operation to go on with (a
+    /// short transfer), or nothing when done. Runs without any borrow of the engine held.
     fn complete(self: Box<Self>, engine: &Rc<Inner>, res: i32) -> Option<(Request, Box<dyn Owner>)>;
 }
 
@@ -144,8 +146,8 @@ pub(crate) trait Driver {
     unsafe fn submit(&mut self, token: u64, req: Request);
     /// Asks for the end of an operation. It completes all the same, perhaps with `-ECANCELED`.
     fn cancel(&mut self, token: u64);
-    /// Starts what was submitted and reports what is over into `done`; waits for something to be over, at most for
-    /// the time given (None: for ever), if `wait` says so.
+    /// Starts what was submitted and reports what is over into `done`; waits for something to be
+    /// over, at most for the time given (None: for ever), if `wait` says so.
     fn turn(&mut self, wait: Wait, done: &mut Vec<(u64, i32)>);
     /// Asks for the end of everything.
     fn cancel_all(&mut self);

@@ -1,13 +1,13 @@
 //! The engine: tasks, timers, callbacks and the loop that serves them.
 //!
-//! One turn of the loop: take what other threads sent, run deferred callbacks, poll the tasks that were woken (a bounded
-//! number, each once), fire timers that are due, then give the driver its turn: it starts what was submitted and
-//! reports what is over, and those completions run. If nothing at all is left to do, the driver's turn waits, until the
-//! next timer at most.
+//! One turn of the loop: take what other threads sent, run deferred callbacks, poll the tasks that
+//! were woken (a bounded number, each once), fire timers that are due, then give the driver its
+//! turn: it starts what was submitted and reports what is over, and those completions run. If
+//! nothing at all is left to do, the driver's turn waits, until the next timer at most.
 //!
-//! Invariants: no borrow is held while a task, a completion or a waker runs; nothing is polled from within a wake-up
-//! or a completion; memory of an operation in flight stays in `ops` until the driver reported it, also when the engine
-//! is dropped.
+//! Invariants: no borrow is held while a task, a completion or a waker runs; nothing is polled from
+//! within a wake-up or a completion; memory of an operation in flight stays in `ops` until the
+//! driver reported it, also when the engine is dropped.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -38,7 +38,8 @@ use crate::workers::Workers;
 const POLLS_PER_TURN: usize = 128;
 /// The slot of the future that `block_on` runs.
 const MAIN: u32 = u32::MAX;
-/// How long a dropped engine waits for operations that devices do not give back, before it leaves them their memory.
+/// How long a dropped engine waits for operations that devices do not give back, before it leaves
+/// them their memory.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
 /// What carries out I/O.
@@ -98,7 +99,8 @@ pub struct EngineStats {
     pub in_flight: u64,
 }
 
-/// The owner of an engine. Stays on the thread that made it; dropping it ends its tasks where they are.
+/// The owner of an engine. Stays on the thread that made it; dropping it ends its tasks where they
+/// are.
 pub struct Engine(Rc<Inner>);
 
 /// A handle on an engine for code on its thread that has only an `Rt`.
@@ -131,7 +133,8 @@ pub(crate) struct Inner {
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
     cpu_done: RefCell<Slab<Box<dyn FnOnce()>>>,
     cpu: Workers,
-    /// For jobs that somebody waits for: at the engine's own priority, so that they displace those of `cpu`.
+    /// For jobs that somebody waits for: at the engine's own priority, so that they displace those
+    /// of `cpu`.
     cpu_urgent: Workers,
     ops: RefCell<Slab<OpSlot>>,
     last_op: Cell<u64>,
@@ -168,7 +171,8 @@ impl Engine {
                 Err(_) => Box::new(Poller::new(shared.clone())),
             },
         };
-        // A timer of this thread may be late by this much (ns) on top of the clock's own precision; 50 us is usual.
+        // A timer of this thread may be late by this much (ns) on top of the clock's own precision;
+        // 50 us is usual.
         // SAFETY: no preconditions.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000 as libc::c_ulong) };
         let cpu_threads = match config.cpu_threads {
@@ -234,7 +238,8 @@ impl Engine {
         self.handle().stats()
     }
 
-    /// Runs the engine until `fut` has ended, and gives its result. Other tasks stay where they are until the next call.
+    /// Runs the engine until `fut` has ended, and gives its result. Other tasks stay where they are
+    /// until the next call.
     pub fn block_on<T>(&self, fut: impl Future<Output = T>) -> T {
         self.0.block_on(fut)
     }
@@ -450,8 +455,8 @@ impl Inner {
     /// Starts an operation whose memory `owner` keeps, and gives the token to cancel it by.
     ///
     /// # Safety
-    /// What the operation points to is owned by `owner` and neither moves nor is touched until the owner hears of the
-    /// end.
+    /// What the operation points to is owned by `owner` and neither moves nor is touched until the
+    /// owner hears of the end.
     pub(crate) unsafe fn start(&self, req: Request, owner: Box<dyn Owner>) -> u64 {
         if self.ended.get() {
             // Nobody would wait for the end before the memory goes.
@@ -461,7 +466,8 @@ impl Inner {
         let token = {
             let mut ops = self.ops.borrow_mut();
             let index = ops.next_index();
-            // 24 bits of index, 38 of age: no token comes twice in the life of a process, and the top bits stay free.
+            // 24 bits of index, 38 of age: no token comes twice in the life of a process, and the
+            // top bits stay free.
             assert!(index < 1 << 24, "too many operations in flight");
             self.last_op.set((self.last_op.get() + 1) & ((1 << 38) - 1));
             let token = self.last_op.get() << 24 | u64::from(index);
@@ -508,7 +514,8 @@ impl Inner {
         drop(self.shared.close());
         self.cpu.stop();
         self.cpu_urgent.stop();
-        // Tasks hold the engine through their `Rt`: they go first. Dropping them may start or cancel operations.
+        // Tasks hold the engine through their `Rt`: they go first. Dropping them may start or
+        // cancel operations.
         loop {
             let tasks = self.tasks.borrow_mut().take_all();
             if tasks.is_empty() {

@@ -1,11 +1,13 @@
 //! Reads and writes of descriptors that become ready: FUSE, pipes, sockets.
 //!
-//! Buffers are owned by the operation while it is in flight and come back with its result. Dropping a future asks the
-//! kernel to end the operation and abandons its result: what it may have read is lost.
+//! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
+//! a future asks the kernel to end the operation and abandons its result: what it may have read is
+//! lost.
 //!
-//! A read first waits for readiness and then reads, both in one submission, so that it works the same for descriptors
-//! that block and for those that do not. `/dev/fuse` should be made non-blocking ([`set_nonblocking`]): then the engine
-//! thread itself carries the read out as soon as a request is there, without a thread of the kernel in between.
+//! A read first waits for readiness and then reads, both in one submission, so that it works the
+//! same for descriptors that block and for those that do not. `/dev/fuse` should be made
+//! non-blocking ([`set_nonblocking`]): then the engine thread itself carries the read out as soon
+//! as a request is there, without a thread of the kernel in between.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -154,7 +156,8 @@ impl Drop for FdFuture {
         let finished = self.state.borrow_mut().result.take();
         match finished {
             Some((fd, _)) if self.what == What::Accept && fd >= 0 => {
-                // SAFETY: a descriptor that the kernel made for this operation and that nobody has taken.
+                // SAFETY: a descriptor that the kernel made for this operation and that nobody has
+                // taken.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
             Some(_) => {}
@@ -190,20 +193,22 @@ impl FdIo {
         let state = Rc::new(RefCell::new(State { result: None, waker: None }));
         let op = Box::new(FdOp { fd: fd.clone(), iov, what, memory, state: state.clone() });
         let request = op.request(false);
-        // SAFETY: the request points into buffers and a list that `op` owns on the heap until `complete`.
+        // SAFETY: the request points into buffers and a list that `op` owns on the heap until
+        // `complete`.
         let token = unsafe { self.engine.0.start(request, op) };
         FdFuture { engine: self.engine.clone(), token, state, over: false, what }
     }
 
-    /// Reads once, as much as there is, into `header` and then into `payload`: what FUSE asks for, so that the data of
-    /// a write lands where it stays. At most [`MAX_SEGMENTS`] buffers.
+    /// Reads once, as much as there is, into `header` and then into `payload`: what FUSE asks for,
+    /// so that the data of a write lands where it stays. At most [`MAX_SEGMENTS`] buffers.
     pub async fn readv_fd(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
         let (result, m) = self.start(fd, What::Read, Memory { header, payload, ..Memory::default() }).await;
         ReadDone { result, header: m.header, payload: m.payload }
     }
 
-    /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from which more is likely to come at once: as long as the engine looks for
-    /// completions it tries the read itself, which saves the kernel the detour over a wake-up of the ring.
+    /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from
+    /// which more is likely to come at once: as long as the engine looks for completions it tries
+    /// the read itself, which saves the kernel the detour over a wake-up of the ring.
     pub async fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
         let (result, m) = self.start(fd, What::HotRead, Memory { header, payload, ..Memory::default() }).await;
         ReadDone { result, header: m.header, payload: m.payload }
@@ -240,7 +245,8 @@ fn count(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes at once by a system call; never through the ring. On a non-blocking descriptor it does not wait.
+/// Writes at once by a system call; never through the ring. On a non-blocking descriptor it does
+/// not wait.
 pub fn write_now(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> io::Result<usize> {
     let n = i32::try_from(data.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     loop {

@@ -1,12 +1,16 @@
 //! The block device of a mount, without which the kernel keeps `sync` and `syncfs` to itself.
 //!
-//! Linux asks a FUSE server to make everything durable (`FUSE_SYNCFS`) only if the mount is one of type `fuseblk`, which stands on a block device, and only since 6.18
-//! ("fuse: enable FUSE_SYNCFS for all fuseblk servers"). For mounts of type `fuse` both calls return at once. weir's devices are not suitable: a file system is not on one
-//! device, and they are in use. So such a mount gets a device of its own that holds nothing: a loop device over 4 KiB of memory. The kernel opens it exclusively and
-//! looks at its number only; it goes with the mount (`LO_FLAGS_AUTOCLEAR`), also if the process is killed.
+//! Linux asks a FUSE server to make everything durable (`FUSE_SYNCFS`) only if the mount is one of
+//! type `fuseblk`, which stands on a block device, and only since 6.18 ("fuse: enable FUSE_SYNCFS
+//! for all fuseblk servers"). For mounts of type `fuse` both calls return at once. weir's devices
+//! are not suitable: a file system is not on one device, and they are in use. So such a mount gets
+//! a device of its own that holds nothing: a loop device over 4 KiB of memory. The kernel opens it
+//! exclusively and looks at its number only; it goes with the mount (`LO_FLAGS_AUTOCLEAR`), also if
+//! the process is killed.
 //!
-//! The list of mounts shows as source what was given as path of the device. That should be the dataset, so the thread that mounts works in a folder of its own where
-//! a symbolic link of that name leads to the device.
+//! The list of mounts shows as source what was given as path of the device. That should be the
+//! dataset, so the thread that mounts works in a folder of its own where a symbolic link of that
+//! name leads to the device.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,7 +23,8 @@ use crate::tempdir::TempDir;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
-/// Bytes of `struct loop_config`, and where `info.lo_flags` is in it: after `fd`, `block_size` and 52 bytes of `struct loop_info64`.
+/// Bytes of `struct loop_config`, and where `info.lo_flags` is in it: after `fd`, `block_size` and
+/// 52 bytes of `struct loop_info64`.
 const LOOP_CONFIG_BYTES: usize = 304;
 const LOOP_CONFIG_FLAGS: usize = 8 + 52;
 /// Bytes of the device: a block of the largest size that a mount asks for unless told otherwise.
@@ -29,17 +34,19 @@ const TRIES: u32 = 16;
 /// The first kernel that passes `sync` on.
 const KERNEL: (u32, u32) = (6, 18);
 
-/// A device that is free for one mount. Dropped before that it goes; dropped after it, it stays as long as the mount.
+/// A device that is free for one mount. Dropped before that it goes; dropped after it, it stays as
+/// long as the mount.
 pub(crate) struct SyncDevice {
     _device: File,
-    /// Where the link is; the thread works there. The last field: the folder goes when nothing in it is needed.
+    /// Where the link is; the thread works there. The last field: the folder goes when nothing in
+    /// it is needed.
     _folder: TempDir,
     source: String,
 }
 
 impl SyncDevice {
-    /// A device that a mount by this thread finds under the name `source`; it changes the working directory of the thread. None where there are no such devices or
-    /// where they are of no use.
+    /// A device that a mount by this thread finds under the name `source`; it changes the working
+    /// directory of the thread. None where there are no such devices or where they are of no use.
     pub(crate) fn new(source: &str) -> Option<SyncDevice> {
         if kernel() < KERNEL || source.starts_with('/') || source.split('/').any(|part| matches!(part, "" | "." | ".."))
         {

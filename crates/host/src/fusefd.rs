@@ -1,14 +1,15 @@
 //! FUSE: the device, mounting and unmounting.
 //!
-//! Root opens `/dev/fuse` and mounts by itself. Everybody else asks `fusermount3`, which is set-uid root: it mounts and
-//! sends the open device back over a socket.
+//! Root opens `/dev/fuse` and mounts by itself. Everybody else asks `fusermount3`, which is set-uid
+//! root: it mounts and sends the open device back over a socket.
 //!
-//! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a mount point is often
-//! one of ours, and unmounting writes back dirty pages. So all of it runs on a thread of its own ([`blocking`]) while
-//! the engine goes on answering. Mounts are found in the list of mounts, not by looking at paths: see [`crate::MountTable`].
+//! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a
+//! mount point is often one of ours, and unmounting writes back dirty pages. So all of it runs on a
+//! thread of its own ([`blocking`]) while the engine goes on answering. Mounts are found in the
+//! list of mounts, not by looking at paths: see [`crate::MountTable`].
 //!
-//! The kernel passes `sync` and `syncfs` on only to servers of a mount with a block device (type `fuseblk`, Linux 6.18), see
-//! [`crate::fusedev`].
+//! The kernel passes `sync` and `syncfs` on only to servers of a mount with a block device (type
+//! `fuseblk`, Linux 6.18), see [`crate::fusedev`].
 
 use std::ffi::CString;
 use std::future::poll_fn;
@@ -59,7 +60,8 @@ pub struct FuseMount {
     pub noexec: bool,
     /// The list of mounts says `noatime`.
     pub noatime: bool,
-    /// The mount gets a block device where that makes the kernel pass `sync` and `syncfs` on ([`crate::fusedev`]); without one otherwise.
+    /// The mount gets a block device where that makes the kernel pass `sync` and `syncfs` on
+    /// ([`crate::fusedev`]); without one otherwise.
     pub sync_passes: bool,
 }
 
@@ -72,8 +74,8 @@ pub enum MountedBy {
     Helper,
 }
 
-/// Runs `f`, which may block, on a thread of its own. [`ErrorKind::Interrupted`] if `f` panics. If the future is dropped
-/// `f` goes on alone.
+/// Runs `f`, which may block, on a thread of its own. [`ErrorKind::Interrupted`] if `f` panics. If
+/// the future is dropped `f` goes on alone.
 pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let slot = Arc::new(Mutex::new(Slot { value: None, over: false, waker: None }));
     let end = End(slot.clone());
@@ -126,7 +128,8 @@ pub struct FusePlace {
     pub path: PathBuf,
     /// How it came about.
     pub by: MountedBy,
-    /// The number of the file system, by which its mounts are found wherever they are. None if the list of mounts could not be read.
+    /// The number of the file system, by which its mounts are found wherever they are. None if the
+    /// list of mounts could not be read.
     pub dev: Option<DevNumber>,
 }
 
@@ -139,14 +142,15 @@ impl FusePlace {
         }
     }
 
-    /// The number of the connection: the number of the file system's device as the kernel keeps it, with 20 bits of minor number.
+    /// The number of the connection: the number of the file system's device as the kernel keeps it,
+    /// with 20 bits of minor number.
     fn connection(&self) -> Option<u32> {
         self.dev.map(|(major, minor)| major << 20 | minor)
     }
 }
 
-/// Mounts at `mountpoint`, which must be a directory, and gives the device, which does not block. Root mounts by system
-/// call, other users through `fusermount3`.
+/// Mounts at `mountpoint`, which must be a directory, and gives the device, which does not block.
+/// Root mounts by system call, other users through `fusermount3`.
 pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FusePlace)> {
     let path = mountpoint.to_owned();
     let (fd, place) = blocking(move || {
@@ -164,7 +168,8 @@ pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FuseP
     Ok((Rc::new(fd), place))
 }
 
-/// What [`fuse_unmount`] unmounted, kept alive out of sight. It ends when this is dropped, unless somebody else has a copy; dropping may wait for the file system.
+/// What [`fuse_unmount`] unmounted, kept alive out of sight. It ends when this is dropped, unless
+/// somebody else has a copy; dropping may wait for the file system.
 pub struct HeldMount(OwnedFd);
 
 impl HeldMount {
@@ -180,8 +185,9 @@ impl HeldMount {
     }
 }
 
-/// Ends the mount at `place`. [`ErrorKind::Busy`], and nothing changed, if it is in use or mounted elsewhere in this mount namespace. Where the kernel allows the
-/// file system goes on until what is given is dropped. None if it was not mounted here any more, too.
+/// Ends the mount at `place`. [`ErrorKind::Busy`], and nothing changed, if it is in use or mounted
+/// elsewhere in this mount namespace. Where the kernel allows the file system goes on until what is
+/// given is dropped. None if it was not mounted here any more, too.
 pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
     let place = place.clone();
     blocking(move || {
@@ -211,7 +217,8 @@ pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
     .await?
 }
 
-/// Takes a file system out of the tree wherever it is mounted here; it ends when nobody uses it any more. `force`: every request fails from now on.
+/// Takes a file system out of the tree wherever it is mounted here; it ends when nobody uses it any
+/// more. `force`: every request fails from now on.
 pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
     let place = place.clone();
     blocking(move || {
@@ -224,7 +231,8 @@ pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
             };
             result = result.and(detached);
         }
-        // The helper cannot force; who mounted may cut the connection, where the files for that are mounted.
+        // The helper cannot force; who mounted may cut the connection, where the files for that are
+        // mounted.
         if let Some(connection) = place.connection().filter(|_| force) {
             abort(connection);
         }
@@ -233,13 +241,15 @@ pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
     .await?
 }
 
-/// Error number of a FUSE file system whose server is gone, as the documentation of statfs(2) and the kernel's fuse/dev.c have it.
+/// Error number of a FUSE file system whose server is gone, as the documentation of statfs(2) and
+/// the kernel's fuse/dev.c have it.
 const NOT_CONNECTED: i32 = libc::ENOTCONN;
-/// How long a mount may take to say whether its server lives. A server that was killed counts as alive until the kernel has closed what it had open.
+/// How long a mount may take to say whether its server lives. A server that was killed counts as
+/// alive until the kernel has closed what it had open.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Detaches FUSE mounts whose server is gone, as far as `wanted` says yes and this user mounted them; gives where they were. Mounts of servers that live, or do not
-/// answer in time, stay.
+/// Detaches FUSE mounts whose server is gone, as far as `wanted` says yes and this user mounted
+/// them; gives where they were. Mounts of servers that live, or do not answer in time, stay.
 pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'static) -> Result<Vec<PathBuf>> {
     blocking(move || {
         let user = effective_uid();
@@ -270,7 +280,8 @@ pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'sta
     .await?
 }
 
-/// Asks the file system at `path` on a thread of its own. Not the attributes of its root: the kernel may remember them for long.
+/// Asks the file system at `path` on a thread of its own. Not the attributes of its root: the
+/// kernel may remember them for long.
 fn is_dead(path: &Path) -> bool {
     let Ok(path) = c_string(path.as_os_str().as_bytes(), "the mount point") else { return false };
     let (tell, told) = std::sync::mpsc::channel();
@@ -287,13 +298,14 @@ fn is_dead(path: &Path) -> bool {
     started.is_ok() && told.recv_timeout(PROBE_LIMIT).unwrap_or(false)
 }
 
-/// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where we may not, or where the kernel's list of connections is not mounted.
+/// Ends a connection: every request fails from now on, wherever it is mounted. Without effect where
+/// we may not, or where the kernel's list of connections is not mounted.
 fn abort(connection: u32) {
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
-/// Lets the kernel read ahead up to `kib` in files of a mount, where we may say so. Without effect otherwise:
-/// it is only a matter of speed.
+/// Lets the kernel read ahead up to `kib` in files of a mount, where we may say so. Without effect
+/// otherwise: it is only a matter of speed.
 pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
     let Some((major, minor)) = place.dev else { return };
     let set = move || {
@@ -388,7 +400,8 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
         };
         Ok(if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
     };
-    // Whatever is in the way of a mount with a device (no loop devices, a container), the one without may work.
+    // Whatever is in the way of a mount with a device (no loop devices, a container), the one
+    // without may work.
     if opts.sync_passes
         && let Some(device) = fusedev::SyncDevice::new(&opts.source)
         && mount_as(device.source(), "fuseblk")?.is_ok()
@@ -419,8 +432,9 @@ fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> 
     let mut command = Command::new(HELPER);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     if let Some(s) = socket {
-        // The helper inherits a copy without close-on-exec, made between fork and exec by nobody else: the descriptor
-        // itself is inheritable from here until `socket` is dropped by our caller.
+        // The helper inherits a copy without close-on-exec, made between fork and exec by nobody
+        // else: the descriptor itself is inheritable from here until `socket` is dropped by our
+        // caller.
         inherit(s.as_raw_fd()).map_err(|e| os_error(HELPER, "fcntl", &e))?;
         command.env("_FUSE_COMMFD", s.as_raw_fd().to_string());
     }
@@ -484,7 +498,8 @@ fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
     args.extend(["--".as_ref(), path.as_os_str()]);
     let mut done = helper(&args, None);
     for _ in 1..HELPER_TRIES {
-        // It reads the list of mounts in pieces, and misses an entry where others unmount something meanwhile.
+        // It reads the list of mounts in pieces, and misses an entry where others unmount something
+        // meanwhile.
         let missed = done.as_ref().is_err_and(|e| e.to_string().contains("not found in /etc/mtab"));
         if !missed || !MountTable::read().is_ok_and(|t| t.top_at(path).is_some()) {
             break;

@@ -2,8 +2,8 @@
 
 use rt::HostIdentity;
 
-/// Where Linux keeps the host id: 4 bytes in the machine's byte order. OpenZFS takes the id from here and nowhere
-/// else; without the file it is 0.
+/// Where Linux keeps the host id: 4 bytes in the machine's byte order. OpenZFS takes the id from
+/// here and nowhere else; without the file it is 0.
 const HOSTID_FILE: &str = "/etc/hostid";
 
 /// Who this machine is, as a pool records it.
@@ -20,7 +20,8 @@ pub fn host_identity() -> HostIdentity {
     HostIdentity { hostid, hostname }
 }
 
-/// Memory that this process may count on, in bytes: the machine's, or the limit of its control group if that is less.
+/// Memory that this process may count on, in bytes: the machine's, or the limit of its control
+/// group if that is less.
 pub fn physmem_bytes() -> u64 {
     // SAFETY: sysconf has no preconditions.
     let (pages, size) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };

@@ -1,7 +1,9 @@
 //! The list of mounts of this process's mount namespace (`/proc/self/mountinfo`).
 //!
-//! Reading it never asks a file system, so it cannot block, which a look at a path can: the path may lead through a mount whose server is dead or hangs.
-//! A mount is known by its device number, which is its file system's: it stays the same when somebody moves the mount or makes copies of it.
+//! Reading it never asks a file system, so it cannot block, which a look at a path can: the path
+//! may lead through a mount whose server is dead or hangs. A mount is known by its device number,
+//! which is its file system's: it stays the same when somebody moves the mount or makes copies of
+//! it.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -69,7 +71,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 }
 
 fn parse_line(line: &[u8]) -> Option<MountEntry> {
-    // proc_pid_mountinfo(5): id, parent, major:minor, root, mount point, options, any number of fields, "-", type, source, options.
+    // proc_pid_mountinfo(5): id, parent, major:minor, root, mount point, options, any number of
+    // fields, "-", type, source, options.
     let mut fields = line.split(|b| *b == b' ');
     let text = |f: &[u8]| String::from_utf8_lossy(&unescape(f)).into_owned();
     let number = |f: &[u8]| std::str::from_utf8(f).ok()?.parse::<u64>().ok();

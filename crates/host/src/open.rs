@@ -48,8 +48,8 @@ pub struct OpenOpts {
     pub lock: Lock,
 }
 
-/// Alignment of addresses and lengths that direct I/O is sure to be content with where the kernel does not say, in
-/// bytes.
+/// Alignment of addresses and lengths that direct I/O is sure to be content with where the kernel
+/// does not say, in bytes.
 const SAFE_ALIGN: u32 = 512;
 /// Physical sector that files are said to have: default ashift 12.
 const FILE_PHYSICAL: u32 = 4096;
@@ -66,7 +66,8 @@ const BLKROGET: libc::Ioctl = 0x125e;
 pub(crate) struct Opened {
     /// Direct if `direct` says so.
     pub(crate) file: File,
-    /// The same through the page cache, for transfers that direct I/O does not take. Only beside a direct `file`.
+    /// The same through the page cache, for transfers that direct I/O does not take. Only beside a
+    /// direct `file`.
     pub(crate) buffered: Option<File>,
     pub(crate) direct: Option<DirectAlign>,
     pub(crate) info: DevInfo,
@@ -111,8 +112,9 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
     }
     let block_device = kind.is_block_device();
     let open_with = |flags: i32| -> io::Result<File> {
-        // The kernel's own claim on a disk: refused while it is mounted or part of something, and what wants to claim it meanwhile (mkfs, mount, swapon,
-        // md) is refused. Only looking at it stays possible.
+        // The kernel's own claim on a disk: refused while it is mounted or part of something, and
+        // what wants to claim it meanwhile (mkfs, mount, swapon, md) is refused. Only looking at it
+        // stays possible.
         let claim = if block_device && (opts.write || opts.lock != Lock::None) { libc::O_EXCL } else { 0 };
         OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
     };
@@ -197,7 +199,8 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
             && if block_device {
                 queue_attribute(dev, "discard_max_bytes").is_some_and(|n| n > 0)
             } else {
-                // Behind the end there is nothing to lose: this only asks whether the file system can.
+                // Behind the end there is nothing to lose: this only asks whether the file system
+                // can.
                 // SAFETY: plain fallocate on a descriptor that we own.
                 unsafe { libc::fallocate(fd, PUNCH_HOLE, size as i64, 4096) == 0 }
             },
@@ -268,7 +271,8 @@ fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
     None
 }
 
-/// A number that the kernel shows of the queue of the disk (or of the disk that a partition is on) numbered `dev`.
+/// A number that the kernel shows of the queue of the disk (or of the disk that a partition is on)
+/// numbered `dev`.
 fn queue_attribute(dev: u64, name: &str) -> Option<u64> {
     let base = format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev));
     [format!("{base}/queue/{name}"), format!("{base}/../queue/{name}")]
@@ -277,7 +281,8 @@ fn queue_attribute(dev: u64, name: &str) -> Option<u64> {
         .and_then(|s| s.trim().parse().ok())
 }
 
-/// Opens a file for reading in a folder of another user: no link is followed, and nothing there can make the call wait.
+/// Opens a file for reading in a folder of another user: no link is followed, and nothing there can
+/// make the call wait.
 pub fn open_untrusted(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
@@ -288,7 +293,8 @@ fn is_readonly_disk(dev: u64) -> bool {
     std::fs::read_to_string(path).is_ok_and(|s| s.trim() == "1")
 }
 
-/// Makes a file of `size` bytes, for its owner alone (mode 0600), that takes no space yet. [`ErrorKind::Exists`] if there is one already.
+/// Makes a file of `size` bytes, for its owner alone (mode 0600), that takes no space yet.
+/// [`ErrorKind::Exists`] if there is one already.
 pub fn create_sparse(path: impl AsRef<Path>, size: u64) -> Result<()> {
     let path = path.as_ref();
     let name = path.display().to_string();

@@ -1,7 +1,7 @@
 //! The driver without io_uring: files and disks on a pool of worker threads, streams by readiness.
 //!
-//! The engine waits in `ppoll` over the bell and every stream that an operation waits for. Worker threads report
-//! through the engine's message queue and its bell.
+//! The engine waits in `ppoll` over the bell and every stream that an operation waits for. Worker
+//! threads report through the engine's message queue and its bell.
 
 use std::sync::Arc;
 
@@ -36,8 +36,9 @@ impl Poller {
 }
 
 struct SendRaw(Raw);
-// SAFETY: `Driver::submit`'s contract keeps the memory that the operation names until its completion was reported, and
-// until then nobody else touches it: it may be used from another thread.
+// SAFETY: `Driver::submit`'s contract keeps the memory that the operation names until its
+// completion was reported, and until then nobody else touches it: it may be used from another
+// thread.
 unsafe impl Send for SendRaw {}
 
 impl Driver for Poller {

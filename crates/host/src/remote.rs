@@ -1,8 +1,8 @@
 //! The way into an engine from another thread.
 //!
-//! A caller sends a closure; the engine thread runs it with its `Rt` and makes a task of the future that it gives. The
-//! result comes back through a small cell that the caller may block on or await. Only the closure and the result cross
-//! threads; the future itself lives and dies with the engine.
+//! A caller sends a closure; the engine thread runs it with its `Rt` and makes a task of the future
+//! that it gives. The result comes back through a small cell that the caller may block on or await.
+//! Only the closure and the result cross threads; the future itself lives and dies with the engine.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,8 @@ use rt::Rt;
 
 use crate::shared::{Msg, Shared};
 
-/// Runs closures on an engine's thread. Cheap to clone and free to send around; it does not keep the engine alive.
+/// Runs closures on an engine's thread. Cheap to clone and free to send around; it does not keep
+/// the engine alive.
 #[derive(Clone)]
 pub struct RemoteSpawner {
     shared: Arc<Shared>,
@@ -31,8 +32,8 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-/// The result-to-be of a remote call: [`RemoteCall::wait`] for it, or await it (in any executor). Dropping it leaves
-/// the call to run.
+/// The result-to-be of a remote call: [`RemoteCall::wait`] for it, or await it (in any executor).
+/// Dropping it leaves the call to run.
 #[must_use = "the result of a remote call, or `drop` it to let the call run alone"]
 pub struct RemoteCall<T>(Arc<Cell<T>>);
 
@@ -69,8 +70,9 @@ impl RemoteSpawner {
         RemoteSpawner { shared }
     }
 
-    /// Runs `f` on the engine's thread and the future that it gives as a task there. The call starts even if nobody
-    /// waits for its result. [`ErrorKind::Interrupted`] if the engine ends first.
+    /// Runs `f` on the engine's thread and the future that it gives as a task there. The call
+    /// starts even if nobody waits for its result. [`ErrorKind::Interrupted`] if the engine ends
+    /// first.
     pub fn call<T, F, Fut>(&self, f: F) -> RemoteCall<T>
     where
         T: Send + 'static,
@@ -102,7 +104,8 @@ impl RemoteSpawner {
 }
 
 impl<T> RemoteCall<T> {
-    /// Blocks this thread until the call has ended. Never call it on the engine's own thread: it would wait for itself.
+    /// Blocks this thread until the call has ended. Never call it on the engine's own thread: it
+    /// would wait for itself.
     pub fn wait(self) -> Result<T> {
         let mut s = self.0.lock();
         loop {
@@ -113,7 +116,8 @@ impl<T> RemoteCall<T> {
         }
     }
 
-    /// As [`RemoteCall::wait`], but at most for `span`: gives itself back if the call has not ended by then.
+    /// As [`RemoteCall::wait`], but at most for `span`: gives itself back if the call has not ended
+    /// by then.
     pub fn wait_for(self, span: Duration) -> Result<Result<T>, RemoteCall<T>> {
         let end = Instant::now() + span;
         let mut s = self.0.lock();

@@ -1,10 +1,13 @@
-//! The driver over io_uring: operations start inline, by the engine thread, in one system call per turn.
+//! The driver over io_uring: operations start inline, by the engine thread, in one system call per
+//! turn.
 //!
-//! The ring is made for one issuing thread with deferred completion work, so that completions are processed only when
-//! the engine enters the kernel, never by interrupting it. A flag in shared memory says when such work waits; a turn
-//! with nothing to submit and no such work costs no system call. Reads that are likely to
-//! succeed at once are tried by plain system calls for as long as the engine looks, and go to the ring when it stops. The bell is read by an operation that is always in
-//! flight. Discards of block devices have no ring operation on older kernels and go to a worker thread.
+//! The ring is made for one issuing thread with deferred completion work, so that completions are
+//! processed only when the engine enters the kernel, never by interrupting it. A flag in shared
+//! memory says when such work waits; a turn with nothing to submit and no such work costs no system
+//! call. Reads that are likely to succeed at once are tried by plain system calls for as long as
+//! the engine looks, and go to the ring when it stops. The bell is read by an operation that is
+//! always in flight. Discards of block devices have no ring operation on older kernels and go to a
+//! worker thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -157,7 +160,8 @@ impl Ring {
         if self.bell_armed {
             return;
         }
-        // Polled before it is read: a plain read of a descriptor that does not block would fail at once.
+        // Polled before it is read: a plain read of a descriptor that does not block would fail at
+        // once.
         let fd = self.shared.bell_fd();
         let place = (&raw mut *self.bell_count).cast::<u8>();
         let poll = poll_entry(fd, libc::POLLIN).user_data(NOBODY).flags(squeue::Flags::IO_LINK);
@@ -190,7 +194,8 @@ impl Ring {
         };
         if let Err(e) = result {
             let code = e.raw_os_error().unwrap_or(0);
-            // The timeout; a signal; a kernel that is short of memory or completion space: the next turn tries again.
+            // The timeout; a signal; a kernel that is short of memory or completion space: the next
+            // turn tries again.
             let passing = [libc::ETIME, libc::EINTR, libc::EAGAIN, libc::EBUSY];
             assert!(passing.contains(&code), "io_uring_enter fails: {e}");
         }
@@ -217,7 +222,8 @@ impl Ring {
         self.push_backlog();
     }
 
-    /// Submits and looks for completions for a moment, if that is worth while; whether there are some or `wait` is over.
+    /// Submits and looks for completions for a moment, if that is worth while; whether there are
+    /// some or `wait` is over.
     fn look(&mut self, wait: Wait, done: &mut Vec<(u64, i32)>) -> bool {
         let Some(limit) = self.spin.before_wait() else { return false };
         let (limit, whole) = match wait {
@@ -288,7 +294,8 @@ impl Driver for Ring {
 
     fn cancel(&mut self, token: u64) {
         self.cool();
-        // Still in the backlog: it must be reported, so let it go to the kernel and be cancelled there.
+        // Still in the backlog: it must be reported, so let it go to the kernel and be cancelled
+        // there.
         while !self.backlog.is_empty() {
             self.push_backlog();
             self.enter(Wait::No);

@@ -1,8 +1,9 @@
 //! Memory for keys on a real machine: locked (`mlock`), left out of core files, overwritten.
 //!
-//! [`SystemPageLock`] is what engines lock their key memory with. [`SecretBytes`] is a buffer for keys on their way in:
-//! what a command reads from a prompt or a file, the message that carries it, the request that was made of it. It has
-//! pages of its own, so that locking and unlocking concern no other memory.
+//! [`SystemPageLock`] is what engines lock their key memory with. [`SecretBytes`] is a buffer for
+//! keys on their way in: what a command reads from a prompt or a file, the message that carries it,
+//! the request that was made of it. It has pages of its own, so that locking and unlocking concern
+//! no other memory.
 //!
 //! The system may refuse to lock (`RLIMIT_MEMLOCK`). The memory is used all the same.
 
@@ -37,8 +38,8 @@ impl PageLock for SystemPageLock {
 /// Bytes of a page: mappings have whole ones.
 const PAGE: usize = 4096;
 
-/// Bytes that are or may be a key: locked in memory if the system allows it, and overwritten when dropped or moved to a
-/// larger place.
+/// Bytes that are or may be a key: locked in memory if the system allows it, and overwritten when
+/// dropped or moved to a larger place.
 pub struct SecretBytes {
     at: NonNull<u8>,
     len: usize,
@@ -82,7 +83,8 @@ impl SecretBytes {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `len` bytes were written; with none the place is dangling, which an empty slice may be.
+        // SAFETY: `len` bytes were written; with none the place is dangling, which an empty slice
+        // may be.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
     }
 
@@ -104,15 +106,18 @@ impl SecretBytes {
     /// Appends bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
-        // SAFETY: there is room for them behind `len`; `bytes` is no part of this mapping, which is borrowed alone.
+        // SAFETY: there is room for them behind `len`; `bytes` is no part of this mapping, which is
+        // borrowed alone.
         unsafe { self.at.add(self.len).copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
         self.len += bytes.len();
     }
 
-    /// Appends what one `read` gives, at most `max` bytes: how many. Nothing of it is kept elsewhere.
+    /// Appends what one `read` gives, at most `max` bytes: how many. Nothing of it is kept
+    /// elsewhere.
     pub fn read_from(&mut self, from: &mut impl std::io::Read, max: usize) -> std::io::Result<usize> {
         self.reserve(max);
-        // SAFETY: the bytes behind `len` are in the mapping and initialised (a mapping begins with zeros).
+        // SAFETY: the bytes behind `len` are in the mapping and initialised (a mapping begins with
+        // zeros).
         let free = unsafe { std::slice::from_raw_parts_mut(self.at.add(self.len).as_ptr(), max) };
         let n = from.read(free)?.min(max);
         self.len += n;
@@ -141,7 +146,8 @@ impl Drop for SecretBytes {
     fn drop(&mut self) {
         self.wipe(0);
         if self.room > 0 {
-            // SAFETY: the mapping is ours, and nothing refers to it any more; its lock ends with it.
+            // SAFETY: the mapping is ours, and nothing refers to it any more; its lock ends with
+            // it.
             unsafe { libc::munmap(self.at.as_ptr().cast(), self.room) };
         }
     }
@@ -192,10 +198,11 @@ impl std::io::Write for SecretBytes {
     }
 }
 
-/// Allows this process to lock as much memory as the system lets it (`RLIMIT_MEMLOCK`, the hard limit).
+/// Allows this process to lock as much memory as the system lets it (`RLIMIT_MEMLOCK`, the hard
+/// limit).
 pub fn raise_locked_memory() {
-    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure leaves the limit as it
-    // was.
+    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure
+    // leaves the limit as it was.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) == 0 {

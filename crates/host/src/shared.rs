@@ -1,8 +1,10 @@
-//! What other threads may touch of an engine: its queue of wake-ups and messages, and the bell that ends its sleep.
+//! What other threads may touch of an engine: its queue of wake-ups and messages, and the bell that
+//! ends its sleep.
 //!
-//! Everything goes into one queue under a mutex. Whoever adds to it rings the bell (an eventfd that the engine's one
-//! wait includes) only if the engine said that it sleeps. The engine says so *before* it looks at the queue for the
-//! last time, so that an addition is either seen by that look or finds the flag and rings.
+//! Everything goes into one queue under a mutex. Whoever adds to it rings the bell (an eventfd that
+//! the engine's one wait includes) only if the engine said that it sleeps. The engine says so
+//! *before* it looks at the queue for the last time, so that an addition is either seen by that
+//! look or finds the flag and rings.
 
 use std::any::Any;
 use std::io;
@@ -79,7 +81,8 @@ impl Shared {
     fn ring(&self) {
         if self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
             let one = 1u64;
-            // SAFETY: writes 8 bytes of `one`. It can only fail if the counter is full, and then the bell rings already.
+            // SAFETY: writes 8 bytes of `one`. It can only fail if the counter is full, and then
+            // the bell rings already.
             unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
         }
     }
@@ -116,7 +119,8 @@ impl Shared {
         Incoming { ready: std::mem::take(&mut q.ready), msgs, closed: true }
     }
 
-    /// Results of worker threads that came after the queue was closed are still wanted: they say that memory is free.
+    /// Results of worker threads that came after the queue was closed are still wanted: they say
+    /// that memory is free.
     pub(crate) fn take_io(&self) -> Vec<(u64, i32)> {
         let msgs = std::mem::take(&mut self.lock().msgs);
         msgs.into_iter()

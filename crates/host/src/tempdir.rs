@@ -7,8 +7,8 @@ use base::{Error, ErrorKind, Result};
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A fresh folder under the system's place for temporary files; removed with all that is in it when dropped. For tests
-/// and measurements.
+/// A fresh folder under the system's place for temporary files; removed with all that is in it when
+/// dropped. For tests and measurements.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 

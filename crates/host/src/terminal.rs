@@ -1,4 +1,5 @@
-//! The terminal as a screen: its size, single keys, and its state given back whatever ends the program's use of it.
+//! The terminal as a screen: its size, single keys, and its state given back whatever ends the
+//! program's use of it.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,7 +28,8 @@ pub enum Woken {
     Signal,
 }
 
-/// The alternate screen of the terminal on standard output, with keys from standard input as they are typed and not shown. Dropped, the terminal is as it was.
+/// The alternate screen of the terminal on standard output, with keys from standard input as they
+/// are typed and not shown. Dropped, the terminal is as it was.
 pub struct Screen {
     /// How standard input was, if it is a terminal.
     before: Option<libc::termios>,
@@ -39,7 +41,8 @@ impl Screen {
         if !std::io::stdout().is_terminal() {
             return None;
         }
-        // SAFETY: termios is plain data for which zeros are a value; tcgetattr fills it and keeps no pointer.
+        // SAFETY: termios is plain data for which zeros are a value; tcgetattr fills it and keeps
+        // no pointer.
         let before = unsafe {
             let mut now: libc::termios = std::mem::zeroed();
             (libc::tcgetattr(libc::STDIN_FILENO, &raw mut now) == 0).then_some(now)

@@ -6,7 +6,8 @@ use std::task::Waker;
 use base::Nanos;
 use rt::TimerId;
 
-/// Armed timers. Arming and cancelling cost a tree operation; nothing is left behind by a cancelled one.
+/// Armed timers. Arming and cancelling cost a tree operation; nothing is left behind by a cancelled
+/// one.
 #[derive(Default)]
 pub(crate) struct Timers {
     queue: BTreeMap<(Nanos, u64), Waker>,

@@ -1,12 +1,15 @@
-//! Whether a file that is a device was truncated by somebody else, and perhaps grew again: then part of the pool is gone, and reads of it give zeros where the file is
-//! long enough.
+//! Whether a file that is a device was truncated by somebody else, and perhaps grew again: then
+//! part of the pool is gone, and reads of it give zeros where the file is long enough.
 //!
-//! Looking costs two system calls without I/O, so it is done where it matters and seldom: with writes to the last two labels, of which there are some in every txg. Those
-//! writes would make the file as long as it was; nothing before them does. A file that was truncated and grew again has its length already, but a hole where the label's
-//! configuration was. Holes that were there before mean nothing: a new device has no label yet.
+//! Looking costs two system calls without I/O, so it is done where it matters and seldom: with
+//! writes to the last two labels, of which there are some in every txg. Those writes would make the
+//! file as long as it was; nothing before them does. A file that was truncated and grew again has
+//! its length already, but a hole where the label's configuration was. Holes that were there before
+//! mean nothing: a new device has no label yet.
 //!
-//! Once found it stays found: what the file held is gone, so every operation on the device fails until it is opened again, with
-//! [`base::ErrorKind::Corrupt`]: what it held is gone, also what was written to it a moment ago.
+//! Once found it stays found: what the file held is gone, so every operation on the device fails
+//! until it is opened again, with [`base::ErrorKind::Corrupt`]: what it held is gone, also what was
+//! written to it a moment ago.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -54,7 +57,8 @@ impl Truncation {
         self.labelled.set(false);
     }
 
-    /// Looks at the file before a write of `len` bytes at `offset`, if that is one to the last labels of a device of `size` bytes.
+    /// Looks at the file before a write of `len` bytes at `offset`, if that is one to the last
+    /// labels of a device of `size` bytes.
     pub(crate) fn look_before_write(&self, file: &File, size: u64, offset: u64, len: u64) -> Option<Found> {
         let labels = (size & !(LABEL_BYTES - 1)).checked_sub(2 * LABEL_BYTES)?;
         if offset.saturating_add(len) > labels { self.look(file, size, labels + CONFIG_OFFSET) } else { None }

@@ -47,8 +47,8 @@ impl PeerCred {
 }
 
 impl UnixListener {
-    /// Listens at `path`, for the owner only (mode 0600). A socket file that nobody listens at any more is replaced;
-    /// [`ErrorKind::Busy`] if somebody does.
+    /// Listens at `path`, for the owner only (mode 0600). A socket file that nobody listens at any
+    /// more is replaced; [`ErrorKind::Busy`] if somebody does.
     pub fn bind(rt: &Rt, path: impl AsRef<Path>) -> Result<UnixListener> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -89,7 +89,8 @@ impl Drop for UnixListener {
 }
 
 impl UnixStream {
-    /// Connects to the socket at `path`; blocks the thread for as long as the listener's queue is full.
+    /// Connects to the socket at `path`; blocks the thread for as long as the listener's queue is
+    /// full.
     pub fn connect(rt: &Rt, path: impl AsRef<Path>) -> Result<UnixStream> {
         let path = path.as_ref();
         let s = std::os::unix::net::UnixStream::connect(path)
@@ -130,13 +131,15 @@ impl UnixStream {
         Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
     }
 
-    /// Reads what there is, at most `buf`'s length: how many bytes came (0: the other end has closed), and the buffer.
+    /// Reads what there is, at most `buf`'s length: how many bytes came (0: the other end has
+    /// closed), and the buffer.
     pub async fn read(&self, buf: Buf) -> (Result<usize>, Buf) {
         let d = self.io.readv_fd(&self.fd, buf, Vec::new()).await;
         (d.result.map_err(|e| os_error("socket", "read", &e)), d.header)
     }
 
-    /// Reads exactly `len` bytes; None if the other end closed before the first. The caller bounds `len`.
+    /// Reads exactly `len` bytes; None if the other end closed before the first. The caller bounds
+    /// `len`.
     pub async fn read_exact(&self, len: usize) -> Result<Option<Vec<u8>>> {
         let mut out = Vec::new();
         let mut buf = Buf::for_overwrite(len.clamp(1, 64 << 10));

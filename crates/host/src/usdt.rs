@@ -1,21 +1,25 @@
-//! USDT probes: trace events for `bpftrace`, `perf` and `gdb`, which find them in notes of the program file (`.note.stapsdt`, shown by `readelf -n`).
+//! USDT probes: trace events for `bpftrace`, `perf` and `gdb`, which find them in notes of the
+//! program file (`.note.stapsdt`, shown by `readelf -n`).
 //!
-//! A probe is one `nop` and a note that says where its arguments are. Beside it stands a counter (its *semaphore*) that the kernel raises while somebody is attached:
-//! [`wanted`] adds these up to groups of events, and only while there are some does anybody listen for [`fire`]. So a program that nobody looks at makes no event.
-//! Each probe's first argument is the pool's name as a C string; times are in nanoseconds. docs/probes.md lists them.
+//! A probe is one `nop` and a note that says where its arguments are. Beside it stands a counter
+//! (its *semaphore*) that the kernel raises while somebody is attached: [`wanted`] adds these up to
+//! groups of events, and only while there are some does anybody listen for [`fire`]. So a program
+//! that nobody looks at makes no event. Each probe's first argument is the pool's name as a C
+//! string; times are in nanoseconds. docs/probes.md lists them.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rt::trace::{Event, Groups};
 
-/// A probe with its semaphore: `probe!(SEMAPHORE, name, arguments)`. The layout of the note is that of SystemTap's `sys/sdt.h`, version 3; arguments are unsigned
-/// 64-bit numbers in registers.
+/// A probe with its semaphore: `probe!(SEMAPHORE, name, arguments)`. The layout of the note is that
+/// of SystemTap's `sys/sdt.h`, version 3; arguments are unsigned 64-bit numbers in registers.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 macro_rules! probe {
     ($semaphore:ident, $name:literal, $first:expr $(, $arg:expr)* $(,)?) => {
         if $semaphore.load(Ordering::Relaxed) > 0 {
-            // SAFETY: one nop; the directives put a note beside the code and change no register, flag or memory.
+            // SAFETY: one nop; the directives put a note beside the code and change no register,
+            // flag or memory.
             unsafe {
                 std::arch::asm!(
                     concat!(

@@ -1,4 +1,5 @@
-//! Bounded pools of operating system threads: one for CPU jobs at low priority, one for blocking system calls.
+//! Bounded pools of operating system threads: one for CPU jobs at low priority, one for blocking
+//! system calls.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +29,8 @@ impl Core {
     }
 }
 
-/// At most `max` threads, started when work finds none idle. Jobs start in the order given. Jobs must not panic.
+/// At most `max` threads, started when work finds none idle. Jobs start in the order given. Jobs
+/// must not panic.
 pub(crate) struct Workers {
     core: Arc<Core>,
     name: &'static str,
@@ -71,7 +73,8 @@ impl Workers {
         let (core, nice) = (self.core.clone(), self.nice);
         let handle = std::thread::Builder::new().name(self.name.into()).spawn(move || {
             if nice != 0 {
-                // SAFETY: no preconditions; 0 names the calling thread, and a refusal only costs the lower priority.
+                // SAFETY: no preconditions; 0 names the calling thread, and a refusal only costs
+                // the lower priority.
                 unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
             }
             work(&core);

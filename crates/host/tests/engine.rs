@@ -1,4 +1,5 @@
-//! The engine's loop, on both drivers: tasks, timers, CPU jobs, calls from other threads, descriptors, sockets.
+//! The engine's loop, on both drivers: tasks, timers, CPU jobs, calls from other threads,
+//! descriptors, sockets.
 
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
@@ -133,7 +134,8 @@ fn cpu_jobs_run_elsewhere_and_come_back() {
 #[test]
 fn an_urgent_cpu_job_passes_all_bulk_ones() {
     both(|rt| async move {
-        // Every bulk job waits for a word that only the urgent job gives: it would never end behind them.
+        // Every bulk job waits for a word that only the urgent job gives: it would never end behind
+        // them.
         let (tell, told) = std::sync::mpsc::channel::<()>();
         let told = std::sync::Arc::new(std::sync::Mutex::new(told));
         let bulk: Vec<_> = (0..8)
@@ -188,7 +190,8 @@ fn calls_from_other_threads() {
         let remote = engine.remote();
         let (tx, done) = oneshot::oneshot();
         let tx = Rc::new(Cell::new(Some(tx)));
-        // Things that only the engine's thread may touch, reached through a thread-local of the test.
+        // Things that only the engine's thread may touch, reached through a thread-local of the
+        // test.
         thread_local!(static STOP: RefCell<Option<oneshot::Sender<()>>> = const { RefCell::new(None) });
         STOP.set(tx.take());
         let thread = std::thread::spawn(move || {

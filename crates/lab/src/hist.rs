@@ -1,4 +1,5 @@
-//! Distributions: exact percentiles of what was measured, and counts by powers of two as DTrace's `quantize()` prints them.
+//! Distributions: exact percentiles of what was measured, and counts by powers of two as DTrace's
+//! `quantize()` prints them.
 
 use serde::Serialize;
 
@@ -35,11 +36,13 @@ pub fn percentile(sorted: &[u64], permille: u64) -> u64 {
     sorted[(rank - 1) as usize]
 }
 
-/// Local maxima of a distribution that stand out: at least a hundredth of all values, and separated from a larger neighbour by a bucket with less than half.
+/// Local maxima of a distribution that stand out: at least a hundredth of all values, and separated
+/// from a larger neighbour by a bucket with less than half.
 pub fn modes(buckets: &[Bucket]) -> usize {
     let total: u64 = buckets.iter().map(|b| b.count).sum();
     let mut modes = 0;
-    // Walks up and down; a new mode begins after the counts fell below half of the one before and doubled again.
+    // Walks up and down; a new mode begins after the counts fell below half of the one before and
+    // doubled again.
     let (mut peak, mut valley, mut rising) = (0u64, 0u64, true);
     for b in buckets {
         if rising {

@@ -1,7 +1,10 @@
-//! What Prakash Surya published of illumos 8585 (OpenZFS pull request 447) on 8 September 2017, in the notebooks of "Performance Testing Results for OpenZFS #447": a guest of
-//! ESXi 6.0 with 8 processors and 128 GB (disks) or 32 processors and 512 GB (SSDs), directly attached; fio with `psync`, `O_SYNC`, 8 KiB, sequential, a file for each thread, 60 s.
+//! What Prakash Surya published of illumos 8585 (OpenZFS pull request 447) on 8 September 2017, in
+//! the notebooks of "Performance Testing Results for OpenZFS #447": a guest of ESXi 6.0 with 8
+//! processors and 128 GB (disks) or 32 processors and 512 GB (SSDs), directly attached; fio with
+//! `psync`, `O_SYNC`, 8 KiB, sequential, a file for each thread, 60 s.
 //!
-//! Each table: by number of disks ([`DISKS`]), before and after, by number of threads ([`THREADS`]).
+//! Each table: by number of disks ([`DISKS`]), before and after, by number of threads
+//! ([`THREADS`]).
 
 use crate::zil::{Medium, Rate};
 
@@ -9,12 +12,14 @@ use crate::zil::{Medium, Rate};
 pub const DISKS: [u32; 4] = [1, 2, 4, 8];
 /// Numbers of threads that were measured.
 pub const THREADS: [u32; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
-/// The fixed rate that was measured, in writes a second by each thread (`rate_iops=64`, `rate_process=poisson`).
+/// The fixed rate that was measured, in writes a second by each thread (`rate_iops=64`,
+/// `rate_process=poisson`).
 pub const FIXED_RATE: u32 = 64;
 
 type Table = [[[f64; 11]; 2]; 4];
 
-/// Before and after: writes a second at the highest rate, mean latency in microseconds at the fixed one. `None` where nothing was measured.
+/// Before and after: writes a second at the highest rate, mean latency in microseconds at the fixed
+/// one. `None` where nothing was measured.
 pub fn value(medium: Medium, rate: Rate, disks: u32, threads: u32) -> Option<(f64, f64)> {
     let table = match (medium, rate) {
         (Medium::Hdd, Rate::Max) => &HDD_IOPS,

@@ -7,7 +7,8 @@ use sim::{SimDisk, SimHandle};
 use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
 use zpl::{FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
-/// Creates the pool `lab` as a stripe over `disks`, with these properties of its root file system, and opens that.
+/// Creates the pool `lab` as a stripe over `disks`, with these properties of its root file system,
+/// and opens that.
 pub async fn new_fs(
     sim: &SimHandle,
     disks: &[SimDisk],

@@ -1,10 +1,13 @@
 //! `weir lab throttle`: endless writers against a device of fixed bandwidth.
 //!
-//! The pool has one device: one pipe of `bandwidth` with a small latency. `threads` clients write blocks one after the other, each to a file of its own, as fast
-//! as they are let, and all together no faster than `offered`, which is what their machine could do. What they saw of the throttle is the time that each write took;
-//! how even the flow is shows in bins of 100 ms. The first quarter is for the pool to settle and does not count.
+//! The pool has one device: one pipe of `bandwidth` with a small latency. `threads` clients write
+//! blocks one after the other, each to a file of its own, as fast as they are let, and all together
+//! no faster than `offered`, which is what their machine could do. What they saw of the throttle is
+//! the time that each write took; how even the flow is shows in bins of 100 ms. The first quarter
+//! is for the pool to settle and does not count.
 //!
-//! Blocks hold zeros that are neither compressed nor taken for holes, so that minutes of writing need no memory for the device's contents.
+//! Blocks hold zeros that are neither compressed nor taken for holes, so that minutes of writing
+//! need no memory for the device's contents.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -50,7 +53,8 @@ pub struct Study {
     pub mem: u64,
     /// Bytes a second that the clients could write all together if nobody held them back.
     pub offered: u64,
-    /// Settings of the throttle besides the policy; none: those of the policy's time on a machine with `mem`.
+    /// Settings of the throttle besides the policy; none: those of the policy's time on a machine
+    /// with `mem`.
     pub txg: Option<txg::TxgTunables>,
     /// Settings of the leaf queue.
     pub queue: QueueTunables,
@@ -160,7 +164,8 @@ impl Stage {
             let name = format!("file{n}");
             let attr = self.fs.create(self.fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?;
             files.push(attr.obj);
-            // In small txgs: a large one of nothing but metadata, which compresses, would teach the throttle of 2008 a wrong throughput.
+            // In small txgs: a large one of nothing but metadata, which compresses, would teach the
+            // throttle of 2008 a wrong throughput.
             if n % 50 == 49 {
                 self.fs.sync_all().await?;
             }

@@ -1,11 +1,14 @@
-//! `weir lab zil`: synchronous writers on pools of disks, under the commit policies of the intent log.
+//! `weir lab zil`: synchronous writers on pools of disks, under the commit policies of the intent
+//! log.
 //!
-//! It repeats what Prakash Surya measured for illumos 8585 (OpenZFS pull request 447, September 2017; [`crate::published`]): a stripe of disks with one file system,
-//! `threads` writers with a file each, 8 KiB at a time, one after the other, each durable before the next. They write as fast as they can, or 64 times a second each with the
-//! gaps of a Poisson process. Everything but disks and machine is the engine: file system, intent log, allocator, leaf queues, syncs of txgs.
+//! It repeats what Prakash Surya measured for illumos 8585 (OpenZFS pull request 447, September
+//! 2017; [`crate::published`]): a stripe of disks with one file system, `threads` writers with a
+//! file each, 8 KiB at a time, one after the other, each durable before the next. They write as
+//! fast as they can, or 64 times a second each with the gaps of a Poisson process. Everything but
+//! disks and machine is the engine: file system, intent log, allocator, leaf queues, syncs of txgs.
 //!
-//! A [`Cell`] is one run in a world of its own; cells are independent, so whoever has cores runs several at once. A [`Report`] puts cells side by side and averages as the
-//! publication does.
+//! A [`Cell`] is one run in a world of its own; cells are independent, so whoever has cores runs
+//! several at once. A [`Report`] puts cells side by side and averages as the publication does.
 
 use std::cell::{Cell as Slot, RefCell};
 use std::collections::BTreeMap;
@@ -78,7 +81,8 @@ impl Medium {
             Medium::Ssd => Host { cores: 32, mem: 512 << 30, write: Nanos::from_us(20), pack: Nanos::from_us(10) },
         }
     }
-    /// The longest virtual time of a cell in seconds, unless the command says another: a cell ends before when it has seen enough.
+    /// The longest virtual time of a cell in seconds, unless the command says another: a cell ends
+    /// before when it has seen enough.
     pub fn seconds(self) -> u64 {
         match self {
             Medium::Hdd => 24,
@@ -94,17 +98,20 @@ impl Medium {
     }
 }
 
-/// The machine that the writers run on. Cores and memory are those of the publication. The two times were chosen so that one and two writers with one batch at a time, and very many
-/// without batches, come out on SSDs as published (5,169, 5,696 and 88,000 a second on 8 of them).
+/// The machine that the writers run on. Cores and memory are those of the publication. The two
+/// times were chosen so that one and two writers with one batch at a time, and very many without
+/// batches, come out on SSDs as published (5,169, 5,696 and 88,000 a second on 8 of them).
 #[derive(Clone, Copy, Debug)]
 struct Host {
     /// Cores for writers.
     cores: usize,
     /// Bytes of memory.
     mem: u64,
-    /// Time of a core for one write before it reaches the intent log: system call, copy, transaction.
+    /// Time of a core for one write before it reaches the intent log: system call, copy,
+    /// transaction.
     write: Nanos,
-    /// Time to bring the record of one write into a log block. One at a time: that is done under a lock of the log.
+    /// Time to bring the record of one write into a log block. One at a time: that is done under a
+    /// lock of the log.
     pack: Nanos,
 }
 
@@ -113,7 +120,8 @@ struct Host {
 pub enum Rate {
     /// The next begins when the last is durable.
     Max,
-    /// So many a second by each writer on average, with the gaps of a Poisson process; late ones follow at once.
+    /// So many a second by each writer on average, with the gaps of a Poisson process; late ones
+    /// follow at once.
     PerSecond(u32),
 }
 
@@ -220,7 +228,8 @@ impl Cores {
     }
 }
 
-/// The gap before the next event of a Poisson process of `rate` a second, from a number drawn evenly.
+/// The gap before the next event of a Poisson process of `rate` a second, from a number drawn
+/// evenly.
 pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
     // 53 bits, never 0: its logarithm is finite.
     let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
@@ -243,11 +252,15 @@ impl Cell {
         let mut opts = EngineOpts::for_memory(self.medium.host().mem);
         // What is written is not read again: a cache would only cost time.
         opts.arc_max = 256 << 20;
-        // Of 2017: a txg is closed when 64 MiB of it are dirty (`zfs_dirty_data_sync`); the share of the limit comes closest with 2 %.
+        // Of 2017: a txg is closed when 64 MiB of it are dirty (`zfs_dirty_data_sync`); the share
+        // of the limit comes closest with 2 %.
         opts.txg.dirty_data_sync_percent = 2;
-        // illumos begins with one async write at a time at each disk (`zfs_vdev_async_write_min_active`; 2 on Linux since 0.7). A disk without write cache loses a turn between two of them.
+        // illumos begins with one async write at a time at each disk
+        // (`zfs_vdev_async_write_min_active`; 2 on Linux since 0.7). A disk without write cache
+        // loses a turn between two of them.
         opts.queue.classes[Prio::AsyncWrite.index()].min_active = 1;
-        // Of 2017 as well: no gathered operation is longer than 128 KiB (`zfs_vdev_aggregation_limit`).
+        // Of 2017 as well: no gathered operation is longer than 128 KiB
+        // (`zfs_vdev_aggregation_limit`).
         opts.queue.aggregation_limit = 128 << 10;
         opts.queue.aggregation_limit_non_rotating = 128 << 10;
         opts
@@ -287,7 +300,8 @@ impl Cell {
         let (pool, fs, files) = sim.block_on(self.start(&sim, &disks))?;
         let notes: Rc<Notes> = Rc::default();
         self.writers(&sim, &fs, &files, &notes);
-        // What the machine needs for packing is spent while the log's lock is held, before the block goes to its disk.
+        // What the machine needs for packing is spent while the log's lock is held, before the
+        // block goes to its disk.
         let rt = sim.rt();
         let packing = sim.rt().tracer().listen(Groups::LOG, move |_, e| {
             if let Event::Log { phase: LogPhase::Issued, bytes, .. } = e {
@@ -320,7 +334,8 @@ impl Cell {
         }
         let txgs = pool.txg().last_synced().0 - before.1;
         let seen = self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
-        // What is left of a pool that was not exported may hold its disks: their contents need not stay in memory as well.
+        // What is left of a pool that was not exported may hold its disks: their contents need not
+        // stay in memory as well.
         sim.crash();
         disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(self.medium.size())));
         Ok(seen)
@@ -363,7 +378,8 @@ impl Cell {
                 loop {
                     rt2.sleep_until(due).await;
                     let begin = rt2.now();
-                    // Half to one and a half times the mean: no two calls take the same path through a machine.
+                    // Half to one and a half times the mean: no two calls take the same path
+                    // through a machine.
                     let cost = Nanos(rng.between(host.write.0 / 2, host.write.0 * 3 / 2));
                     rt2.sleep_until(cores.take(begin, cost)).await;
                     if let Err(e) = fs.write_sync(file, offset, vec![block.clone()], false).await {
@@ -445,8 +461,10 @@ pub fn change_percent(before: f64, after: f64) -> f64 {
     if before == 0.0 { 0.0 } else { (after - before) / before * 100.0 }
 }
 
-/// The mean of the changes as the publication forms it: each number of threads counts the same, one thread does not count, and of latencies of disks only those up to 64 threads do: with more the disks do not
-/// keep the rate up, and before and after write different amounts. `None` if nothing is left. `changes`: by threads.
+/// The mean of the changes as the publication forms it: each number of threads counts the same, one
+/// thread does not count, and of latencies of disks only those up to 64 threads do: with more the
+/// disks do not keep the rate up, and before and after write different amounts. `None` if nothing
+/// is left. `changes`: by threads.
 pub fn average_as_published(medium: Medium, rate: Rate, changes: &[(u32, f64)]) -> Option<f64> {
     let most = if medium == Medium::Hdd && rate != Rate::Max { 64 } else { 1024 };
     let of: Vec<f64> = changes.iter().filter(|(t, _)| (2..=most).contains(t)).map(|&(_, c)| c).collect();
@@ -459,7 +477,8 @@ pub type ByMedium = BTreeMap<&'static str, f64>;
 /// All cells, and what they come to.
 #[derive(Clone, PartialEq, Debug, Serialize, Default)]
 pub struct Report {
-    /// Average gain of writes a second at the highest rate, on the largest number of disks (the publication's headline has 8).
+    /// Average gain of writes a second at the highest rate, on the largest number of disks (the
+    /// publication's headline has 8).
     pub gain_percent: ByMedium,
     /// Average change of the mean latency at the fixed rate, on the largest number of disks.
     pub latency_change_percent: ByMedium,

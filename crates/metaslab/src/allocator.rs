@@ -25,7 +25,8 @@ pub enum ClassKind {
     Normal,
     /// The intent log, on log devices.
     Log,
-    /// The intent log, on the metaslab that a large normal vdev sets aside for it (format page 14 section 1).
+    /// The intent log, on the metaslab that a large normal vdev sets aside for it (format page 14
+    /// section 1).
     EmbeddedLog,
     /// Metadata and small blocks, on special devices.
     Special,
@@ -48,7 +49,8 @@ impl ClassKind {
     }
 }
 
-/// What is known of a metaslab before it is loaded: its entry in the metaslab array and the header of its space map.
+/// What is known of a metaslab before it is loaded: its entry in the metaslab array and the header
+/// of its space map.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MsSummary {
     /// Its space map object; `None` if it was never used.
@@ -61,7 +63,8 @@ pub struct MsSummary {
     pub length: u64,
 }
 
-/// Space figures of a class, as of the last commit. The `_raw` ones are bytes of the vdevs, the others are deflated: what datasets are charged.
+/// Space figures of a class, as of the last commit. The `_raw` ones are bytes of the vdevs, the
+/// others are deflated: what datasets are charged.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ClassSpace {
     /// All metaslabs, deflated.
@@ -82,7 +85,8 @@ pub struct ClassSpace {
     pub fragmentation: Option<u8>,
 }
 
-/// Space figures of a top-level vdev as of the last commit, in bytes of the vdev, the metaslab set aside for the intent log included.
+/// Space figures of a top-level vdev as of the last commit, in bytes of the vdev, the metaslab set
+/// aside for the intent log included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopSpace {
     /// The vdev.
@@ -162,7 +166,8 @@ enum Found {
 /// How picky a search is. Copies of a block are to survive damage that has an extent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tier {
-    /// At least an eighth of the vdev away from other copies, in no metaslab that is in use for them.
+    /// At least an eighth of the vdev away from other copies, in no metaslab that is in use for
+    /// them.
     Far,
     /// In another metaslab than other copies.
     Apart,
@@ -243,7 +248,8 @@ impl Inner {
                 for i in 0..count {
                     let at = (first + i) % count;
                     let group = self.classes[choice as usize].groups[at];
-                    // A pool does without its log devices; it may be opened without one, and get it back later.
+                    // A pool does without its log devices; it may be opened without one, and get it
+                    // back later.
                     let top = &self.groups[group].top;
                     if top.is_log && !top.is_usable() {
                         continue;
@@ -265,7 +271,8 @@ impl Inner {
         Found::Nothing
     }
 
-    /// The place in the class where the search begins: copies go to the group after that of the last copy.
+    /// The place in the class where the search begins: copies go to the group after that of the
+    /// last copy.
     fn first_group(&self, class: ClassKind, avoid: &[Dva], hint: Option<Dva>) -> usize {
         let c = &self.classes[class as usize];
         let place = |dva: Dva| c.groups.iter().position(|&g| self.groups[g].vdev == dva.vdev());
@@ -282,7 +289,8 @@ impl Inner {
         over(group) && !self.classes[class as usize].groups.iter().all(|&g| over(g))
     }
 
-    /// Accounts for `asize` bytes from the group at `at` and moves the rotor on when it had its share.
+    /// Accounts for `asize` bytes from the group at `at` and moves the rotor on when it had its
+    /// share.
     fn turn(&mut self, class: ClassKind, at: usize, asize: u64, counts: bool) {
         let rotates = matches!(class, ClassKind::Log | ClassKind::EmbeddedLog);
         let (mut total, mut free) = (0u128, 0u128);
@@ -342,8 +350,8 @@ impl Inner {
                 continue;
             }
             let m = self.ms(vdev, ms);
-            // Weights are hopes: histograms on disk count touching segments apart, and what came back since is not
-            // weighed. Before there is "no space", look.
+            // Weights are hopes: histograms on disk count touching segments apart, and what came
+            // back since is not weighed. Before there is "no space", look.
             let may_fit = if tier == Tier::Any { m.most() >= asize } else { weight.0.may_fit(asize) };
             if m.broken.is_some() || m.aside > 0 || !may_fit {
                 continue;
@@ -363,7 +371,8 @@ impl Inner {
                 }
                 return Found::At(dva);
             }
-            // It promised more than it has, for instance because others took of it since it was weighed.
+            // It promised more than it has, for instance because others took of it since it was
+            // weighed.
             self.change(vdev, ms, Metaslab::reweigh);
         }
     }
@@ -409,7 +418,8 @@ impl Inner {
         self.loaded.iter().map(one).sum()
     }
 
-    /// Unloads what has been idle for long, and while memory is short whatever is idle, the longest first.
+    /// Unloads what has been idle for long, and while memory is short whatever is idle, the longest
+    /// first.
     fn unload_idle(&mut self, txg: Txg) {
         let (limit, delay) = (self.tunables.memory_limit, self.tunables.unload_delay);
         let mut memory = self.memory();
@@ -461,8 +471,9 @@ impl Allocator {
         self.inner.borrow_mut().tunables.clone_from(tunables);
     }
 
-    /// Adds the metaslabs of `top` (its `ms_shift` is set), `summaries` one for each in order, to `class`. A normal vdev with many metaslabs sets the one
-    /// with the least allocated aside for the intent log. Everything here may come from disk: what cannot be is `Corrupt`.
+    /// Adds the metaslabs of `top` (its `ms_shift` is set), `summaries` one for each in order, to
+    /// `class`. A normal vdev with many metaslabs sets the one with the least allocated aside for
+    /// the intent log. Everything here may come from disk: what cannot be is `Corrupt`.
     pub fn add_top(&self, top: Rc<Top>, class: ClassKind, summaries: Vec<MsSummary>) -> Result<()> {
         let (vdev, shift) = (top.id, top.ms_shift.get());
         let bad = |what: String| Err(Error::corrupt(format!("top-level vdev {vdev}: {what}")));
@@ -517,7 +528,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives nothing out on a vdev any more, or again: it is about to be removed. What is allocated there can be freed.
+    /// Gives nothing out on a vdev any more, or again: it is about to be removed. What is allocated
+    /// there can be freed.
     pub fn set_passive(&self, vdev: VdevId, passive: bool) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -563,7 +575,8 @@ impl Allocator {
         }
     }
 
-    /// Gives nothing out in a metaslab until [`Allocator::put_back`], and tells what is free there: space that nobody has anything on. Calls may nest.
+    /// Gives nothing out in a metaslab until [`Allocator::put_back`], and tells what is free there:
+    /// space that nobody has anything on. Calls may nest.
     pub async fn set_aside(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
         {
             let mut inner = self.inner.borrow_mut();
@@ -599,7 +612,8 @@ impl Allocator {
         inner.aside_over.notify_all();
     }
 
-    /// The vdev has grown: as many metaslabs more as there are `summaries`, in the class that it has.
+    /// The vdev has grown: as many metaslabs more as there are `summaries`, in the class that it
+    /// has.
     pub fn grow_top(&self, vdev: VdevId, summaries: Vec<MsSummary>) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -624,9 +638,11 @@ impl Allocator {
         Ok(())
     }
 
-    /// Allocates room for `psize` bytes in one piece for a block of `txg`. `avoid` are the places of its copies so far: this one will be on another vdev or
-    /// far away if that is possible. `hint` is a place whose vdev would be good. Where a class has no vdevs, or no space, the next fitting class is used.
-    /// `NoSpace` when nothing fits anywhere. `psize` is not 0. Does not wait if the metaslab in question is loaded, as it nearly always is.
+    /// Allocates room for `psize` bytes in one piece for a block of `txg`. `avoid` are the places
+    /// of its copies so far: this one will be on another vdev or far away if that is possible.
+    /// `hint` is a place whose vdev would be good. Where a class has no vdevs, or no space, the
+    /// next fitting class is used. `NoSpace` when nothing fits anywhere. `psize` is not 0. Does not
+    /// wait if the metaslab in question is loaded, as it nearly always is.
     pub async fn alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva], hint: Option<Dva>) -> Result<Dva> {
         loop {
             let found = self.inner.borrow_mut().search(class, psize, txg, avoid, hint);
@@ -671,7 +687,8 @@ impl Allocator {
         Error::new(ErrorKind::NoSpace, message)
     }
 
-    /// Makes sure that a metaslab is loaded. A metaslab that cannot be loaded stays unloaded for good, and so do its errors.
+    /// Makes sure that a metaslab is loaded. A metaslab that cannot be loaded stays unloaded for
+    /// good, and so do its errors.
     pub async fn load(&self, vdev: VdevId, ms: u64) -> Result<()> {
         loop {
             let waits = {
@@ -700,7 +717,8 @@ impl Allocator {
         }
     }
 
-    /// Loads the metaslabs that are likely to be used next, so that allocations need not wait. Errors are kept with the metaslabs.
+    /// Loads the metaslabs that are likely to be used next, so that allocations need not wait.
+    /// Errors are kept with the metaslabs.
     pub async fn preload(&self) {
         let mut wanted = Vec::new();
         {
@@ -723,18 +741,21 @@ impl Allocator {
         Ok(inner.groups[group].class)
     }
 
-    /// Takes back at once what was allocated in `txg`, not taken since, and never written: a write that failed to find all it needs.
+    /// Takes back at once what was allocated in `txg`, not taken since, and never written: a write
+    /// that failed to find all it needs.
     pub fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
         inner.ms(vdev, ms).unalloc(dva.offset(), dva.asize(), txg).at(|| dva)
     }
 
-    /// Frees in `txg` a block that was born in `birth`; of a gang header's DVA the caller replaces the asize by that of 512 bytes. The metaslab need not be
-    /// loaded. `Corrupt` if the range cannot be one of ours, or is known to be free.
+    /// Frees in `txg` a block that was born in `birth`; of a gang header's DVA the caller replaces
+    /// the asize by that of 512 bytes. The metaslab need not be loaded. `Corrupt` if the range
+    /// cannot be one of ours, or is known to be free.
     ///
-    /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg` itself, once that is. What a checkpoint refers to is held
-    /// back instead ([`Allocator::take_held_back`]); a birth of 0 is never of a checkpoint.
+    /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg`
+    /// itself, once that is. What a checkpoint refers to is held back instead
+    /// ([`Allocator::take_held_back`]); a birth of 0 is never of a checkpoint.
     pub fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
@@ -749,7 +770,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// From now on blocks born until this txg, which a checkpoint refers to, stay allocated when they are freed.
+    /// From now on blocks born until this txg, which a checkpoint refers to, stay allocated when
+    /// they are freed.
     pub fn set_checkpoint(&self, txg: Option<Txg>) {
         self.inner.borrow_mut().checkpoint = txg;
     }
@@ -759,7 +781,8 @@ impl Allocator {
         !self.inner.borrow().held_back.is_empty()
     }
 
-    /// What was freed but stays allocated for the checkpoint, since the last call: by vdev, ascending, within metaslabs.
+    /// What was freed but stays allocated for the checkpoint, since the last call: by vdev,
+    /// ascending, within metaslabs.
     pub fn take_held_back(&self) -> BTreeMap<VdevId, Vec<Run>> {
         let mut all = std::mem::take(&mut self.inner.borrow_mut().held_back);
         all.sort_unstable();
@@ -770,8 +793,9 @@ impl Allocator {
         out
     }
 
-    /// Marks as allocated in `txg` what is free according to its space map but in use: the blocks of an intent log that is to be replayed. The error of a
-    /// metaslab that cannot be loaded, or `Corrupt` if the space is not free.
+    /// Marks as allocated in `txg` what is free according to its space map but in use: the blocks
+    /// of an intent log that is to be replayed. The error of a metaslab that cannot be loaded, or
+    /// `Corrupt` if the space is not free.
     pub async fn claim(&self, dva: Dva, txg: Txg) -> Result<()> {
         let (vdev, ms) = self.inner.borrow().locate(dva)?;
         self.load(vdev, ms).await?;
@@ -791,7 +815,8 @@ impl Allocator {
         inner.dirty[txg.slot()].iter().copied().filter(changed).collect()
     }
 
-    /// The changes of one metaslab in `txg` since the last call, which the caller now writes. Only one txg syncs at a time.
+    /// The changes of one metaslab in `txg` since the last call, which the caller now writes. Only
+    /// one txg syncs at a time.
     pub fn take_changes(&self, vdev: VdevId, ms: u64, txg: Txg) -> MsChanges {
         let mut inner = self.inner.borrow_mut();
         inner.dirty[txg.slot()].remove(&(vdev, ms));
@@ -811,7 +836,8 @@ impl Allocator {
         self.inner.borrow_mut().ms(vdev, ms).length = length;
     }
 
-    /// `txg` is committed: its uberblock is on disk. Called for every txg, in order, after everything that [`Allocator::dirty_metaslabs`] names was taken.
+    /// `txg` is committed: its uberblock is on disk. Called for every txg, in order, after
+    /// everything that [`Allocator::dirty_metaslabs`] names was taken.
     pub fn sync_done(&self, txg: Txg) {
         let mut at = None;
         while let Some(next) = self.sync_done_next(txg, at) {
@@ -820,8 +846,9 @@ impl Allocator {
         self.sync_done_end(txg);
     }
 
-    /// The first part of [`Allocator::sync_done`] for the first metaslab after `after` that has something pending: gives its name, `None` after the last.
-    /// For callers that let others run in between.
+    /// The first part of [`Allocator::sync_done`] for the first metaslab after `after` that has
+    /// something pending: gives its name, `None` after the last. For callers that let others run in
+    /// between.
     pub fn sync_done_next(&self, txg: Txg, after: Option<(VdevId, u64)>) -> Option<(VdevId, u64)> {
         let mut inner = self.inner.borrow_mut();
         let next = match after {
@@ -947,7 +974,8 @@ impl Group {
     }
 }
 
-/// Ends a load: with its result, or, if the loading future is dropped, by letting somebody else try.
+/// Ends a load: with its result, or, if the loading future is dropped, by letting somebody else
+/// try.
 struct LoadGuard<'a> {
     allocator: &'a Allocator,
     vdev: VdevId,

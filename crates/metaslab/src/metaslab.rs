@@ -21,10 +21,12 @@ pub struct MsChanges {
     pub frees: Vec<Run>,
     /// The space map object, if the metaslab has one.
     pub object: Option<ObjectId>,
-    /// If set: rewrite the map from scratch with these ALLOC entries *instead of* appending `allocs` and `frees`, which they include.
+    /// If set: rewrite the map from scratch with these ALLOC entries *instead of* appending
+    /// `allocs` and `frees`, which they include.
     pub condense: Option<Vec<Run>>,
-    /// Free segments by size after these changes, bucket b counting `2^(b + ashift)` bytes and more. Frees that wait for later txgs are free here, and
-    /// counted as segments of their own even where they touch others. Zeros if the map has no histogram and was not loaded.
+    /// Free segments by size after these changes, bucket b counting `2^(b + ashift)` bytes and
+    /// more. Frees that wait for later txgs are free here, and counted as segments of their own
+    /// even where they touch others. Zeros if the map has no histogram and was not loaded.
     pub histogram: [u64; BUCKETS],
     /// `smp_alloc` after these changes.
     pub alloc_after: i64,
@@ -39,7 +41,8 @@ pub(crate) enum State {
 pub(crate) struct Loaded {
     /// What can be allocated now.
     pub free: RangeTree,
-    /// Where the last allocation ended, by the lowest bit set of its size: equal sizes stay together.
+    /// Where the last allocation ended, by the lowest bit set of its size: equal sizes stay
+    /// together.
     cursors: [u64; 64],
 }
 
@@ -54,7 +57,8 @@ struct Pending {
     freed: RangeTree,
     freed_born: RangeTree,
     defer: VecDeque<(Txg, RangeTree)>,
-    /// Changes taken while not loaded, for a load that reads a map without them: txg, allocations, frees.
+    /// Changes taken while not loaded, for a load that reads a map without them: txg, allocations,
+    /// frees.
     recent: Vec<(Txg, Vec<Run>, Vec<Run>)>,
     taken_in: Option<Txg>,
     listed: [bool; TXG_SIZE],
@@ -295,7 +299,8 @@ impl Metaslab {
         }
     }
 
-    /// The set of free space according to the map as it is after everything that was taken; loaded metaslabs only.
+    /// The set of free space according to the map as it is after everything that was taken; loaded
+    /// metaslabs only.
     fn free_in_map(&self) -> Option<RangeTree> {
         let mut all = self.loaded()?.free.clone();
         if let Some(p) = &self.pending {
@@ -345,7 +350,8 @@ impl Metaslab {
             p.recent.push((txg, allocs.clone(), list.clone()));
         }
         let added: u64 = allocs.iter().map(|r| r.size).sum();
-        // A map that was never read may be damaged and count less than is freed; loading it will tell.
+        // A map that was never read may be damaged and count less than is freed; loading it will
+        // tell.
         self.alloc = (self.alloc + added).saturating_sub(frees.total());
         if let Some(h) = self.histogram_in_map() {
             self.histogram = Some(h);
@@ -449,7 +455,8 @@ impl Metaslab {
     /// Brings free space as a map has it up to date with what happened since.
     fn apply_pending(&self, free: &mut RangeTree) -> Result<()> {
         let Some(p) = &self.pending else { return Ok(()) };
-        // The map may or may not have these; a range changes at most once within the txgs in question, so saying it again does no harm.
+        // The map may or may not have these; a range changes at most once within the txgs in
+        // question, so saying it again does no harm.
         for (_, allocs, frees) in &p.recent {
             allocs.iter().try_for_each(|r| free.clear_range(r.start, r.size))?;
             frees.iter().try_for_each(|r| free.set_range(r.start, r.size))?;
@@ -477,8 +484,8 @@ impl Metaslab {
     }
 }
 
-/// Where `asize` bytes go: the `dynamic` allocator. First fit from the cursor on while there is room; best fit in a metaslab that is nearly full or in
-/// small pieces.
+/// Where `asize` bytes go: the `dynamic` allocator. First fit from the cursor on while there is
+/// room; best fit in a metaslab that is nearly full or in small pieces.
 fn pick(free: &RangeTree, cursor: &mut u64, asize: u64, ms_size: u64, t: &AllocTunables) -> Option<u64> {
     let largest = free.largest();
     if largest < asize {

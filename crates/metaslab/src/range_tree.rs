@@ -1,8 +1,10 @@
 //! Sets of ranges with the questions that an allocator asks of them.
 //!
-//! A [`RangeTree`] covers one metaslab (or any area) and counts in units of its allocation size, so that a segment costs eight bytes. Segments are disjoint
-//! and never touch: what touches is merged. They are keyed by their *end*: taking space from the front of a segment, which is what a first-fit allocator does
-//! nearly always, then changes a value in place. An indexed tree also keeps its segments by size, for best fit and for "how large is the largest".
+//! A [`RangeTree`] covers one metaslab (or any area) and counts in units of its allocation size, so
+//! that a segment costs eight bytes. Segments are disjoint and never touch: what touches is merged.
+//! They are keyed by their *end*: taking space from the front of a segment, which is what a
+//! first-fit allocator does nearly always, then changes a value in place. An indexed tree also
+//! keeps its segments by size, for best fit and for "how large is the largest".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -85,12 +87,14 @@ impl fmt::Debug for RangeTree {
 }
 
 impl RangeTree {
-    /// Whether a tree can cover `size` bytes in units of `1 << shift`: sizes come from disk, so ask before making one.
+    /// Whether a tree can cover `size` bytes in units of `1 << shift`: sizes come from disk, so ask
+    /// before making one.
     pub fn can_cover(size: u64, shift: u8) -> bool {
         shift < 64 && size.is_multiple_of(1 << shift) && size >> shift <= u64::from(u32::MAX)
     }
 
-    /// An empty set that covers the `size` bytes from `base` on, in units of `1 << shift` bytes. `size` must be one that [`RangeTree::can_cover`].
+    /// An empty set that covers the `size` bytes from `base` on, in units of `1 << shift` bytes.
+    /// `size` must be one that [`RangeTree::can_cover`].
     pub fn new(base: u64, size: u64, shift: u8) -> RangeTree {
         assert!(RangeTree::can_cover(size, shift), "a range tree cannot cover {size} bytes in units of 2^{shift}");
         RangeTree {
@@ -303,8 +307,9 @@ impl RangeTree {
         set.range((want, 0)..).next().map(|&(size, end)| self.run(end - size, end))
     }
 
-    /// The first segment of at least `size` bytes from the one that holds or follows `cursor` on. The search ends with the segment that starts more than
-    /// `max_distance` bytes after the first looked at, but not before `min_count` segments were looked at.
+    /// The first segment of at least `size` bytes from the one that holds or follows `cursor` on.
+    /// The search ends with the segment that starts more than `max_distance` bytes after the first
+    /// looked at, but not before `min_count` segments were looked at.
     pub fn first_fit(&self, cursor: u64, size: u64, max_distance: u64, min_count: usize) -> Option<Run> {
         let want = u32::try_from(size.div_ceil(1 << self.shift)).ok()?;
         let from = u32::try_from(cursor.saturating_sub(self.base) >> self.shift).ok()?;

@@ -13,7 +13,8 @@ pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// What the last commit says about a metaslab.
 #[derive(Clone, Debug)]
 pub struct LoadedMap {
-    /// Allocated ranges (absolute in the top-level vdev) of a tree that covers exactly the metaslab, as [`Replay::finish`] gives it.
+    /// Allocated ranges (absolute in the top-level vdev) of a tree that covers exactly the
+    /// metaslab, as [`Replay::finish`] gives it.
     pub allocated: RangeTree,
     /// `smp_alloc` of the header.
     pub alloc: i64,
@@ -27,13 +28,15 @@ pub struct LoadedMap {
 
 /// Where space maps are read from; implemented in `spa`.
 pub trait SpaceMapStore {
-    /// The content of the space map of metaslab `ms` of `vdev` as of the last commit, or of any commit until the future resolves. It must be the whole
-    /// content of one commit; changes taken with `take_changes` whose txg is not committed must not be in it, but do no harm if they are.
+    /// The content of the space map of metaslab `ms` of `vdev` as of the last commit, or of any
+    /// commit until the future resolves. It must be the whole content of one commit; changes taken
+    /// with `take_changes` whose txg is not committed must not be in it, but do no harm if they
+    /// are.
     fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LBF<'a, Result<LoadedMap>>;
 }
 
-/// Replays the space map of one metaslab, entry by entry, from an all-free state. Overlapping allocations, frees of what is free, and ranges outside of the
-/// metaslab are damage.
+/// Replays the space map of one metaslab, entry by entry, from an all-free state. Overlapping
+/// allocations, frees of what is free, and ranges outside of the metaslab are damage.
 #[derive(Clone, Debug)]
 pub struct Replay {
     allocated: RangeTree,
@@ -42,12 +45,14 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A replay for the metaslab that covers `range` of its vdev, in units of `1 << shift` bytes (the vdev's ashift).
+    /// A replay for the metaslab that covers `range` of its vdev, in units of `1 << shift` bytes
+    /// (the vdev's ashift).
     pub fn new(range: Run, shift: u8) -> Replay {
         Replay { allocated: RangeTree::new(range.start, range.size, shift), shift, count: 0 }
     }
 
-    /// Replays `data`: the entries of the map or the next of several parts, each of whole entries (blocks of the object are).
+    /// Replays `data`: the entries of the map or the next of several parts, each of whole entries
+    /// (blocks of the object are).
     pub fn entries(&mut self, data: &[u8]) -> Result<()> {
         let base = self.allocated.area().start;
         for entry in entries(data, u32::from(self.shift)) {
@@ -75,7 +80,8 @@ impl Replay {
         self.allocated.remove(run.start, run.size).at(|| format!("space map entry {}: FREE {run}", self.count))
     }
 
-    /// The allocated ranges; `Corrupt` unless they add up to `smp_alloc`, the figure of the map's header.
+    /// The allocated ranges; `Corrupt` unless they add up to `smp_alloc`, the figure of the map's
+    /// header.
     pub fn finish(self, smp_alloc: i64) -> Result<RangeTree> {
         if i64::try_from(self.allocated.total()) != Ok(smp_alloc) {
             return Err(Error::corrupt(format!(

@@ -1,35 +1,46 @@
-//! Tunables of the allocator, with OpenZFS's defaults (behaviour 3.5) except where a field says otherwise.
+//! Tunables of the allocator, with OpenZFS's defaults (behaviour 3.5) except where a field says
+//! otherwise.
 
 /// Tunables of the allocator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocTunables {
-    /// `metaslab_aliquot`: bytes that a group gets before the rotor moves on, scaled by how free its vdev is compared with its class.
+    /// `metaslab_aliquot`: bytes that a group gets before the rotor moves on, scaled by how free
+    /// its vdev is compared with its class.
     pub aliquot: u64,
     /// `metaslab_df_max_search`: how far from the cursor first fit searches, in bytes.
     pub df_max_search: u64,
     /// `metaslab_min_search_count`: but at least this many segments.
     pub min_search_count: usize,
-    /// `metaslab_df_alloc_threshold`: best fit instead of first fit when the largest free segment is smaller than this.
+    /// `metaslab_df_alloc_threshold`: best fit instead of first fit when the largest free segment
+    /// is smaller than this.
     pub df_alloc_threshold: u64,
     /// `metaslab_df_free_pct`: best fit when less than this is free, in percent.
     pub df_free_pct: u64,
-    /// `zfs_metaslab_find_max_tries`: metaslabs looked at in a group before the search goes on to the next group.
+    /// `zfs_metaslab_find_max_tries`: metaslabs looked at in a group before the search goes on to
+    /// the next group.
     pub find_max_tries: usize,
-    /// `zfs_metaslab_switch_threshold`: an active metaslab is given up when its largest free segments have shrunk by this many powers of two.
+    /// `zfs_metaslab_switch_threshold`: an active metaslab is given up when its largest free
+    /// segments have shrunk by this many powers of two.
     pub switch_threshold: u32,
-    /// `zfs_mg_fragmentation_threshold`: groups that are more fragmented than this, in percent, are left out unless all are.
+    /// `zfs_mg_fragmentation_threshold`: groups that are more fragmented than this, in percent, are
+    /// left out unless all are.
     pub mg_fragmentation_threshold: u8,
-    /// `zfs_condense_pct`: a space map is rewritten when it is this long, in percent of its minimal form.
+    /// `zfs_condense_pct`: a space map is rewritten when it is this long, in percent of its minimal
+    /// form.
     pub condense_pct: u64,
-    /// `zfs_metaslab_condense_block_threshold`, in bytes: and longer than this (4 blocks of 16 KiB).
+    /// `zfs_metaslab_condense_block_threshold`, in bytes: and longer than this (4 blocks of 16
+    /// KiB).
     pub condense_min_bytes: u64,
-    /// `zfs_embedded_slog_min_ms`: a normal vdev with more metaslabs than this sets one aside for the intent log (format page 14 section 1).
+    /// `zfs_embedded_slog_min_ms`: a normal vdev with more metaslabs than this sets one aside for
+    /// the intent log (format page 14 section 1).
     pub embedded_slog_min_ms: u64,
-    /// `metaslab_preload_limit`: metaslabs of a group that [`crate::Allocator::preload`] loads. OpenZFS: 10; here 3, one for each copy.
+    /// `metaslab_preload_limit`: metaslabs of a group that [`crate::Allocator::preload`] loads.
+    /// OpenZFS: 10; here 3, one for each copy.
     pub preload_limit: usize,
     /// `metaslab_unload_delay`: txgs after which an idle metaslab is unloaded.
     pub unload_delay: u64,
-    /// Memory of loaded metaslabs above which idle ones are unloaded at once, in bytes (OpenZFS: `zfs_metaslab_mem_limit`, 25 % of memory).
+    /// Memory of loaded metaslabs above which idle ones are unloaded at once, in bytes (OpenZFS:
+    /// `zfs_metaslab_mem_limit`, 25 % of memory).
     pub memory_limit: usize,
 }
 

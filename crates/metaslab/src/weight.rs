@@ -1,11 +1,14 @@
-//! How good a metaslab is to allocate from, and how fragmented: pure functions of its histogram (format page 06 sections 3 and 4, behaviour 3.5).
+//! How good a metaslab is to allocate from, and how fragmented: pure functions of its histogram
+//! (format page 06 sections 3 and 4, behaviour 3.5).
 
 use crate::range_tree::BUCKETS;
 
-/// Badness in percent of free space in segments of 512 bytes, 1 KiB, ... 16 MiB; larger ones are perfect.
+/// Badness in percent of free space in segments of 512 bytes, 1 KiB, ... 16 MiB; larger ones are
+/// perfect.
 pub const FRAGMENTATION_TABLE: [u8; 16] = [100, 100, 98, 95, 90, 80, 70, 60, 50, 40, 30, 20, 15, 10, 5, 0];
 
-/// Fragmentation in percent of a metaslab whose free segments `histogram` counts: bucket b is `2^(b + shift)` bytes and more. 0 if nothing is free.
+/// Fragmentation in percent of a metaslab whose free segments `histogram` counts: bucket b is
+/// `2^(b + shift)` bytes and more. 0 if nothing is free.
 pub fn fragmentation(histogram: &[u64; BUCKETS], shift: u8) -> u8 {
     let (mut free, mut bad) = (0u128, 0u128);
     for (b, &count) in histogram.iter().enumerate() {
@@ -18,8 +21,9 @@ pub fn fragmentation(histogram: &[u64; BUCKETS], shift: u8) -> u8 {
     bad.checked_div(free).unwrap_or(0) as u8
 }
 
-/// A metaslab's weight: the higher, the better. Laid out as OpenZFS prints it: bit 60 set for space-based weights; else bits 54 to 59 are the log2 of the
-/// largest free segments' size and the bits below count them.
+/// A metaslab's weight: the higher, the better. Laid out as OpenZFS prints it: bit 60 set for
+/// space-based weights; else bits 54 to 59 are the log2 of the largest free segments' size and the
+/// bits below count them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Weight(pub u64);
 
@@ -37,7 +41,8 @@ impl Weight {
         Weight(u64::from(index) << INDEX_SHIFT | count.min(COUNT_MASK))
     }
 
-    /// Of a metaslab whose free segments `histogram` counts: bucket b is `2^(b + shift)` bytes and more. 0 if nothing is free.
+    /// Of a metaslab whose free segments `histogram` counts: bucket b is `2^(b + shift)` bytes and
+    /// more. 0 if nothing is free.
     pub fn from_histogram(histogram: &[u64; BUCKETS], shift: u8) -> Weight {
         match histogram.iter().rposition(|&n| n > 0) {
             Some(b) => Weight::segments(b as u32 + u32::from(shift), histogram[b]),
@@ -63,7 +68,8 @@ impl Weight {
         (self.0 != 0 && self.0 & SPACE_BASED == 0).then_some((self.0 >> INDEX_SHIFT) as u32 & 0x3f)
     }
 
-    /// Whether an allocation of `asize` bytes may succeed; a hope, since the weight knows powers of two only.
+    /// Whether an allocation of `asize` bytes may succeed; a hope, since the weight knows powers of
+    /// two only.
     pub fn may_fit(self, asize: u64) -> bool {
         match self.index() {
             Some(index) => asize.checked_shr(index + 1).unwrap_or(0) == 0,

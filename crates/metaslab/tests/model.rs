@@ -1,4 +1,5 @@
-//! The allocator against a model: random allocations, frees and syncs over many txgs, with the space maps written, replayed and compared after each.
+//! The allocator against a model: random allocations, frees and syncs over many txgs, with the
+//! space maps written, replayed and compared after each.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -257,7 +258,8 @@ impl World {
                 }
             }
             assert_eq!(got, want, "metaslab {ms} of vdev {vdev} after txg {txg}");
-            // The histogram is that of the free segments or of a cutting of them: it covers as many bytes, in no larger pieces.
+            // The histogram is that of the free segments or of a cutting of them: it covers as many
+            // bytes, in no larger pieces.
             let free = (1u64 << ms_shift) - got.total();
             let mut true_one = [0u64; 32];
             got.gaps().for_each(|r| ondisk::space_map::histogram_add(&mut true_one, r.size, u32::from(ashift)));

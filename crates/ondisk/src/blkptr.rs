@@ -1,15 +1,21 @@
-//! Block pointers: where a block is, how it was stored, and the checksum that it must have (format page 02).
+//! Block pointers: where a block is, how it was stored, and the checksum that it must have (format
+//! page 02).
 //!
-//! A block pointer is 16 u64 words, held here as they are on disk (already in native order) with accessors over the bit fields, so copying one is
-//! copying 128 bytes and nothing of a pointer written by newer software is lost. There are four kinds:
+//! A block pointer is 16 u64 words, held here as they are on disk (already in native order) with
+//! accessors over the bit fields, so copying one is copying 128 bytes and nothing of a pointer
+//! written by newer software is lost. There are four kinds:
 //!
-//! * a *hole* has no first DVA: nothing is stored and the block reads as zeros. One that replaced a block keeps size, type, level and the birth txg of the hole;
-//! * an *embedded* pointer carries up to 112 bytes of (usually compressed) payload in place of DVAs and checksum;
-//! * a *gang* pointer's DVAs name headers of up to three child pointers whose pieces, joined, are the block;
+//! * a *hole* has no first DVA: nothing is stored and the block reads as zeros. One that replaced a
+//!   block keeps size, type, level and the birth txg of the hole;
+//! * an *embedded* pointer carries up to 112 bytes of (usually compressed) payload in place of DVAs
+//!   and checksum;
+//! * a *gang* pointer's DVAs name headers of up to three child pointers whose pieces, joined, are
+//!   the block;
 //! * everything else is a *regular* pointer of one to three copies.
 //!
-//! The normal path of a pointer that was read: [`Blkptr::parse`], then [`Blkptr::validate`] before anything trusts its sizes or offsets.
-//! A pointer made by a write starts as [`Blkptr::hole`] and is filled in with the `set_` methods.
+//! The normal path of a pointer that was read: [`Blkptr::parse`], then [`Blkptr::validate`] before
+//! anything trusts its sizes or offsets. A pointer made by a write starts as [`Blkptr::hole`] and
+//! is filled in with the `set_` methods.
 
 use std::fmt;
 
@@ -25,7 +31,8 @@ pub const BLKPTR_SIZE: usize = 128;
 pub const BLKPTR_SHIFT: u32 = 7;
 /// Most bytes of payload that fit in an embedded pointer (format page 02 section 5).
 pub const EMBEDDED_MAX: usize = 112;
-/// Highest level that any block tree needs: 2^63 bytes in 512-byte blocks under 4 KiB indirect blocks (format page 03 section 1).
+/// Highest level that any block tree needs: 2^63 bytes in 512-byte blocks under 4 KiB indirect
+/// blocks (format page 03 section 1).
 pub const MAX_LEVELS: u8 = 12;
 /// Raw checksum number "off".
 pub const CHECKSUM_OFF: u8 = 2;
@@ -56,7 +63,8 @@ pub struct Dva {
 }
 
 impl Dva {
-    /// The place of `asize` bytes at `offset` bytes of top-level `vdev`. Offset and asize must be multiples of 512 in the range of their fields.
+    /// The place of `asize` bytes at `offset` bytes of top-level `vdev`. Offset and asize must be
+    /// multiples of 512 in the range of their fields.
     pub fn new(vdev: VdevId, offset: u64, asize: u64, gang: bool) -> Dva {
         assert!(
             offset.is_multiple_of(512) && asize.is_multiple_of(512) && asize >> 9 < 1 << 24 && vdev.0 < 1 << 24,
@@ -68,7 +76,8 @@ impl Dva {
     pub fn vdev(self) -> VdevId {
         VdevId((self.w0 >> 32) as u32 & 0xff_ffff)
     }
-    /// Bytes from the start of the vdev's allocatable space. A field of all ones does not fit in 64 bits as bytes; [`Blkptr::validate`] refuses it.
+    /// Bytes from the start of the vdev's allocatable space. A field of all ones does not fit in 64
+    /// bits as bytes; [`Blkptr::validate`] refuses it.
     pub fn offset(self) -> u64 {
         self.w1 << 9
     }
@@ -106,7 +115,8 @@ pub struct Blkptr(pub [u64; 16]);
 pub struct BpLimits<'a> {
     /// Largest logical size to accept, in bytes.
     pub max_block: u64,
-    /// Allocatable bytes of each top-level vdev by id; 0 for an id without one. Empty: places are not checked.
+    /// Allocatable bytes of each top-level vdev by id; 0 for an id without one. Empty: places are
+    /// not checked.
     pub vdev_sizes: &'a [u64],
     /// No block may be born later than this.
     pub max_birth: Txg,
@@ -122,7 +132,8 @@ impl Blkptr {
     pub const fn hole() -> Blkptr {
         Blkptr([0; 16])
     }
-    /// A hole that took the place of a block in `birth` (feature hole_birth, format page 02 section 1).
+    /// A hole that took the place of a block in `birth` (feature hole_birth, format page 02 section
+    /// 1).
     pub fn punched_hole(lsize: u64, otype: ObjectType, level: u8, birth: Txg) -> Blkptr {
         let mut bp = Blkptr::hole();
         bp.set_lsize(lsize);
@@ -131,7 +142,8 @@ impl Blkptr {
         bp.0[W_BIRTH] = birth.0;
         bp
     }
-    /// An embedded pointer that carries `payload` (at most [`EMBEDDED_MAX`] bytes, at least one), which decompresses by `compress` to `lsize` bytes.
+    /// An embedded pointer that carries `payload` (at most [`EMBEDDED_MAX`] bytes, at least one),
+    /// which decompresses by `compress` to `lsize` bytes.
     pub fn embedded(payload: &[u8], lsize: u64, compress: u8, otype: ObjectType, level: u8, birth: Txg) -> Blkptr {
         assert!(!payload.is_empty() && payload.len() <= EMBEDDED_MAX, "embedded payload of {} bytes", payload.len());
         assert!(lsize > 0 && lsize <= 1 << 25, "embedded lsize {lsize}");
@@ -154,7 +166,8 @@ impl Blkptr {
     pub fn from_bytes(b: &[u8; BLKPTR_SIZE]) -> Blkptr {
         Blkptr(le64_words(b))
     }
-    /// The pointer at the start of `b`. Fails only when `b` is shorter than a pointer; [`Blkptr::validate`] judges what it says.
+    /// The pointer at the start of `b`. Fails only when `b` is shorter than a pointer;
+    /// [`Blkptr::validate`] judges what it says.
     pub fn parse(b: &[u8]) -> Result<Blkptr> {
         Blkptr::at(b, 0)
             .ok_or_else(|| Error::corrupt(format!("a block pointer needs 128 bytes, {} are there", b.len())))
@@ -193,7 +206,8 @@ impl Blkptr {
     pub fn is_embedded(&self) -> bool {
         self.bits(39, 1) != 0
     }
-    /// What is embedded: 0 data, 1 reserved, 2 a redacted block without payload. Meaningful only for embedded pointers.
+    /// What is embedded: 0 data, 1 reserved, 2 a redacted block without payload. Meaningful only
+    /// for embedded pointers.
     pub fn embedded_type(&self) -> u8 {
         self.bits(40, 8) as u8
     }
@@ -209,7 +223,8 @@ impl Blkptr {
     pub fn is_gang(&self) -> bool {
         !self.is_embedded() && self.0[1] >> 63 != 0
     }
-    /// Whether DVA 2, the fill's upper half and half the checksum hold encryption parameters rather than what they are named for.
+    /// Whether DVA 2, the fill's upper half and half the checksum hold encryption parameters rather
+    /// than what they are named for.
     pub fn is_encrypted_data(&self) -> bool {
         self.encrypted() && self.level() == 0 && self.otype().is_encrypted_ok()
     }
@@ -291,7 +306,8 @@ impl Blkptr {
     pub fn is_little_endian(&self) -> bool {
         self.bits(63, 1) != 0
     }
-    /// Whether the block must be converted with [`crate::byteswap::swap_block`] once read and decompressed.
+    /// Whether the block must be converted with [`crate::byteswap::swap_block`] once read and
+    /// decompressed.
     pub fn needs_swap(&self) -> bool {
         !self.is_hole() && !self.is_little_endian()
     }
@@ -307,11 +323,13 @@ impl Blkptr {
     pub fn birth(&self) -> Txg {
         Txg(self.0[W_BIRTH])
     }
-    /// Txg in which the bytes reached their place: the logical birth unless dedup or device removal made it another.
+    /// Txg in which the bytes reached their place: the logical birth unless dedup or device removal
+    /// made it another.
     pub fn phys_birth(&self) -> Txg {
         if self.is_embedded() || self.0[W_PHYS_BIRTH] == 0 { self.birth() } else { Txg(self.0[W_PHYS_BIRTH]) }
     }
-    /// Fill count: non-hole level-0 blocks below, or dnodes for a meta-dnode (format page 02 section 1).
+    /// Fill count: non-hole level-0 blocks below, or dnodes for a meta-dnode (format page 02
+    /// section 1).
     pub fn fill(&self) -> u64 {
         if self.is_embedded() {
             1
@@ -323,7 +341,8 @@ impl Blkptr {
             self.0[W_FILL]
         }
     }
-    /// Salt and IV of a block for which [`Blkptr::is_encrypted_data`] holds (format page 02 section 8).
+    /// Salt and IV of a block for which [`Blkptr::is_encrypted_data`] holds (format page 02 section
+    /// 8).
     pub fn salt_iv(&self) -> ([u8; 8], [u8; 12]) {
         let mut iv = [0u8; 12];
         iv[..8].copy_from_slice(&self.0[5].to_le_bytes());
@@ -331,7 +350,8 @@ impl Blkptr {
         (self.0[4].to_le_bytes(), iv)
     }
 
-    /// Sets salt and IV of a block for which [`Blkptr::is_encrypted_data`] holds. The lower half of the fill stays.
+    /// Sets salt and IV of a block for which [`Blkptr::is_encrypted_data`] holds. The lower half of
+    /// the fill stays.
     pub fn set_salt_iv(&mut self, salt: [u8; 8], iv: [u8; 12]) {
         assert!(self.is_encrypted_data(), "only encrypted data has a salt");
         let (high, low) = iv.split_at(8);
@@ -340,7 +360,8 @@ impl Blkptr {
         let low = u32::from_le_bytes(low.try_into().expect("4 bytes"));
         self.0[W_FILL] = self.0[W_FILL] & 0xffff_ffff | u64::from(low) << 32;
     }
-    /// The tag, MAC or hash in the pointer of a block of an encrypted dataset; not meaningful for object sets.
+    /// The tag, MAC or hash in the pointer of a block of an encrypted dataset; not meaningful for
+    /// object sets.
     pub fn mac(&self) -> [u8; 16] {
         let mut mac = [0; 16];
         mac[..8].copy_from_slice(&self.0[W_CKSUM + 2].to_le_bytes());
@@ -411,14 +432,16 @@ impl Blkptr {
         self.0[W_BIRTH] = birth.0;
         self.0[W_PHYS_BIRTH] = if phys == birth { 0 } else { phys.0 };
     }
-    /// Sets the fill count. Of encrypted data only the low half is the count, and the IV's end is kept.
+    /// Sets the fill count. Of encrypted data only the low half is the count, and the IV's end is
+    /// kept.
     pub fn set_fill(&mut self, fill: u64) {
         self.0[W_FILL] =
             if self.is_encrypted_data() { self.0[W_FILL] & !0xffff_ffff | fill & 0xffff_ffff } else { fill };
     }
 
-    /// The pointer as a block pointer list stores it: no fill, and no checksum unless dedup needs it to find the entry; an embedded one
-    /// keeps only its properties and birth (format page 05 section 4).
+    /// The pointer as a block pointer list stores it: no fill, and no checksum unless dedup needs
+    /// it to find the entry; an embedded one keeps only its properties and birth (format page 05
+    /// section 4).
     pub fn for_bpobj(&self) -> Blkptr {
         let mut bp = *self;
         if bp.is_embedded() {
@@ -454,7 +477,8 @@ impl Blkptr {
             && self.phys_birth() == other.phys_birth()
     }
 
-    /// Checks everything about a pointer from disk that does not need its block: numbers are defined, sizes are legal, copies lie on devices that exist.
+    /// Checks everything about a pointer from disk that does not need its block: numbers are
+    /// defined, sizes are legal, copies lie on devices that exist.
     pub fn validate(&self, limits: &BpLimits<'_>) -> Result<()> {
         let bad = |what: &str| Err(Error::corrupt(format!("block pointer {self}: {what}")));
         if !self.otype().is_valid() {
@@ -512,8 +536,9 @@ impl Blkptr {
         self.validate_place(limits)
     }
 
-    /// The part of [`Blkptr::validate`] that concerns where the copies are. Alone it is for the records of remap deadlists, which are pointers with a place
-    /// and a birth and nothing else (format page 14 section 5).
+    /// The part of [`Blkptr::validate`] that concerns where the copies are. Alone it is for the
+    /// records of remap deadlists, which are pointers with a place and a birth and nothing else
+    /// (format page 14 section 5).
     pub fn validate_place(&self, limits: &BpLimits<'_>) -> Result<()> {
         let bad = |what: &str| Err(Error::corrupt(format!("block pointer {self}: {what}")));
         let n = self.ndvas();

@@ -1,7 +1,10 @@
-//! Lists of block pointers on disk: bpobjs, deadlists and the queue of trees to be freed (format pages 05 section 4 and 15 sections 1 to 4).
+//! Lists of block pointers on disk: bpobjs, deadlists and the queue of trees to be freed (format
+//! pages 05 section 4 and 15 sections 1 to 4).
 //!
-//! A *bpobj* is an object whose data is packed block pointers and whose bonus counts them and what they hold; it may also own other bpobjs, by number, in an object of
-//! their own. A *deadlist* is a ZAP from txg to bpobj whose bonus has the totals. The *bptree* is a queue of whole object sets being destroyed.
+//! A *bpobj* is an object whose data is packed block pointers and whose bonus counts them and what
+//! they hold; it may also own other bpobjs, by number, in an object of their own. A *deadlist* is a
+//! ZAP from txg to bpobj whose bonus has the totals. The *bptree* is a queue of whole object sets
+//! being destroyed.
 
 use base::{Error, Result, Txg};
 
@@ -42,7 +45,8 @@ pub struct BpobjPhys {
     pub num_freed: u64,
 }
 
-/// Bytes of the header of a list in a pool of this version: sums of sizes since 3, sub-objects since 26 (format page 05 section 4).
+/// Bytes of the header of a list in a pool of this version: sums of sizes since 3, sub-objects
+/// since 26 (format page 05 section 4).
 pub fn header_size(version: u64) -> usize {
     match version {
         0..3 => BPOBJ_SIZE_V0,

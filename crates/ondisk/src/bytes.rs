@@ -1,8 +1,9 @@
 //! Loads and stores of fixed-width integers in byte slices.
 //!
-//! Two families. The plain ones (`le64`, `put_le64`, `be64` ...) index the slice and are for offsets that the caller has already proved to be inside:
-//! fixed structures whose length was checked once on entry. The `try_` ones check and give `None`: for offsets that come from the disk.
-//! `get` is the checked form of slicing: it cannot overflow, whatever the offset and length.
+//! Two families. The plain ones (`le64`, `put_le64`, `be64` ...) index the slice and are for
+//! offsets that the caller has already proved to be inside: fixed structures whose length was
+//! checked once on entry. The `try_` ones check and give `None`: for offsets that come from the
+//! disk. `get` is the checked form of slicing: it cannot overflow, whatever the offset and length.
 
 /// `len` bytes of `b` from `off`, or `None` when they are not all inside.
 pub fn get(b: &[u8], off: usize, len: usize) -> Option<&[u8]> {

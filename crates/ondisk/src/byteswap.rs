@@ -1,10 +1,13 @@
 //! Conversion of blocks that a machine of the other byte order wrote (format page 02 section 7).
 //!
-//! A block pointer says in which order its block was written. After decompression [`swap_block`] converts such a block in place, by its level and object
-//! type, and everything above sees little-endian bytes only. What is an array of bytes (file data, packed lists, system attributes) stays as it is; system
-//! attributes carry their own magic number and are converted where they are read, since their widths are in the registry ([`crate::sa`]).
+//! A block pointer says in which order its block was written. After decompression [`swap_block`]
+//! converts such a block in place, by its level and object type, and everything above sees
+//! little-endian bytes only. What is an array of bytes (file data, packed lists, system attributes)
+//! stays as it is; system attributes carry their own magic number and are converted where they are
+//! read, since their widths are in the registry ([`crate::sa`]).
 //!
-//! Malformed blocks are converted as far as they make sense: the parser behind judges the result. Nothing here fails, and every loop is bounded by the block.
+//! Malformed blocks are converted as far as they make sense: the parser behind judges the result.
+//! Nothing here fails, and every loop is bounded by the block.
 
 use crate::blkptr::BLKPTR_SIZE;
 use crate::bytes::le64;
@@ -136,7 +139,8 @@ fn swap_objset(b: &mut [u8]) {
     }
 }
 
-/// A znode: u64 fields, then its ACL by version (format page 16 section 3). A symlink's target or scan stamp after it are bytes.
+/// A znode: u64 fields, then its ACL by version (format page 16 section 3). A symlink's target or
+/// scan stamp after it are bytes.
 fn swap_znode(b: &mut [u8]) {
     let n = b.len().min(184);
     swap_ints::<8>(&mut b[..n]);
@@ -210,7 +214,8 @@ mod tests {
         assert_eq!(block, native);
     }
 
-    /// The reverse direction of a dnode block: lengths must be read before they are swapped, so only tests need it.
+    /// The reverse direction of a dnode block: lengths must be read before they are swapped, so
+    /// only tests need it.
     fn swap_block_to_be(b: &mut [u8]) {
         let mut at = 0;
         while at < b.len() {
@@ -268,7 +273,8 @@ mod tests {
         }
         let native = leaf.into_inner();
         let mut b = native.clone();
-        swap_block(ObjectType::OTN_ZAP_METADATA, 0, &mut b); // misread as a table: its first word is not a leaf's in the other order
+        // Misread as a table: its first word is not a leaf's in the other order.
+        swap_block(ObjectType::OTN_ZAP_METADATA, 0, &mut b);
         b = native.clone();
         swap_leaf(&mut b);
         assert_ne!(b, native);

@@ -1,11 +1,16 @@
-//! Dnodes: the head of every object, one to 32 slots of 512 bytes in a block of the meta-dnode (format page 03).
+//! Dnodes: the head of every object, one to 32 slots of 512 bytes in a block of the meta-dnode
+//! (format page 03).
 //!
-//! A dnode holds the shape of the object (block sizes, levels), up to three block pointers at the top of its block tree, a *bonus* of bytes that belong to
-//! the object's owner (a file's attributes, a DSL directory), and when those outgrow it, one *spill* pointer in its last 128 bytes.
+//! A dnode holds the shape of the object (block sizes, levels), up to three block pointers at the
+//! top of its block tree, a *bonus* of bytes that belong to the object's owner (a file's
+//! attributes, a DSL directory), and when those outgrow it, one *spill* pointer in its last 128
+//! bytes.
 //!
-//! [`DnodePhys`] is an owned copy with named fields; [`DnodePhys::parse`] checks every field that a size or a shift is computed from, so the helpers
-//! below it can neither overflow nor run past the bonus. [`slots`] walks a block of dnodes: only the walk tells the inner slots of a large dnode from dnodes.
-//! Writing goes the other way with [`DnodePhys::write_to`], which zeroes what the fields do not cover.
+//! [`DnodePhys`] is an owned copy with named fields; [`DnodePhys::parse`] checks every field that a
+//! size or a shift is computed from, so the helpers below it can neither overflow nor run past the
+//! bonus. [`slots`] walks a block of dnodes: only the walk tells the inner slots of a large dnode
+//! from dnodes. Writing goes the other way with [`DnodePhys::write_to`], which zeroes what the
+//! fields do not cover.
 
 use base::{Error, Result, align_up};
 
@@ -70,7 +75,8 @@ pub struct DnodePhys {
     pub used: u64,
     /// Block pointers; those from `nblkptr` on are not stored.
     pub blkptr: [Blkptr; 3],
-    /// Every byte after the pointers, the spill pointer's place included. Always [`bonus_area`] long.
+    /// Every byte after the pointers, the spill pointer's place included. Always [`bonus_area`]
+    /// long.
     pub bonus_area: Vec<u8>,
     /// The spill pointer.
     pub spill: Option<Blkptr>,
@@ -92,7 +98,8 @@ pub fn bonus_area(slots: usize, nblkptr: u8) -> usize {
     (slots * DNODE_SIZE).saturating_sub(DNODE_CORE + usize::from(nblkptr) * BLKPTR_SIZE)
 }
 
-/// How many block pointers a new dnode gets (format page 03 section 1): as many as the bonus leaves room for, one for system attributes.
+/// How many block pointers a new dnode gets (format page 03 section 1): as many as the bonus leaves
+/// room for, one for system attributes.
 pub fn nblkptr_for(slots: usize, bonustype: ObjectType, bonuslen: usize) -> u8 {
     if bonustype == ObjectType::SA {
         return 1;
@@ -106,7 +113,8 @@ pub fn epb_shift(indblkshift: u8) -> u32 {
     u32::from(indblkshift).saturating_sub(BLKPTR_SHIFT)
 }
 
-/// Number of block ids that `nblkptr` pointers at the top of `nlevels` levels can name; saturates at `u64::MAX`.
+/// Number of block ids that `nblkptr` pointers at the top of `nlevels` levels can name; saturates
+/// at `u64::MAX`.
 pub fn reach(nlevels: u8, nblkptr: u8, indblkshift: u8) -> u64 {
     let shift = u32::from(nlevels.saturating_sub(1)) * epb_shift(indblkshift);
     if shift >= 62 { u64::MAX } else { u64::from(nblkptr) << shift }
@@ -121,7 +129,8 @@ pub fn nlevels_for(maxblkid: u64, nblkptr: u8, indblkshift: u8) -> u8 {
     n
 }
 
-/// Which slots of a block of dnodes begin a dnode. Fails when a dnode runs past the end of the block.
+/// Which slots of a block of dnodes begin a dnode. Fails when a dnode runs past the end of the
+/// block.
 pub fn slots(block: &[u8]) -> Result<Vec<Slot>> {
     let count = block.len() / DNODE_SIZE;
     let mut out = Vec::with_capacity(count);
@@ -145,7 +154,8 @@ pub fn slots(block: &[u8]) -> Result<Vec<Slot>> {
 }
 
 impl DnodePhys {
-    /// A new object without blocks. `blksz` is a multiple of 512 up to 16 MiB; `bonuslen` fits what `slots` leaves.
+    /// A new object without blocks. `blksz` is a multiple of 512 up to 16 MiB; `bonuslen` fits what
+    /// `slots` leaves.
     pub fn new(
         otype: ObjectType,
         blksz: u32,
@@ -179,7 +189,8 @@ impl DnodePhys {
         }
     }
 
-    /// A new meta-dnode of `nlevels` levels: 1 for the MOS, 6 for datasets (format page 03 section 3).
+    /// A new meta-dnode of `nlevels` levels: 1 for the MOS, 6 for datasets (format page 03 section
+    /// 3).
     pub fn new_meta(nlevels: u8) -> DnodePhys {
         let mut dn =
             DnodePhys::new(ObjectType::DNODE, DNODE_BLOCK_SIZE as u32, MAX_INDBLKSHIFT, ObjectType::NONE, 0, 1);
@@ -187,7 +198,8 @@ impl DnodePhys {
         dn
     }
 
-    /// The dnode at the start of `b`, which holds its slots and perhaps more; `None` for a free slot.
+    /// The dnode at the start of `b`, which holds its slots and perhaps more; `None` for a free
+    /// slot.
     pub fn parse(b: &[u8]) -> Result<Option<DnodePhys>> {
         let bad = |what: String| Err(Error::corrupt(format!("dnode: {what}")));
         if b.len() < DNODE_SIZE {
@@ -261,7 +273,8 @@ impl DnodePhys {
         }))
     }
 
-    /// The dnode that begins in `slot` of a block of dnodes; `None` for a free slot. An inner slot of a large dnode is an error.
+    /// The dnode that begins in `slot` of a block of dnodes; `None` for a free slot. An inner slot
+    /// of a large dnode is an error.
     pub fn parse_slot(block: &[u8], slot: usize) -> Result<Option<DnodePhys>> {
         let kinds = slots(block)?;
         match kinds.get(slot) {

@@ -1,7 +1,10 @@
-//! DSL directories and datasets: bonus buffers of the MOS objects that tie object sets to names and space (format page 05 sections 1 and 2).
+//! DSL directories and datasets: bonus buffers of the MOS objects that tie object sets to names and
+//! space (format page 05 sections 1 and 2).
 //!
-//! A *directory* is a node of the pool's name tree with its space limits and properties; a *dataset* is one object set, a head or a snapshot, linked to its
-//! neighbours in time. Both are arrays of u64 of fixed length. The padding of both is kept, so that what newer software put there survives a rewrite.
+//! A *directory* is a node of the pool's name tree with its space limits and properties; a
+//! *dataset* is one object set, a head or a snapshot, linked to its neighbours in time. Both are
+//! arrays of u64 of fixed length. The padding of both is kept, so that what newer software put
+//! there survives a rewrite.
 
 use base::{Error, Result};
 

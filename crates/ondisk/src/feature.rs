@@ -1,10 +1,14 @@
-//! Feature flags: what a pool of version 5000 may contain, one table row each (format page 10 section 3, behaviour 4.3).
+//! Feature flags: what a pool of version 5000 may contain, one table row each (format page 10
+//! section 3, behaviour 4.3).
 //!
-//! A feature is *enabled* when it has an entry in one of the MOS's two feature ZAPs, `features_for_read` (without it the pool cannot be read) or
-//! `features_for_write` (without it the pool can be read only), and *active* while that entry, its reference count, is not 0. Active features that are needed
-//! to read the MOS itself are listed in the labels, too ([`Feature::mos`]).
+//! A feature is *enabled* when it has an entry in one of the MOS's two feature ZAPs,
+//! `features_for_read` (without it the pool cannot be read) or `features_for_write` (without it the
+//! pool can be read only), and *active* while that entry, its reference count, is not 0. Active
+//! features that are needed to read the MOS itself are listed in the labels, too
+//! ([`Feature::mos`]).
 //!
-//! [`FEATURES`] is closed: it names every feature up to OpenZFS 2.4. A feature that is not in it is unknown: active and needed for reading, it stops an import by name.
+//! [`FEATURES`] is closed: it names every feature up to OpenZFS 2.4. A feature that is not in it is
+//! unknown: active and needed for reading, it stops an import by name.
 
 use base::{Error, Result};
 
@@ -22,7 +26,8 @@ pub enum FeatureZap {
 pub enum Support {
     /// The pool is refused.
     None,
-    /// The pool opens read-only; datasets and blocks that need the feature are refused where they are met.
+    /// The pool opens read-only; datasets and blocks that need the feature are refused where they
+    /// are met.
     Partial,
     /// The pool opens read-only and everything in it reads.
     Read,
@@ -70,8 +75,9 @@ pub struct Feature {
     pub release: Release,
     /// What weir does with pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it when nothing else is asked for, as OpenZFS does with all that it knows: every feature that weir may enable
-    /// ([`Feature::may_be_enabled`]), those of OpenZFS 2.1 among them.
+    /// Whether `zpool create` of weir enables it when nothing else is asked for, as OpenZFS does
+    /// with all that it knows: every feature that weir may enable ([`Feature::may_be_enabled`]),
+    /// those of OpenZFS 2.1 among them.
     pub default_on: bool,
     /// What it is for, as `feature_descriptions` gets it.
     pub description: &'static str,
@@ -160,12 +166,14 @@ features! {
     DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None off "Draids that survive the loss of an enclosure.";
 }
 
-/// Features that weir does not write, and that only commands make active that weir does not have (redacted sends and receives): while they are enabled and
-/// not active a pool is as it would be without them.
+/// Features that weir does not write, and that only commands make active that weir does not have
+/// (redacted sends and receives): while they are enabled and not active a pool is as it would be
+/// without them.
 const NEVER_ACTIVATED: &[FeatureId] = &[FeatureId::RedactionBookmarks, FeatureId::RedactedDatasets];
 
 impl Feature {
-    /// Whether weir may enable it: it writes pools in which the feature is active, or never makes it active.
+    /// Whether weir may enable it: it writes pools in which the feature is active, or never makes
+    /// it active.
     pub fn may_be_enabled(&self) -> bool {
         self.support >= Support::Write || NEVER_ACTIVATED.contains(&self.id)
     }
@@ -192,7 +200,8 @@ impl std::fmt::Display for FeatureId {
     }
 }
 
-/// `wanted` and everything that it depends on, each once, dependencies before what needs them: the order to enable them in.
+/// `wanted` and everything that it depends on, each once, dependencies before what needs them: the
+/// order to enable them in.
 pub fn enable_closure_ids(wanted: &[FeatureId]) -> Vec<FeatureId> {
     fn add(id: FeatureId, out: &mut Vec<FeatureId>) {
         // The table has no cycles (a test), so this ends.
@@ -206,7 +215,8 @@ pub fn enable_closure_ids(wanted: &[FeatureId]) -> Vec<FeatureId> {
     out
 }
 
-/// As [`enable_closure_ids`] for short names or guids. Errors: `Invalid` for a name that is not known.
+/// As [`enable_closure_ids`] for short names or guids. Errors: `Invalid` for a name that is not
+/// known.
 pub fn enable_closure<S: AsRef<str>>(names: &[S]) -> Result<Vec<FeatureId>> {
     let lookup = |n: &S| {
         FeatureId::lookup(n.as_ref()).ok_or_else(|| Error::invalid(format!("there is no feature '{}'", n.as_ref())))
@@ -219,7 +229,8 @@ pub fn default_features() -> Vec<FeatureId> {
     enable_closure_ids(&FEATURES.iter().filter(|f| f.default_on).map(|f| f.id).collect::<Vec<_>>())
 }
 
-/// The features that `compatibility=NAME` allows, in the order of the table; `None` for a name that is not known. `off` allows all, `legacy` none.
+/// The features that `compatibility=NAME` allows, in the order of the table; `None` for a name that
+/// is not known. `off` allows all, `legacy` none.
 pub fn compatibility_set(name: &str) -> Option<Vec<FeatureId>> {
     use FeatureId::*;
     let up_to = |r: Release| Some(FEATURES.iter().filter(|f| f.release <= r).map(|f| f.id).collect::<Vec<_>>());
@@ -252,8 +263,9 @@ fn keep(set: Vec<FeatureId>, f: impl Fn(FeatureId) -> bool) -> Vec<FeatureId> {
     set.into_iter().filter(|&id| f(id)).collect()
 }
 
-/// What weir can do with a pool in which the features with `guids` are active, and the guids that keep it from doing more (the worst first).
-/// `zap` is where they are counted: an unknown feature stops reading only in `features_for_read`.
+/// What weir can do with a pool in which the features with `guids` are active, and the guids that
+/// keep it from doing more (the worst first). `zap` is where they are counted: an unknown feature
+/// stops reading only in `features_for_read`.
 pub fn support_of<'a>(zap: FeatureZap, guids: impl IntoIterator<Item = &'a str>) -> (Support, Vec<&'a str>) {
     let one = |guid: &str| match FeatureId::by_guid(guid) {
         Some(id) => id.get().support,

@@ -1,7 +1,10 @@
-//! Gang blocks: a block in up to three pieces, for want of one run of free space (format page 02 section 6).
+//! Gang blocks: a block in up to three pieces, for want of one run of free space (format page 02
+//! section 6).
 //!
-//! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data, joined in order, is the block as the gang pointer describes
-//! it (stored size, compression, checksum); a child may be a gang again. A header proves itself with a SHA-256 that starts from where it is.
+//! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data,
+//! joined in order, is the block as the gang pointer describes it (stored size, compression,
+//! checksum); a child may be a gang again. A header proves itself with a SHA-256 that starts from
+//! where it is.
 
 use base::{Error, ErrorKind, Result};
 use codec::Endian;
@@ -18,10 +21,12 @@ pub const GANG_HEADER_SIZE: usize = 512;
 const ECK_SIZE: usize = 40;
 /// Children of a header.
 pub const GANG_CHILDREN: usize = 3;
-/// How deep gangs may nest before a reader takes it for damage: pieces of the largest block are at least a sector long.
+/// How deep gangs may nest before a reader takes it for damage: pieces of the largest block are at
+/// least a sector long.
 pub const GANG_MAX_DEPTH: u32 = 16;
 
-/// What the header's checksum starts from: vdev and offset of the first copy of the pointer that names it, and its physical birth.
+/// What the header's checksum starts from: vdev and offset of the first copy of the pointer that
+/// names it, and its physical birth.
 pub fn verifier(parent: &Blkptr) -> [u64; 4] {
     let dva = parent.dva(0);
     [u64::from(dva.vdev().0), dva.offset(), parent.phys_birth().0, 0]
@@ -51,7 +56,8 @@ fn verify_folded(b: &[u8], verifier: [u64; 4]) -> Result<Endian> {
     }
 }
 
-/// Verifies the header of `parent` in `block` and gives its children, holes where there are fewer than three. Either byte order is read.
+/// Verifies the header of `parent` in `block` and gives its children, holes where there are fewer
+/// than three. Either byte order is read.
 pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
     if block.len() < GANG_HEADER_SIZE {
         return Err(Error::corrupt(format!("gang header of {} bytes", block.len())));
@@ -92,8 +98,9 @@ pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_H
     b
 }
 
-/// Sizes of the three pieces of `psize` bytes, multiples of `unit` but for the last; 0 where a piece is not needed. What is not larger than a unit is divided into
-/// multiples of 512: space may be there in smaller units on another vdev.
+/// Sizes of the three pieces of `psize` bytes, multiples of `unit` but for the last; 0 where a
+/// piece is not needed. What is not larger than a unit is divided into multiples of 512: space may
+/// be there in smaller units on another vdev.
 pub fn piece_sizes(psize: u64, unit: u64) -> [u64; GANG_CHILDREN] {
     let unit = if psize <= unit { 512 } else { unit };
     let mut left = psize;

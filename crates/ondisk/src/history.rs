@@ -1,13 +1,18 @@
-//! The pool's history: a log of commands and events in a ring (format page 03 section 8, page 15 section 9).
+//! The pool's history: a log of commands and events in a ring (format page 03 section 8, page 15
+//! section 9).
 //!
-//! The history object's bonus is a [`HistoryPhys`]; its data is a log of records, each a u64 length (little-endian always) and a native nvlist of that length.
-//! *Logical* offsets only grow: `bof` is where the oldest record starts, `eof` where the next goes. The record of `zpool create` at the front
-//! (`pool_create_len` bytes) is never overwritten; what follows it is a ring of `phys_max_off - pool_create_len` bytes.
+//! The history object's bonus is a [`HistoryPhys`]; its data is a log of records, each a u64 length
+//! (little-endian always) and a native nvlist of that length. *Logical* offsets only grow: `bof` is
+//! where the oldest record starts, `eof` where the next goes. The record of `zpool create` at the
+//! front (`pool_create_len` bytes) is never overwritten; what follows it is a ring of
+//! `phys_max_off - pool_create_len` bytes.
 //!
-//! Appending: [`encode_record`], then for its length and for its body in turn: while [`HistoryPhys::must_evict`], read the length of the record at `bof` and
-//! [`HistoryPhys::evict`] it; write at the places that [`HistoryPhys::extents`] gives for `eof`; move `eof` on.
+//! Appending: [`encode_record`], then for its length and for its body in turn: while
+//! [`HistoryPhys::must_evict`], read the length of the record at `bof` and [`HistoryPhys::evict`]
+//! it; write at the places that [`HistoryPhys::extents`] gives for `eof`; move `eof` on.
 //!
-//! Reading: the create record from 0, then from `bof` to `eof` through [`HistoryPhys::extents`]; [`Records`] cuts what was read into lists.
+//! Reading: the create record from 0, then from `bof` to `eof` through [`HistoryPhys::extents`];
+//! [`Records`] cuts what was read into lists.
 
 use base::{Error, ObjectId, Result, ResultExt, Txg};
 
@@ -18,7 +23,8 @@ use crate::nvlist::NvList;
 pub const PHYS_SIZE: usize = 40;
 /// Bounds of the ring's size, in bytes.
 pub const RING_RANGE: std::ops::RangeInclusive<u64> = (128 << 10)..=(1 << 30);
-/// Longest record that is read, in bytes: a command line is at most some tens of KiB, an ioctl's arguments may be more.
+/// Longest record that is read, in bytes: a command line is at most some tens of KiB, an ioctl's
+/// arguments may be more.
 pub const MAX_RECORD: u64 = 16 << 20;
 
 /// The bonus of the history object.
@@ -86,7 +92,8 @@ impl HistoryPhys {
         }
     }
 
-    /// Where `len` bytes from `logical` lie: `(physical offset, length)` of one extent, or of two when they wrap. `len` must not exceed the ring's.
+    /// Where `len` bytes from `logical` lie: `(physical offset, length)` of one extent, or of two
+    /// when they wrap. `len` must not exceed the ring's.
     pub fn extents(&self, logical: u64, len: u64) -> [(u64, u64); 2] {
         assert!(len <= self.phys_max_off, "more than the whole history log");
         let start = self.physical(logical);
@@ -123,7 +130,8 @@ pub fn encode_record(record: &NvList) -> Vec<u8> {
     out
 }
 
-/// Cuts consecutive logical bytes of the log into records. Ends at the first damaged one with its error, and at a record that is not all there.
+/// Cuts consecutive logical bytes of the log into records. Ends at the first damaged one with its
+/// error, and at a record that is not all there.
 pub struct Records<'a> {
     bytes: &'a [u8],
     pos: usize,
@@ -179,7 +187,8 @@ pub fn command_record(command: &str, origin: Origin<'_>) -> NvList {
         .with_str("history hostname", origin.hostname)
 }
 
-/// The record of an internal event `name` in `txg`; `dataset` is the name and the object number (in the MOS) of the dataset that it concerns.
+/// The record of an internal event `name` in `txg`; `dataset` is the name and the object number (in
+/// the MOS) of the dataset that it concerns.
 pub fn event_record(name: &str, text: &str, txg: Txg, dataset: Option<(&str, ObjectId)>, origin: Origin<'_>) -> NvList {
     let mut l = NvList::new();
     if let Some((dsname, dsid)) = dataset {

@@ -1,7 +1,10 @@
-//! Removed devices: where the space of an indirect vdev went (format page 14 section 5). Reading only.
+//! Removed devices: where the space of an indirect vdev went (format page 14 section 5). Reading
+//! only.
 //!
-//! When a top-level vdev is removed its allocated ranges are copied elsewhere, and a *mapping* object says where each went: entries sorted by source offset. A *births* object
-//! says in which txg the copies up to an offset were made. A destination may be on a vdev that was removed later itself.
+//! When a top-level vdev is removed its allocated ranges are copied elsewhere, and a *mapping*
+//! object says where each went: entries sorted by source offset. A *births* object says in which
+//! txg the copies up to an offset were made. A destination may be on a vdev that was removed later
+//! itself.
 
 use base::{Error, Result, Txg};
 
@@ -26,7 +29,8 @@ pub struct MappingPhys {
     pub bytes_mapped: u64,
     /// Entries.
     pub num_entries: u64,
-    /// Object with a u32 per entry: bytes that were obsolete when the mapping was written. `None` without feature obsolete_counts.
+    /// Object with a u32 per entry: bytes that were obsolete when the mapping was written. `None`
+    /// without feature obsolete_counts.
     pub counts_object: Option<u64>,
 }
 
@@ -84,8 +88,9 @@ pub fn parse_mapping(data: &[u8]) -> Result<Vec<MappingEntry>> {
     Ok(out)
 }
 
-/// The pieces of `size` bytes at `offset` by a mapping: offset within the range, destination offset's DVA part, as (start, vdev, offset, length).
-/// A range that is not wholly mapped is an error.
+/// The pieces of `size` bytes at `offset` by a mapping: offset within the range, destination
+/// offset's DVA part, as (start, vdev, offset, length). A range that is not wholly mapped is an
+/// error.
 pub fn remap(mapping: &[MappingEntry], offset: u64, size: u64) -> Result<Vec<(u64, base::VdevId, u64, u64)>> {
     let mut out = Vec::new();
     let unmapped = || Error::corrupt(format!("{size:#x} bytes at {offset:#x} of a removed device are not mapped"));
@@ -103,7 +108,8 @@ pub fn remap(mapping: &[MappingEntry], offset: u64, size: u64) -> Result<Vec<(u6
     Ok(out)
 }
 
-/// The entries of a births object: everything below the offset, from the entry before, was copied in the txg.
+/// The entries of a births object: everything below the offset, from the entry before, was copied
+/// in the txg.
 pub fn parse_births(data: &[u8]) -> Vec<(u64, Txg)> {
     data.chunks_exact(BIRTHS_ENTRY_SIZE).map(|b| (le64(b, 0), Txg(le64(b, 8)))).collect()
 }

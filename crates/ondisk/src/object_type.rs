@@ -1,12 +1,15 @@
-//! Object types: what a block or bonus buffer holds, as dnodes and block pointers name it (format page 02 section 2).
+//! Object types: what a block or bonus buffer holds, as dnodes and block pointers name it (format
+//! page 02 section 2).
 //!
-//! Types 0 to 53 are fixed numbers. Newer structures use the self-describing `DMU_OTN` form, `0x80 | 0x40 metadata | 0x20 encrypted | byteswap index`,
-//! which says all that generic code needs: whether the block is metadata (compression and copies policy, accounting), whether an encrypted dataset
-//! encrypts it, and how to convert it from the other byte order.
+//! Types 0 to 53 are fixed numbers. Newer structures use the self-describing `DMU_OTN` form,
+//! `0x80 | 0x40 metadata | 0x20 encrypted | byteswap index`, which says all that generic code
+//! needs: whether the block is metadata (compression and copies policy, accounting), whether an
+//! encrypted dataset encrypts it, and how to convert it from the other byte order.
 
 use std::fmt;
 
-/// An object type as stored in dnodes and block pointers. Any byte can be held; [`ObjectType::is_valid`] says whether the format defines it.
+/// An object type as stored in dnodes and block pointers. Any byte can be held;
+/// [`ObjectType::is_valid`] says whether the format defines it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectType(pub u8);
 
@@ -146,7 +149,8 @@ impl ObjectType {
     pub fn is_valid(self) -> bool {
         self.info().is_some() || self.otn_class().is_some()
     }
-    /// Whether blocks of this type are metadata: compressed by the metadata rule, one more copy, psize in the uncompressed sums.
+    /// Whether blocks of this type are metadata: compressed by the metadata rule, one more copy,
+    /// psize in the uncompressed sums.
     pub fn is_metadata(self) -> bool {
         if self.0 & 0x80 != 0 { self.0 & 0x40 != 0 } else { self.info().is_none_or(|i| i.flags & M != 0) }
     }
@@ -154,7 +158,8 @@ impl ObjectType {
     pub fn is_encrypted_ok(self) -> bool {
         if self.0 & 0x80 != 0 { self.0 & 0x20 != 0 } else { self.info().is_some_and(|i| i.flags & E != 0) }
     }
-    /// Whether the fill count of a level-0 block counts dnodes rather than blocks; such blocks are never embedded.
+    /// Whether the fill count of a level-0 block counts dnodes rather than blocks; such blocks are
+    /// never embedded.
     pub fn has_fill(self) -> bool {
         self == ObjectType::DNODE || self == ObjectType::OBJSET
     }
@@ -162,7 +167,8 @@ impl ObjectType {
     pub fn is_zap(self) -> bool {
         self.swap_class() == SwapClass::Zap
     }
-    /// How blocks of this type are converted from the other byte order; undefined numbers are taken as bytes.
+    /// How blocks of this type are converted from the other byte order; undefined numbers are taken
+    /// as bytes.
     pub fn swap_class(self) -> SwapClass {
         match (self.info(), self.otn_class()) {
             (Some(i), _) => i.class,

@@ -1,8 +1,10 @@
-//! Object sets: the block under which all objects of a dataset, volume or the MOS hang (format page 03 section 4).
+//! Object sets: the block under which all objects of a dataset, volume or the MOS hang (format page
+//! 03 section 4).
 //!
-//! It embeds the meta-dnode, whose data are the dnodes of all other objects, the intent log's header, and, since pool version 15, the dnodes of the
-//! accounting objects -1, -2 and (in the 4096-byte form) -3. The block has one of three sizes by the time that it was made; all are read, and each is written
-//! back in its own size.
+//! It embeds the meta-dnode, whose data are the dnodes of all other objects, the intent log's
+//! header, and, since pool version 15, the dnodes of the accounting objects -1, -2 and (in the
+//! 4096-byte form) -3. The block has one of three sizes by the time that it was made; all are read,
+//! and each is written back in its own size.
 
 use base::{Error, Result};
 
@@ -96,7 +98,8 @@ const OFF_GROUPUSED: usize = 1536;
 const OFF_PROJECTUSED: usize = 2048;
 
 impl ObjsetPhys {
-    /// A new, empty object set of the size written today. `meta_levels` is the height of the meta-dnode: 1 for the MOS, 6 for datasets.
+    /// A new, empty object set of the size written today. `meta_levels` is the height of the
+    /// meta-dnode: 1 for the MOS, 6 for datasets.
     pub fn new(os_type: ObjsetType, meta_levels: u8) -> ObjsetPhys {
         ObjsetPhys {
             size: OBJSET_SIZE_V3,
@@ -150,7 +153,8 @@ impl ObjsetPhys {
         })
     }
 
-    /// The block's bytes, [`ObjsetPhys::size`] of them. An accounting dnode for which the size has no place must not be there.
+    /// The block's bytes, [`ObjsetPhys::size`] of them. An accounting dnode for which the size has
+    /// no place must not be there.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut b = vec![0u8; self.size];
         self.meta_dnode.write_to(&mut b);

@@ -1,12 +1,16 @@
-//! System attributes: a file's mode, size, owner, times and the like, packed in the bonus and, when that is too small, a spill block (format pages 08 sections 2
-//! and 3, 16 section 1).
+//! System attributes: a file's mode, size, owner, times and the like, packed in the bonus and, when
+//! that is too small, a spill block (format pages 08 sections 2 and 3, 16 section 1).
 //!
-//! Each dataset has a *registry* that gives attribute names their numbers and lengths, and *layouts*, numbered sequences of attributes. A buffer is a header
-//! with a layout number and the lengths of the attributes that have no fixed one, then the values in the layout's order, each starting on 8 bytes.
+//! Each dataset has a *registry* that gives attribute names their numbers and lengths, and
+//! *layouts*, numbered sequences of attributes. A buffer is a header with a layout number and the
+//! lengths of the attributes that have no fixed one, then the values in the layout's order, each
+//! starting on 8 bytes.
 //!
-//! To read: [`AttrTable`] from the registry ZAP, [`Layouts`] from the layouts ZAP, then [`fields`] for where each attribute is. To change the set or a length:
-//! list all attributes in order, [`plan`] says how many stay in the bonus, [`Layouts::find`] or [`Layouts::next_number`] give each side its layout, [`build`]
-//! makes each side's bytes. Values of fixed length are overwritten in place.
+//! To read: [`AttrTable`] from the registry ZAP, [`Layouts`] from the layouts ZAP, then [`fields`]
+//! for where each attribute is. To change the set or a length: list all attributes in order,
+//! [`plan`] says how many stay in the bonus, [`Layouts::find`] or [`Layouts::next_number`] give
+//! each side its layout, [`build`] makes each side's bytes. Values of fixed length are overwritten
+//! in place.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +28,8 @@ pub const SPILL_MAX: usize = 128 << 10;
 /// First layout number that the layouts ZAP can hold.
 pub const FIRST_LAYOUT: u16 = 2;
 
-/// Attributes that file systems know. Discriminants are the standard numbers; a dataset's own are in its registry.
+/// Attributes that file systems know. Discriminants are the standard numbers; a dataset's own are
+/// in its registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Attr {
@@ -174,8 +179,8 @@ impl AttrTable {
         let attrs = STANDARD.iter().map(|&(name, len, swap)| AttrInfo { name: name.into(), len, swap }).collect();
         AttrTable { attrs, known: std::array::from_fn(|i| Some(i as u16)) }
     }
-    /// From the entries of the registry ZAP. Numbers must be dense from 0 and the first 16 the standard ones; a registry that does not exist yet (no entries)
-    /// gives the standard table.
+    /// From the entries of the registry ZAP. Numbers must be dense from 0 and the first 16 the
+    /// standard ones; a registry that does not exist yet (no entries) gives the standard table.
     pub fn from_registry<'a>(entries: impl IntoIterator<Item = (&'a str, u64)>) -> Result<AttrTable> {
         let mut map: BTreeMap<u16, AttrInfo> = BTreeMap::new();
         for (name, v) in entries {
@@ -227,7 +232,8 @@ impl AttrTable {
     pub fn iter(&self) -> impl Iterator<Item = (u16, &AttrInfo)> {
         self.attrs.iter().enumerate().map(|(i, a)| (i as u16, a))
     }
-    /// Adds the standard attributes that are missing; their names and registry values, to be stored.
+    /// Adds the standard attributes that are missing; their names and registry values, to be
+    /// stored.
     pub fn add_missing(&mut self) -> Vec<(&'static str, u64)> {
         let mut added = Vec::new();
         for (k, &(name, len, swap)) in STANDARD.iter().enumerate() {
@@ -268,7 +274,8 @@ impl Layouts {
     pub fn find(&self, attrs: &[u16]) -> Option<u16> {
         self.map.iter().find(|(n, a)| **n >= FIRST_LAYOUT && a.as_slice() == attrs).map(|(n, _)| *n)
     }
-    /// The number for a layout that is not there yet; an error when the header's ten bits can hold no more.
+    /// The number for a layout that is not there yet; an error when the header's ten bits can hold
+    /// no more.
     pub fn next_number(&self) -> Result<u16> {
         let n = self.map.last_key_value().map_or(FIRST_LAYOUT, |(n, _)| (*n + 1).max(FIRST_LAYOUT));
         if n < 1024 {
@@ -309,7 +316,8 @@ pub fn header_size(nvars: usize) -> usize {
     align8(6 + 2 * nvars.max(1))
 }
 
-/// The layout number and header size of a buffer; `None` when it holds no attributes (an object just made).
+/// The layout number and header size of a buffer; `None` when it holds no attributes (an object
+/// just made).
 pub fn parse_header(b: &[u8]) -> Result<Option<(u16, usize)>> {
     if b.len() < 8 || le32(b, 0) == 0 {
         return Ok(None);
@@ -377,8 +385,9 @@ pub struct Plan {
     pub spill_len: usize,
 }
 
-/// Divides attributes, given in order as (length, whether it varies), between a bonus of `capacity` bytes without spill pointer and a spill block.
-/// An error of kind `TooBig` when even that is too small.
+/// Divides attributes, given in order as (length, whether it varies), between a bonus of `capacity`
+/// bytes without spill pointer and a spill block. An error of kind `TooBig` when even that is too
+/// small.
 pub fn plan(attrs: &[(usize, bool)], capacity: usize) -> Result<Plan> {
     let threshold = capacity - 128;
     let (mut total, mut header, mut vars) = (0usize, 8usize, 0);
@@ -475,7 +484,8 @@ pub struct OwnerIds {
     pub projid: u64,
 }
 
-/// The owner from a bonus buffer, by the fixed places of the first attributes (format page 08 section 3). A buffer without attributes belongs to id 0.
+/// The owner from a bonus buffer, by the fixed places of the first attributes (format page 08
+/// section 3). A buffer without attributes belongs to id 0.
 pub fn owner_ids(b: &[u8]) -> Result<OwnerIds> {
     let Some((_, header)) = parse_header(b)? else {
         return Ok(OwnerIds::default());

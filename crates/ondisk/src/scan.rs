@@ -1,7 +1,9 @@
-//! The record of a pool's last or running scan: entry `scan` of the MOS directory, 24 words (format page 09 section 7).
+//! The record of a pool's last or running scan: entry `scan` of the MOS directory, 24 words (format
+//! page 09 section 7).
 //!
-//! The *bookmark* of a running scan names the block that is visited next; the *queue*, a ZAP of datasets with the txg after which their blocks are theirs to be
-//! visited, exists only while the scan runs. A bookmark of zeros is the beginning of the MOS, with which every scan starts.
+//! The *bookmark* of a running scan names the block that is visited next; the *queue*, a ZAP of
+//! datasets with the txg after which their blocks are theirs to be visited, exists only while the
+//! scan runs. A bookmark of zeros is the beginning of the MOS, with which every scan starts.
 
 use base::{ObjectId, Txg};
 
@@ -11,7 +13,8 @@ use crate::bpobj::Bookmark;
 pub const SCAN_WORDS: usize = 24;
 /// The object set in a bookmark while no dataset is under way (`ZB_DESTROYED_OBJSET`).
 pub const NO_OBJSET: u64 = u64::MAX;
-/// Flag: the dataset under way is to be visited once more from its beginning (`DSF_VISIT_DS_AGAIN`).
+/// Flag: the dataset under way is to be visited once more from its beginning
+/// (`DSF_VISIT_DS_AGAIN`).
 pub const VISIT_AGAIN: u64 = 1;
 /// Flag: the scrub is paused (`DSF_SCRUB_PAUSED`).
 pub const PAUSED: u64 = 2;
@@ -84,7 +87,8 @@ pub struct ScanPhys {
 }
 
 impl ScanPhys {
-    /// Reads a record; words that are missing are 0, and what it says is not believed further than it makes sense.
+    /// Reads a record; words that are missing are 0, and what it says is not believed further than
+    /// it makes sense.
     pub fn from_words(words: &[u64]) -> ScanPhys {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
         ScanPhys {

@@ -1,11 +1,16 @@
-//! Space maps: the log of allocations and frees that says what is free on a device (format page 06 section 2).
+//! Space maps: the log of allocations and frees that says what is free on a device (format page 06
+//! section 2).
 //!
-//! A space map is an object whose data is a stream of entries, each one or two u64 words, in units of `1 << shift` bytes, and whose bonus says how much of the
-//! stream counts, how much is allocated, and (with feature spacemap_histogram) how large the free segments are. Read in order from an all-free state, an
-//! ALLOC entry adds a range that was free and a FREE entry removes one that was allocated; anything else is damage, which the reader of the map must notice.
+//! A space map is an object whose data is a stream of entries, each one or two u64 words, in units
+//! of `1 << shift` bytes, and whose bonus says how much of the stream counts, how much is
+//! allocated, and (with feature spacemap_histogram) how large the free segments are. Read in order
+//! from an all-free state, an ALLOC entry adds a range that was free and a FREE entry removes one
+//! that was allocated; anything else is damage, which the reader of the map must notice.
 //!
-//! Entries come in groups headed by an informational debug entry. Runs longer than 32768 units, offsets beyond 47 bits and everything in log space maps
-//! use the two-word form (feature spacemap_v2), which never straddles a block of the object: the [`Encoder`] pads with an all-zero debug entry.
+//! Entries come in groups headed by an informational debug entry. Runs longer than 32768 units,
+//! offsets beyond 47 bits and everything in log space maps use the two-word form (feature
+//! spacemap_v2), which never straddles a block of the object: the [`Encoder`] pads with an all-zero
+//! debug entry.
 
 use base::{Error, Result, VdevId};
 
@@ -73,7 +78,8 @@ pub enum Entry {
     },
 }
 
-/// The entries of `data`, in order. Words beyond the last whole one are an error, as is a two-word entry cut by the end of `data`.
+/// The entries of `data`, in order. Words beyond the last whole one are an error, as is a two-word
+/// entry cut by the end of `data`.
 pub fn entries(data: &[u8], shift: u32) -> Entries<'_> {
     Entries { rest: data, shift, at: 0 }
 }
@@ -163,13 +169,15 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Entries for the map of a metaslab or DTL: units of `1 << shift` bytes, to be appended after `length` bytes of an object with blocks of `block_size`.
-    /// `spacemap_v2` allows two-word entries where one word does not do.
+    /// Entries for the map of a metaslab or DTL: units of `1 << shift` bytes, to be appended after
+    /// `length` bytes of an object with blocks of `block_size`. `spacemap_v2` allows two-word
+    /// entries where one word does not do.
     pub fn new(shift: u32, block_size: u64, length: u64, spacemap_v2: bool) -> Encoder {
         assert!(shift < 32 && block_size.is_multiple_of(512) && block_size > 0 && length.is_multiple_of(8));
         Encoder { shift, block_size, two_words: spacemap_v2, vdev: None, start: length, out: Vec::new() }
     }
-    /// Entries for a log space map: two words always, units of 512 bytes, ranges of any vdev ([`Encoder::set_vdev`]).
+    /// Entries for a log space map: two words always, units of 512 bytes, ranges of any vdev
+    /// ([`Encoder::set_vdev`]).
     pub fn new_log(block_size: u64, length: u64) -> Encoder {
         Encoder { vdev: Some(VdevId(0)), ..Encoder::new(9, block_size, length, true) }
     }
@@ -183,7 +191,8 @@ impl Encoder {
         let pass = u64::from(pass.min(0x3ff));
         self.push(2 << 62 | kind.bit() << 60 | pass << 50 | txg & ((1 << 50) - 1));
     }
-    /// Appends a range: `offset` and `size` in bytes, multiples of the unit, relative to the metaslab (absolute in a log space map).
+    /// Appends a range: `offset` and `size` in bytes, multiples of the unit, relative to the
+    /// metaslab (absolute in a log space map).
     pub fn run(&mut self, kind: MapType, offset: u64, size: u64) {
         let unit = 1u64 << self.shift;
         assert!(

@@ -1,9 +1,13 @@
-//! Uberblocks: the roots of the pool's tree, one per synced txg, in a ring in every label (format page 01 section 6).
+//! Uberblocks: the roots of the pool's tree, one per synced txg, in a ring in every label (format
+//! page 01 section 6).
 //!
-//! The ring is 128 KiB of *slots* of 1 KiB to 8 KiB, as the top-level vdev's ashift says. Txg N goes to slot N modulo the number of slots, so a torn write
-//! costs the newest root only and the one before it is still there. A slot ends in an embedded SHA-256 tied to its offset on the device.
+//! The ring is 128 KiB of *slots* of 1 KiB to 8 KiB, as the top-level vdev's ashift says. Txg N
+//! goes to slot N modulo the number of slots, so a torn write costs the newest root only and the
+//! one before it is still there. A slot ends in an embedded SHA-256 tied to its offset on the
+//! device.
 //!
-//! Import reads every slot of every label, drops what does not verify, and takes the [`best`]: highest txg, then time, then multihost sequence.
+//! Import reads every slot of every label, drops what does not verify, and takes the [`best`]:
+//! highest txg, then time, then multihost sequence.
 
 use base::{Error, Result, ResultExt, Txg};
 
@@ -42,7 +46,8 @@ pub struct Uberblock {
     pub mmp_magic: u64,
     /// Nanoseconds between multihost writes, 0 when multihost is off.
     pub mmp_delay: u64,
-    /// Multihost settings: bits 0 to 2 say which of interval (ms, bits 8 to 31), sequence (32 to 47), fail intervals (48 to 63) are valid.
+    /// Multihost settings: bits 0 to 2 say which of interval (ms, bits 8 to 31), sequence (32 to
+    /// 47), fail intervals (48 to 63) are valid.
     pub mmp_config: u64,
     /// Txg of the pool's checkpoint, 0 when there is none.
     pub checkpoint_txg: u64,
@@ -73,7 +78,8 @@ pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> u64 {
     label_offset + RING_OFFSET + slot * slot_size(ashift) as u64
 }
 
-/// No pool gets as far: a thousand txgs a second for a hundred million years. What follows a txg of a pool is a number for certain.
+/// No pool gets as far: a thousand txgs a second for a hundred million years. What follows a txg of
+/// a pool is a number for certain.
 const TXG_END: Txg = Txg(1 << 62);
 
 impl Uberblock {
@@ -94,8 +100,10 @@ impl Uberblock {
         }
     }
 
-    /// Reads a slot (its whole 1 to 8 KiB) that was read at `device_offset`, in either byte order. `None` for a slot that holds no uberblock (never written,
-    /// or wiped). Errors: `Checksum`; `Unsupported` for a version that is not known; `Corrupt` for a root that is younger than its uberblock.
+    /// Reads a slot (its whole 1 to 8 KiB) that was read at `device_offset`, in either byte order.
+    /// `None` for a slot that holds no uberblock (never written, or wiped). Errors: `Checksum`;
+    /// `Unsupported` for a version that is not known; `Corrupt` for a root that is younger than its
+    /// uberblock.
     pub fn parse(slot: &[u8], device_offset: u64) -> Result<Option<Uberblock>> {
         if slot.len() < FIELDS + ECK_SIZE {
             return Err(Error::invalid(format!("uberblock slot of {} bytes is too short", slot.len())));
@@ -199,7 +207,8 @@ pub fn best(uberblocks: impl IntoIterator<Item = Uberblock>) -> Option<Uberblock
     uberblocks.into_iter().reduce(|a, b| if b.rank() > a.rank() { b } else { a })
 }
 
-/// Every slot of a ring ([`RING_SIZE`] bytes, of the label at `label_offset`) that holds an uberblock or the remains of one.
+/// Every slot of a ring ([`RING_SIZE`] bytes, of the label at `label_offset`) that holds an
+/// uberblock or the remains of one.
 pub fn scan_ring(ring: &[u8], ashift: u64, label_offset: u64) -> impl Iterator<Item = (u64, Result<Uberblock>)> {
     let size = slot_size(ashift);
     ring.chunks_exact(size).zip(0u64..).filter_map(move |(bytes, slot)| {

@@ -1,13 +1,16 @@
 //! The vdev tree as labels and the configuration object describe it (format page 01 section 4).
 //!
-//! A pool's storage is a tree: one *root*, below it *top-level* vdevs (their index is the vdev number in block pointers), below those redundancy (mirror,
-//! raidz, draid) and temporary interior vdevs (replacing, spare), and *leaves* (disk, file) that are devices. The tree exists in three forms:
-//! the *MOS* form is the whole tree with the objects of its ZAPs; a *label* holds only the top-level vdev that its leaf is under, without ZAPs; the *aux* form
-//! is an entry in the lists of spares and cache devices, without a place in the tree.
+//! A pool's storage is a tree: one *root*, below it *top-level* vdevs (their index is the vdev
+//! number in block pointers), below those redundancy (mirror, raidz, draid) and temporary interior
+//! vdevs (replacing, spare), and *leaves* (disk, file) that are devices. The tree exists in three
+//! forms: the *MOS* form is the whole tree with the objects of its ZAPs; a *label* holds only the
+//! top-level vdev that its leaf is under, without ZAPs; the *aux* form is an entry in the lists of
+//! spares and cache devices, without a place in the tree.
 //!
-//! [`VdevConfig::from_nvlist`] reads any of them and keeps the keys that it does not know; the `to_` functions write them in the order of real code.
-//! Reading checks types and bounds the size of the tree only, so that a tool can show a damaged tree; [`VdevConfig::validate`] checks what an
-//! import relies on.
+//! [`VdevConfig::from_nvlist`] reads any of them and keeps the keys that it does not know; the
+//! `to_` functions write them in the order of real code. Reading checks types and bounds the size
+//! of the tree only, so that a tool can show a damaged tree; [`VdevConfig::validate`] checks what
+//! an import relies on.
 
 use std::collections::BTreeSet;
 
@@ -122,7 +125,8 @@ pub enum ConfigForm {
     Aux,
 }
 
-/// A vdev and everything below it. Optional fields are keys that may be absent; each is named after its key.
+/// A vdev and everything below it. Optional fields are keys that may be absent; each is named after
+/// its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VdevConfig {
     /// `type`.
@@ -298,11 +302,13 @@ impl VdevConfig {
         let mut seen = BTreeSet::new();
         for (name, value) in list.iter() {
             if seen.insert(name) && !v.read_key(name, value) {
-                // A key that is named above with a type that it never has is kept, too, but means nothing.
+                // A key that is named above with a type that it never has is kept, too, but means
+                // nothing.
                 v.unknown.push((name.to_owned(), value.clone()));
             }
         }
-        // Before version 3 there was only single parity, and no key for it. OpenZFS, too, writes the key to such pools from then on.
+        // Before version 3 there was only single parity, and no key for it. OpenZFS, too, writes
+        // the key to such pools from then on.
         if v.kind == VdevKind::Raidz && !seen.contains("nparity") {
             v.nparity = Some(1);
         }
@@ -444,7 +450,8 @@ impl VdevConfig {
         l
     }
 
-    /// The sum of the guids of this vdev and all below it, modulo 2^64. Over the root it is the uberblock's `guid_sum` (format page 01 section 6).
+    /// The sum of the guids of this vdev and all below it, modulo 2^64. Over the root it is the
+    /// uberblock's `guid_sum` (format page 01 section 6).
     pub fn guid_sum(&self) -> u64 {
         self.children.iter().fold(self.guid.0, |sum, c| sum.wrapping_add(c.guid_sum()))
     }
@@ -477,7 +484,8 @@ impl VdevConfig {
         self.children.iter_mut().find_map(|c| c.find_mut(guid))
     }
 
-    /// The number of metaslabs of a top-level vdev: whole ones only; 0 when size or shift are not set or make no sense.
+    /// The number of metaslabs of a top-level vdev: whole ones only; 0 when size or shift are not
+    /// set or make no sense.
     pub fn metaslab_count(&self) -> u64 {
         match (self.asize, self.metaslab_shift) {
             (Some(asize), Some(shift @ 1..=63)) => asize >> shift,
@@ -485,8 +493,9 @@ impl VdevConfig {
         }
     }
 
-    /// Checks what an import relies on: `self` is a root, or a top-level vdev as a label holds it. Kinds, ids, guids, shapes and sizes must make sense;
-    /// `Other` kinds and draid failures give `Unsupported` or `Corrupt` by name.
+    /// Checks what an import relies on: `self` is a root, or a top-level vdev as a label holds it.
+    /// Kinds, ids, guids, shapes and sizes must make sense; `Other` kinds and draid failures give
+    /// `Unsupported` or `Corrupt` by name.
     pub fn validate(&self) -> Result<()> {
         let mut guids = BTreeSet::new();
         for v in self.iter() {
@@ -582,8 +591,9 @@ fn highbit64(v: u64) -> u32 {
     u64::BITS - v.leading_zeros()
 }
 
-/// log2 of the metaslab size for a new top-level vdev of `asize` bytes (format page 01 section 8): about 16 to 200 metaslabs, 512 MiB each in between,
-/// never below 16 MiB, above 16 GiB only when there would be more than [`METASLAB_COUNT_MAX`].
+/// log2 of the metaslab size for a new top-level vdev of `asize` bytes (format page 01 section 8):
+/// about 16 to 200 metaslabs, 512 MiB each in between, never below 16 MiB, above 16 GiB only when
+/// there would be more than [`METASLAB_COUNT_MAX`].
 pub fn metaslab_shift_for(asize: u64) -> u32 {
     const DEFAULT_SHIFT: u32 = 29;
     let count = asize >> DEFAULT_SHIFT;

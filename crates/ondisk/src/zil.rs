@@ -1,8 +1,11 @@
-//! The intent log on disk: header, chain blocks and the common part of records (format page 07). Reading only.
+//! The intent log on disk: header, chain blocks and the common part of records (format page 07).
+//! Reading only.
 //!
-//! An object set's header names the first block of a chain. Each block carries a `zil_chain` of 184 bytes with the pointer of the next block and a count
-//! of the bytes in use; in *slim* blocks (checksum zilog2) it stands first, in *fat* ones (zilog, pools before version 23) last. The checksum words of a log
-//! block's pointer are an identity `{guid, guid, object set, sequence}` from which the embedded checksum starts.
+//! An object set's header names the first block of a chain. Each block carries a `zil_chain` of 184
+//! bytes with the pointer of the next block and a count of the bytes in use; in *slim* blocks
+//! (checksum zilog2) it stands first, in *fat* ones (zilog, pools before version 23) last. The
+//! checksum words of a log block's pointer are an identity `{guid, guid, object set, sequence}`
+//! from which the embedded checksum starts.
 
 use base::{Error, Result, Txg, align_up};
 
@@ -76,7 +79,8 @@ impl ZilHeader {
     pub fn is_empty(&self) -> bool {
         *self == ZilHeader::default()
     }
-    /// Whether records wait to be replayed, as far as the header alone can tell: it has a log that either is unclaimed or says so.
+    /// Whether records wait to be replayed, as far as the header alone can tell: it has a log that
+    /// either is unclaimed or says so.
     pub fn may_need_replay(&self) -> bool {
         !self.log.is_hole() && (self.claim_txg.0 == 0 || self.flags & ZIL_REPLAY_NEEDED != 0)
     }
@@ -95,7 +99,8 @@ pub struct ZilChain {
     pub records: (usize, usize),
     /// How many bytes of the block are written and under its checksum.
     pub verified: usize,
-    /// Where the four checksum words are in the block: to preset them from the pointer before computing.
+    /// Where the four checksum words are in the block: to preset them from the pointer before
+    /// computing.
     pub cksum_at: usize,
 }
 

@@ -1,7 +1,10 @@
-//! The records of an intent log (format page 07 section 5): what each of them says, from bytes and to bytes.
+//! The records of an intent log (format page 07 section 5): what each of them says, from bytes and
+//! to bytes.
 //!
-//! A record is a common part of 32 bytes ([`crate::zil::Record`]) and a body that depends on its type. [`Op`] is the body. Parsing borrows nothing that it can copy cheaply: names and
-//! data stay slices of the record. Encoding makes the record with its common part; txg and sequence number are filled in by whoever packs it into a block.
+//! A record is a common part of 32 bytes ([`crate::zil::Record`]) and a body that depends on its
+//! type. [`Op`] is the body. Parsing borrows nothing that it can copy cheaply: names and data stay
+//! slices of the record. Encoding makes the record with its common part; txg and sequence number
+//! are filled in by whoever packs it into a block.
 
 use base::{Error, Result};
 
@@ -431,7 +434,8 @@ impl<'a> Op<'a> {
         Ok(Op::Create { make, body, attr, acl, name, target })
     }
 
-    /// The object that the operation needs to be there, if its absence makes the record void (format page 07 section 4).
+    /// The object that the operation needs to be there, if its absence makes the record void
+    /// (format page 07 section 4).
     pub fn void_without(&self) -> Option<u64> {
         match *self {
             Op::Write { object, .. }
@@ -443,7 +447,8 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The record, its txg and sequence number zero. Records with ACLs cannot be made: `Unsupported`.
+    /// The record, its txg and sequence number zero. Records with ACLs cannot be made:
+    /// `Unsupported`.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let mut b = vec![0u8; RECORD_HEADER_SIZE];
         let word = |b: &mut Vec<u8>, w: u64| b.extend_from_slice(&w.to_le_bytes());
@@ -558,7 +563,8 @@ pub fn has_blkptr(txtype: u64) -> bool {
     txtype == tx::WRITE
 }
 
-/// The parts of a record of `len` bytes that are encrypted in the log of an encrypted dataset (format page 12 section 8); the rest is authenticated.
+/// The parts of a record of `len` bytes that are encrypted in the log of an encrypted dataset
+/// (format page 12 section 8); the rest is authenticated.
 pub fn encrypted_parts(txtype: u64, len: usize) -> [(usize, usize); 2] {
     if txtype == tx::WRITE && len >= WRITE_SIZE {
         [(RECORD_HEADER_SIZE, 64), (WRITE_SIZE, len)]

@@ -1,4 +1,5 @@
-//! Constants and small structures of file systems: modes, flags, directory entries, access control entries, znodes of old versions (format pages 08 and 16).
+//! Constants and small structures of file systems: modes, flags, directory entries, access control
+//! entries, znodes of old versions (format pages 08 and 16).
 
 use base::{Error, Result};
 
@@ -115,7 +116,8 @@ pub mod pflags {
     pub const PROJID: u64 = 0x8000 << 32;
 }
 
-/// FLAGS of a new object with this mode. `projid`: it has a project id attribute (files and directories of pools with project quotas).
+/// FLAGS of a new object with this mode. `projid`: it has a project id attribute (files and
+/// directories of pools with project quotas).
 pub fn new_pflags(mode: u64, projid: bool) -> u64 {
     let mut f = pflags::ARCHIVE | pflags::AV_MODIFIED | pflags::ACL_TRIVIAL;
     if mode & S_IFMT == S_IFDIR {
@@ -242,7 +244,8 @@ pub fn aces_to_bytes(aces: &[Ace]) -> Vec<u8> {
     b
 }
 
-/// The ACL that says what a mode says (format page 08 section 4). `delete_child`: writing includes deleting children, as OpenZFS 2.1 writes it for new objects.
+/// The ACL that says what a mode says (format page 08 section 4). `delete_child`: writing includes
+/// deleting children, as OpenZFS 2.1 writes it for new objects.
 pub fn trivial_acl(mode: u64, delete_child: bool) -> Vec<Ace> {
     let bits = |shift: u32| -> u32 {
         let m = mode >> shift;

@@ -1,4 +1,5 @@
-//! A fat ZAP over a map of blocks, driven by the kernels exactly as a layer with real blocks drives them, against a `BTreeMap`.
+//! A fat ZAP over a map of blocks, driven by the kernels exactly as a layer with real blocks drives
+//! them, against a `BTreeMap`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -233,7 +234,8 @@ proptest! {
         z.check(&model);
     }
 
-    /// Bytes of a good leaf are spoiled; nothing panics or hangs, and what an operation refuses to do it has not half done.
+    /// Bytes of a good leaf are spoiled; nothing panics or hangs, and what an operation refuses to
+    /// do it has not half done.
     #[test]
     fn damaged_leaves_are_survived(seed in any::<u64>(), spoil in proptest::collection::vec((0usize..2048, any::<u8>()), 1..12), name in 0u64..40) {
         let mut leaf = Leaf::init(vec![0; 2048], KeyKind::String, 0, 0, seed & 1 != 0);

@@ -1,6 +1,8 @@
-//! Reads a pool that somebody else made: opens its images without writing to them, lists everything, and reads every file.
+//! Reads a pool that somebody else made: opens its images without writing to them, lists
+//! everything, and reads every file.
 //!
-//! `cargo run -p openweir --example foreign -- FOLDER|IMAGE...`; without an argument it makes a small pool and reads that.
+//! `cargo run -p openweir --example foreign -- FOLDER|IMAGE...`; without an argument it makes a
+//! small pool and reads that.
 #![allow(missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -81,7 +83,8 @@ pub fn read_pool(devices: Vec<Device>) -> Result<Found> {
     Ok(found)
 }
 
-/// Makes an image in `folder` with a file system, a snapshot and a few files, and reads it as a stranger would.
+/// Makes an image in `folder` with a file system, a snapshot and a few files, and reads it as a
+/// stranger would.
 pub fn run(folder: &Path) -> Result<Found> {
     let image = folder.join("openweir-foreign.img");
     let engine = Engine::start()?;

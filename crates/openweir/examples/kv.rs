@@ -1,4 +1,5 @@
-//! A key-value store on a ZAP: names up to 255 bytes, values up to 8 KiB, transactions over several keys.
+//! A key-value store on a ZAP: names up to 255 bytes, values up to 8 KiB, transactions over several
+//! keys.
 //!
 //! `cargo run -p openweir --example kv`
 #![allow(missing_docs)]

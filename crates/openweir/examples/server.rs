@@ -1,9 +1,11 @@
 //! A file server without FUSE: a line protocol on a loopback socket.
 //!
-//! A client sends `LIST path`, `GET path`, `PUT path length` with that many bytes after the line, `DEL path` or `SNAP name`, and gets `OK length` with that
-//! many bytes after the line, or `ERR sentence`. Each connection has a thread; all of them share one file system.
+//! A client sends `LIST path`, `GET path`, `PUT path length` with that many bytes after the line,
+//! `DEL path` or `SNAP name`, and gets `OK length` with that many bytes after the line, or
+//! `ERR sentence`. Each connection has a thread; all of them share one file system.
 //!
-//! `cargo run -p openweir --example server -- /tmp/served.img` serves until it is stopped; without an argument it talks to itself and ends.
+//! `cargo run -p openweir --example server -- /tmp/served.img` serves until it is stopped; without
+//! an argument it talks to itself and ends.
 #![allow(missing_docs)]
 
 use std::io::{self, BufRead, BufReader, Read, Write};

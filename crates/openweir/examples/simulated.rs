@@ -1,7 +1,8 @@
 //! A pool in memory for the tests of another program, with power cuts.
 //!
-//! The program under test is a ledger that moves money between accounts. Its promise: the sum never changes, and a transfer that was acknowledged is
-//! there after a power cut. One way of writing it keeps the promise, the other does not, and the simulation finds out.
+//! The program under test is a ledger that moves money between accounts. Its promise: the sum never
+//! changes, and a transfer that was acknowledged is there after a power cut. One way of writing it
+//! keeps the promise, the other does not, and the simulation finds out.
 //!
 //! `cargo run -p openweir --example simulated`
 #![allow(missing_docs)]
@@ -88,7 +89,8 @@ impl Ledger for InBatches {
     }
 }
 
-/// One life, a cut somewhere in it, and the next: whether the promise was kept, and how many transfers were acknowledged.
+/// One life, a cut somewhere in it, and the next: whether the promise was kept, and how many
+/// transfers were acknowledged.
 fn survives<L: Ledger>(seed: u64) -> Result<(bool, u64)> {
     let sim = Simulator::new(seed)?;
     let disk = sim.disk(128 << 20, DiskKind::Random).wait()?;

@@ -1,4 +1,5 @@
-//! A log that keeps its past: records are appended and durable at once; every so many of them the file system is snapshotted, and old snapshots go.
+//! A log that keeps its past: records are appended and durable at once; every so many of them the
+//! file system is snapshotted, and old snapshots go.
 //!
 //! `cargo run -p openweir --example snaplog`
 #![allow(missing_docs)]

@@ -1,8 +1,9 @@
 //! [`Call`]: the result-to-be of something that the engine does.
 //!
-//! A call begins when the function that gives it is called, not when it is awaited: several may be under way at once, and
-//! one that is dropped goes on to its end alone. The caller and the engine share a small cell; whoever comes second finds
-//! what the other has left there. If the engine ends first, its end of the cell is dropped and fills it with an error.
+//! A call begins when the function that gives it is called, not when it is awaited: several may be
+//! under way at once, and one that is dropped goes on to its end alone. The caller and the engine
+//! share a small cell; whoever comes second finds what the other has left there. If the engine ends
+//! first, its end of the cell is dropped and fills it with an error.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -46,10 +47,11 @@ impl<T> Cell<T> {
     }
 }
 
-/// The result-to-be of an operation: await it in any executor, or [`Call::wait`] for it on a thread of your own.
+/// The result-to-be of an operation: await it in any executor, or [`Call::wait`] for it on a thread
+/// of your own.
 ///
-/// The operation has begun already. Dropping the call gives up the result, never the operation: it runs to its end as if
-/// somebody waited, so nothing is left half done.
+/// The operation has begun already. Dropping the call gives up the result, never the operation: it
+/// runs to its end as if somebody waited, so nothing is left half done.
 #[must_use = "the operation runs, but whether it worked is not known"]
 pub struct Call<T> {
     cell: Arc<Cell<T>>,
@@ -105,8 +107,9 @@ impl<T> Call<T> {
         Call { cell: Arc::new(Cell { state, changed: Condvar::new() }) }
     }
 
-    /// Blocks this thread until the operation has ended. On the engine's own thread (see [`crate::local`]) that would be
-    /// for ever, so there it is an error ([`ErrorKind::Invalid`]) unless the result is there already.
+    /// Blocks this thread until the operation has ended. On the engine's own thread (see
+    /// [`crate::local`]) that would be for ever, so there it is an error ([`ErrorKind::Invalid`])
+    /// unless the result is there already.
     pub fn wait(self) -> Result<T> {
         let mut state = self.cell.lock();
         loop {
@@ -120,7 +123,8 @@ impl<T> Call<T> {
         }
     }
 
-    /// As [`Call::wait`], but at most for `span`: gives itself back if the operation has not ended by then.
+    /// As [`Call::wait`], but at most for `span`: gives itself back if the operation has not ended
+    /// by then.
     pub fn wait_for(self, span: Duration) -> Result<Result<T>, Call<T>> {
         let end = Instant::now() + span;
         {
@@ -162,8 +166,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future on this thread until it is ready: for programs without an executor. Works with any future, not only
-/// with those of this crate. Not for the engine's own thread.
+/// Runs a future on this thread until it is ready: for programs without an executor. Works with any
+/// future, not only with those of this crate. Not for the engine's own thread.
 ///
 /// # Panics
 /// On the engine's own thread, which would wait for itself.

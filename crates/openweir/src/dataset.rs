@@ -1,7 +1,9 @@
 //! Datasets: file systems, snapshots and clones by name, and their properties.
 //!
-//! Names are full: `tank/photos` is a file system, `tank/photos@monday` a snapshot of it, `tank/photos#monday` a bookmark. What changes a dataset is carried
-//! out by the next txg, and its call ends when that is on disk: it is durable then, and takes as long as a txg does. Several such calls at once share one.
+//! Names are full: `tank/photos` is a file system, `tank/photos@monday` a snapshot of it,
+//! `tank/photos#monday` a bookmark. What changes a dataset is carried out by the next txg, and its
+//! call ends when that is on disk: it is durable then, and takes as long as a txg does. Several
+//! such calls at once share one.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -37,7 +39,8 @@ pub struct DatasetInfo {
     pub kind: DatasetKind,
     /// Its guid.
     pub guid: u64,
-    /// Bytes that destroying it would free; of a file system with everything below it and its snapshots.
+    /// Bytes that destroying it would free; of a file system with everything below it and its
+    /// snapshots.
     pub used: u64,
     /// Bytes that can still be written to it; 0 for a snapshot.
     pub available: u64,
@@ -137,7 +140,8 @@ pub(crate) fn init_of(rt: &rt::Rt, props: &mut Vec<(String, PropValue)>) -> dsl:
     zpl::init_fs(InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() }, fs)
 }
 
-/// Whom things belong to that nobody else is named for: this process; user 0 in a simulation, which is the same everywhere.
+/// Whom things belong to that nobody else is named for: this process; user 0 in a simulation, which
+/// is the same everywhere.
 pub(crate) fn owner(rt: &rt::Rt) -> (u32, u32) {
     match host::Handle::of(rt) {
         Some(_) => (host::effective_uid(), host::effective_gid()),
@@ -294,11 +298,12 @@ impl Pool {
         })
     }
 
-    /// Makes a file system. The one above it must exist; properties are given as `zfs create -o` takes them.
+    /// Makes a file system. The one above it must exist; properties are given as `zfs create -o`
+    /// takes them.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`], [`ErrorKind::NotFound`] for the parent, [`ErrorKind::Invalid`] for names and values that cannot be,
-    /// [`ErrorKind::NoSpace`].
+    /// [`ErrorKind::Exists`], [`ErrorKind::NotFound`] for the parent, [`ErrorKind::Invalid`] for
+    /// names and values that cannot be, [`ErrorKind::NoSpace`].
     pub fn create_filesystem(&self, name: impl Into<String>, props: &[(&str, &str)]) -> Call<()> {
         let (name, given) = (name.into(), owned(props));
         self.0.call(move |state| async move {
@@ -310,7 +315,8 @@ impl Pool {
         })
     }
 
-    /// Makes snapshots, all of one moment, or none. Names are full: `tank/a@now`. With `recursive` everything below each file system gets one as well.
+    /// Makes snapshots, all of one moment, or none. Names are full: `tank/a@now`. With `recursive`
+    /// everything below each file system gets one as well.
     pub fn snapshot(&self, names: &[&str], recursive: bool) -> Call<()> {
         let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
         self.0.call(move |state| async move {
@@ -335,7 +341,8 @@ impl Pool {
         })
     }
 
-    /// A clone and the file system that it was made from change roles: the snapshots up to the origin are the clone's from then on.
+    /// A clone and the file system that it was made from change roles: the snapshots up to the
+    /// origin are the clone's from then on.
     pub fn promote(&self, name: impl Into<String>) -> Call<()> {
         let name = name.into();
         self.0.call(move |state| async move {
@@ -344,7 +351,8 @@ impl Pool {
         })
     }
 
-    /// Gives a file system, with everything below it, or a snapshot another name in this pool. Handles on it stay good.
+    /// Gives a file system, with everything below it, or a snapshot another name in this pool.
+    /// Handles on it stay good.
     pub fn rename(&self, from: impl Into<String>, to: impl Into<String>) -> Call<()> {
         let (from, to) = (from.into(), to.into());
         self.0.call(move |state| async move {
@@ -358,11 +366,13 @@ impl Pool {
         })
     }
 
-    /// Takes a file system back to its most recent snapshot, whose full name is given: what was written since is gone. [`crate::FileSystem`] handles
-    /// stay good, files that were open are [`ErrorKind::Stale`].
+    /// Takes a file system back to its most recent snapshot, whose full name is given: what was
+    /// written since is gone. [`crate::FileSystem`] handles stay good, files that were open are
+    /// [`ErrorKind::Stale`].
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] or [`ErrorKind::Busy`] if there are snapshots or bookmarks after that one.
+    /// [`ErrorKind::Exists`] or [`ErrorKind::Busy`] if there are snapshots or bookmarks after that
+    /// one.
     pub fn rollback(&self, snapshot: impl Into<String>) -> Call<()> {
         let snapshot = snapshot.into();
         self.0.call(move |state| async move {
@@ -383,11 +393,13 @@ impl Pool {
         })
     }
 
-    /// Destroys a file system, a snapshot or a bookmark. With `recursive` everything below a file system and its snapshots go as well; clones are never
-    /// destroyed along. The space is freed in the background.
+    /// Destroys a file system, a snapshot or a bookmark. With `recursive` everything below a file
+    /// system and its snapshots go as well; clones are never destroyed along. The space is freed in
+    /// the background.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if handles are open on it, or something depends on it; [`ErrorKind::Invalid`] for the pool's root file system.
+    /// [`ErrorKind::Busy`] if handles are open on it, or something depends on it;
+    /// [`ErrorKind::Invalid`] for the pool's root file system.
     pub fn destroy_dataset(&self, name: impl Into<String>, recursive: bool) -> Call<()> {
         let name = name.into();
         self.0.call(move |state| async move {
@@ -424,8 +436,9 @@ impl Pool {
         self.0.call(move |state| async move { Ok(state.pool.dsl().create_bookmark(&from, &to).await?) })
     }
 
-    /// A property of a dataset or snapshot: one that can be set, one of users (`module:name`), or `type`, `used`, `available`, `referenced`,
-    /// `logicalreferenced`, `creation`, `createtxg`, `guid`, `origin`. [`ErrorKind::NotFound`] if it has none of that name.
+    /// A property of a dataset or snapshot: one that can be set, one of users (`module:name`), or
+    /// `type`, `used`, `available`, `referenced`, `logicalreferenced`, `creation`, `createtxg`,
+    /// `guid`, `origin`. [`ErrorKind::NotFound`] if it has none of that name.
     pub fn get(&self, dataset: impl Into<String>, property: impl Into<String>) -> Call<Property> {
         let (dataset, property) = (dataset.into(), property.into());
         self.0.call(move |state| async move {
@@ -462,8 +475,8 @@ impl Pool {
         })
     }
 
-    /// Sets properties of a dataset, all or none, as `zfs set` takes them; of a snapshot those of users (`module:name`) only. File systems that are open
-    /// follow at once.
+    /// Sets properties of a dataset, all or none, as `zfs set` takes them; of a snapshot those of
+    /// users (`module:name`) only. File systems that are open follow at once.
     pub fn set(&self, dataset: impl Into<String>, props: &[(&str, &str)]) -> Call<()> {
         let (dataset, given) = (dataset.into(), owned(props));
         self.0.call(move |state| async move {
@@ -495,8 +508,10 @@ impl Pool {
         })
     }
 
-    /// Loads the key of an encrypted file system, and of those that share it: a passphrase, 64 hexadecimal digits or 32 bytes, as its `keyformat` says.
-    /// What is derived from it is kept in locked memory and overwritten when it is unloaded; the bytes given here are freed as they are.
+    /// Loads the key of an encrypted file system, and of those that share it: a passphrase, 64
+    /// hexadecimal digits or 32 bytes, as its `keyformat` says. What is derived from it is kept in
+    /// locked memory and overwritten when it is unloaded; the bytes given here are freed as they
+    /// are.
     pub fn load_key(&self, dataset: impl Into<String>, key: Vec<u8>) -> Call<()> {
         let dataset = dataset.into();
         self.0.call(move |state| async move {

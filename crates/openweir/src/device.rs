@@ -28,16 +28,19 @@ pub(crate) enum Kind {
 }
 
 impl Device {
-    /// A file or a block device that exists. While a pool has it, other programs that use weir are refused.
+    /// A file or a block device that exists. While a pool has it, other programs that use weir are
+    /// refused.
     pub fn path(path: impl AsRef<Path>) -> Device {
         Device(Kind::Path { path: path.as_ref().to_path_buf(), create: None, optional: false })
     }
-    /// A sparse file of `bytes` bytes (at least [`DEVICE_SIZE_MIN`]), readable by its owner only, that is made when a pool is created on it. It must not
-    /// exist then; if the creation fails it is removed again.
+    /// A sparse file of `bytes` bytes (at least [`DEVICE_SIZE_MIN`]), readable by its owner only,
+    /// that is made when a pool is created on it. It must not exist then; if the creation fails it
+    /// is removed again.
     pub fn new_file(path: impl AsRef<Path>, bytes: u64) -> Device {
         Device(Kind::Path { path: path.as_ref().to_path_buf(), create: Some(bytes), optional: false })
     }
-    /// All regular files and block devices in a folder, in order of name: for looking for pools. Those that cannot be opened are passed over.
+    /// All regular files and block devices in a folder, in order of name: for looking for pools.
+    /// Those that cannot be opened are passed over.
     ///
     /// # Errors
     /// Those of reading the folder.
@@ -91,7 +94,8 @@ fn open_path(rt: &Rt, path: &Path, write: bool) -> base::Result<(Rc<dyn BlockDev
     Ok((dev, is_disk))
 }
 
-/// Devices that stand together and form one part of a pool (a *top-level vdev*). Data is striped over all parts.
+/// Devices that stand together and form one part of a pool (a *top-level vdev*). Data is striped
+/// over all parts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Vdev {
     pub(crate) kind: GroupKind,

@@ -1,15 +1,18 @@
 //! [`Engine`]: a thread on which pools live, and the way into it.
 //!
-//! The engine of weir is single-threaded: a pool, its file systems and everything in memory about them are `Rc` and `Cell` and belong to one thread. An
-//! [`Engine`] starts that thread and is a handle on it that goes anywhere. Whatever a handle does becomes a *job*: a closure that is sent over, takes
-//! what it needs in the order in which jobs were sent, and gives a future that runs there as a task beside all others. The answer comes back through a
-//! [`Call`].
+//! The engine of weir is single-threaded: a pool, its file systems and everything in memory about
+//! them are `Rc` and `Cell` and belong to one thread. An [`Engine`] starts that thread and is a
+//! handle on it that goes anywhere. Whatever a handle does becomes a *job*: a closure that is sent
+//! over, takes what it needs in the order in which jobs were sent, and gives a future that runs
+//! there as a task beside all others. The answer comes back through a [`Call`].
 //!
 //! A thread ends in one of four ways, and all of them answer every call that is under way:
 //!
-//! * its last handle is dropped: pools that are still open are closed as by [`crate::Pool::export`], jobs before that run to their end;
+//! * its last handle is dropped: pools that are still open are closed as by
+//!   [`crate::Pool::export`], jobs before that run to their end;
 //! * [`Engine::stop`], the same with somebody who waits for it;
-//! * a panic in the engine, which is a broken invariant: nothing is written any more, calls give [`ErrorKind::EngineGone`] with its words;
+//! * a panic in the engine, which is a broken invariant: nothing is written any more, calls give
+//!   [`ErrorKind::EngineGone`] with its words;
 //! * in a simulation, a power cut.
 
 use std::any::Any;
@@ -51,7 +54,8 @@ fn here() -> Option<Rc<Inside>> {
     HERE.with_borrow(Clone::clone)
 }
 
-/// What is done on the engine's thread: the closure runs in the order of sending, its future beside all others.
+/// What is done on the engine's thread: the closure runs in the order of sending, its future beside
+/// all others.
 pub(crate) type Job = Box<dyn FnOnce(&Rc<Inside>) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The way to an engine's thread.
@@ -88,7 +92,8 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     format!("the engine panicked: {}", text.as_deref().unwrap_or("it did not say why"))
 }
 
-/// A job's future with its answer. The answer outlives a panic of the future, so that the caller hears of it.
+/// A job's future with its answer. The answer outlives a panic of the future, so that the caller
+/// hears of it.
 struct Answer<T, Fut> {
     fut: Pin<Box<Fut>>,
     reply: Option<Reply<T>>,
@@ -120,8 +125,10 @@ impl<T, Fut: Future<Output = Result<T>>> Future for Answer<T, Fut> {
 
 /// A thread with an engine on it. Cheap to clone; all clones are the same engine.
 ///
-/// Dropping the last clone (pools, file systems and files have one each) closes the pools and ends the thread; the drop waits for that, [`DROP_WAIT`] at
-/// most. In asynchronous code that must not block call [`crate::Pool::export`] and [`Engine::stop`] first: then there is nothing left to wait for.
+/// Dropping the last clone (pools, file systems and files have one each) closes the pools and ends
+/// the thread; the drop waits for that, [`DROP_WAIT`] at most. In asynchronous code that must not
+/// block call [`crate::Pool::export`] and [`Engine::stop`] first: then there is nothing left to
+/// wait for.
 #[derive(Clone)]
 pub struct Engine(Arc<EngineInner>);
 
@@ -148,10 +155,12 @@ impl Drop for EngineInner {
 }
 
 impl Engine {
-    /// Starts an engine of this machine: real time, files and block devices. Waits until it runs, which takes about a millisecond.
+    /// Starts an engine of this machine: real time, files and block devices. Waits until it runs,
+    /// which takes about a millisecond.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Other`] if the system gives no thread or no descriptors.
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Other`] if the system gives no thread or no
+    /// descriptors.
     pub fn start() -> Result<Engine> {
         let (fate, ended) = (Arc::<Fate>::default(), Ended::default());
         let (tell, told) = mpsc::channel();
@@ -176,12 +185,12 @@ impl Engine {
         !self.0.fate.is_sealed()
     }
 
-    /// Closes every pool that is open (as [`crate::Pool::export`]) and ends the thread. What was asked for before is done first; handles give
-    /// [`ErrorKind::EngineGone`] afterwards.
+    /// Closes every pool that is open (as [`crate::Pool::export`]) and ends the thread. What was
+    /// asked for before is done first; handles give [`ErrorKind::EngineGone`] afterwards.
     ///
     /// # Errors
-    /// The first error of a pool that could not be closed in order, because its devices do not answer for instance. The engine ends all the same, and
-    /// the pool is as after a power cut.
+    /// The first error of a pool that could not be closed in order, because its devices do not
+    /// answer for instance. The engine ends all the same, and the pool is as after a power cut.
     pub fn stop(&self) -> Call<()> {
         let (call, reply) = Call::new(&self.0.fate);
         self.0.door.post(Box::new(move |inside| {
@@ -195,8 +204,9 @@ impl Engine {
         call
     }
 
-    /// A device in memory of `bytes` bytes (whole multiples of 4096; at least 64 MiB for a pool), zero at first. Memory is taken as it is written. The
-    /// device lives as long as the engine, whether a pool uses it or not.
+    /// A device in memory of `bytes` bytes (whole multiples of 4096; at least 64 MiB for a pool),
+    /// zero at first. Memory is taken as it is written. The device lives as long as the engine,
+    /// whether a pool uses it or not.
     pub fn memory_device(&self, bytes: u64) -> Call<Device> {
         self.run(move |inside| {
             let made = inside.memory_device(bytes & !4095);
@@ -204,7 +214,8 @@ impl Engine {
         })
     }
 
-    /// Runs `f` on the engine's thread and the future that it gives as a task there. See [`crate::local`], whose face this is.
+    /// Runs `f` on the engine's thread and the future that it gives as a task there. See
+    /// [`crate::local`], whose face this is.
     ///
     /// # Errors
     /// What `f` gives; [`ErrorKind::EngineGone`] if the engine has ended, or ends first.

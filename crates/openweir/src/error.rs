@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// What went wrong, in terms that a program can decide by. More may come; what is not known to a program is treated as
-/// [`ErrorKind::Other`].
+/// What went wrong, in terms that a program can decide by. More may come; what is not known to a
+/// program is treated as [`ErrorKind::Other`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -55,8 +55,8 @@ pub enum ErrorKind {
     Stale,
     /// An expectation of a [`crate::Batch`] was not met; nothing was changed.
     Conflict,
-    /// The engine's thread has ended, by a panic or by a simulated power cut. What was acknowledged as durable is on the
-    /// devices; import them again.
+    /// The engine's thread has ended, by a panic or by a simulated power cut. What was acknowledged
+    /// as durable is on the devices; import them again.
     EngineGone,
     /// Anything else.
     Other,
@@ -112,7 +112,8 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, message: message.into(), object: None }))
     }
-    /// The same error, about `object` (a dataset, a path, a device) unless it says already what it is about.
+    /// The same error, about `object` (a dataset, a path, a device) unless it says already what it
+    /// is about.
     #[must_use]
     pub fn about(mut self, object: impl Into<String>) -> Error {
         if self.0.object.is_none() {
@@ -128,8 +129,8 @@ impl Error {
     pub fn message(&self) -> &str {
         &self.0.message
     }
-    /// What it is about: the name of a pool, dataset or snapshot, a path in a file system, or a device. None where the
-    /// sentence says it all.
+    /// What it is about: the name of a pool, dataset or snapshot, a path in a file system, or a
+    /// device. None where the sentence says it all.
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }

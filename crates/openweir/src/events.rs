@@ -1,8 +1,10 @@
 //! [`Events`]: what happens to a pool, as it happens.
 //!
-//! Two sources feed one stream: the pool's events in OpenZFS's classes (`sysevent.fs.zfs.scrub_finish`, `ereport.fs.zfs.checksum`,
-//! `resource.fs.zfs.statechange` ..., those that `zpool events` shows), and the numbers of the txgs that came to disk. A stream holds what happened since it
-//! was made, [`QUEUE_MAX`] events at most; what nobody fetched in time is counted and left out. A stream does not keep its pool open.
+//! Two sources feed one stream: the pool's events in OpenZFS's classes
+//! (`sysevent.fs.zfs.scrub_finish`, `ereport.fs.zfs.checksum`, `resource.fs.zfs.statechange` ...,
+//! those that `zpool events` shows), and the numbers of the txgs that came to disk. A stream holds
+//! what happened since it was made, [`QUEUE_MAX`] events at most; what nobody fetched in time is
+//! counted and left out. A stream does not keep its pool open.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -264,7 +266,8 @@ impl Subscribers {
     pub(crate) fn of(pool: &Rc<spa::Pool>, opened: &str) -> Subscribers {
         let list: Rc<List> = Rc::default();
         pool.set_event_sink(Rc::new(Sink(list.clone())), opened);
-        // A listener is called in the middle of what happens and must not look at the pool: a task does.
+        // A listener is called in the middle of what happens and must not look at the pool: a task
+        // does.
         let theirs = list.clone();
         let listening = pool.rt().tracer().listen(Groups::TXG, move |_, event| {
             if matches!(event, Trace::Txg { phase: TxgPhase::Synced, .. }) && !theirs.queues.borrow().is_empty() {

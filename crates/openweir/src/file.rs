@@ -10,8 +10,9 @@ use crate::call::Call;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FsInner, Stat, about, read_all, write_all};
 
-/// An open file. Cheap to clone; there is no position, every operation names its offset in bytes. It keeps its file system open. Writes are visible to
-/// every reader when their call ends, and durable when a [`File::sync`] that began later has ended.
+/// An open file. Cheap to clone; there is no position, every operation names its offset in bytes.
+/// It keeps its file system open. Writes are visible to every reader when their call ends, and
+/// durable when a [`File::sync`] that began later has ended.
 #[derive(Clone)]
 pub struct File(Arc<FileInner>);
 
@@ -76,18 +77,21 @@ impl File {
         self.call(move |fs, obj| async move { read_all(&fs, obj, offset, len as u64).await })
     }
 
-    /// Writes all of `data` at `offset`. What lies between the end of the file and there reads as zeros. One write of up to a record (property
-    /// `recordsize`) within one record is there or not after a power cut; a longer one may be there in part.
+    /// Writes all of `data` at `offset`. What lies between the end of the file and there reads as
+    /// zeros. One write of up to a record (property `recordsize`) within one record is there or not
+    /// after a power cut; a longer one may be there in part.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] and [`ErrorKind::Quota`], [`ErrorKind::ReadOnly`], [`ErrorKind::TooBig`] beyond 2^63 bytes. Part of a write of more
-    /// than 1 MiB may have been done then.
+    /// [`ErrorKind::NoSpace`] and [`ErrorKind::Quota`], [`ErrorKind::ReadOnly`],
+    /// [`ErrorKind::TooBig`] beyond 2^63 bytes. Part of a write of more than 1 MiB may have been
+    /// done then.
     pub fn write_at(&self, offset: u64, data: impl Into<Vec<u8>>) -> Call<()> {
         let data = data.into();
         self.call(move |fs, obj| async move { write_all(&fs, obj, offset, data, false).await.map(drop) })
     }
 
-    /// Writes all of `data` at the end of the file, wherever that is then; where it begins. Appends at once to one file do not mix, up to 1 MiB each.
+    /// Writes all of `data` at the end of the file, wherever that is then; where it begins. Appends
+    /// at once to one file do not mix, up to 1 MiB each.
     pub fn append(&self, data: impl Into<Vec<u8>>) -> Call<u64> {
         let data = data.into();
         self.call(move |fs, obj| async move { write_all(&fs, obj, 0, data, true).await })
@@ -103,8 +107,8 @@ impl File {
         self.call(|fs, obj| async move { fs.getattr(obj).await.map(Stat::from) })
     }
 
-    /// Makes everything durable that was written to it before (also by others), with its attributes and names, and all names that changed before. With
-    /// `sync=disabled` it does nothing.
+    /// Makes everything durable that was written to it before (also by others), with its attributes
+    /// and names, and all names that changed before. With `sync=disabled` it does nothing.
     pub fn sync(&self) -> Call<()> {
         self.call(|fs, obj| async move { fs.fsync(obj).await })
     }
@@ -114,12 +118,14 @@ impl File {
         self.call(move |fs, obj| async move { fs.fallocate(obj, Fallocate::PunchHole, offset, len).await })
     }
 
-    /// The first byte at or after `offset` that may be data; None when there is none before the end.
+    /// The first byte at or after `offset` that may be data; None when there is none before the
+    /// end.
     pub fn next_data(&self, offset: u64) -> Call<Option<u64>> {
         self.call(move |fs, obj| async move { fs.seek_data(obj, offset).await })
     }
 
-    /// The first byte at or after `offset` that begins a hole, the end of the file at the latest; None when `offset` is not within the file.
+    /// The first byte at or after `offset` that begins a hole, the end of the file at the latest;
+    /// None when `offset` is not within the file.
     pub fn next_hole(&self, offset: u64) -> Call<Option<u64>> {
         self.call(move |fs, obj| async move { fs.seek_hole(obj, offset).await })
     }

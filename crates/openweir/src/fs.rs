@@ -1,9 +1,11 @@
 //! [`FileSystem`]: files and directories by path.
 //!
-//! A path is relative to the root of its file system, with or without a slash in front; `.` and `..` are understood, and symbolic links are followed within
-//! the file system (an absolute target begins at its root). Names are bytes: a path may be anything that [`std::path::Path`] can hold. Permission bits and
-//! ACLs are kept but not checked: whoever has the handle may do everything. What is made belongs to the user that this process runs as, unless
-//! [`FileSystem::with_owner`] says otherwise.
+//! A path is relative to the root of its file system, with or without a slash in front; `.` and
+//! `..` are understood, and symbolic links are followed within the file system (an absolute target
+//! begins at its root). Names are bytes: a path may be anything that [`std::path::Path`] can hold.
+//! Permission bits and ACLs are kept but not checked: whoever has the handle may do everything.
+//! What is made belongs to the user that this process runs as, unless [`FileSystem::with_owner`]
+//! says otherwise.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -188,8 +190,9 @@ impl OpenOptions {
     }
 }
 
-/// A file system in use. Cheap to clone; all handles on one dataset are the same file system. It keeps its pool open, and its dataset from being destroyed.
-/// When the last handle is dropped its use ends in the background.
+/// A file system in use. Cheap to clone; all handles on one dataset are the same file system. It
+/// keeps its pool open, and its dataset from being destroyed. When the last handle is dropped its
+/// use ends in the background.
 #[derive(Clone)]
 pub struct FileSystem {
     pub(crate) inner: Arc<FsInner>,
@@ -236,11 +239,12 @@ impl FsInner {
 }
 
 impl Pool {
-    /// Opens the file system or snapshot of that name; a snapshot, and everything in a pool imported read-only, is read-only. What a crash left in its
-    /// intent log is replayed first.
+    /// Opens the file system or snapshot of that name; a snapshot, and everything in a pool
+    /// imported read-only, is read-only. What a crash left in its intent log is replayed first.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Denied`] for an encrypted one whose key is not loaded; [`ErrorKind::Invalid`] for a volume.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Denied`] for an encrypted one whose key is not loaded;
+    /// [`ErrorKind::Invalid`] for a volume.
     pub fn filesystem(&self, name: impl Into<String>) -> Call<FileSystem> {
         let (name, pool) = (name.into(), self.0.clone());
         self.0.engine.run({
@@ -371,7 +375,8 @@ impl FileSystem {
     /// Opens a regular file. It lives on while it is open, even if its name is taken away.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`] with `create_new`, [`ErrorKind::IsDir`], [`ErrorKind::Invalid`] for what is neither.
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`] with `create_new`, [`ErrorKind::IsDir`],
+    /// [`ErrorKind::Invalid`] for what is neither.
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Call<File> {
         let (path, owner, inner) = (bytes(path), self.owner, self.inner.clone());
         self.inner.call(move |fs, state| async move {
@@ -408,8 +413,9 @@ impl FileSystem {
         })
     }
 
-    /// Makes a regular file with this content, or gives it to one that exists. Not one step: a power cut may leave part of it. For one that is there or
-    /// not write under another name, [`File::sync`] and [`FileSystem::rename`].
+    /// Makes a regular file with this content, or gives it to one that exists. Not one step: a
+    /// power cut may leave part of it. For one that is there or not write under another name,
+    /// [`File::sync`] and [`FileSystem::rename`].
     pub fn write(&self, path: impl AsRef<Path>, data: impl Into<Vec<u8>>) -> Call<()> {
         let (path, data, owner) = (bytes(path), data.into(), self.owner);
         self.inner.call(move |fs, _| async move {
@@ -462,7 +468,8 @@ impl FileSystem {
         })
     }
 
-    /// Takes the name of something that is no directory away; with its last name it goes, when nobody has it open any more.
+    /// Takes the name of something that is no directory away; with its last name it goes, when
+    /// nobody has it open any more.
     pub fn unlink(&self, path: impl AsRef<Path>) -> Call<()> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move {
@@ -471,7 +478,8 @@ impl FileSystem {
         })
     }
 
-    /// Gives something another name, in one step. What has that name already goes, if it may (an empty directory for a directory).
+    /// Gives something another name, in one step. What has that name already goes, if it may (an
+    /// empty directory for a directory).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Call<()> {
         let (from, to) = (bytes(from), bytes(to));
         self.inner.call(move |fs, _| async move {
@@ -555,14 +563,16 @@ impl FileSystem {
         })
     }
 
-    /// About `max` entries of a directory, for those with very many: `cookie` is 0 for the first and what the call before gave for the others, which is
-    /// None at the end. An entry that is there all the time comes exactly once, whatever is made or removed meanwhile.
+    /// About `max` entries of a directory, for those with very many: `cookie` is 0 for the first
+    /// and what the call before gave for the others, which is None at the end. An entry that is
+    /// there all the time comes exactly once, whatever is made or removed meanwhile.
     pub fn readdir_page(&self, path: impl AsRef<Path>, cookie: u64, max: usize) -> Call<(Vec<DirEntry>, Option<u64>)> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move { page(&fs, &path, cookie, max.max(3)).await })
     }
 
-    /// The value of an extended attribute (`user.note`, for example). [`ErrorKind::NoAttr`] if there is none.
+    /// The value of an extended attribute (`user.note`, for example). [`ErrorKind::NoAttr`] if
+    /// there is none.
     pub fn get_xattr(&self, path: impl AsRef<Path>, name: impl Into<Vec<u8>>) -> Call<Vec<u8>> {
         let (path, name) = (bytes(path), name.into());
         self.inner.call(move |fs, _| async move {
@@ -571,7 +581,8 @@ impl FileSystem {
         })
     }
 
-    /// Sets an extended attribute, new or not. [`ErrorKind::TooBig`] for more than 64 KiB; [`ErrorKind::Unsupported`] with `xattr=off`.
+    /// Sets an extended attribute, new or not. [`ErrorKind::TooBig`] for more than 64 KiB;
+    /// [`ErrorKind::Unsupported`] with `xattr=off`.
     pub fn set_xattr(&self, path: impl AsRef<Path>, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Call<()> {
         let (path, name, value) = (bytes(path), name.into(), value.into());
         self.inner.call(move |fs, _| async move {
@@ -598,7 +609,8 @@ impl FileSystem {
         })
     }
 
-    /// Makes a directory's names durable: everything that was made, removed or renamed before is on disk, or in the intent log.
+    /// Makes a directory's names durable: everything that was made, removed or renamed before is on
+    /// disk, or in the intent log.
     pub fn sync_path(&self, path: impl AsRef<Path>) -> Call<()> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move {

@@ -171,7 +171,8 @@ impl Inside {
         first
     }
 
-    /// Closes a pool that nobody waits for: if that does not come to an end the pool is given up, and what is on its devices is as after a power cut.
+    /// Closes a pool that nobody waits for: if that does not come to an end the pool is given up,
+    /// and what is on its devices is as after a power cut.
     pub(crate) async fn close_unattended(&self, state: &Rc<PoolState>) -> Result<()> {
         let closed = match self.rt.timeout(CLOSE_MAX, state.close(spa::PoolState::Exported)).await {
             Some(closed) => closed,
@@ -244,7 +245,8 @@ impl PoolState {
         fs.ok_or_else(|| Error::new(ErrorKind::Closed, "the file system is not open any more"))
     }
 
-    /// Opens the file system of a dataset, or counts one more handle on it. The caller holds `admin`.
+    /// Opens the file system of a dataset, or counts one more handle on it. The caller holds
+    /// `admin`.
     pub(crate) async fn open_fs(&self, ds: &Rc<dsl::Dataset>, id: u64) -> Result<Rc<FsState>> {
         let known = self.fs.borrow().values().find(|f| f.dataset == ds.object).cloned();
         if let Some(fs) = known {
@@ -274,14 +276,16 @@ impl PoolState {
         }
         let zfs = fs.zfs.borrow_mut().take();
         if let Some(zfs) = zfs {
-            // Nobody is left to hear of an error; the state on disk is that of the last txg and the intent log.
+            // Nobody is left to hear of an error; the state on disk is that of the last txg and the
+            // intent log.
             let _ = zfs.unmount().await;
         }
         let gone = self.fs.borrow_mut().remove(&id);
         drop(gone);
     }
 
-    /// Ends the use of a file system for a while: what changes it as a whole. The caller holds `admin`.
+    /// Ends the use of a file system for a while: what changes it as a whole. The caller holds
+    /// `admin`.
     pub(crate) async fn set_aside(&self, ds: &dsl::Dataset) -> Result<Option<Rc<FsState>>> {
         let Some(fs) = self.fs.borrow().values().find(|f| f.dataset == ds.object).cloned() else { return Ok(None) };
         let zfs = fs.zfs.borrow_mut().take();
@@ -307,7 +311,8 @@ impl PoolState {
         }
     }
 
-    /// Leaves the pool in that state on disk: operations that have begun end first, then the use of file systems, then the pool.
+    /// Leaves the pool in that state on disk: operations that have begun end first, then the use of
+    /// file systems, then the pool.
     pub(crate) async fn close(&self, to: spa::PoolState) -> Result<()> {
         if let Some(e) = self.pool.suspended() {
             return Err(e.into());

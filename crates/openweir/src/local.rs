@@ -1,7 +1,8 @@
 //! The inside: for code that lives on the engine's thread.
 //!
-//! Everything of the engine is `!Send` and stays on its thread. [`crate::Engine::local`] takes a closure there; it gets an [`Inside`], from which it reaches
-//! the engine's own types, and gives a future that runs as a task beside all others. Only its result, which is `Send`, comes back.
+//! Everything of the engine is `!Send` and stays on its thread. [`crate::Engine::local`] takes a
+//! closure there; it gets an [`Inside`], from which it reaches the engine's own types, and gives a
+//! future that runs as a task beside all others. Only its result, which is `Send`, comes back.
 //!
 //! ```
 //! # use openweir::{Engine, CreateOptions};
@@ -21,9 +22,11 @@
 //! # }
 //! ```
 //!
-//! Rules there: never block the thread (no [`crate::Call::wait`], no lock that another thread holds for long): all pools of the engine stand still
-//! meanwhile; hold no `RefCell` borrow across an await; take the engine's locks in their order. A panic there is the engine's: it ends, with everything on
-//! it. What is reached here is the engine's own interface, which changes with every release and has no promise of compatibility; the rest of the crate has.
+//! Rules there: never block the thread (no [`crate::Call::wait`], no lock that another thread holds
+//! for long): all pools of the engine stand still meanwhile; hold no `RefCell` borrow across an
+//! await; take the engine's locks in their order. A panic there is the engine's: it ends, with
+//! everything on it. What is reached here is the engine's own interface, which changes with every
+//! release and has no promise of compatibility; the rest of the crate has.
 
 use std::rc::Rc;
 

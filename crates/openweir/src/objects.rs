@@ -1,16 +1,21 @@
 //! [`Objects`]: raw objects and ZAPs beside the files of a file system, changed by transactions.
 //!
-//! Below its files a file system is an array of numbered *objects*. Two kinds of them are for programs: *data objects*, sparse arrays of bytes in blocks of
-//! one size, and *ZAPs*, maps from names to values that grow to any size and are looked up in one or two reads. They live in the same object set as the
-//! files: snapshots, clones, rollbacks, quotas, compression and encryption hold for them as well, and other OpenZFS systems mount such a file system as any
-//! other, without seeing them.
+//! Below its files a file system is an array of numbered *objects*. Two kinds of them are for
+//! programs: *data objects*, sparse arrays of bytes in blocks of one size, and *ZAPs*, maps from
+//! names to values that grow to any size and are looked up in one or two reads. They live in the
+//! same object set as the files: snapshots, clones, rollbacks, quotas, compression and encryption
+//! hold for them as well, and other OpenZFS systems mount such a file system as any other, without
+//! seeing them.
 //!
-//! One ZAP, [`Objects::root`], is there from the start (it is named by the entry `org.openweir:objects` of the master node); everything else is found
-//! from it, by the numbers that a program puts into it.
+//! One ZAP, [`Objects::root`], is there from the start (it is named by the entry
+//! `org.openweir:objects` of the master node); everything else is found from it, by the numbers
+//! that a program puts into it.
 //!
-//! Changes are made by a [`Batch`]: all of it happens in one txg, or nothing does. What a batch asks for is checked before anything is changed; batches of
-//! one file system come one after the other, and readers see each of them whole. [`Objects::commit`] ends when the batch is visible;
-//! [`Objects::commit_durable`] when its txg is on disk. There is no intent log for objects: durability is a txg's.
+//! Changes are made by a [`Batch`]: all of it happens in one txg, or nothing does. What a batch
+//! asks for is checked before anything is changed; batches of one file system come one after the
+//! other, and readers see each of them whole. [`Objects::commit`] ends when the batch is visible;
+//! [`Objects::commit_durable`] when its txg is on disk. There is no intent log for objects:
+//! durability is a txg's.
 //!
 //! ```
 //! # use openweir::{Batch, CreateOptions, Engine, Value};
@@ -46,10 +51,12 @@ use crate::inside::{FsState, READERS};
 
 /// The entry of the master node that names the root ZAP.
 const ENTRY: &[u8] = b"org.openweir:objects";
-/// Arrays of bytes that are nobody else's (`DMU_OT_PLAIN_OTHER`): data, encrypted where the file system is. The self-describing types of data look better
-/// suited, but OpenZFS 2.1 takes them for metadata in its cache and asserts that they are (`dbuf_include_in_metadata_cache`).
+/// Arrays of bytes that are nobody else's (`DMU_OT_PLAIN_OTHER`): data, encrypted where the file
+/// system is. The self-describing types of data look better suited, but OpenZFS 2.1 takes them for
+/// metadata in its cache and asserts that they are (`dbuf_include_in_metadata_cache`).
 const DATA: ObjectType = ObjectType::OTHER_U8;
-/// ZAPs that are nobody else's (`DMU_OT_ZAP_OTHER`): metadata, as directories are, encrypted where the file system is.
+/// ZAPs that are nobody else's (`DMU_OT_ZAP_OTHER`): metadata, as directories are, encrypted where
+/// the file system is.
 const ZAP: ObjectType = ObjectType::OTHER_ZAP;
 /// Changes that a batch may have.
 pub const BATCH_CHANGES_MAX: usize = 1024;
@@ -66,8 +73,9 @@ const ZAP_TOUCHES: u64 = 3;
 /// Bytes that an entry takes beside its name and value.
 const ENTRY_BYTES: u64 = 128;
 
-/// What several changes of one ZAP may dirty: so many blocks each, but no more than all that there is (a compact ZAP that becomes a fat one doubles) and
-/// what is new, in leaves that are a quarter full.
+/// What several changes of one ZAP may dirty: so many blocks each, but no more than all that there
+/// is (a compact ZAP that becomes a fat one doubles) and what is new, in leaves that are a quarter
+/// full.
 fn zap_bytes(size: u64, changes: u64, entry_bytes: u64) -> u64 {
     let by_changes = changes * ZAP_TOUCHES * ZAP_BLOCK;
     by_changes.min(size.saturating_mul(2) + entry_bytes * 4 + 8 * ZAP_BLOCK)
@@ -100,7 +108,8 @@ impl Object {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Value {
-    /// One number. A ZAP whose values are all of this kind, with names of up to 49 bytes, is a compact one.
+    /// One number. A ZAP whose values are all of this kind, with names of up to 49 bytes, is a
+    /// compact one.
     Number(u64),
     /// Several numbers. One alone comes back as [`Value::Number`].
     Numbers(Vec<u64>),
@@ -179,8 +188,8 @@ enum Change {
     Remove { zap: Object, name: Vec<u8> },
 }
 
-/// Changes of objects and ZAPs that are made together or not at all: [`BATCH_CHANGES_MAX`] changes and [`BATCH_BYTES_MAX`] bytes at most. They are made in
-/// the order in which they are put in.
+/// Changes of objects and ZAPs that are made together or not at all: [`BATCH_CHANGES_MAX`] changes
+/// and [`BATCH_BYTES_MAX`] bytes at most. They are made in the order in which they are put in.
 pub struct Batch {
     id: u64,
     changes: Vec<Change>,
@@ -226,7 +235,8 @@ impl Batch {
     pub fn write(&mut self, object: Object, offset: u64, data: impl Into<Vec<u8>>) {
         self.changes.push(Change::Write { object, offset, data: data.into() });
     }
-    /// Frees `len` bytes of a data object from `offset` (`u64::MAX`: all behind it): they read as zeros.
+    /// Frees `len` bytes of a data object from `offset` (`u64::MAX`: all behind it): they read as
+    /// zeros.
     pub fn punch(&mut self, object: Object, offset: u64, len: u64) {
         self.changes.push(Change::Punch { object, offset, len });
     }
@@ -242,8 +252,8 @@ impl Batch {
     pub fn remove(&mut self, zap: Object, name: impl Into<Vec<u8>>) {
         self.changes.push(Change::Remove { zap, name: name.into() });
     }
-    /// The batch fails with [`ErrorKind::Conflict`] unless the entry has this value before the batch (None: unless it is not there). So a program
-    /// changes only what it has seen.
+    /// The batch fails with [`ErrorKind::Conflict`] unless the entry has this value before the
+    /// batch (None: unless it is not there). So a program changes only what it has seen.
     pub fn expect(&mut self, zap: Object, name: impl Into<Vec<u8>>, value: Option<Value>) {
         self.expects.push((zap, name.into(), value));
     }
@@ -267,7 +277,8 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// The number of an object that the batch made, or of one that existed; none for an object of another batch.
+    /// The number of an object that the batch made, or of one that existed; none for an object of
+    /// another batch.
     pub fn number(&self, object: Object) -> Option<u64> {
         match object.0 {
             Id::Stored(n) => Some(n),
@@ -315,7 +326,8 @@ impl std::fmt::Debug for Objects {
 }
 
 impl FileSystem {
-    /// The objects of this file system. The first time the root ZAP is made. [`ErrorKind::NotFound`] if it has none and is read-only.
+    /// The objects of this file system. The first time the root ZAP is made.
+    /// [`ErrorKind::NotFound`] if it has none and is read-only.
     pub fn objects(&self) -> Call<Objects> {
         let inner = self.inner.clone();
         self.inner.call(move |fs, state| async move {
@@ -361,7 +373,8 @@ struct Checked {
 }
 
 impl Checked {
-    /// Checks everything that can be, and reads what the changes will need, so that damage shows before anything is changed.
+    /// Checks everything that can be, and reads what the changes will need, so that damage shows
+    /// before anything is changed.
     async fn of(batch: Batch, os: &Objset, root: u64) -> Result<Checked> {
         let bytes: usize =
             batch.changes.iter().map(|c| if let Change::Write { data, .. } = c { data.len() } else { 0 }).sum();
@@ -592,9 +605,11 @@ impl Objects {
     /// Makes the changes of a batch, all in one txg, or none. Ends when every reader sees them.
     ///
     /// # Errors
-    /// Those named at the changes, [`ErrorKind::Conflict`], [`ErrorKind::TooBig`], [`ErrorKind::NoSpace`], [`ErrorKind::Quota`], [`ErrorKind::ReadOnly`]:
-    /// nothing was changed then. [`ErrorKind::Denied`] for objects that belong to files. A device that fails between the check and the change is the one
-    /// case that leaves a batch half done; the sentence says so.
+    /// Those named at the changes, [`ErrorKind::Conflict`], [`ErrorKind::TooBig`],
+    /// [`ErrorKind::NoSpace`], [`ErrorKind::Quota`], [`ErrorKind::ReadOnly`]: nothing was changed
+    /// then. [`ErrorKind::Denied`] for objects that belong to files. A device that fails between
+    /// the check and the change is the one case that leaves a batch half done; the sentence says
+    /// so.
     pub fn commit(&self, batch: Batch) -> Call<Committed> {
         self.commit_as(batch, false)
     }
@@ -654,8 +669,9 @@ impl Objects {
         self.look(zap, true, |dn| async move { zap::count(&dn).await })
     }
 
-    /// Up to `max` entries of a ZAP, in the order of its hash. `cookie` is 0 for the first and what the call before gave for the others, which is None at
-    /// the end. An entry that is there all the time comes exactly once, whatever happens meanwhile.
+    /// Up to `max` entries of a ZAP, in the order of its hash. `cookie` is 0 for the first and what
+    /// the call before gave for the others, which is None at the end. An entry that is there all
+    /// the time comes exactly once, whatever happens meanwhile.
     pub fn entries(&self, zap: Object, cookie: u64, max: usize) -> Call<(Vec<Entry>, Option<u64>)> {
         self.look(zap, true, move |dn| async move {
             let mut cursor = Cursor::at(&dn, cookie);
@@ -666,7 +682,8 @@ impl Objects {
         })
     }
 
-    /// `len` bytes of an object from `offset` (16 MiB at most). What was never written, also behind the end, reads as zeros.
+    /// `len` bytes of an object from `offset` (16 MiB at most). What was never written, also behind
+    /// the end, reads as zeros.
     pub fn read(&self, object: Object, offset: u64, len: usize) -> Call<Vec<u8>> {
         if len > BATCH_BYTES_MAX {
             return Call::ready(Err(Error::new(ErrorKind::TooBig, "16 MiB are read at once at most")));

@@ -32,18 +32,21 @@ fn engine_opts(memory: u64) -> EngineOpts {
 /// How a pool is to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
-    /// log2 of the unit of allocation, 9 to 16; by default the larger of 12 (4 KiB) and the device's sector.
+    /// log2 of the unit of allocation, 9 to 16; by default the larger of 12 (4 KiB) and the
+    /// device's sector.
     pub ashift: Option<u8>,
     /// The pool's property `comment`.
     pub comment: Option<String>,
     /// Properties of the root file system, name and value as `zfs set` takes them.
     pub properties: Vec<(String, String)>,
-    /// Only features that this release knows (`openzfs-2.1-linux`, `grub2` ...; several with commas), as the pool property `compatibility`. By default
-    /// what weir has tested against OpenZFS 2.1.
+    /// Only features that this release knows (`openzfs-2.1-linux`, `grub2` ...; several with
+    /// commas), as the pool property `compatibility`. By default what weir has tested against
+    /// OpenZFS 2.1.
     pub compatibility: Option<String>,
     /// Also on devices that belong to a pool already, which is lost then.
     pub force: bool,
-    /// Bytes of memory that the pool may count on: half of it for its cache, a tenth for data that is not on disk yet.
+    /// Bytes of memory that the pool may count on: half of it for its cache, a tenth for data that
+    /// is not on disk yet.
     pub memory: u64,
 }
 
@@ -244,8 +247,9 @@ pub struct PoolStatus {
 
 /// An open pool. Cheap to clone, `Send` and `Sync`; all clones are the same pool.
 ///
-/// Handles on file systems and files keep the pool open. When the last of all is dropped without [`Pool::export`], the pool is closed in the same way: the
-/// drop waits for that, [`DROP_WAIT`] at most, and its errors are lost. On the engine's own thread the drop does not wait.
+/// Handles on file systems and files keep the pool open. When the last of all is dropped without
+/// [`Pool::export`], the pool is closed in the same way: the drop waits for that, [`DROP_WAIT`] at
+/// most, and its errors are lost. On the engine's own thread the drop does not wait.
 #[derive(Clone)]
 pub struct Pool(pub(crate) Arc<PoolInner>);
 
@@ -323,12 +327,14 @@ impl PoolInner {
 }
 
 impl Engine {
-    /// Creates a pool on devices that hold none, and leaves it open. Its root file system has the pool's name.
+    /// Creates a pool on devices that hold none, and leaves it open. Its root file system has the
+    /// pool's name.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] for a device that belongs to a pool (unless [`CreateOptions::force`]) or is in use; [`ErrorKind::Invalid`] for names,
-    /// properties and layouts that cannot be, and devices that are too small; [`ErrorKind::Exists`] if this engine has a pool of that name, or a file
-    /// that is to be made is there. Nothing is left behind then.
+    /// [`ErrorKind::Busy`] for a device that belongs to a pool (unless [`CreateOptions::force`]) or
+    /// is in use; [`ErrorKind::Invalid`] for names, properties and layouts that cannot be, and
+    /// devices that are too small; [`ErrorKind::Exists`] if this engine has a pool of that name, or
+    /// a file that is to be made is there. Nothing is left behind then.
     pub fn create_pool(
         &self,
         name: impl Into<String>,
@@ -359,12 +365,14 @@ impl Engine {
         })
     }
 
-    /// Imports a pool. What a crash left in intent logs is replayed when its file systems are opened.
+    /// Imports a pool. What a crash left in intent logs is replayed when its file systems are
+    /// opened.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if no pool, or not the one asked for, is on the devices; [`ErrorKind::Invalid`] if there are several to choose from;
-    /// [`ErrorKind::Busy`] if another host, or another program, has it; [`ErrorKind::Unsupported`] with the features that weir lacks;
-    /// [`ErrorKind::Corrupt`] or [`ErrorKind::Checksum`] for damage.
+    /// [`ErrorKind::NotFound`] if no pool, or not the one asked for, is on the devices;
+    /// [`ErrorKind::Invalid`] if there are several to choose from; [`ErrorKind::Busy`] if another
+    /// host, or another program, has it; [`ErrorKind::Unsupported`] with the features that weir
+    /// lacks; [`ErrorKind::Corrupt`] or [`ErrorKind::Checksum`] for damage.
     pub fn import_pool(&self, devices: Vec<Device>, options: ImportOptions) -> Call<Pool> {
         let engine = self.clone();
         self.run(move |inside| {
@@ -420,8 +428,9 @@ impl Pool {
         &self.0.engine
     }
 
-    /// Closes the pool in order: operations that were asked for before are done, everything is on disk, and the labels say that nobody has it. All
-    /// handles on it give [`ErrorKind::Closed`] from then on.
+    /// Closes the pool in order: operations that were asked for before are done, everything is on
+    /// disk, and the labels say that nobody has it. All handles on it give [`ErrorKind::Closed`]
+    /// from then on.
     ///
     /// # Errors
     /// [`ErrorKind::Suspended`] if its devices do not answer; the pool stays open then.
@@ -450,8 +459,8 @@ impl Pool {
         })
     }
 
-    /// Gives up a pool whose devices do not answer: who waits for it gets an error, and it is closed without writing. Its devices are as after a power
-    /// cut.
+    /// Gives up a pool whose devices do not answer: who waits for it gets an error, and it is
+    /// closed without writing. Its devices are as after a power cut.
     pub fn abandon(&self) -> Call<()> {
         let id = self.0.id;
         self.0.engine.run(move |inside| {
@@ -513,7 +522,8 @@ impl Pool {
     pub fn stop_scrub(&self) -> Call<()> {
         self.0.call(|state| async move { Ok(state.pool.stop_scrub().await?) })
     }
-    /// Waits until no scrub or resilver runs (a paused one does not count); how it ended. [`ErrorKind::Closed`] if the pool is closed meanwhile.
+    /// Waits until no scrub or resilver runs (a paused one does not count); how it ended.
+    /// [`ErrorKind::Closed`] if the pool is closed meanwhile.
     pub fn wait_scan(&self) -> Call<ScanStatus> {
         self.0.call_waiting(|state| async move {
             state.pool.wait_scan().await?;
@@ -525,7 +535,8 @@ impl Pool {
         self.0.call_waiting(|state| async move { Ok(scan_status(&state.pool)) })
     }
 
-    /// Keeps the state of now, to be gone back to when the pool is imported. [`ErrorKind::Exists`] if there is one.
+    /// Keeps the state of now, to be gone back to when the pool is imported. [`ErrorKind::Exists`]
+    /// if there is one.
     pub fn checkpoint(&self) -> Call<()> {
         self.0.call(|state| async move { Ok(state.pool.create_checkpoint().await?) })
     }

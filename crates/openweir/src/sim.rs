@@ -1,11 +1,14 @@
 //! A pool in a simulation: for tests of programs that use this crate.
 //!
-//! A [`Simulator`] is an engine in virtual time. Its disks are modelled (they take time, they have caches that forget), its clock moves only while
-//! something is asked of it or by [`Simulator::advance`], and everything that chance decides comes from one seed: the same calls, one after the other, give
-//! the same run. Pools on it are used through the same handles as real ones.
+//! A [`Simulator`] is an engine in virtual time. Its disks are modelled (they take time, they have
+//! caches that forget), its clock moves only while something is asked of it or by
+//! [`Simulator::advance`], and everything that chance decides comes from one seed: the same calls,
+//! one after the other, give the same run. Pools on it are used through the same handles as real
+//! ones.
 //!
-//! The power can be cut, now ([`Simulator::power_cut`]) or in the middle of something ([`Simulator::cut_after`]): every call under way gives
-//! [`ErrorKind::EngineGone`], each disk keeps what a real one might have kept, and the next life begins with that.
+//! The power can be cut, now ([`Simulator::power_cut`]) or in the middle of something
+//! ([`Simulator::cut_after`]): every call under way gives [`ErrorKind::EngineGone`], each disk
+//! keeps what a real one might have kept, and the next life begins with that.
 //!
 //! ```
 //! use openweir::{CreateOptions, ImportOptions, OpenOptions, sim::{DiskKind, Simulator}};
@@ -24,8 +27,9 @@
 //! # }
 //! ```
 //!
-//! Not simulated: files of this machine as devices, and the time that the program itself takes. Calls of several threads at once arrive in an order that
-//! the operating system decides; such a run is not repeatable.
+//! Not simulated: files of this machine as devices, and the time that the program itself takes.
+//! Calls of several threads at once arrive in an order that the operating system decides; such a
+//! run is not repeatable.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -113,7 +117,8 @@ impl Door for SimDoor {
     }
 }
 
-/// A simulated world with one engine and its disks. Dropping it ends the world as [`Engine`] does: in order.
+/// A simulated world with one engine and its disks. Dropping it ends the world as [`Engine`] does:
+/// in order.
 pub struct Simulator {
     engine: Engine,
     send: mpsc::Sender<Msg>,
@@ -168,7 +173,8 @@ impl Simulator {
         call
     }
 
-    /// A disk of `bytes` bytes (whole multiples of 4096; at least 64 MiB for a pool), zero at first. It goes on through all lives of this world.
+    /// A disk of `bytes` bytes (whole multiples of 4096; at least 64 MiB for a pool), zero at
+    /// first. It goes on through all lives of this world.
     pub fn disk(&self, bytes: u64, kind: DiskKind) -> Call<Device> {
         self.send(|reply| Msg::AddDisk(bytes & !4095, kind, reply))
     }
@@ -187,7 +193,8 @@ impl Simulator {
         })
     }
 
-    /// Steps that this life has taken: polls of tasks and events of devices and timers. The unit of [`Simulator::cut_after`].
+    /// Steps that this life has taken: polls of tasks and events of devices and timers. The unit of
+    /// [`Simulator::cut_after`].
     pub fn steps(&self) -> Call<u64> {
         self.engine.run(|inside| {
             let steps = inside.sim().map_or(0, ::sim::SimHandle::step);
@@ -203,14 +210,15 @@ impl Simulator {
         })
     }
 
-    /// Cuts the power when `steps` more steps were taken, in the middle of whatever happens then. What the disks keep is drawn from `seed`. Go on with
-    /// [`Simulator::power_cut`], whose seed does not count then.
+    /// Cuts the power when `steps` more steps were taken, in the middle of whatever happens then.
+    /// What the disks keep is drawn from `seed`. Go on with [`Simulator::power_cut`], whose seed
+    /// does not count then.
     pub fn cut_after(&self, steps: u64, seed: u64) -> Call<()> {
         self.send(|reply| Msg::CutAfter(steps, seed, reply))
     }
 
-    /// Cuts the power now and begins the next life, with what the disks kept, drawn from `seed`. Handles of this life give
-    /// [`ErrorKind::EngineGone`]; devices stay good.
+    /// Cuts the power now and begins the next life, with what the disks kept, drawn from `seed`.
+    /// Handles of this life give [`ErrorKind::EngineGone`]; devices stay good.
     pub fn power_cut(self, seed: u64) -> Result<Simulator> {
         self.power_cut_with(Loss::Random, seed)
     }
@@ -235,7 +243,8 @@ impl Simulator {
         Simulator::begin(self.seed, self.life + 1, self.identity, kept)
     }
 
-    /// Inverts the bits of `len` bytes at `offset` of a disk, for good: damage that a checksum must find. [`ErrorKind::Invalid`] beyond its end.
+    /// Inverts the bits of `len` bytes at `offset` of a disk, for good: damage that a checksum must
+    /// find. [`ErrorKind::Invalid`] beyond its end.
     pub fn corrupt(&self, disk: &Device, offset: u64, len: u64) -> Call<()> {
         self.with_disk(disk, move |disk| {
             if offset.checked_add(len).is_none_or(|end| end > disk.image().size()) {

@@ -1,4 +1,5 @@
-//! What happens to handles: dropped without a word, used from many threads and executors, given up half way, and outliving their engine.
+//! What happens to handles: dropped without a word, used from many threads and executors, given up
+//! half way, and outliving their engine.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

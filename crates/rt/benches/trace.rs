@@ -1,4 +1,5 @@
-//! What a trace event costs while nobody listens, and with a listener that counts: `cargo bench -p rt --bench trace`.
+//! What a trace event costs while nobody listens, and with a listener that counts:
+//! `cargo bench -p rt --bench trace`.
 #![allow(missing_docs)]
 
 use std::cell::Cell;

@@ -14,7 +14,8 @@ use crate::sync::oneshot;
 use crate::trace::{Event, Groups, Tracer};
 use crate::world::{CpuClass, HostIdentity, TaskId, TimerId, World};
 
-/// CPU work expected to take less than this runs inline: a hand-over to another core costs about as much (50 us).
+/// CPU work expected to take less than this runs inline: a hand-over to another core costs about as
+/// much (50 us).
 pub const CPU_INLINE_NS_MAX: Nanos = Nanos(50_000);
 
 /// The engine's handle on the world it runs in. Cheap to clone.
@@ -41,7 +42,8 @@ impl Rt {
     pub fn tracer(&self) -> &Rc<Tracer> {
         &self.1
     }
-    /// Says that something of that group happens now. `event` is called only if somebody listens to the group.
+    /// Says that something of that group happens now. `event` is called only if somebody listens to
+    /// the group.
     #[inline(always)]
     pub fn trace(&self, group: Groups, event: impl FnOnce() -> Event) {
         if self.1.wants(group) {
@@ -75,7 +77,8 @@ impl Rt {
     pub fn yield_now(&self) -> YieldNow {
         YieldNow { yielded: false }
     }
-    /// Starts `fut` as a task of its own; `name` says what it does in reports. Dropping the handle detaches the task.
+    /// Starts `fut` as a task of its own; `name` says what it does in reports. Dropping the handle
+    /// detaches the task.
     pub fn spawn<T: 'static>(&self, name: &'static str, fut: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let state = Rc::new(JoinState { value: RefCell::new(None), waker: RefCell::new(None), done: Cell::new(false) });
         let theirs = state.clone();
@@ -124,8 +127,9 @@ impl Rt {
             }
         }
     }
-    /// Runs CPU work that is expected to take `cost`: inline (and charged) below [`CPU_INLINE_NS_MAX`], else away from
-    /// the engine. A dropped future does not stop work that has begun.
+    /// Runs CPU work that is expected to take `cost`: inline (and charged) below
+    /// [`CPU_INLINE_NS_MAX`], else away from the engine. A dropped future does not stop work that
+    /// has begun.
     pub async fn cpu<T: Send + 'static>(&self, cost: Nanos, f: impl FnOnce() -> T + Send + 'static) -> T {
         self.cpu_as(CpuClass::Bulk, cost, f).await
     }
@@ -179,8 +183,8 @@ impl Rt {
     pub fn current_task(&self) -> TaskId {
         self.0.current_task()
     }
-    /// Waits for `fut`, at most for `span`: `None` (and `fut` dropped) if it took longer. A future that is ready at the
-    /// deadline wins.
+    /// Waits for `fut`, at most for `span`: `None` (and `fut` dropped) if it took longer. A future
+    /// that is ready at the deadline wins.
     pub async fn timeout<T>(&self, span: Nanos, fut: impl Future<Output = T>) -> Option<T> {
         let mut fut = pin!(fut);
         let mut sleep = pin!(self.sleep(span));

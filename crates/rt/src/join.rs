@@ -1,8 +1,8 @@
 //! Several futures in one task.
 //!
-//! Futures joined here run side by side inside the awaiting task: no spawn, no `'static`, and dropping the join drops
-//! them all. Each has its own record of held locks (see [`crate::rank`]). A large group polls only the members that
-//! were woken.
+//! Futures joined here run side by side inside the awaiting task: no spawn, no `'static`, and
+//! dropping the join drops them all. Each has its own record of held locks (see [`crate::rank`]). A
+//! large group polls only the members that were woken.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -101,7 +101,8 @@ pub async fn join2<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     (a_value.expect("the first has ended"), b_value.expect("the second has ended"))
 }
 
-/// What the wakers of a pipeline's members share with it. `Waker` asks for `Send`, hence the mutex, never contended.
+/// What the wakers of a pipeline's members share with it. `Waker` asks for `Send`, hence the mutex,
+/// never contended.
 struct Woken(Mutex<WokenState>);
 
 struct WokenState {
@@ -198,7 +199,8 @@ impl<F: Future> Pipeline<F> {
         self.slots.push_back(Slot::Running(Branch::new(Box::pin(fut)), waker));
         self.woken.lock().members.push(member);
     }
-    /// Adds a future and starts it. If the window is full, first waits for the oldest and returns its result.
+    /// Adds a future and starts it. If the window is full, first waits for the oldest and returns
+    /// its result.
     pub async fn push(&mut self, fut: F) -> Option<F::Output> {
         let result = if self.is_full() { self.next().await } else { None };
         self.add(fut);

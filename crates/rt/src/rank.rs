@@ -1,16 +1,19 @@
 //! Lock ranks: the declared order in which a task may take locks, asserted while tasks run.
 //!
-//! Every lock of [`crate::sync`] that may be held across an await carries a [`Rank`]. A task may wait for a lock only
-//! if its rank is above those of all locks that the task holds; then no cycle of waiting tasks can form. Locks of one
-//! rank may be nested only through calls that say so (`lock_same_rank` and its like), whose callers order them by
-//! something else, an object number say.
+//! Every lock of [`crate::sync`] that may be held across an await carries a [`Rank`]. A task may
+//! wait for a lock only if its rank is above those of all locks that the task holds; then no cycle
+//! of waiting tasks can form. Locks of one rank may be nested only through calls that say so
+//! (`lock_same_rank` and its like), whose callers order them by something else, an object number
+//! say.
 //!
-//! A lock knows no world, so the record of held locks is found through a thread-local that the executor sets around
-//! each poll ([`TaskLocks::enter`]). An executor that does not enter (a release build of `host`) switches the check
-//! off at the cost of one thread-local read. Futures that run side by side inside one task ([`crate::join`]) are like
-//! tasks of their own: each has its own record, in which the locks that the parent holds count too.
+//! A lock knows no world, so the record of held locks is found through a thread-local that the
+//! executor sets around each poll ([`TaskLocks::enter`]). An executor that does not enter (a
+//! release build of `host`) switches the check off at the cost of one thread-local read. Futures
+//! that run side by side inside one task ([`crate::join`]) are like tasks of their own: each has
+//! its own record, in which the locks that the parent holds count too.
 //!
-//! A guard may be dropped by another task than took it; it is struck off the record that it was entered in.
+//! A guard may be dropped by another task than took it; it is struck off the record that it was
+//! entered in.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,7 +54,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Record>>> = const { RefCell::new(None) };
 }
 
-/// The record of the locks that one task holds. An executor makes one for each task and enters it around each poll.
+/// The record of the locks that one task holds. An executor makes one for each task and enters it
+/// around each poll.
 #[derive(Clone)]
 pub struct TaskLocks(Rc<Record>);
 
@@ -66,8 +70,8 @@ impl TaskLocks {
     pub fn new() -> TaskLocks {
         TaskLocks(Rc::new(Record { held: RefCell::default(), next_token: Cell::new(0), parent: None }))
     }
-    /// A record below the one in force, for a future that runs beside others in one task. `None` if no record is in
-    /// force: then nothing is checked.
+    /// A record below the one in force, for a future that runs beside others in one task. `None` if
+    /// no record is in force: then nothing is checked.
     pub fn branch() -> Option<TaskLocks> {
         let parent = CURRENT.with_borrow(Clone::clone)?;
         Some(TaskLocks(Rc::new(Record { held: RefCell::default(), next_token: Cell::new(0), parent: Some(parent) })))

@@ -1,12 +1,15 @@
-//! Trace events: every interesting moment of the engine as one variant of a closed enum, and who listens.
+//! Trace events: every interesting moment of the engine as one variant of a closed enum, and who
+//! listens.
 //!
-//! The engine says [`crate::Rt::trace`] with the group of the event and a closure that makes it. As long as nobody listens to that group this is one look at
-//! a number; the closure is not called. A listener ([`Tracer::listen`]) names the [`Groups`] it wants and is called on the engine thread, in the middle of what
-//! happens: it counts and returns, and never calls the engine. Where the moment is known already it is given along ([`crate::Rt::trace_at`]): a look at the
-//! clock would cost more than all the rest.
+//! The engine says [`crate::Rt::trace`] with the group of the event and a closure that makes it. As
+//! long as nobody listens to that group this is one look at a number; the closure is not called. A
+//! listener ([`Tracer::listen`]) names the [`Groups`] it wants and is called on the engine thread,
+//! in the middle of what happens: it counts and returns, and never calls the engine. Where the
+//! moment is known already it is given along ([`crate::Rt::trace_at`]): a look at the clock would
+//! cost more than all the rest.
 //!
-//! Events are plain numbers, because this crate stands below those that know what a class or a device is: `class` is the index of the I/O class,
-//! `leaf` the device's guid.
+//! Events are plain numbers, because this crate stands below those that know what a class or a
+//! device is: `class` is the index of the I/O class, `leaf` the device's guid.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -48,7 +51,8 @@ pub struct LogTimes {
     pub write: Nanos,
     /// The flush that made it durable.
     pub flush: Nanos,
-    /// What it waited besides: for blocks before it, for others of its batch, for the flush of the next block to begin.
+    /// What it waited besides: for blocks before it, for others of its batch, for the flush of the
+    /// next block to begin.
     pub order: Nanos,
 }
 

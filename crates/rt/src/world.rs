@@ -44,10 +44,11 @@ pub struct HostIdentity {
     pub hostname: String,
 }
 
-/// The world that an engine runs in. Implemented by `host` and `sim`; the engine uses it through [`crate::Rt`].
+/// The world that an engine runs in. Implemented by `host` and `sim`; the engine uses it through
+/// [`crate::Rt`].
 ///
-/// All methods are called on the engine thread. A world polls one task at a time and never polls a task from within a
-/// wake-up, a callback or one of these methods.
+/// All methods are called on the engine thread. A world polls one task at a time and never polls a
+/// task from within a wake-up, a callback or one of these methods.
 pub trait World {
     /// Monotonic time since the world began (any fixed origin).
     fn now(&self) -> Nanos;
@@ -57,16 +58,19 @@ pub trait World {
     fn set_timer(&self, at: Nanos, waker: Waker) -> TimerId;
     /// Disarms a timer; a timer that has fired, or was cancelled, is ignored.
     fn cancel_timer(&self, id: TimerId);
-    /// Makes a task of `task`. It is first polled in a later turn. `name` says what the task does in reports.
+    /// Makes a task of `task`. It is first polled in a later turn. `name` says what the task does
+    /// in reports.
     fn spawn(&self, name: &'static str, task: Pin<Box<dyn Future<Output = ()>>>) -> TaskId;
     /// The next number of the engine's random generator: for choices, never for keys, IVs or guids.
     fn rng_u64(&self) -> u64;
     /// Fills `out` from the system's entropy (seeded in `sim`): for keys, IVs and guids.
     fn entropy(&self, out: &mut [u8]);
-    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done` on the engine thread. A job of the class
-    /// [`CpuClass::Urgent`] never waits behind one of [`CpuClass::Bulk`].
+    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done`
+    /// on the engine thread. A job of the class [`CpuClass::Urgent`] never waits behind one of
+    /// [`CpuClass::Bulk`].
     fn cpu(&self, cost: Nanos, class: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>);
-    /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time in `sim`.
+    /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time
+    /// in `sim`.
     fn charge(&self, cost: Nanos);
     /// Physical memory of the machine, in bytes.
     fn physmem_bytes(&self) -> u64;
@@ -78,7 +82,8 @@ pub trait World {
     fn page_lock(&self) -> Option<std::sync::Arc<dyn base::PageLock>> {
         None
     }
-    /// Who listens to trace events; the same for every call. A world that has none gives a new one, to which nobody listens.
+    /// Who listens to trace events; the same for every call. A world that has none gives a new one,
+    /// to which nobody listens.
     fn tracer(&self) -> std::rc::Rc<crate::trace::Tracer> {
         std::rc::Rc::default()
     }

@@ -27,8 +27,8 @@ fn poll_once<F: Future>(fut: Pin<&mut F>) -> Poll<F::Output> {
 
 /// What a storm knows of its waiters: who arrived, in order, and still waits.
 ///
-/// Waiters granted in one instant continue in any order. So whoever sees an earlier one still wait notes the moment, and
-/// the earlier one must continue (or give up) in that same moment.
+/// Waiters granted in one instant continue in any order. So whoever sees an earlier one still wait
+/// notes the moment, and the earlier one must continue (or give up) in that same moment.
 #[derive(Default)]
 struct Waiters {
     next: u64,
@@ -203,7 +203,8 @@ fn range_lock_storm() {
                 let mine = (me.1, me.2, write);
                 for other in &ahead {
                     let other = (other.1, other.2, other.3);
-                    // Conflicting ones ahead may have been granted in the same instant only if they do not conflict.
+                    // Conflicting ones ahead may have been granted in the same instant only if they
+                    // do not conflict.
                     assert!(!conflicts(mine, other), "a conflicting earlier request was overtaken");
                 }
                 waiting.borrow_mut().splice(0..0, ahead);

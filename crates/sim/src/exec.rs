@@ -39,7 +39,8 @@ impl Sim {
     pub fn handle(&self) -> SimHandle {
         self.handle.clone()
     }
-    /// Runs the world until `fut` is ready. Other tasks stay as they are and go on with the next call.
+    /// Runs the world until `fut` is ready. Other tasks stay as they are and go on with the next
+    /// call.
     ///
     /// # Panics
     /// With the report of who is blocked if `fut` can never be ready.
@@ -71,17 +72,18 @@ impl Sim {
     pub fn run_for(&self, span: Nanos) {
         self.run_until(self.now() + span);
     }
-    /// Runs the world until nothing can run any more, and reports who is left. Tasks that sleep in a loop never end it.
+    /// Runs the world until nothing can run any more, and reports who is left. Tasks that sleep in
+    /// a loop never end it.
     pub fn run_until_idle(&self) -> StallReport {
         self.drive(None, None).expect_err("without an awaited future only a report ends a run")
     }
-    /// Makes every run stop (with [`StallCause::StepLimit`]) once so many turns were taken since the beginning; `None`
-    /// lets them go on. For cutting the power at any poll and any completion.
+    /// Makes every run stop (with [`StallCause::StepLimit`]) once so many turns were taken since
+    /// the beginning; `None` lets them go on. For cutting the power at any poll and any completion.
     pub fn stop_at_step(&self, step: Option<u64>) {
         self.handle.0.stop_at.set(step);
     }
-    /// Cuts the power: what each disk keeps is drawn from `seed`, then the world ends. The images are in the order of
-    /// the disks.
+    /// Cuts the power: what each disk keeps is drawn from `seed`, then the world ends. The images
+    /// are in the order of the disks.
     pub fn power_cut(self, disks: &[SimDisk], seed: u64) -> Vec<DiskImage> {
         self.power_cut_with(disks, CutStyle::Seeded, seed)
     }

@@ -1,12 +1,13 @@
 //! The laboratory's world: virtual time, a seeded executor, modelled devices, power cuts.
 //!
-//! A [`Sim`] implements [`rt::World`]. Its clock stands still while anything can run and then jumps to the next event,
-//! so an hour of pool time takes as long as the work in it. Which of several ready tasks runs next is drawn from the
-//! seed: each seed is another interleaving, and the same seed is the same run, bit for bit, which [`SimHandle::digest`] proves.
+//! A [`Sim`] implements [`rt::World`]. Its clock stands still while anything can run and then jumps
+//! to the next event, so an hour of pool time takes as long as the work in it. Which of several
+//! ready tasks runs next is drawn from the seed: each seed is another interleaving, and the same
+//! seed is the same run, bit for bit, which [`SimHandle::digest`] proves.
 //!
-//! Vocabulary. A *turn* fires one event or polls one task. An *event* is a timer, a device completion, or a step of a
-//! CPU job. A *life* is the time between two power cuts: a `Sim` ends with [`SimHandle::crash`], its disks go on as
-//! [`DiskImage`]s into the next `Sim`.
+//! Vocabulary. A *turn* fires one event or polls one task. An *event* is a timer, a device
+//! completion, or a step of a CPU job. A *life* is the time between two power cuts: a `Sim` ends
+//! with [`SimHandle::crash`], its disks go on as [`DiskImage`]s into the next `Sim`.
 //!
 //! A typical test:
 //!

@@ -14,7 +14,8 @@ pub enum StallCause {
     TimeLimit,
     /// The turn asked for by [`crate::Sim::stop_at_step`] was reached.
     StepLimit,
-    /// Tasks were polled very often without time moving: a busy loop around `yield_now` or a waker that never rests.
+    /// Tasks were polled very often without time moving: a busy loop around `yield_now` or a waker
+    /// that never rests.
     Livelock,
     /// The world was ended by [`crate::SimHandle::crash`].
     Crashed,

@@ -1,11 +1,12 @@
 //! The state of a simulated world: clock, tasks, events, randomness; and [`rt::World`] over it.
 //!
-//! Time. `now` moves in two ways: it jumps to the next event when no task is ready, and [`rt::World::charge`] moves it
-//! while a task runs. There is one engine core, so whatever fell due during a charge is handled late, when the poll is
-//! over, as on a real machine with one engine thread. Devices and CPU jobs keep their own exact schedules.
+//! Time. `now` moves in two ways: it jumps to the next event when no task is ready, and
+//! [`rt::World::charge`] moves it while a task runs. There is one engine core, so whatever fell due
+//! during a charge is handled late, when the poll is over, as on a real machine with one engine
+//! thread. Devices and CPU jobs keep their own exact schedules.
 //!
-//! Randomness. Scheduling, the engine's `rng` and its `entropy` draw from separate streams of the seed, so that one more
-//! draw in the engine does not change the whole schedule.
+//! Randomness. Scheduling, the engine's `rng` and its `entropy` draw from separate streams of the
+//! seed, so that one more draw in the engine does not change the whole schedule.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -175,7 +176,8 @@ pub(crate) struct SimWorld {
     me: Weak<SimWorld>,
 }
 
-/// A handle on a simulated world: everything but the running of it. Cheap to clone; [`crate::Sim`] derefs to it.
+/// A handle on a simulated world: everything but the running of it. Cheap to clone; [`crate::Sim`]
+/// derefs to it.
 #[derive(Clone)]
 pub struct SimHandle(pub(crate) Rc<SimWorld>);
 
@@ -200,7 +202,8 @@ impl SimHandle {
     pub fn seed(&self) -> u64 {
         self.0.config.seed
     }
-    /// Serial number of the last submission or completion on any disk; counts across all disks of the world.
+    /// Serial number of the last submission or completion on any disk; counts across all disks of
+    /// the world.
     pub fn io_seq(&self) -> u64 {
         self.0.io_seq.get()
     }
@@ -224,8 +227,8 @@ impl SimHandle {
     pub fn armed_events(&self) -> usize {
         self.0.timers.borrow().len()
     }
-    /// Ends the world, as a power cut does: devices first, so that no `Drop` reaches a disk, then every task is dropped.
-    /// Nothing runs afterwards.
+    /// Ends the world, as a power cut does: devices first, so that no `Drop` reaches a disk, then
+    /// every task is dropped. Nothing runs afterwards.
     pub fn crash(&self) {
         self.0.crash();
     }
@@ -281,7 +284,8 @@ impl SimWorld {
     }
     pub(crate) fn call_at(&self, at: Nanos, call: Box<dyn FnOnce()>) -> TimerId {
         if self.dead.get() {
-            // Not armed, and not dropped inside somebody's borrow: a dead world's callers hold none.
+            // Not armed, and not dropped inside somebody's borrow: a dead world's callers hold
+            // none.
             drop(call);
             return TimerId(0);
         }
@@ -328,8 +332,8 @@ impl SimWorld {
         }
     }
 
-    /// Runs turns until `root` is ready, or something in the way is found. Without a root: until `until`, or until
-    /// nothing can run.
+    /// Runs turns until `root` is ready, or something in the way is found. Without a root: until
+    /// `until`, or until nothing can run.
     pub(crate) fn drive(
         &self,
         mut root: Option<Pin<&mut dyn Future<Output = ()>>>,
@@ -351,7 +355,8 @@ impl SimWorld {
             if self.stop_at.get().is_some_and(|at| self.step.get() >= at) {
                 break StallCause::StepLimit;
             }
-            // Work that costs time may have gone beyond the end, and in a world that has more work than time it is never idle there.
+            // Work that costs time may have gone beyond the end, and in a world that has more work
+            // than time it is never idle there.
             if until.is_some_and(|until| self.now.get() > until) {
                 break StallCause::TimeLimit;
             }
@@ -501,7 +506,8 @@ impl SimWorld {
         for device in devices.iter().filter_map(Weak::upgrade) {
             device.power_off();
         }
-        // Dropping a task may drop others' handles, wake, cancel timers; nothing of that revives the world.
+        // Dropping a task may drop others' handles, wake, cancel timers; nothing of that revives
+        // the world.
         loop {
             let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
             let timers = std::mem::replace(&mut *self.timers.borrow_mut(), Timers::new());
@@ -582,7 +588,8 @@ impl World for SimWorld {
             (start, *core)
         };
         self.cpu_busy.set(self.cpu_busy.get() + cost);
-        // At any instant within its time: a job that reads memory which changes meanwhile is found out.
+        // At any instant within its time: a job that reads memory which changes meanwhile is found
+        // out.
         let at = Nanos(self.cpu_rng.borrow_mut().between(start.0, end.0));
         let me = self.me.clone();
         let run = move || {

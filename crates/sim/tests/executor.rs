@@ -13,7 +13,8 @@ fn us(n: u64) -> Nanos {
     Nanos::from_us(n)
 }
 
-/// A world with tasks, timers, locks, CPU jobs and disks; gives the digest and the order in which tasks ended.
+/// A world with tasks, timers, locks, CPU jobs and disks; gives the digest and the order in which
+/// tasks ended.
 fn busy_run(config: SimConfig) -> (u64, Vec<u64>, Nanos) {
     let seed = config.seed;
     let sim = Sim::new(config);

@@ -1,4 +1,5 @@
-//! Sanity of the timing models: what a disk of the kind does, within the accuracy that one expects of a model.
+//! Sanity of the timing models: what a disk of the kind does, within the accuracy that one expects
+//! of a model.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -10,8 +10,8 @@ use sim::{CutStyle, DiskConfig, DiskImage, Fault, HddModel, Model, OpKind, Rng, 
 const SECTOR: u64 = 512;
 const SECTORS: u64 = 256;
 
-/// For each sector, the values that it may have after a cut: the last stable one first, then completed ones in order;
-/// and the one in flight.
+/// For each sector, the values that it may have after a cut: the last stable one first, then
+/// completed ones in order; and the one in flight.
 #[derive(Clone, Default)]
 struct Allowed {
     values: Vec<u8>,
@@ -161,7 +161,8 @@ fn a_log_can_be_cut_at_every_moment() {
     let sim = Sim::new(SimConfig::seeded(3));
     let disk = SimDisk::new(&sim, 1 << 20, Model::random(), 3);
     disk.start_log();
-    // Each value is written and flushed before the next: a cut shows the last acknowledged one or the next.
+    // Each value is written and flushed before the next: a cut shows the last acknowledged one or
+    // the next.
     let acked = Rc::new(RefCell::new(vec![(0u64, 0u8)]));
     sim.block_on(async {
         for value in 1..=40u8 {

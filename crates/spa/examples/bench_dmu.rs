@@ -1,11 +1,15 @@
-//! Speed of the engine below the file layer, beside the raw device: `cargo run --release -p spa --example bench_dmu -- FILE [key=value ...]`.
+//! Speed of the engine below the file layer, beside the raw device: `cargo run --release -p spa
+//! --example bench_dmu -- FILE [key=value ...]`.
 //!
-//! `FILE` becomes a pool. It and `raw=FILE2`, on which `fio` does the same jobs in turn with the engine, must have been written before (never-written
-//! blocks are slower). Keys: `mib` of a file (1024), `rounds` (3), `secs` of the overwrites (60), `rows` (`seqw,seqr,randr,over`), `arc` and `dirty` in MiB (512, 256),
-//! `compression` (the property's value in a pool; lz4 is tried on data that does not compress, as it would be by default), `turns=1` to find the longest turn of the
+//! `FILE` becomes a pool. It and `raw=FILE2`, on which `fio` does the same jobs in turn with the
+//! engine, must have been written before (never-written blocks are slower). Keys: `mib` of a file
+//! (1024), `rounds` (3), `secs` of the overwrites (60), `rows` (`seqw,seqr,randr,over`), `arc` and
+//! `dirty` in MiB (512, 256), `compression` (the property's value in a pool; lz4 is tried on data
+//! that does not compress, as it would be by default), `turns=1` to find the longest turn of the
 //! engine thread (a ticker then keeps it busy, so that the other figures do not count).
 //!
-//! Every figure is one of the engine thread at the public interface of the DMU; times of writes include `zpool sync`, reads are cold: the pool is imported anew.
+//! Every figure is one of the engine thread at the public interface of the DMU; times of writes
+//! include `zpool sync`, reads are cold: the pool is imported anew.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -131,7 +135,8 @@ impl Bench {
         let tx = TxPlan::new(os).create(1).assign().await?;
         os.alloc(ObjSpec::new(ObjectType::PLAIN_FILE, blksz as u32), &tx).await
     }
-    /// Writes `n` blocks in order. The one copy is that of the client's data into the engine's memory.
+    /// Writes `n` blocks in order. The one copy is that of the client's data into the engine's
+    /// memory.
     async fn fill(&self, os: &Objset, dn: &Dnode, n: u64, size: u64) -> Result<()> {
         for i in 0..n {
             let mut b = Buf::for_overwrite(size as usize);

@@ -1,4 +1,5 @@
-//! `zpool add`: more top-level vdevs, spares and caches. See [`crate::devices`] for the way of a change.
+//! `zpool add`: more top-level vdevs, spares and caches. See [`crate::devices`] for the way of a
+//! change.
 
 use std::rc::Rc;
 
@@ -17,7 +18,8 @@ use crate::pool::{METASLABS_MAX, Pool, class_named};
 use crate::store::Geometry;
 
 impl Pool {
-    /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift`: that of new top-level vdevs, else by their devices.
+    /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift`: that of new
+    /// top-level vdevs, else by their devices.
     pub async fn add_devices(&self, layout: Layout, ashift: Option<u8>) -> Result<()> {
         let _admin = self.begin_device_change().await?;
         self.check_addition(&layout)?;
@@ -150,7 +152,8 @@ impl Pool {
         self.tree.top(id)
     }
 
-    /// Whether the pool has a vdev with parity of its own: devices of such pools are not of one kind.
+    /// Whether the pool has a vdev with parity of its own: devices of such pools are not of one
+    /// kind.
     pub fn has_parity(&self) -> bool {
         let tops = self.tree.tops.borrow();
         tops.iter().any(|t| matches!(t.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)))

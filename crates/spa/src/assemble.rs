@@ -1,7 +1,9 @@
 //! From a configuration and the devices at hand to the tree of vdevs.
 //!
-//! A device belongs to a leaf if its label says the leaf's guid; of several that say so the one with the newest label does (the others are copies or have been away).
-//! A leaf without a device becomes an absent one, and whatever redundancy there is carries it. Whether the result is enough to import is asked afterwards.
+//! A device belongs to a leaf if its label says the leaf's guid; of several that say so the one
+//! with the newest label does (the others are copies or have been away). A leaf without a device
+//! becomes an absent one, and whatever redundancy there is carries it. Whether the result is enough
+//! to import is asked afterwards.
 
 use std::rc::Rc;
 
@@ -191,7 +193,8 @@ pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
 }
 
 impl Pool {
-    /// Notes in the configuration which leaves were not found, and where the others were, as every import does.
+    /// Notes in the configuration which leaves were not found, and where the others were, as every
+    /// import does.
     pub(crate) fn note_presence(&self) {
         for top in self.tree.tops.borrow().iter() {
             let kind = top.kind();

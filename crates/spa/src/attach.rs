@@ -1,8 +1,10 @@
 //! `zpool attach`, `replace` and `detach`. See [`crate::devices`] for the way of a change.
 //!
-//! Attaching puts a device beside another one: as a further side of a mirror, or for as long as it takes to bring everything there: a *replacing* node of the old and
-//! the new device, or a *spare* node of a device and the hot spare that stands for it. The new device misses everything that was ever written; its dirty time log says so
-//! from the first moment, and a resilver brings it there. Then [`Pool::settle_tree`] ends the replacement.
+//! Attaching puts a device beside another one: as a further side of a mirror, or for as long as it
+//! takes to bring everything there: a *replacing* node of the old and the new device, or a *spare*
+//! node of a device and the hot spare that stands for it. The new device misses everything that was
+//! ever written; its dirty time log says so from the first moment, and a resilver brings it there.
+//! Then [`Pool::settle_tree`] ends the replacement.
 
 use std::rc::Rc;
 
@@ -43,7 +45,8 @@ fn busy(why: impl Into<String>) -> Error {
 }
 
 impl Pool {
-    /// Makes `new` a further side of the mirror that the device `target` is in, or a mirror of the two. Gives the txg from which on a resilver brings it everything.
+    /// Makes `new` a further side of the mirror that the device `target` is in, or a mirror of the
+    /// two. Gives the txg from which on a resilver brings it everything.
     pub async fn attach_device(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
         let _admin = self.begin_device_change().await?;
@@ -51,8 +54,8 @@ impl Pool {
         result.map_err(|e| e.at(place))
     }
 
-    /// Has `new` take the place of the device `target`; it leaves the pool once the new one has everything. A hot spare stands for the device until one of them is
-    /// detached.
+    /// Has `new` take the place of the device `target`; it leaves the pool once the new one has
+    /// everything. A hot spare stands for the device until one of them is detached.
     pub async fn replace_device(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
         let place = match &new {
             NewDevice::Device(d) => format!("cannot replace {target} with {}", d.dev.info().path),
@@ -101,7 +104,8 @@ impl Pool {
                         Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
                         None => None,
                     };
-                    // From here on nothing waits: another device may come back at any moment, and the tree is changed as it is now.
+                    // From here on nothing waits: another device may come back at any moment, and
+                    // the tree is changed as it is now.
                     let shape = match attach(&top.shape(), guid, role, parent, Shape { kind: node, config }) {
                         Ok(shape) => shape,
                         Err(e) => {
@@ -145,7 +149,8 @@ impl Pool {
         self.resilver_from(end).await
     }
 
-    /// Everything that newly attached leaves miss was written before `from`: once that txg is synced a resilver brings it there.
+    /// Everything that newly attached leaves miss was written before `from`: once that txg is
+    /// synced a resilver brings it there.
     pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
         self.txg.wait_synced(from).await?;
         self.request_resilver();

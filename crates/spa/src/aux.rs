@@ -1,4 +1,5 @@
-//! Devices beside the tree: hot spares and caches (format page 01 section 5). They are listed in objects of their own and have labels that say only what they are.
+//! Devices beside the tree: hot spares and caches (format page 01 section 5). They are listed in
+//! objects of their own and have labels that say only what they are.
 
 use std::rc::Rc;
 
@@ -63,7 +64,8 @@ impl AuxDevices {
         Ok(())
     }
 
-    /// Writes the lists of a pool whose lists changed; an object that was made once stays, if with nothing in it.
+    /// Writes the lists of a pool whose lists changed; an object that was made once stays, if with
+    /// nothing in it.
     pub(crate) async fn write(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
         for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
             let object = match zap::lookup_u64(directory, name.as_bytes()).await?.filter(|o| *o != 0) {

@@ -1,14 +1,20 @@
-//! The pool's checkpoint: a state that is kept whole, to be gone back to (format page 14 section 4).
+//! The pool's checkpoint: a state that is kept whole, to be gone back to (format page 14 section
+//! 4).
 //!
-//! A checkpoint is a copy of an uberblock in the MOS directory. While it exists, space that it refers to (blocks born until its txg, *C*) is not given out when it is
-//! freed: the block stays allocated in its metaslab, and a record goes to the *checkpoint space map* of its top-level vdev. Discarding the checkpoint frees what these
-//! maps list; going back to it makes its uberblock the newest one.
+//! A checkpoint is a copy of an uberblock in the MOS directory. While it exists, space that it
+//! refers to (blocks born until its txg, *C*) is not given out when it is freed: the block stays
+//! allocated in its metaslab, and a record goes to the *checkpoint space map* of its top-level
+//! vdev. Discarding the checkpoint frees what these maps list; going back to it makes its uberblock
+//! the newest one.
 //!
-//! The normal path. [`Checkpoint::open`] reads what a pool has, and tells the allocator C. In each pass of a txg [`Checkpoint::sync`] takes the ranges that
-//! the allocator held back and appends them. Creating and discarding are wishes that the next txg carries out before anything of it is freed.
+//! The normal path. [`Checkpoint::open`] reads what a pool has, and tells the allocator C. In each
+//! pass of a txg [`Checkpoint::sync`] takes the ranges that the allocator held back and appends
+//! them. Creating and discarding are wishes that the next txg carries out before anything of it is
+//! freed.
 //!
-//! Invariants: nothing born until C is free in a metaslab's map while the entry in the directory exists; each range held back is in one map, once; without entry, what
-//! the maps still list is freed by the next txgs that are written, from the ends of the maps to their beginnings.
+//! Invariants: nothing born until C is free in a metaslab's map while the entry in the directory
+//! exists; each range held back is in one map, once; without entry, what the maps still list is
+//! freed by the next txgs that are written, from the ends of the maps to their beginnings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,7 +41,8 @@ const MAP_KEY: &[u8] = b"com.delphix:pool_checkpoint_sm";
 /// Block size of checkpoint space maps.
 const MAP_BLKSZ: u32 = 128 << 10;
 
-/// Bytes of such maps that are given back in one txg, about: a million entries at most, so that no txg takes long.
+/// Bytes of such maps that are given back in one txg, about: a million entries at most, so that no
+/// txg takes long.
 const DISCARD_PER_TXG: u64 = 4 << 20;
 
 /// A checkpoint space map.
@@ -109,7 +116,8 @@ impl Checkpoint {
         })
     }
 
-    /// When the state was written that it keeps (seconds since 1970), and how many bytes of the vdevs only it uses.
+    /// When the state was written that it keeps (seconds since 1970), and how many bytes of the
+    /// vdevs only it uses.
     pub(crate) fn info(&self) -> Option<(u64, u64)> {
         self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
     }
@@ -153,7 +161,8 @@ impl Checkpoint {
         self.wish.get().is_some() || self.is_discarding()
     }
 
-    /// Carries out what was asked for, before anything of the txg is freed. `committed` is the uberblock on disk.
+    /// Carries out what was asked for, before anything of the txg is freed. `committed` is the
+    /// uberblock on disk.
     pub(crate) async fn begin(&self, cx: &Cx<'_>, committed: &Uberblock, tx: &Tx) -> Result<()> {
         match self.wish.take() {
             Some(Wish::Create) => {
@@ -178,7 +187,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Frees what the ends of the maps list, as much as is due in one txg, and maps that have come to their beginning.
+    /// Frees what the ends of the maps list, as much as is due in one txg, and maps that have come
+    /// to their beginning.
     async fn give_back(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
         let mut left = DISCARD_PER_TXG;
         while left > 0 {

@@ -1,8 +1,11 @@
 //! Intent logs at import (format page 07 section 3).
 //!
-//! In the first txg, before anything else allocates, every log that a crash left is claimed; its records are replayed when the dataset is opened. Logs that hold nothing (an exported pool keeps the
-//! first, unwritten block of the log of each dataset that was in use) are given up at once. In a pool that goes back to an older state logs are given up unread: what they say happened later.
-//! In a pool that goes on without a log device they are given up from the first block on that only this device has.
+//! In the first txg, before anything else allocates, every log that a crash left is claimed; its
+//! records are replayed when the dataset is opened. Logs that hold nothing (an exported pool keeps
+//! the first, unwritten block of the log of each dataset that was in use) are given up at once. In
+//! a pool that goes back to an older state logs are given up unread: what they say happened later.
+//! In a pool that goes on without a log device they are given up from the first block on that only
+//! this device has.
 
 use std::rc::Rc;
 
@@ -46,7 +49,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             out.emptied.push(ds);
             continue;
         }
-        // What is allocated of a block that is given up: what an import claimed, and what was born in a txg that is on disk.
+        // What is allocated of a block that is given up: what an import claimed, and what was born
+        // in a txg that is on disk.
         let was_claimed = !needs_claim(&header);
         let found = match was_claimed {
             false => Some(claim(pool.zio(), &header, first).await.at(place)?),
@@ -80,7 +84,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
 }
 
 impl Claims {
-    /// Makes the claims permanent, gives up what is to be given up, and syncs until nothing on disk is from the future.
+    /// Makes the claims permanent, gives up what is to be given up, and syncs until nothing on disk
+    /// is from the future.
     pub(crate) async fn finish(self, pool: &Pool) -> Result<()> {
         pool.txg.wait_synced(Txg(0)).await?;
         for ds in &self.sealed {

@@ -1,4 +1,5 @@
-//! The configuration of a pool: the nvlist in the MOS and the one in each label, both derived from the vdev tree and the pool's state.
+//! The configuration of a pool: the nvlist in the MOS and the one in each label, both derived from
+//! the vdev tree and the pool's state.
 
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{ObjSpec, Objset, Tx};

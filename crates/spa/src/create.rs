@@ -1,6 +1,8 @@
-//! Making a pool (format page 10): empty labels first, then everything else as txg 4, whose uberblock brings the pool into being.
+//! Making a pool (format page 10): empty labels first, then everything else as txg 4, whose
+//! uberblock brings the pool into being.
 //!
-//! The first labels carry txg 0, so a creation that is cut short leaves devices that no import takes for a pool.
+//! The first labels carry txg 0, so a creation that is cut short leaves devices that no import
+//! takes for a pool.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -39,7 +41,8 @@ pub struct PoolSpec {
     pub name: String,
     /// Its devices; a plain list of them is striped.
     pub devices: Layout,
-    /// log2 of the allocation unit; by default the larger of 4 KiB and the device's physical sector.
+    /// log2 of the allocation unit; by default the larger of 4 KiB and the device's physical
+    /// sector.
     pub ashift: Option<u8>,
     /// Features to enable, dependencies are added.
     pub features: Vec<FeatureId>,
@@ -69,7 +72,8 @@ pub fn check_pool_name(name: &str) -> Result<()> {
 }
 
 impl Pool {
-    /// Creates a pool and leaves it imported. Nothing is written before everything that can be checked has been.
+    /// Creates a pool and leaves it imported. Nothing is written before everything that can be
+    /// checked has been.
     pub async fn create(rt: Rt, spec: PoolSpec, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_pool_name(&spec.name)?;
         spec.devices.check()?;
@@ -223,7 +227,8 @@ async fn clear_for_creation(tree: &Rc<VdevTree>, config: &MosConfig) -> Result<(
     Ok(())
 }
 
-/// The deferred-free list is not compressed, so that its size does not depend on its content (format page 03 section 1).
+/// The deferred-free list is not compressed, so that its size does not depend on its content
+/// (format page 03 section 1).
 async fn create_sync_bplist(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
     let header = ondisk::bpobj::BPOBJ_SIZE_V2;
     let mut spec =
@@ -234,7 +239,8 @@ async fn create_sync_bplist(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
     Ok(dn.object())
 }
 
-/// The metaslab array of every top-level vdev, and a ZAP for every vdev with the list of them (format page 06 section 1).
+/// The metaslab array of every top-level vdev, and a ZAP for every vdev with the list of them
+/// (format page 06 section 1).
 async fn create_vdev_objects(mos: &Objset, directory: &dmu::Dnode, tree: &Rc<VdevTree>, tx: &Tx) -> Result<()> {
     let map = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
     zap::add_u64(directory, ZAP_MAP, map.object().0, tx).await?;

@@ -1,15 +1,19 @@
 //! Dedup tables (format page 13): which blocks several pointers share, and how many.
 //!
-//! Vocabulary. A *table* belongs to one checksum and is kept in up to three ZAPs, its *classes*: entries with one reference (unique), with more (duplicate),
-//! and those of old software with an extra copy (ditto). An *entry* is named by checksum, sizes and compression of a block and has a *slot* for each
-//! number of copies that it was written with: places, birth, references. `DDT-statistics` keeps a histogram of each class.
+//! Vocabulary. A *table* belongs to one checksum and is kept in up to three ZAPs, its *classes*:
+//! entries with one reference (unique), with more (duplicate), and those of old software with an
+//! extra copy (ditto). An *entry* is named by checksum, sizes and compression of a block and has a
+//! *slot* for each number of copies that it was written with: places, birth, references.
+//! `DDT-statistics` keeps a histogram of each class.
 //!
-//! The normal path. A write of a dataset with `dedup` asks ([`Dedup::ask`]) and either takes the places of the slot, which counts one more, or is written and makes the
-//! slot. A free only notes the pointer; once a pass [`Ddt::sync`] takes those references away, hands back the blocks that nobody refers to any more, and brings
-//! the entries touched to their ZAPs and the histograms. Entries are kept in memory from the first touch until the txg ends.
+//! The normal path. A write of a dataset with `dedup` asks ([`Dedup::ask`]) and either takes the
+//! places of the slot, which counts one more, or is written and makes the slot. A free only notes
+//! the pointer; once a pass [`Ddt::sync`] takes those references away, hands back the blocks that
+//! nobody refers to any more, and brings the entries touched to their ZAPs and the histograms.
+//! Entries are kept in memory from the first touch until the txg ends.
 //!
-//! Invariants: an entry is in exactly one ZAP, the one that its references say; a pointer that is not found frees nothing; one asker at a time, so that two equal
-//! blocks of one txg meet.
+//! Invariants: an entry is in exactly one ZAP, the one that its references say; a pointer that is
+//! not found frees nothing; one asker at a time, so that two equal blocks of one txg meet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -44,7 +48,8 @@ const CHECKSUMS: [ChecksumAlgo; 6] = [
 /// log2 of the block size of the ZAPs, and of their indirect blocks.
 const BLOCK_SHIFT: u32 = 12;
 const SLOTS: usize = 4;
-/// The word of a block pointer that has its sizes and compression, and their bits (format page 02 section 1).
+/// The word of a block pointer that has its sizes and compression, and their bits (format page 02
+/// section 1).
 const PROP_WORD: usize = 6;
 const SIZES_AND_COMPRESSION: u64 = (1 << 39) - 1;
 /// The tables, while a block is looked up and gets its place; ZAPs are read under it.
@@ -247,7 +252,8 @@ impl Ddt {
         self.entries.borrow_mut().retain(|_, e| e.is_dirty());
     }
 
-    /// Makes sure that the entry of `key`, if there is one, is in memory. The caller holds the lock.
+    /// Makes sure that the entry of `key`, if there is one, is in memory. The caller holds the
+    /// lock.
     async fn load(&self, key: Key) -> Result<()> {
         if self.entries.borrow().contains_key(&key) {
             return Ok(());
@@ -265,7 +271,8 @@ impl Ddt {
         Ok(())
     }
 
-    /// Takes the references of freed pointers away; gives pointers to blocks that nobody refers to any more.
+    /// Takes the references of freed pointers away; gives pointers to blocks that nobody refers to
+    /// any more.
     pub(crate) async fn take_frees(&self) -> Result<Vec<Blkptr>> {
         let _lock = self.lock.lock().await;
         let mut gone = Vec::new();
@@ -375,7 +382,8 @@ impl Ddt {
         Ok(dn)
     }
 
-    /// Writes the histograms that changed; removes the tables of a checksum that has no entries left.
+    /// Writes the histograms that changed; removes the tables of a checksum that has no entries
+    /// left.
     async fn write_statistics(&self, tx: &Tx) -> Result<()> {
         let Some(statistics) = self.statistics.get() else { return Ok(()) };
         let statistics = self.mos.hold(statistics).await?;

@@ -1,15 +1,21 @@
 //! Changes of the device tree: how they get into a txg.
 //!
 //! The normal path of an administrative change (`add`, `attach`, `replace`, `detach`, `remove`):
-//! 1. Everything that can be checked is checked. New devices get labels with txg 0, which no import takes for part of a pool.
-//! 2. The change is queued and the next txg that syncs carries it out, before anything else of that txg ([`Pool::take_device_changes`]). It checks again what may have
-//!    changed, makes and frees MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
-//! 3. The same txg writes the configuration, and its commit the labels of all devices in two halves around the uberblock: a power cut leaves the old tree or the new one.
-//! 4. After the commit the labels of devices that left are taken from them; whatever stops that does no harm, since the pool does not know their guids any more.
+//! 1. Everything that can be checked is checked. New devices get labels with txg 0, which no import
+//!    takes for part of a pool.
+//! 2. The change is queued and the next txg that syncs carries it out, before anything else of that
+//!    txg ([`Pool::take_device_changes`]). It checks again what may have changed, makes and frees
+//!    MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
+//! 3. The same txg writes the configuration, and its commit the labels of all devices in two halves
+//!    around the uberblock: a power cut leaves the old tree or the new one.
+//! 4. After the commit the labels of devices that left are taken from them; whatever stops that
+//!    does no harm, since the pool does not know their guids any more.
 //!
-//! Changes without an administrator go the same way from step 2 on: a replacement ends when the new device has everything ([`Pool::settle_tree`]).
+//! Changes without an administrator go the same way from step 2 on: a replacement ends when the new
+//! device has everything ([`Pool::settle_tree`]).
 //!
-//! Invariants: one administrative change at a time; of a txg either all of its changes are on disk or none; a change that is refused has written nothing to the MOS.
+//! Invariants: one administrative change at a time; of a txg either all of its changes are on disk
+//! or none; a change that is refused has written nothing to the MOS.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -41,7 +47,8 @@ pub trait DeviceDoor {
     fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>>;
 }
 
-/// A change and what it answers: an error outside means that the MOS is half changed, and ends the txg; one inside that nothing was changed.
+/// A change and what it answers: an error outside means that the MOS is half changed, and ends the
+/// txg; one inside that nothing was changed.
 type Outcome<T> = Result<std::result::Result<T, Error>>;
 type Change = Box<dyn for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>>>;
 
@@ -171,7 +178,8 @@ impl Pool {
         }
     }
 
-    /// The leaf was taken out of the tree; from the next commit on its device is none of the pool's (or a hot spare).
+    /// The leaf was taken out of the tree; from the next commit on its device is none of the pool's
+    /// (or a hot spare).
     pub(crate) fn give_up_leaf(&self, kind: &VdevKind, label: Option<NvList>) {
         if let (VdevKind::Leaf(leaf), Some(label)) = (kind, label) {
             self.devices.relabel.borrow_mut().push(Relabel { dev: leaf.dev.clone(), label });
@@ -244,7 +252,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets `label` once that is on disk.
+    /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets
+    /// `label` once that is on disk.
     pub(crate) async fn take_out(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
         let (_, taken) = detach(&top.shape(), guid)?;
         self.free_leaf_objects(&taken, tx).await?;
@@ -259,7 +268,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends what has come to its end: a replacement whose new device has everything, a spare whose device was replaced meanwhile.
+    /// Ends what has come to its end: a replacement whose new device has everything, a spare whose
+    /// device was replaced meanwhile.
     pub(crate) async fn settle_tree(&self, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
@@ -282,7 +292,8 @@ impl Pool {
         self.aux.borrow().spares.iter().any(|s| s.guid == guid)
     }
 
-    /// Before `leaving` leaves a replacement: if the other is known as its path and `/old`, it has its path back.
+    /// Before `leaving` leaves a replacement: if the other is known as its path and `/old`, it has
+    /// its path back.
     pub(crate) fn restore_path(&self, top: &Top, leaving: Guid) {
         let kind = top.kind();
         let Some(above) = kind.parent_of(leaving).filter(|p| p.role() == Some(MirrorRole::Replacing)) else { return };
@@ -300,7 +311,8 @@ impl Pool {
     }
 }
 
-/// The first leaf that is not needed any more: the old device of a replacement that is over; with it the spare that stood for it.
+/// The first leaf that is not needed any more: the old device of a replacement that is over; with
+/// it the spare that stood for it.
 fn settled(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
     for child in kind.children() {
         if let Some(found) = settled(child, root) {
@@ -326,7 +338,8 @@ fn settled(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
     Some((old, spare))
 }
 
-/// The metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the list of them, exists (format page 06 section 1).
+/// The metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the list of
+/// them, exists (format page 06 section 1).
 pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &Rc<Top>, tx: &Tx) -> Result<()> {
     let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
     let mut config = top.config();

@@ -1,4 +1,5 @@
-//! Dirty time logs on disk: a space map of txgs for each leaf that misses some (format page 09 section 6).
+//! Dirty time logs on disk: a space map of txgs for each leaf that misses some (format page 09
+//! section 6).
 
 use std::rc::Rc;
 
@@ -52,7 +53,8 @@ fn logs(tree: &VdevTree) -> Vec<(Option<ObjectId>, Rc<Condition>)> {
     out
 }
 
-/// Reads what every leaf misses. A log that cannot be read says nothing, and then the leaf may miss anything; what was wrong comes back.
+/// Reads what every leaf misses. A log that cannot be read says nothing, and then the leaf may miss
+/// anything; what was wrong comes back.
 pub(crate) async fn load_dtls(mos: &Objset, tree: &VdevTree) -> Vec<Error> {
     let mut errors = Vec::new();
     for (object, condition) in logs(tree) {
@@ -70,8 +72,9 @@ pub(crate) async fn load_dtls(mos: &Objset, tree: &VdevTree) -> Vec<Error> {
     errors
 }
 
-/// Devices whose newest uberblock is older than that of others of the same top-level vdev missed the txgs between, whatever the logs say: who wrote without them may have
-/// been cut off before it could log that. A rewind to an older state does not count.
+/// Devices whose newest uberblock is older than that of others of the same top-level vdev missed
+/// the txgs between, whatever the logs say: who wrote without them may have been cut off before it
+/// could log that. A rewind to an older state does not count.
 pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) {
     for top in tree.tops.borrow().iter() {
         let newest = |guid: Guid| {
@@ -90,15 +93,16 @@ pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) 
 }
 
 impl Pool {
-    /// Whether some leaf failed to write that is thought to be good, and that is not in its log yet. Those with more errors than that would keep the pool busy with them.
+    /// Whether some leaf failed to write that is thought to be good, and that is not in its log
+    /// yet. Those with more errors than that would keep the pool busy with them.
     pub(crate) fn has_failed_writes(&self) -> bool {
         let tops = self.tree.tops.borrow();
         let mut all = tops.iter().flat_map(|top| top.kind().conditions());
         all.any(|(_, condition)| condition.has_failed_write() && condition.health() == Health::Online)
     }
 
-    /// At the beginning of the sync of `txg`, in which something is written: leaves that are away miss it, those that failed to write may miss it, and what has
-    /// changed is written.
+    /// At the beginning of the sync of `txg`, in which something is written: leaves that are away
+    /// miss it, those that failed to write may miss it, and what has changed is written.
     pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         // Failures since then have not been asked about; txgs without changes do not ask.

@@ -1,6 +1,8 @@
-//! Devices that have grown: `zpool online -e` and the property `autoexpand` (format page 14 section 3).
+//! Devices that have grown: `zpool online -e` and the property `autoexpand` (format page 14 section
+//! 3).
 //!
-//! The labels at the end of a device move with its size; their old place becomes address space. The metaslabs keep their size, there are more of them.
+//! The labels at the end of a device move with its size; their old place becomes address space. The
+//! metaslabs keep their size, there are more of them.
 
 use std::rc::Rc;
 
@@ -10,7 +12,8 @@ use vdev::{Top, VdevKind, leaf_asize};
 
 use crate::pool::{METASLABS_MAX, Pool};
 
-/// The allocatable bytes of a top-level vdev whose devices are as large as they are now; none if one of them is not there.
+/// The allocatable bytes of a top-level vdev whose devices are as large as they are now; none if
+/// one of them is not there.
 fn asize_now(kind: &VdevKind) -> Option<u64> {
     let smallest =
         |children: &[VdevKind]| children.iter().map(asize_now).collect::<Option<Vec<_>>>()?.into_iter().min();

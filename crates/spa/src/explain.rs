@@ -6,12 +6,14 @@ use ondisk::bytes::le32;
 
 use crate::partition::{GPT_SIGNATURE, SECTORS};
 
-/// Where a master boot record has its four partitions, in bytes; 16 bytes each, the type at 4, the length in sectors at 12.
+/// Where a master boot record has its four partitions, in bytes; 16 bytes each, the type at 4, the
+/// length in sectors at 12.
 const MBR_ENTRIES: [usize; 4] = [446, 462, 478, 494];
 /// What ends a master boot record.
 const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
 
-/// Why there is no pool on a device that [`crate::scan()`] found none on, as far as that can be told: it has a partition table. Everything else has nothing to do with pools.
+/// Why there is no pool on a device that [`crate::scan()`] found none on, as far as that can be
+/// told: it has a partition table. Everything else has nothing to do with pools.
 pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
     let head = bdev::read(dev, 0, 2 * SECTORS[1]).await.ok()?;
     let table = partition_table(&head)?;
@@ -30,7 +32,8 @@ fn partition_table(head: &[u8]) -> Option<&'static str> {
         return Some("GPT");
     }
     let record = head.get(..512)?;
-    // Boot sectors of file systems end like that too, but hardly have both a type and a length here.
+    // Boot sectors of file systems end like that too, but hardly have both a type and a length
+    // here.
     let in_use = |at: &usize| record[*at] & 0x7f == 0 && record[at + 4] != 0 && le32(record, at + 12) != 0;
     let plausible = record.ends_with(&MBR_SIGNATURE) && MBR_ENTRIES.iter().any(in_use);
     plausible.then_some("MBR")

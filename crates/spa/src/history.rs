@@ -1,10 +1,13 @@
 //! The pool's history: what commands did to it (format page 03 section 8, page 15 section 9).
 //!
-//! A command waits in memory until the next txg that is written, which appends it to the ring in the history object; a pool without one gets it with its first
-//! record. Internal events (`zpool history -i`: what was made, destroyed, set, scanned, and by which txg) are collected while a txg is synced
-//! ([`dsl::core::Core::note`]) and appended by the same txg, in its first pass.
+//! A command waits in memory until the next txg that is written, which appends it to the ring in
+//! the history object; a pool without one gets it with its first record. Internal events
+//! (`zpool history -i`: what was made, destroyed, set, scanned, and by which txg) are collected
+//! while a txg is synced ([`dsl::core::Core::note`]) and appended by the same txg, in its first
+//! pass.
 //!
-//! The command that made the pool, or the first that was ever recorded, stays at the front for good, with the events before it; older ones behind it give way when the ring is full.
+//! The command that made the pool, or the first that was ever recorded, stays at the front for
+//! good, with the events before it; older ones behind it give way when the ring is full.
 
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{Dnode, ObjSpec, Tx, zap};
@@ -108,7 +111,8 @@ impl Pool {
         self.append_history(events.iter().map(record).collect(), tx).await
     }
 
-    /// Appends what waits. A history that makes no sense is left alone: it is for people to read, and nothing depends on it.
+    /// Appends what waits. A history that makes no sense is left alone: it is for people to read,
+    /// and nothing depends on it.
     pub(crate) async fn sync_history(&self, tx: &Tx) -> Result<()> {
         let waiting = self.history.take();
         if waiting.is_empty() { Ok(()) } else { self.append_history(waiting, tx).await }

@@ -1,11 +1,15 @@
 //! Finding and importing pools (format page 01 section 4).
 //!
 //! 1. The labels of every device are read; devices with the same pool guid make a candidate.
-//! 2. The best intact uberblock of all devices is the state to import; the newest label that is not newer than it tells how the devices stand together.
-//! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up to the uberblock's sum.
-//! 4. Features decide: everything supported for writing, read-only only, or refused by name ([`crate::unsupported`]).
+//! 2. The best intact uberblock of all devices is the state to import; the newest label that is not
+//!    newer than it tells how the devices stand together.
+//! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up
+//!    to the uberblock's sum.
+//! 4. Features decide: everything supported for writing, read-only only, or refused by name
+//!    ([`crate::unsupported`]).
 //!
-//! A pool whose labels prove that a younger txg was committed than that of the newest intact uberblock imports in the older state and says so.
+//! A pool whose labels prove that a younger txg was committed than that of the newest intact
+//! uberblock imports in the older state and says so.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -74,7 +78,8 @@ pub struct PoolCandidate {
 /// Most top-level vdevs that labels are believed to tell of.
 const TOPS_MAX: u64 = 4096;
 
-/// How many top-level vdevs there are by the newest of these labels. One from before 2010 does not say; then the highest of all tells.
+/// How many top-level vdevs there are by the newest of these labels. One from before 2010 does not
+/// say; then the highest of all tells.
 fn count_tops<'a>(newest: &LabelConfig, labels: impl Iterator<Item = &'a LabelConfig>) -> u64 {
     let implied = || labels.map(LabelConfig::top_level_count).max().unwrap_or(0).max(newest.top_level_count());
     newest.vdev_children.unwrap_or_else(implied)
@@ -129,7 +134,8 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     while let Some((dev, opened)) = devices.pop_front() {
         let Ok(labels) = read_labels(&*dev).await else { continue };
         let Some(config) = labels.best_config() else {
-            // Not a device of a pool as a whole; a partition of it may be one. There are no tables within partitions.
+            // Not a device of a pool as a whole; a partition of it may be one. There are no tables
+            // within partitions.
             if !labels.any() {
                 devices.extend(partitions(&dev).await.into_iter().map(|d| (d, opened.clone())));
             }
@@ -168,7 +174,8 @@ impl Pool {
         Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
     }
 
-    /// What `-F` would do to the pool, without doing it: none if its newest state can be opened. An error if none of the states that it may go back to can.
+    /// What `-F` would do to the pool, without doing it: none if its newest state can be opened. An
+    /// error if none of the states that it may go back to can.
     pub async fn rewind_of(rt: Rt, candidate: &PoolCandidate, opts: EngineOpts) -> Result<Option<Rewind>> {
         let import = ImportOpts { readonly: true, rewind: true, ..ImportOpts::default() };
         let choices = rewind::choices(candidate, true);
@@ -192,7 +199,8 @@ impl Pool {
         let mut opened = Err(Error::corrupt("no state was tried"));
         for ub in choices {
             opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
-            // A state that others can open is not damaged, even if it is not for weir to open: nothing goes back behind it.
+            // A state that others can open is not damaged, even if it is not for weir to open:
+            // nothing goes back behind it.
             if opened.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Unsupported) {
                 break;
             }
@@ -344,7 +352,8 @@ impl Pool {
             return Ok(());
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
-        // The entry stays when a removal has ended; its first word tells (format page 14 section 5).
+        // The entry stays when a removal has ended; its first word tells (format page 14 section
+        // 5).
         let removing = zap::lookup(&self.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
         if removing == Some(1) {
             return refuse("a device of the pool is being removed, which weir cannot finish yet".into());
@@ -353,8 +362,9 @@ impl Pool {
     }
 }
 
-/// Opens the state of an uberblock as far as that tells whether it can be opened: the MOS, its configuration, and with `-F` every directory and dataset. Gives what is
-/// the state then, its configuration, and the devices as that sees them.
+/// Opens the state of an uberblock as far as that tells whether it can be opened: the MOS, its
+/// configuration, and with `-F` every directory and dataset. Gives what is the state then, its
+/// configuration, and the devices as that sees them.
 pub(crate) async fn open_state(
     rt: &Rt,
     candidate: &PoolCandidate,
@@ -364,7 +374,8 @@ pub(crate) async fn open_state(
     opts: &EngineOpts,
 ) -> Result<(Uberblock, MosConfig, Rc<VdevTree>)> {
     check_labels(candidate, ub.txg)?;
-    // Through the labels' view of the devices to the MOS, and through the MOS's own view from then on.
+    // Through the labels' view of the devices to the MOS, and through the MOS's own view from then
+    // on.
     let tops = tops_from_labels(candidate, ub.txg);
     let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts };
     let early = assembly.tree(candidate.guid, &tops)?;
@@ -413,7 +424,8 @@ fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Resul
     Ok(())
 }
 
-/// The top-level vdevs as the labels tell them: from each the newest label that is not newer than the uberblock.
+/// The top-level vdevs as the labels tell them: from each the newest label that is not newer than
+/// the uberblock.
 fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     let mut tops = Vec::new();
     // A power cut in the middle of a change leaves labels of both sides of it, on one device even.
@@ -428,7 +440,8 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
         }
         let labels = labels.iter().filter(|c| c.vdev_tree.id == id);
         let best = labels.max_by_key(|c| (c.txg <= txg, c.txg));
-        // What no label tells is a removed device or a missing one: the MOS's own configuration, which has copies elsewhere, will say.
+        // What no label tells is a removed device or a missing one: the MOS's own configuration,
+        // which has copies elsewhere, will say.
         let Some(best) = best else {
             tops.push(VdevConfig::new(ConfigKind::Missing, id, Guid(0)));
             continue;

@@ -209,7 +209,8 @@ pub(crate) fn aux_config(rt: &Rt, spec: &DevSpec, is_spare: bool) -> VdevConfig 
     config
 }
 
-/// The distributed spares of the dRAIDs among `tops`, as the list of spares has them (format page 09 section 10).
+/// The distributed spares of the dRAIDs among `tops`, as the list of spares has them (format page
+/// 09 section 10).
 pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
     let mut out = Vec::new();
     for top in tops {

@@ -1,11 +1,14 @@
 //! `zpool trim` and `zpool initialize`: what is done to the free space of single devices.
 //!
-//! A run goes over the metaslabs of the device's top-level vdev, one at a time. Nothing is given out in a metaslab while its free ranges are worked on; space that is
-//! freed meanwhile waits for the next run. Ranges of the top-level vdev are translated to those of the device ([`vdev::reshape::leaf_ranges`]). Trimming tells the
-//! device that nobody needs the bytes (on a file: punches a hole), initializing writes a pattern over them.
+//! A run goes over the metaslabs of the device's top-level vdev, one at a time. Nothing is given
+//! out in a metaslab while its free ranges are worked on; space that is freed meanwhile waits for
+//! the next run. Ranges of the top-level vdev are translated to those of the device
+//! ([`vdev::reshape::leaf_ranges`]). Trimming tells the device that nobody needs the bytes (on a
+//! file: punches a hole), initializing writes a pattern over them.
 //!
-//! How far a run is stands in the ZAP of the leaf (keys and states as OpenZFS has them), so that it goes on after an import. Invariant: a range counts as done on disk
-//! only after it is done on the device.
+//! How far a run is stands in the ZAP of the leaf (keys and states as OpenZFS has them), so that it
+//! goes on after an import. Invariant: a range counts as done on disk only after it is done on the
+//! device.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -166,7 +169,8 @@ impl Pool {
         work
     }
 
-    /// Begins, suspends or gives up work on devices: those named, or all. Whether there is anything to begin or stop is checked before.
+    /// Begins, suspends or gives up work on devices: those named, or all. Whether there is anything
+    /// to begin or stop is checked before.
     pub async fn change_leaf_work(self: &Rc<Self>, kind: WorkKind, wish: WorkWish, names: &[String]) -> Result<()> {
         self.check_device_change()?;
         let verb = kind.verb();

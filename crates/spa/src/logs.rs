@@ -1,16 +1,22 @@
-//! Log space maps (feature log_spacemap, format page 06 section 7): what other writers have not brought to the metaslabs' own maps yet.
+//! Log space maps (feature log_spacemap, format page 06 section 7): what other writers have not
+//! brought to the metaslabs' own maps yet.
 //!
-//! With the feature a writer appends all allocations and frees of a txg to one map, the log of that txg, and brings them to the metaslabs' own maps later
-//! (*flushes* them), a few metaslabs a txg. For each metaslab an array says from which txg on it is not flushed; what the logs from then on say of its range comes on
-//! top of its own map.
+//! With the feature a writer appends all allocations and frees of a txg to one map, the log of that
+//! txg, and brings them to the metaslabs' own maps later (*flushes* them), a few metaslabs a txg.
+//! For each metaslab an array says from which txg on it is not flushed; what the logs from then on
+//! say of its range comes on top of its own map.
 //!
-//! The normal path. At an import [`Logs::read`] goes through all logs, oldest first, and keeps for every metaslab the ranges that are allocated or free other than
-//! its own map says ([`Unflushed`]). [`crate::store::MapStore`] adds them wherever it tells what a metaslab holds. The first txg that is written flushes all of
-//! them, empties the arrays and frees the logs: like any txg it is on disk as a whole or not at all. From then on weir writes to the metaslabs' own maps, which
-//! the format allows; the feature stays active, and OpenZFS begins new logs when it imports the pool again.
+//! The normal path. At an import [`Logs::read`] goes through all logs, oldest first, and keeps for
+//! every metaslab the ranges that are allocated or free other than its own map says
+//! ([`Unflushed`]). [`crate::store::MapStore`] adds them wherever it tells what a metaslab holds.
+//! The first txg that is written flushes all of them, empties the arrays and frees the logs: like
+//! any txg it is on disk as a whole or not at all. From then on weir writes to the metaslabs' own
+//! maps, which the format allows; the feature stays active, and OpenZFS begins new logs when it
+//! imports the pool again.
 //!
-//! Invariants: an [`Unflushed`] has only space of its metaslab; its two trees are disjoint; what is in `frees` is allocated according to the own map, what is
-//! in `allocs` is free (a load of the metaslab notices if not).
+//! Invariants: an [`Unflushed`] has only space of its metaslab; its two trees are disjoint; what is
+//! in `frees` is allocated according to the own map, what is in `allocs` is free (a load of the
+//! metaslab notices if not).
 
 use std::collections::BTreeMap;
 
@@ -165,7 +171,8 @@ impl Logs {
         Ok(out)
     }
 
-    /// The logs go: everything that they say is in the metaslabs' own maps with this txg. The number of maps with a histogram that are gone.
+    /// The logs go: everything that they say is in the metaslabs' own maps with this txg. The
+    /// number of maps with a histogram that are gone.
     pub(crate) async fn retire(self, mos: &Objset, features: &Features, tx: &Tx) -> Result<()> {
         for array in &self.arrays {
             mos.hold(*array).await?.free_range(0, u64::MAX, tx).await?;

@@ -7,7 +7,8 @@ use ondisk::bytes::{le32, le64};
 
 /// What a GUID partition table begins with, in sector 1.
 pub(crate) const GPT_SIGNATURE: &[u8; 8] = b"EFI PART";
-/// Sizes of sectors that a table may have been made for: those of an image may not be those of the disk it was taken from.
+/// Sizes of sectors that a table may have been made for: those of an image may not be those of the
+/// disk it was taken from.
 pub(crate) const SECTORS: [usize; 2] = [512, 4096];
 /// Most bytes of entries that are read: 128 of 128 bytes are the rule.
 const ENTRIES_MAX: u64 = 128 << 10;
@@ -38,7 +39,8 @@ impl BlockDev for Partition {
     }
 }
 
-/// The partitions of a device, in the order of its table; none if it has no GUID partition table that makes sense.
+/// The partitions of a device, in the order of its table; none if it has no GUID partition table
+/// that makes sense.
 pub(crate) async fn partitions(dev: &Rc<dyn BlockDev>) -> Vec<Rc<dyn BlockDev>> {
     let mut out: Vec<Rc<dyn BlockDev>> = Vec::new();
     let whole = dev.info();

@@ -54,7 +54,8 @@ pub struct EngineOpts {
 }
 
 impl EngineOpts {
-    /// OpenZFS's defaults for a machine with `physmem` bytes: half of it for the cache (`zfs_arc_max` of 2.1 on Linux).
+    /// OpenZFS's defaults for a machine with `physmem` bytes: half of it for the cache
+    /// (`zfs_arc_max` of 2.1 on Linux).
     pub fn for_memory(physmem: u64) -> EngineOpts {
         EngineOpts {
             arc_max: (physmem / 2).max(64 << 20),
@@ -81,7 +82,8 @@ pub struct Pool {
     pub(crate) features: Rc<Features>,
     pub(crate) core: Rc<Core>,
     pub(crate) store: Rc<MapStore>,
-    /// Log space maps of the writer before us, until the first txg has brought them to the metaslabs.
+    /// Log space maps of the writer before us, until the first txg has brought them to the
+    /// metaslabs.
     pub(crate) logs: RefCell<Logs>,
     pub(crate) ddt: Rc<Ddt>,
     pub(crate) checkpoint: Checkpoint,
@@ -106,7 +108,8 @@ pub struct Pool {
     pub(crate) lasting_name: Option<String>,
 }
 
-/// What the MOS asks of the layers above: accounting, and nothing else, since it is written in syncing context only.
+/// What the MOS asks of the layers above: accounting, and nothing else, since it is written in
+/// syncing context only.
 pub(crate) fn mos_hooks(core: &Rc<Core>) -> ObjsetHooks {
     ObjsetHooks { acct: Rc::new(MosAccounting(core.clone())), gate: None, feat: None }
 }
@@ -134,7 +137,9 @@ impl Stack {
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio), scan: opts.scan }
     }
 
-    /// Gives the allocator every top-level vdev that has metaslabs, also log devices that are not there: what is freed on them must be known when they come back. `mos` is none for a new pool, else the MOS and its directory.
+    /// Gives the allocator every top-level vdev that has metaslabs, also log devices that are not
+    /// there: what is freed on them must be known when they come back. `mos` is none for a new
+    /// pool, else the MOS and its directory.
     pub(crate) async fn add_tops(&self, mos: Option<(&Objset, &Dnode)>) -> Result<Logs> {
         let mut tops = self.tree.tops.borrow().clone();
         tops.retain(|t| t.is_concrete() && t.ms_shift.get() != 0);
@@ -309,7 +314,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps the state that is on disk now, to be gone back to (`zpool checkpoint`). What was written before the call is synced first.
+    /// Keeps the state that is on disk now, to be gone back to (`zpool checkpoint`). What was
+    /// written before the call is synced first.
     pub async fn create_checkpoint(&self) -> Result<()> {
         self.sync().await?;
         self.change_checkpoint(Wish::Create).await
@@ -320,7 +326,8 @@ impl Pool {
         self.change_checkpoint(Wish::Discard).await
     }
 
-    /// Waits until the space of a checkpoint that was given up is free again (`zpool checkpoint -d -w`).
+    /// Waits until the space of a checkpoint that was given up is free again
+    /// (`zpool checkpoint -d -w`).
     pub async fn wait_discarded(&self) -> Result<()> {
         while !self.readonly && self.checkpoint.is_discarding() {
             self.sync().await?;
@@ -341,7 +348,8 @@ impl Pool {
         self.sync().await
     }
 
-    /// Of the checkpoint: when its state was written, in seconds since 1970, and how many bytes of the devices only it uses.
+    /// Of the checkpoint: when its state was written, in seconds since 1970, and how many bytes of
+    /// the devices only it uses.
     pub fn checkpoint(&self) -> Option<(u64, u64)> {
         self.checkpoint.info()
     }
@@ -396,7 +404,8 @@ impl Pool {
         *self.sync_task.borrow_mut() = Some(task);
     }
 
-    /// Leaves the pool exported (or destroyed): the last txg writes that state into the labels, then nothing is written any more.
+    /// Leaves the pool exported (or destroyed): the last txg writes that state into the labels,
+    /// then nothing is written any more.
     pub async fn close(self: &Rc<Self>, state: PoolState) -> Result<()> {
         if self.readonly {
             return Ok(());
@@ -431,7 +440,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Why nothing can be written, if that is so: because devices do not answer (`zpool clear` tries again) or because writing a txg failed for good.
+    /// Why nothing can be written, if that is so: because devices do not answer (`zpool clear`
+    /// tries again) or because writing a txg failed for good.
     pub fn suspended(&self) -> Option<Error> {
         self.tree.gate.cause().or_else(|| self.txg.ended().filter(|e| e.kind() == ErrorKind::Suspended))
     }
@@ -441,7 +451,8 @@ impl Pool {
         self.tree.gate.set_mode(mode);
     }
 
-    /// Gives up what a suspended pool could not write: whoever waits for it gets an error, and the state on disk stays that of the last txg there.
+    /// Gives up what a suspended pool could not write: whoever waits for it gets an error, and the
+    /// state on disk stays that of the last txg there.
     pub async fn give_up(&self) {
         self.scan.close();
         self.tree.gate.give_up();
@@ -454,7 +465,8 @@ impl Pool {
         }
     }
 
-    /// Awaits a step of making or importing the pool. What suspends the pool meanwhile ends it, and is the error: nobody has the pool yet who could let it go on.
+    /// Awaits a step of making or importing the pool. What suspends the pool meanwhile ends it, and
+    /// is the error: nobody has the pool yet who could let it go on.
     pub(crate) async fn unless_suspended<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
         let suspended = match select2(step, self.tree.gate.suspension()).await {
             Either::First(done) => return done,

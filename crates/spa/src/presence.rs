@@ -1,11 +1,15 @@
-//! Devices that come and go: taken out, brought back, found stale, worn out, replaced by a hot spare.
+//! Devices that come and go: taken out, brought back, found stale, worn out, replaced by a hot
+//! spare.
 //!
-//! Nothing here loses track of what a device missed. Whoever takes a device out of use notes at once the txgs that are under way ([`Pool::note_away`]); from then on
-//! the sync of each txg adds its own. What was away without anybody's note is found at import ([`crate::dtl`]).
+//! Nothing here loses track of what a device missed. Whoever takes a device out of use notes at
+//! once the txgs that are under way ([`Pool::note_away`]); from then on the sync of each txg adds
+//! its own. What was away without anybody's note is found at import ([`crate::dtl`]).
 //!
-//! Errors. A leaf counts its errors; ten of a sort within ten minutes are too many, as for zed: failed operations make it *faulted*, wrong contents *degraded*. What no
-//! other device has is never given up: then it is degraded only. After a failed operation the device is looked at; one that cannot read its labels is gone. For a
-//! device that is gone or faulted a hot spare is put in, if there is one.
+//! Errors. A leaf counts its errors; ten of a sort within ten minutes are too many, as for zed:
+//! failed operations make it *faulted*, wrong contents *degraded*. What no other device has is
+//! never given up: then it is degraded only. After a failed operation the device is looked at; one
+//! that cannot read its labels is gone. For a device that is gone or faulted a hot spare is put in,
+//! if there is one.
 
 use std::rc::Rc;
 
@@ -44,7 +48,8 @@ impl Before {
         Before { size: leaf.dev.size(), lost: lost.filter(|e| e.kind() == ErrorKind::Corrupt) }
     }
 
-    /// Whether the device that was opened again lost what it held: it said so before, or it is as long as it was and has no label at its end.
+    /// Whether the device that was opened again lost what it held: it said so before, or it is as
+    /// long as it was and has no label at its end.
     fn has_lost(before: Option<&Before>, again: &Reopened) -> bool {
         before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.ends_labelled())
     }
@@ -64,7 +69,8 @@ impl Reopened {
 }
 
 impl Pool {
-    /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing on it.
+    /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing
+    /// on it.
     pub(crate) fn note_away(&self, condition: &Condition, health: Health) {
         condition.miss(self.txg.last_synced().0 + 1, self.txg.open_txg().0 + 1);
         condition.set_health(health);
@@ -90,7 +96,8 @@ impl Pool {
         }
     }
 
-    /// Lets go of the device at a leaf's path and opens what is there now, to replace the leaf in place. Refused if the pool cannot do without the leaf.
+    /// Lets go of the device at a leaf's path and opens what is there now, to replace the leaf in
+    /// place. Refused if the pool cannot do without the leaf.
     pub async fn release_for_replacement(&self, name: &str, door: &dyn DeviceDoor) -> Result<DevSpec> {
         let _admin = self.begin_device_change().await?;
         let (top, guid) = self.named(name)?;
@@ -196,8 +203,8 @@ impl Pool {
         condition.miss(1, self.txg.open_txg().0 + 1);
     }
 
-    /// Brings a device back that was taken out, pulled out or found faulty. What it missed is brought there by a resilver. `expand`: the pool uses all of devices that
-    /// have grown.
+    /// Brings a device back that was taken out, pulled out or found faulty. What it missed is
+    /// brought there by a resilver. `expand`: the pool uses all of devices that have grown.
     pub async fn bring_online(&self, name: &str, expand: bool) -> Result<()> {
         let admin = self.begin_device_change().await?;
         let place = format!("cannot online {name}");
@@ -229,7 +236,8 @@ impl Pool {
             let was = condition.health();
             let maker = self.leaf_maker()?;
             let had = self.let_go(&top, guid).is_some();
-            // The txg that is being written may know the device still, and would write labels that are being read.
+            // The txg that is being written may know the device still, and would write labels that
+            // are being read.
             let idle = if had { self.sync().await } else { Ok(()) };
             let opened = match idle {
                 Ok(()) => self.open_leaf(&top, guid, &path, &*door).await,
@@ -271,8 +279,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens the device of a leaf again that is to be in use and does not answer, if it is there again. What was on its way to it fails, and is tried again with the rest.
-    /// `settle`: the txg that is being written is waited for in between, as it may know the device still.
+    /// Opens the device of a leaf again that is to be in use and does not answer, if it is there
+    /// again. What was on its way to it fails, and is tried again with the rest. `settle`: the txg
+    /// that is being written is waited for in between, as it may know the device still.
     pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid, settle: bool) -> Result<()> {
         let kind = top.kind();
         let (leaf, condition) = match kind.find(guid) {
@@ -301,7 +310,8 @@ impl Pool {
             let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
             let needed = !top.kind().outage(Some(guid)).is_empty();
             if let Some(e) = before.as_ref().and_then(|b| b.lost.as_ref()).filter(|_| needed) {
-                // What the txg under way wrote to it is gone, and no other device has it: that txg must never count as written.
+                // What the txg under way wrote to it is gone, and no other device has it: that txg
+                // must never count as written.
                 let advice =
                     "put its contents back, give up with 'zpool export -f' what was written since, and import the pool";
                 return Err(Error::new(ErrorKind::Corrupt, format!("{e}: {advice}")));
@@ -339,7 +349,8 @@ impl Pool {
         Ok(())
     }
 
-    /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was lost by it.
+    /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was
+    /// lost by it.
     pub(crate) fn take_faults(&self) -> bool {
         let mut lost = false;
         let tops = self.tree.tops.borrow().clone();
@@ -379,7 +390,8 @@ impl Pool {
         self.tree.leaves().iter().filter(|l| l.condition.take_suspect() && l.condition.health().is_open()).count() > 0
     }
 
-    /// At the beginning of the sync of a txg: what errors there were has its consequences. Looking at devices is left to a task.
+    /// At the beginning of the sync of a txg: what errors there were has its consequences. Looking
+    /// at devices is left to a task.
     pub(crate) fn look_after_devices(&self) {
         let lost = self.take_faults();
         let suspects = self.has_suspects();

@@ -1,7 +1,7 @@
 //! `zpool remove`: spares, caches and log devices. See [`crate::devices`] for the way of a change.
 //!
-//! A log device leaves a *hole* at its id, so that the ids of others stay; the last one leaves nothing. Before, nothing more is given out there and what is in use is
-//! waited for.
+//! A log device leaves a *hole* at its id, so that the ids of others stay; the last one leaves
+//! nothing. Before, nothing more is given out there and what is in use is waited for.
 
 use std::rc::Rc;
 
@@ -98,9 +98,11 @@ impl Pool {
         removed
     }
 
-    /// Waits until what is in use on a log device that nothing is given out on any more is free for good.
+    /// Waits until what is in use on a log device that nothing is given out on any more is free for
+    /// good.
     async fn empty_log(&self, id: VdevId) -> Result<()> {
-        // File systems in use have blocks there until something else is logged: they begin anew elsewhere.
+        // File systems in use have blocks there until something else is logged: they begin anew
+        // elsewhere.
         for ds in self.dsl().all() {
             if let Some(os) = ds.opened() {
                 os.end_log_chain().await?;

@@ -1,8 +1,11 @@
-//! Going back: to the checkpoint, or past a last state that is damaged (format pages 01 section 4 and 14 section 4).
+//! Going back: to the checkpoint, or past a last state that is damaged (format pages 01 section 4
+//! and 14 section 4).
 //!
-//! Both choose another uberblock than the newest. The checkpoint's is in the MOS that the newest leads to; it is written as the newest one before the pool is opened
-//! through it. Otherwise the uberblocks of the last txgs are tried from the newest on: space freed in a txg is not used again for [`TXG_DEFER`] txgs, so the
-//! states of that many txgs are whole unless damaged. The first txg after that is newer than whatever is on the devices.
+//! Both choose another uberblock than the newest. The checkpoint's is in the MOS that the newest
+//! leads to; it is written as the newest one before the pool is opened through it. Otherwise the
+//! uberblocks of the last txgs are tried from the newest on: space freed in a txg is not used again
+//! for [`TXG_DEFER`] txgs, so the states of that many txgs are whole unless damaged. The first txg
+//! after that is newer than whatever is on the devices.
 
 use std::rc::Rc;
 
@@ -56,7 +59,8 @@ pub(crate) fn first_open(candidate: &PoolCandidate, chosen: &Uberblock) -> Txg {
     all.chain([chosen.txg]).max().unwrap_or_default().next()
 }
 
-/// The uberblock of the checkpoint that the state of `newest` has, as the newest one of the pool; written to the devices unless `readonly`.
+/// The uberblock of the checkpoint that the state of `newest` has, as the newest one of the pool;
+/// written to the devices unless `readonly`.
 pub(crate) async fn to_checkpoint(
     rt: &Rt,
     tree: &Rc<VdevTree>,

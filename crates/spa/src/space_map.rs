@@ -1,7 +1,9 @@
 //! Space maps as objects of the MOS (format page 06 section 2): made, given their header, freed.
 //!
-//! Metaslabs, the checkpoint, dirty time logs and the logs of log space maps all keep their entries in such objects. The header is the bonus; it is long, with a
-//! histogram, if the feature `spacemap_histogram` was enabled when the object was made, and the feature counts the objects with a long one.
+//! Metaslabs, the checkpoint, dirty time logs and the logs of log space maps all keep their entries
+//! in such objects. The header is the bonus; it is long, with a histogram, if the feature
+//! `spacemap_histogram` was enabled when the object was made, and the feature counts the objects
+//! with a long one.
 
 use base::{ObjectId, Result};
 use dmu::{Dnode, ObjSpec, Objset, Tx};
@@ -28,7 +30,8 @@ pub(crate) async fn alloc_space_map(mos: &Objset, features: &Features, block_siz
     Ok(map)
 }
 
-/// Writes the header: bytes of entries, bytes that are allocated, the histogram. The last is what the header holds now: nothing if it is a short one.
+/// Writes the header: bytes of entries, bytes that are allocated, the histogram. The last is what
+/// the header holds now: nothing if it is a short one.
 pub(crate) fn set_header(
     map: &Dnode,
     length: u64,

@@ -10,7 +10,8 @@ use crate::attach::names;
 use crate::pool::Pool;
 
 impl Pool {
-    /// The vdev that a command names: by path, by the last part of a path, by what listings call it, or by guid.
+    /// The vdev that a command names: by path, by the last part of a path, by what listings call
+    /// it, or by guid.
     pub(crate) fn named(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
         let tops = self.tree.tops.borrow();
         // Leaves before what is above them, and names before guids.
@@ -46,7 +47,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a device out of use. It stays out over imports, unless that is `temporary`. Refused where the pool would not have everything without it.
+    /// Takes a device out of use. It stays out over imports, unless that is `temporary`. Refused
+    /// where the pool would not have everything without it.
     pub fn offline_device(&self, name: &str, temporary: bool) -> Result<()> {
         self.check_device_change()?;
         let (top, guid) = self.named(name)?;
@@ -71,7 +73,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings a device back that was taken out of use. What it missed is read from others until a resilver has brought it there.
+    /// Brings a device back that was taken out of use. What it missed is read from others until a
+    /// resilver has brought it there.
     pub fn online_device(&self, name: &str) -> Result<()> {
         self.check_device_change()?;
         let (top, guid) = self.named(name)?;
@@ -89,8 +92,10 @@ impl Pool {
         Ok(())
     }
 
-    /// `zpool clear`: forgets the errors of one device, or of all, opens devices again that do not answer, and lets a suspended pool try again. Then it is brought to
-    /// devices what they missed. An error, and the pool stays suspended, if a device that it cannot do without is not there again.
+    /// `zpool clear`: forgets the errors of one device, or of all, opens devices again that do not
+    /// answer, and lets a suspended pool try again. Then it is brought to devices what they missed.
+    /// An error, and the pool stays suspended, if a device that it cannot do without is not there
+    /// again.
     pub async fn clear(&self, name: Option<&str>) -> Result<()> {
         let suspended = self.tree.gate.is_suspended();
         // A change of the devices that goes on may wait for the suspended pool.
@@ -126,7 +131,8 @@ impl Pool {
         }
     }
 
-    /// The leaves that `zpool clear` may have to open again: those out of use, or all. Nothing of the tree is held meanwhile.
+    /// The leaves that `zpool clear` may have to open again: those out of use, or all. Nothing of
+    /// the tree is held meanwhile.
     fn to_be_opened(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
         let named = name.map(|name| self.named(name)).transpose()?;
         let mut out = Vec::new();
@@ -145,7 +151,8 @@ impl Pool {
         Ok(out)
     }
 
-    /// Forgets the errors of one device, or of all. Devices that were given up or doubted because of errors are in use again, and what they missed is brought to them.
+    /// Forgets the errors of one device, or of all. Devices that were given up or doubted because
+    /// of errors are in use again, and what they missed is brought to them.
     pub fn clear_device_errors(&self, name: Option<&str>) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         let scope: Vec<(Rc<Top>, VdevKind)> = match name {

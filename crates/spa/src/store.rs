@@ -1,8 +1,9 @@
 //! Where the allocator reads space maps: objects of the MOS, as of the last commit.
 //!
-//! The table keeps, for every metaslab, the object and length that the last committed txg left. A load reads exactly so many bytes, so entries that the
-//! txg under way has appended already are not taken twice; the allocator knows those itself. What only log space maps say ([`crate::logs`]) is kept in memory
-//! until the txg that writes it to the maps is committed, and added to what is read.
+//! The table keeps, for every metaslab, the object and length that the last committed txg left. A
+//! load reads exactly so many bytes, so entries that the txg under way has appended already are not
+//! taken twice; the allocator knows those itself. What only log space maps say ([`crate::logs`]) is
+//! kept in memory until the txg that writes it to the maps is committed, and added to what is read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

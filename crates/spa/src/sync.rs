@@ -1,13 +1,20 @@
-//! Syncing a txg: from dirty memory to a new uberblock (format pages 01 section 7 and 06 section 9).
+//! Syncing a txg: from dirty memory to a new uberblock (format pages 01 section 7 and 06 section
+//! 9).
 //!
-//! 1. Pass by pass: the DSL writes dirty object sets and runs sync tasks; freed blocks go back to their metaslabs (first pass) or to the deferred list;
-//!    changed metaslabs append to their space maps (in the first txg after an import also what only log space maps say); the MOS is written. Writing the MOS allocates, which changes space maps, which dirties the MOS:
-//!    from the second pass on blocks born in this txg are overwritten in place, from the eighth compression is off, so it ends after a few passes.
-//! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk but not reachable.
-//! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels, flush: the txg is committed. Labels L1 and L3.
+//! 1. Pass by pass: the DSL writes dirty object sets and runs sync tasks; freed blocks go back to
+//!    their metaslabs (first pass) or to the deferred list; changed metaslabs append to their space
+//!    maps (in the first txg after an import also what only log space maps say); the MOS is
+//!    written. Writing the MOS allocates, which changes space maps, which dirties the MOS: from the
+//!    second pass on blocks born in this txg are overwritten in place, from the eighth compression
+//!    is off, so it ends after a few passes.
+//! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk
+//!    but not reachable.
+//! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels,
+//!    flush: the txg is committed. Labels L1 and L3.
 //!
-//! A block, a flush or a label that no device takes suspends the pool; the txg goes on where it was when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and
-//! giving the pool up, ends it: the state on disk stays that of the last committed txg.
+//! A block, a flush or a label that no device takes suspends the pool; the txg goes on where it was
+//! when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and giving the pool up,
+//! ends it: the state on disk stays that of the last committed txg.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,7 +41,8 @@ use crate::store::Committed;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;
-/// Passes after which a txg that does not converge is a defect of ours; OpenZFS needs 3 to 8, beyond 8 nothing is compressed.
+/// Passes after which a txg that does not converge is a defect of ours; OpenZFS needs 3 to 8,
+/// beyond 8 nothing is compressed.
 const PASSES_MAX: u32 = 60;
 /// Entries taken from the deferred list at once.
 const DEFERRED_BATCH: usize = 4096;
@@ -130,7 +138,8 @@ impl Pool {
         }
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
         while let Err(e) = self.commit(txg, root, &config).await {
-            // Everything is written again, from the flush on: nothing of it says that the txg is there before all of its blocks are.
+            // Everything is written again, from the flush on: nothing of it says that the txg is
+            // there before all of its blocks are.
             self.tree.gate.hold_up(&e).await?;
         }
         self.store.commit();
@@ -161,7 +170,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for the next one.
+    /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for
+    /// the next one.
     fn is_dirty(&self, txg: Txg) -> bool {
         self.dirt(txg).is_some()
     }
@@ -242,7 +252,8 @@ impl Pool {
         self.ddt.sync(tx).await
     }
 
-    /// Brings what only log space maps of other writers say to the metaslabs' own maps, and frees the logs.
+    /// Brings what only log space maps of other writers say to the metaslabs' own maps, and frees
+    /// the logs.
     async fn flush_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let logs = self.logs.take();
         if logs.is_empty() {
@@ -251,7 +262,8 @@ impl Pool {
         let mut turn = Turn::begin(&self.rt);
         for (vdev, ms) in self.store.unflushed_metaslabs() {
             turn.pause().await;
-            // Loaded, so that damage shows before anything is written, and the histogram is that of the free segments.
+            // Loaded, so that damage shows before anything is written, and the histogram is that of
+            // the free segments.
             self.alloc.load(vdev, ms).await?;
             self.sync_metaslab(vdev, ms, txg, 1, tx)
                 .await
@@ -271,7 +283,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Appends the changes of one metaslab to its space map, or rewrites the map if that is much shorter.
+    /// Appends the changes of one metaslab to its space map, or rewrites the map if that is much
+    /// shorter.
     async fn sync_metaslab(&self, vdev: VdevId, ms: u64, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
         let changes = self.alloc.take_changes(vdev, ms, txg);
         let geometry = self.store.geometry(vdev);
@@ -354,7 +367,8 @@ impl Pool {
         Ok(())
     }
 
-    /// After [`Pool::give_up`]: marks the pool as destroyed in the labels of every device that answers.
+    /// After [`Pool::give_up`]: marks the pool as destroyed in the labels of every device that
+    /// answers.
     pub async fn mark_destroyed(&self) {
         self.config.borrow_mut().state = PoolState::Destroyed;
         let config = self.config_at(self.tree.committed.get());
@@ -400,7 +414,8 @@ impl Pool {
     }
 }
 
-/// Labels of a top-level vdev are written if those of one of its devices are (format page 01 section 7); a log does not count.
+/// Labels of a top-level vdev are written if those of one of its devices are (format page 01
+/// section 7); a log does not count.
 fn enough(top: &Top, results: Vec<Result<()>>) -> Result<()> {
     let good = top.is_log || results.is_empty() || results.iter().any(Result::is_ok);
     let mut errors = results.into_iter().filter_map(Result::err);

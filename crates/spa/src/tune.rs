@@ -5,7 +5,9 @@ use zio::ZioOpts;
 use crate::pool::{EngineOpts, Pool};
 
 impl Pool {
-    /// Takes over the settings of the throttle, the queues, the allocator, the block layer and scans, as far as they differ. The cache's limit is the broker's, see [`arc::Arc::set_limit`].
+    /// Takes over the settings of the throttle, the queues, the allocator, the block layer and
+    /// scans, as far as they differ. The cache's limit is the broker's, see
+    /// [`arc::Arc::set_limit`].
     pub fn tune(&self, opts: &EngineOpts) {
         if self.txg().tunables() != opts.txg {
             self.txg().set_tunables(opts.txg);

@@ -1,7 +1,10 @@
-//! Active features that weir cannot keep correct: found before anything is written, named, and with what to do about them.
+//! Active features that weir cannot keep correct: found before anything is written, named, and with
+//! what to do about them.
 //!
-//! The labels list what is needed to read the MOS; a pool that lists more there than weir knows is refused before its block pointers are followed, for
-//! they may mean something else. All other features are counted in the MOS. A feature that is enabled and not active changes nothing on disk and hinders nothing.
+//! The labels list what is needed to read the MOS; a pool that lists more there than weir knows is
+//! refused before its block pointers are followed, for they may mean something else. All other
+//! features are counted in the MOS. A feature that is enabled and not active changes nothing on
+//! disk and hinders nothing.
 
 use base::{Error, ObjectId, Result, ResultExt, Txg};
 use dmu::{Objset, ObjsetProps};
@@ -115,7 +118,8 @@ pub(crate) fn check_labels(candidate: &PoolCandidate, txg: Txg) -> Result<()> {
 }
 
 impl Pool {
-    /// Which features keep a pool from being imported, or imported for writing; reads only. An error if its newest state cannot be opened for another reason.
+    /// Which features keep a pool from being imported, or imported for writing; reads only. An
+    /// error if its newest state cannot be opened for another reason.
     pub async fn unsupported(rt: &Rt, candidate: &PoolCandidate, opts: &EngineOpts) -> Result<Unsupported> {
         let import = ImportOpts { readonly: true, ..ImportOpts::default() };
         let ub = rewind::choices(candidate, false).into_iter().next();

@@ -1,12 +1,18 @@
-//! Events of a pool for `zpool events`: what happened to it and its devices, in OpenZFS's classes and with its payloads.
+//! Events of a pool for `zpool events`: what happened to it and its devices, in OpenZFS's classes
+//! and with its payloads.
 //!
-//! The pool tells an [`EventSink`] that somebody above gives it; without one nothing is made. Three sources:
+//! The pool tells an [`EventSink`] that somebody above gives it; without one nothing is made. Three
+//! sources:
 //!
-//! * *sysevents* and *history events* are posted where the thing happens, mostly in syncing context.
-//! * *state changes* of leaves are found by comparison: at the beginning of every txg, and whenever errors are looked at, the states are held against those of the
-//!   last time. So nobody who changes a state can forget to say so.
-//! * *ereports* begin as trace events of the group [`Groups::FAULT`], in the middle of what a device does. They are kept as plain numbers and looked at a moment
-//!   later by a task, which knows the tree; so many errors at once are one piece of work, and what comes too fast is counted and left out, as in OpenZFS.
+//! * *sysevents* and *history events* are posted where the thing happens, mostly in syncing
+//!   context.
+//! * *state changes* of leaves are found by comparison: at the beginning of every txg, and whenever
+//!   errors are looked at, the states are held against those of the last time. So nobody who
+//!   changes a state can forget to say so.
+//! * *ereports* begin as trace events of the group [`Groups::FAULT`], in the middle of what a
+//!   device does. They are kept as plain numbers and looked at a moment later by a task, which
+//!   knows the tree; so many errors at once are one piece of work, and what comes too fast is
+//!   counted and left out, as in OpenZFS.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,7 +29,8 @@ use crate::pool::Pool;
 const FAULTS_MAX: usize = 64;
 /// How long faults are gathered.
 const GATHER: Nanos = Nanos::from_ms(20);
-/// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second` of OpenZFS 2.1: 20).
+/// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second`
+/// of OpenZFS 2.1: 20).
 const PER_SECOND: u32 = 20;
 
 /// Who keeps events.
@@ -48,7 +55,8 @@ pub(crate) struct PoolEvents {
 }
 
 impl PoolEvents {
-    /// The event of the change of state that follows says why: a device that was given up because of `e`.
+    /// The event of the change of state that follows says why: a device that was given up because
+    /// of `e`.
     pub(crate) fn note_reason(&self, leaf: Guid, e: &Error) {
         self.reasons.borrow_mut().insert(leaf.0, e.to_string());
     }
@@ -75,7 +83,8 @@ fn errno(kind: FaultKind) -> u64 {
 }
 
 impl Pool {
-    /// From now on `sink` gets the pool's events, the first of which says how it was opened: `pool_create` or `pool_import`.
+    /// From now on `sink` gets the pool's events, the first of which says how it was opened:
+    /// `pool_create` or `pool_import`.
     pub fn set_event_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
         *self.events.sink.borrow_mut() = Some(sink);
         let (faults, gathering) = (self.events.faults.clone(), self.events.gathering.clone());

@@ -1,7 +1,8 @@
 //! Where transactions wait: the shell around the throttle's decisions.
 //!
-//! [`TxgPool::throttle_for`] is called by a transaction that holds no txg yet. By the pool's policy it blocks at the dirty limit, sleeps the delay
-//! of the curve, sleeps a tick or waits for the next txg; then the transaction joins with [`TxgPool::hold_for`]. The limit itself holds under every
+//! [`TxgPool::throttle_for`] is called by a transaction that holds no txg yet. By the pool's policy
+//! it blocks at the dirty limit, sleeps the delay of the curve, sleeps a tick or waits for the next
+//! txg; then the transaction joins with [`TxgPool::hold_for`]. The limit itself holds under every
 //! policy but that of 2008, whose write limit bounds each of the three txgs that there may be.
 
 use base::{Nanos, Result};
@@ -35,8 +36,8 @@ impl TxgPool {
         self.throttle_for(start, 0).await
     }
 
-    /// Where a transaction that began at `start` and may write `bytes` waits, before it joins a txg and holding none. The error is that of a pool that
-    /// has ended.
+    /// Where a transaction that began at `start` and may write `bytes` waits, before it joins a txg
+    /// and holding none. The error is that of a pool that has ended.
     pub async fn throttle_for(&self, start: Nanos, bytes: u64) -> Result<()> {
         let p = &*self.0;
         if let Some(e) = p.ended() {
@@ -81,7 +82,8 @@ impl TxgPool {
         hold
     }
 
-    /// Blocks at the dirty limit until some bytes are written (behaviour 3.1, step 6): whether it had to.
+    /// Blocks at the dirty limit until some bytes are written (behaviour 3.1, step 6): whether it
+    /// had to.
     async fn dirty_limit_gate(&self) -> Result<bool> {
         let p = &*self.0;
         if !policy::at_limit(p.dirty.get(), &p.tunables.get()) {
@@ -104,7 +106,8 @@ impl TxgPool {
         Ok(true)
     }
 
-    /// Sleeps the delay of the curve, after whoever sleeps already (steps 1 to 5): the delay, and whether anything was left of it to sleep.
+    /// Sleeps the delay of the curve, after whoever sleeps already (steps 1 to 5): the delay, and
+    /// whether anything was left of it to sleep.
     async fn delay(&self, start: Nanos) -> (Nanos, bool) {
         let p = &*self.0;
         let mut slept = false;
@@ -129,7 +132,8 @@ impl TxgPool {
         }
     }
 
-    /// The write limit of 2008: a tick in the last eighth of a txg, or the wait for the next one. Whether it had to wait.
+    /// The write limit of 2008: a tick in the last eighth of a txg, or the wait for the next one.
+    /// Whether it had to wait.
     async fn write_limit_gate(&self, bytes: u64) -> Result<bool> {
         let p = &*self.0;
         let mut held = false;

@@ -1,9 +1,11 @@
 //! The write throttle of 2008 to 2013, for comparison (behaviour section 3.3).
 //!
-//! Each txg may grow to a *write limit*: what the pool wrote lately in `zfs_txg_synctime_ms`, by a smoothed throughput. In the last
-//! eighth of it every transaction sleeps one tick; what exceeds the limit waits for the next txg. Its quirks are kept: each thread sleeps
-//! its tick on its own, so a thousand threads are hardly slowed down; nobody sleeps when the txg before is syncing or has synced already,
-//! so the ticks only bite when three txgs exist; and whoever came too late waits for a whole sync.
+//! Each txg may grow to a *write limit*: what the pool wrote lately in `zfs_txg_synctime_ms`, by a
+//! smoothed throughput. In the last eighth of it every transaction sleeps one tick; what exceeds
+//! the limit waits for the next txg. Its quirks are kept: each thread sleeps its tick on its own,
+//! so a thousand threads are hardly slowed down; nobody sleeps when the txg before is syncing or
+//! has synced already, so the ticks only bite when three txgs exist; and whoever came too late
+//! waits for a whole sync.
 
 use base::{Nanos, Txg};
 
@@ -27,7 +29,8 @@ impl WriteLimit {
         WriteLimit { throughput: 0, limit: t.write_limit_min }
     }
 
-    /// After a sync that wrote `data` bytes in `time`: three parts old, one part new; too little data or time says nothing.
+    /// After a sync that wrote `data` bytes in `time`: three parts old, one part new; too little
+    /// data or time says nothing.
     pub fn after_sync(self, data: u64, time: Nanos, t: &TxgTunables) -> WriteLimit {
         if data <= t.write_limit_min / 8 || time <= WRITE_TIME_MIN {
             return self;
@@ -102,13 +105,19 @@ mod tests {
         // (data, time, throughput, limit), each row after the one before.
         let mut w = first;
         for (data, time, throughput, limit) in [
-            (4 * MB, ms(100), 0, 32 * MB),               // not more than an eighth of the least limit
-            (4 * MB + 1, Nanos(1_000_000), 0, 32 * MB),  // too short
-            (32_000_000, ms(320), 100_000, 500_000_000), // the first one counts in full: 100,000 B/ms for 5 s
-            (500_000_000, ms(5_000), 100_000, 500_000_000), // 25,000 + 75,000
-            (500_000_000, ms(2_500), 125_000, 625_000_000), // 50,000 + 75,000
-            (625_000_000, ms(1_250), 218_750, 1 << 30),  // 125,000 + 93,750; an eighth of memory is the most
-            (10_000_000, ms(10_000), 164_311, 821_555_000), // 250 + 164,061 (218,750 / 4 = 54,687)
+            // Not more than an eighth of the least limit.
+            (4 * MB, ms(100), 0, 32 * MB),
+            // Too short.
+            (4 * MB + 1, Nanos(1_000_000), 0, 32 * MB),
+            // The first one counts in full: 100,000 B/ms for 5 s.
+            (32_000_000, ms(320), 100_000, 500_000_000),
+            // 25,000 + 75,000, then 50,000 + 75,000.
+            (500_000_000, ms(5_000), 100_000, 500_000_000),
+            (500_000_000, ms(2_500), 125_000, 625_000_000),
+            // 125,000 + 93,750; an eighth of memory is the most.
+            (625_000_000, ms(1_250), 218_750, 1 << 30),
+            // 250 + 164,061 (218,750 / 4 = 54,687).
+            (10_000_000, ms(10_000), 164_311, 821_555_000),
         ] {
             w = w.after_sync(data, time, &t);
             assert_eq!(w, WriteLimit { throughput, limit }, "{data} bytes in {} ms", time.0 / 1_000_000);

@@ -1,61 +1,77 @@
-//! The decisions of the write throttle and of the txg pipeline, as functions of numbers (behaviour section 3.1).
+//! The decisions of the write throttle and of the txg pipeline, as functions of numbers (behaviour
+//! section 3.1).
 //!
-//! The throttle spreads the cost of a full dirty buffer evenly: below a share of the limit nobody waits; above it each
-//! transaction is delayed by `scale * (dirty - min) / (max - dirty)`, a hyperbola that reaches any delay before the limit,
-//! so that the admitted rate meets the rate of the disk somewhere on the curve. Delays are *serialised* over the whole
-//! pool: each one starts where the one before ended, so the delay is the inverse of the admitted rate whatever the
-//! number of clients. Only at the limit itself does anybody block outright.
+//! The throttle spreads the cost of a full dirty buffer evenly: below a share of the limit nobody
+//! waits; above it each transaction is delayed by `scale * (dirty - min) / (max - dirty)`, a
+//! hyperbola that reaches any delay before the limit, so that the admitted rate meets the rate of
+//! the disk somewhere on the curve. Delays are *serialised* over the whole pool: each one starts
+//! where the one before ended, so the delay is the inverse of the admitted rate whatever the number
+//! of clients. Only at the limit itself does anybody block outright.
 
 use base::{Nanos, TXG_SIZE};
 
 use crate::throttle::ThrottlePolicy;
 
-/// Settings of the throttle and the pipeline; names and units are OpenZFS's without the prefix `zfs_`.
+/// Settings of the throttle and the pipeline; names and units are OpenZFS's without the prefix
+/// `zfs_`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxgTunables {
     /// Which throttle (tunable `throttle`).
     pub policy: ThrottlePolicy,
     /// Most bytes of changes in memory (`zfs_dirty_data_max`).
     pub dirty_data_max: u64,
-    /// A txg with more than this share of `dirty_data_max` is closed (`zfs_dirty_data_sync_percent`).
+    /// A txg with more than this share of `dirty_data_max` is closed
+    /// (`zfs_dirty_data_sync_percent`).
     pub dirty_data_sync_percent: u32,
     /// A sync begins at least this long after the one before began (`zfs_txg_timeout`).
     pub txg_timeout: Nanos,
-    /// A txg that has held changes for this long is closed once none has come for a quarter of it: an idle pool has everything on disk soon. 0: only the rules above.
+    /// A txg that has held changes for this long is closed once none has come for a quarter of it:
+    /// an idle pool has everything on disk soon. 0: only the rules above.
     pub txg_idle_timeout: Nanos,
-    /// Share of `dirty_data_max` above which transactions are delayed (`zfs_delay_min_dirty_percent`).
+    /// Share of `dirty_data_max` above which transactions are delayed
+    /// (`zfs_delay_min_dirty_percent`).
     pub delay_min_dirty_percent: u32,
-    /// Steepness of the delay curve: the delay in ns at the middle between the share above and the limit (`zfs_delay_scale`).
+    /// Steepness of the delay curve: the delay in ns at the middle between the share above and the
+    /// limit (`zfs_delay_scale`).
     pub delay_scale: u64,
     /// Longest delay of one transaction (`zfs_delay_max_ns`).
     pub delay_max: Nanos,
-    /// As `dirty_data_max` for intent log bytes that no txg has made unnecessary yet (`zfs_wrlog_data_max`).
+    /// As `dirty_data_max` for intent log bytes that no txg has made unnecessary yet
+    /// (`zfs_wrlog_data_max`).
     pub wrlog_data_max: u64,
-    /// Of the policy `smoothing`: how long delays go on after the dirty share fell (`zfs_write_smoothing`).
+    /// Of the policy `smoothing`: how long delays go on after the dirty share fell
+    /// (`zfs_write_smoothing`).
     pub write_smoothing: Nanos,
-    /// Of the policy `smoothing`: those delays in ns where half of the limit is dirty (`zfs_smoothing_scale`).
+    /// Of the policy `smoothing`: those delays in ns where half of the limit is dirty
+    /// (`zfs_smoothing_scale`).
     pub smoothing_scale: u64,
-    /// Of the policy `legacy-2008`: how long a sync should take (`zfs_txg_synctime_ms`; 5 s until May 2010, then 1 s).
+    /// Of the policy `legacy-2008`: how long a sync should take (`zfs_txg_synctime_ms`; 5 s until
+    /// May 2010, then 1 s).
     pub txg_synctime: Nanos,
     /// Of the policy `legacy-2008`: the least write limit (`zfs_write_limit_min`).
     pub write_limit_min: u64,
-    /// Of the policy `legacy-2008`: the largest write limit, an eighth of memory (`zfs_write_limit_shift` 3).
+    /// Of the policy `legacy-2008`: the largest write limit, an eighth of memory
+    /// (`zfs_write_limit_shift` 3).
     pub write_limit_max: u64,
-    /// Of the policy `legacy-2008`: a write limit for good, 0 for none (`zfs_write_limit_override`).
+    /// Of the policy `legacy-2008`: a write limit for good, 0 for none
+    /// (`zfs_write_limit_override`).
     pub write_limit_override: u64,
-    /// Of the policy `legacy-2008`: what a transaction sleeps in the last eighth of the limit (`zfs_throttle_delay`, one tick).
+    /// Of the policy `legacy-2008`: what a transaction sleeps in the last eighth of the limit
+    /// (`zfs_throttle_delay`, one tick).
     pub throttle_delay: Nanos,
     /// Sync passes from which on frees are put off to the next txg (`zfs_sync_pass_deferred_free`).
     pub sync_pass_deferred_free: u32,
     /// Sync pass from which on the MOS is not compressed any more (`zfs_sync_pass_dont_compress`).
     pub sync_pass_dont_compress: u32,
-    /// Sync pass from which on blocks born in this txg are overwritten in place (`zfs_sync_pass_rewrite`).
+    /// Sync pass from which on blocks born in this txg are overwritten in place
+    /// (`zfs_sync_pass_rewrite`).
     pub sync_pass_rewrite: u32,
 }
 
 impl TxgTunables {
-    /// The defaults on a machine with `physmem` bytes of memory: a tenth of it may be dirty, at most 4 GiB and at most a
-    /// quarter (`zfs_dirty_data_max_percent` 10, `zfs_dirty_data_max_max`, `_percent` 25).
+    /// The defaults on a machine with `physmem` bytes of memory: a tenth of it may be dirty, at
+    /// most 4 GiB and at most a quarter (`zfs_dirty_data_max_percent` 10, `zfs_dirty_data_max_max`,
+    /// `_percent` 25).
     pub fn for_memory(physmem: u64) -> TxgTunables {
         let max = (physmem / 10).min(physmem / 4).clamp(1 << 20, 4 << 30);
         TxgTunables {
@@ -103,7 +119,8 @@ fn share(of: u64, percent: u32) -> u64 {
     (u128::from(of) * u128::from(percent) / 100) as u64
 }
 
-/// One term of the delay: `value` against a limit `max` from which delays grow without bound, none up to `min`.
+/// One term of the delay: `value` against a limit `max` from which delays grow without bound, none
+/// up to `min`.
 fn curve(value: u64, min: u64, max: u64, t: &TxgTunables) -> Nanos {
     if value <= min {
         return Nanos(0);
@@ -125,8 +142,9 @@ pub fn wrlog_delay_ns(wrlog: u64, tunables: &TxgTunables) -> Nanos {
     curve(wrlog, share(tunables.wrlog_data_max, tunables.delay_min_dirty_percent), tunables.wrlog_data_max, tunables)
 }
 
-/// Until when a transaction that began at `start` waits for a delay of `delay`, or `None` if it need not (steps 4 and 5).
-/// `last_wakeup` is when the transaction delayed before wakes; the result, if any, is the next one's.
+/// Until when a transaction that began at `start` waits for a delay of `delay`, or `None` if it
+/// need not (steps 4 and 5). `last_wakeup` is when the transaction delayed before wakes; the
+/// result, if any, is the next one's.
 pub fn wakeup(now: Nanos, start: Nanos, last_wakeup: Nanos, delay: Nanos) -> Option<Nanos> {
     if delay == Nanos(0) || now > start + delay {
         return None;
@@ -188,7 +206,8 @@ pub fn sync_due(
     }
 }
 
-/// When a txg is closed that got its first change at `first` and its last at `last` (`txg_idle_timeout`); never if that is off.
+/// When a txg is closed that got its first change at `first` and its last at `last`
+/// (`txg_idle_timeout`); never if that is off.
 pub fn idle_due(first: Nanos, last: Nanos, idle_timeout: Nanos) -> Option<Nanos> {
     (idle_timeout > Nanos(0)).then(|| (first + idle_timeout).max(last + Nanos(idle_timeout.0 / 4)))
 }

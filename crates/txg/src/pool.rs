@@ -1,8 +1,9 @@
 //! The pipeline: which txg is open, who holds it, what is dirty, and the loop that syncs.
 //!
-//! Everything that moves a txg forward is a plain function that runs to its end (`close`, `drained`), called by whoever
-//! makes it possible: the last hold that is dropped, the sync loop when it takes a txg, a request to close. Only clients
-//! in [`TxgPool::throttle`], waiters and the loop in [`TxgPool::run`] ever wait.
+//! Everything that moves a txg forward is a plain function that runs to its end (`close`,
+//! `drained`), called by whoever makes it possible: the last hold that is dropped, the sync loop
+//! when it takes a txg, a request to close. Only clients in [`TxgPool::throttle`], waiters and the
+//! loop in [`TxgPool::run`] ever wait.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -38,7 +39,8 @@ pub struct TxgStats {
     pub synced: u64,
 }
 
-/// Administrative operations that are on disk, by the time from being asked for until then: bucket b counts those of 2^b us to twice that, bucket 0 also shorter ones.
+/// Administrative operations that are on disk, by the time from being asked for until then: bucket
+/// b counts those of 2^b us to twice that, bucket 0 also shorter ones.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AdminStats {
     /// How many took how long; the last bucket has all longer ones.
@@ -269,8 +271,8 @@ impl Inner {
         self.let_through();
     }
 
-    /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets the delay of its moment;
-    /// all of them once there is so little that nobody is delayed.
+    /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets
+    /// the delay of its moment; all of them once there is so little that nobody is delayed.
     pub(crate) fn let_through(&self) {
         let (dirty, t) = (self.dirty.get(), self.tunables.get());
         if self.space.waiters() == 0 || policy::at_limit(dirty, &t) && dirty > 0 {
@@ -296,7 +298,8 @@ impl Inner {
 }
 
 impl TxgPool {
-    /// A pipeline whose first txg is `first_open`; the one before it counts as synced. `gauge` is given the dirty share.
+    /// A pipeline whose first txg is `first_open`; the one before it counts as synced. `gauge` is
+    /// given the dirty share.
     pub fn new(rt: Rt, first_open: Txg, tunables: TxgTunables, gauge: DirtyGauge) -> TxgPool {
         assert!(first_open.0 > 0, "txg 0 does not exist");
         let mut history = History::new();
@@ -403,7 +406,8 @@ impl TxgPool {
         self.0.dirty_of[txg.slot()].get()
     }
 
-    /// Waits until `txg` is on disk; 0 means the one that is open now. Makes it sync if nothing else does.
+    /// Waits until `txg` is on disk; 0 means the one that is open now. Makes it sync if nothing
+    /// else does.
     pub async fn wait_synced(&self, txg: Txg) -> Result<()> {
         let p = &*self.0;
         let txg = if txg == Txg(0) { p.open.get() } else { txg };
@@ -422,8 +426,8 @@ impl TxgPool {
         }
     }
 
-    /// Waits until `txg` or a later one is open; 0 means the one after that which is open now. Errors as
-    /// [`TxgPool::wait_synced`].
+    /// Waits until `txg` or a later one is open; 0 means the one after that which is open now.
+    /// Errors as [`TxgPool::wait_synced`].
     pub async fn wait_open(&self, txg: Txg) -> Result<()> {
         let p = &*self.0;
         let txg = if txg == Txg(0) { p.open.get().next() } else { txg };
@@ -444,7 +448,8 @@ impl TxgPool {
         self.0.want_closed(self.0.open.get());
     }
 
-    /// Stops the loop after the sync that is running, if any. Waiters get an error of kind `Interrupted`.
+    /// Stops the loop after the sync that is running, if any. Waiters get an error of kind
+    /// `Interrupted`.
     pub fn stop(&self) {
         self.0.stopping.set(true);
         if self.0.syncing.get().is_none() {
@@ -470,8 +475,9 @@ impl TxgPool {
         self.0.ended()
     }
 
-    /// The sync loop: closes, drains and syncs txgs in order, each by one call of `sync`, until [`TxgPool::stop`] (then Ok)
-    /// or until `sync` fails (then its error, and the pool is suspended). One loop per pool.
+    /// The sync loop: closes, drains and syncs txgs in order, each by one call of `sync`, until
+    /// [`TxgPool::stop`] (then Ok) or until `sync` fails (then its error, and the pool is
+    /// suspended). One loop per pool.
     pub async fn run(&self, sync: impl AsyncFn(Txg) -> Result<()>) -> Result<()> {
         let p = &*self.0;
         assert!(!p.running.replace(true), "one sync loop per pool");

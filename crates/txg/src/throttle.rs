@@ -1,10 +1,13 @@
 //! The throttles that there are: values of one enum, chosen per pool and changed at run time.
 //!
-//! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever delays longer.
-//! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. Dirty bytes are taken back device by device as each writes its part of a block
-//!   ([`retired`] says how much); later versions wait for the whole block.
+//! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever
+//!   delays longer.
+//! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. Dirty bytes
+//!   are taken back device by device as each writes its part of a block ([`retired`] says how
+//!   much); later versions wait for the whole block.
 //! * `legacy-2008`: a limit per txg, learned from how fast txgs were written ([`crate::legacy`]).
-//! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay that goes on.
+//! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay
+//!   that goes on.
 //! * `none`: nobody is delayed; at the limit everybody blocks.
 
 use base::{Error, Nanos, Result};
@@ -56,7 +59,8 @@ impl ThrottlePolicy {
         })
     }
 
-    /// Whether a txg is closed because of its share of the dirty limit. In 2008 only time and the write limit closed one.
+    /// Whether a txg is closed because of its share of the dirty limit. In 2008 only time and the
+    /// write limit closed one.
     pub const fn closes_by_share(self) -> bool {
         !matches!(self, ThrottlePolicy::Legacy2008)
     }
@@ -75,7 +79,8 @@ pub struct Load {
     pub now: Nanos,
 }
 
-/// How long a transaction is delayed, by the pool's policy. The write limit of 2008 does not work by delays of this kind.
+/// How long a transaction is delayed, by the pool's policy. The write limit of 2008 does not work
+/// by delays of this kind.
 pub fn delay(load: &Load, t: &TxgTunables) -> Nanos {
     match t.policy {
         ThrottlePolicy::OpenZfs => delay_ns(load.dirty, t).max(wrlog_delay_ns(load.wrlog, t)),
@@ -87,8 +92,8 @@ pub fn delay(load: &Load, t: &TxgTunables) -> Nanos {
     }
 }
 
-/// What is left of a delay after the overload: `smoothing_scale * dirty / (max - dirty)` for `write_smoothing` after the dirty
-/// share was above the share where delays begin, then nothing.
+/// What is left of a delay after the overload: `smoothing_scale * dirty / (max - dirty)` for
+/// `write_smoothing` after the dirty share was above the share where delays begin, then nothing.
 pub fn smoothing_ns(load: &Load, t: &TxgTunables) -> Nanos {
     let within = load.above.is_some_and(|at| load.now < at + t.write_smoothing);
     if !within || load.dirty == 0 {
@@ -101,8 +106,8 @@ pub fn smoothing_ns(load: &Load, t: &TxgTunables) -> Nanos {
     Nanos(u64::try_from(ns).unwrap_or(u64::MAX)).min(t.delay_max)
 }
 
-/// Dirty bytes of a block of `size` that are taken back when physical write number `nth` (from 0) of `copies` has been written: equal
-/// shares, rounded down; the last one takes the rest.
+/// Dirty bytes of a block of `size` that are taken back when physical write number `nth` (from 0)
+/// of `copies` has been written: equal shares, rounded down; the last one takes the rest.
 pub fn retired(size: u64, copies: u64, nth: u64) -> u64 {
     let copies = copies.max(1);
     let share = size / copies;
@@ -129,7 +134,8 @@ mod tests {
     #[test]
     fn the_delay_of_each_policy() {
         const GIB: u64 = 1 << 30;
-        // 4 GiB limit. Dirty 80 %: 500 us; log of 8 GiB limit at 90 %: 500000 * (7.2 - 4.8) / (8 - 7.2) = 1.5 ms, less the rounding of the shares.
+        // 4 GiB limit. Dirty 80 %: 500 us; log of 8 GiB limit at 90 %: 500000 * (7.2 - 4.8) / (8 -
+        // 7.2) = 1.5 ms, less the rounding of the shares.
         let load = |dirty_pm: u64, log_pm: u64, above: Option<u64>, now: u64| Load {
             dirty: 4 * GIB / 1000 * dirty_pm,
             wrlog: 8 * GIB / 1000 * log_pm,

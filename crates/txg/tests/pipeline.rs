@@ -233,7 +233,8 @@ fn the_limit_blocks_and_what_is_written_lets_through_one_by_one() {
 
 #[test]
 fn an_overload_settles_where_admission_meets_the_disk() {
-    // Behaviour section 3.1: a 100 MB/s disk and 128 KiB writes settle near 89 % of 4 GiB; the curve is the same at a smaller limit.
+    // Behaviour section 3.1: a 100 MB/s disk and 128 KiB writes settle near 89 % of 4 GiB; the
+    // curve is the same at a smaller limit.
     let sim = Sim::new(SimConfig::seeded(7));
     let rt = sim.rt();
     let max = 400 * MIB;
@@ -364,7 +365,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(run(11).0, run(12).0);
 }
 
-/// Clients that write `block` bytes each as fast as they are let, at most one every `pace` all together; gives how long each write waited.
+/// Clients that write `block` bytes each as fast as they are let, at most one every `pace` all
+/// together; gives how long each write waited.
 fn clients(rt: &Rt, pool: &TxgPool, n: u64, block: u64, pace: Nanos) -> Rc<RefCell<Vec<Nanos>>> {
     let waits: Rc<RefCell<Vec<Nanos>>> = Rc::default();
     let turn = Rc::new(Cell::new(Nanos(0)));
@@ -407,7 +409,8 @@ fn on_a_disk(rt: &Rt, t: TxgTunables, block: u64, rate: u64) -> TxgPool {
 
 #[test]
 fn the_throttle_of_2008_is_fast_then_ticks_then_stops() {
-    // Behaviour section 3.3: 1000 threads offer 1 GB/s to a disk of 100 MB/s; of each 500 MB group 7/8 are fast, 1/8 tick, and the threads then wait for the rest of 5 s.
+    // Behaviour section 3.3: 1000 threads offer 1 GB/s to a disk of 100 MB/s; of each 500 MB group
+    // 7/8 are fast, 1/8 tick, and the threads then wait for the rest of 5 s.
     let sim = Sim::new(SimConfig::seeded(20));
     let rt = sim.rt();
     let block = 8192;
@@ -512,7 +515,8 @@ fn hostile_settings_neither_stall_nor_break_the_limit() {
             };
             pool.set_tunables(t);
             sim.run_for(Nanos::from_ms(10));
-            // Each of the twenty clients may add the one block that it was let in with; in 2008 each of three txgs has a limit.
+            // Each of the twenty clients may add the one block that it was let in with; in 2008
+            // each of three txgs has a limit.
             let most = 3 * 100 * MIB + 20 * block;
             assert!(pool.dirty() <= most, "seed {seed}: {} dirty", pool.dirty());
             let n = waits.borrow().len();

@@ -1,10 +1,13 @@
-//! Which of everything that the devices say is the block: the last word when a plain read gave something wrong, and the way that scrub and resilver look.
+//! Which of everything that the devices say is the block: the last word when a plain read gave
+//! something wrong, and the way that scrub and resilver look.
 //!
 //! 1. Every replica of every column is read, parity too.
-//! 2. Candidates are put together, the likeliest first: the columns as they are, then with every set of columns, up to as many as there is parity, taken for bad and
-//!    computed from the others; where replicas of a column differ, each is tried. The first candidate whose checksum is right is the block. Without a
-//!    checksum the first one has to be believed.
-//! 3. From the block follows what every replica must hold. Those that hold something else, or could not be read, are rewritten if the caller wants that.
+//! 2. Candidates are put together, the likeliest first: the columns as they are, then with every
+//!    set of columns, up to as many as there is parity, taken for bad and computed from the others;
+//!    where replicas of a column differ, each is tried. The first candidate whose checksum is right
+//!    is the block. Without a checksum the first one has to be believed.
+//! 3. From the block follows what every replica must hold. Those that hold something else, or could
+//!    not be read, are rewritten if the caller wants that.
 //!
 //! The number of candidates is bounded; the task lets others run between them.
 
@@ -32,7 +35,8 @@ const TURN_BYTES: u64 = 256 << 10;
 /// Says whether bytes are the block that is looked for.
 pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
 
-/// Asked when the block is known and something was wrong: the class to rewrite in, or none if the place may be somebody else's by now.
+/// Asked when the block is known and something was wrong: the class to rewrite in, or none if the
+/// place may be somebody else's by now.
 pub type Repair<'a> = &'a dyn Fn() -> Option<Prio>;
 
 /// A part of a block on one top-level vdev.
@@ -201,7 +205,8 @@ async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeSt
             let mut columns = Vec::with_capacity(stripe.columns.len());
             for (i, c) in stripe.columns.iter().enumerate() {
                 let len = if i < stripe.parity { stripe.data_len_max() } else { c.len };
-                // OpenZFS verifies that what pads a column of RAID-Z or dRAID is zeros, columns of nothing else included.
+                // OpenZFS verifies that what pads a column of RAID-Z or dRAID is zeros, columns of
+                // nothing else included.
                 let read = if stripe.parity > 0 { c.size } else { len };
                 let mut found = Vec::new();
                 if read > 0 {

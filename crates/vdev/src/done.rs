@@ -18,7 +18,8 @@ pub(crate) fn interrupted() -> Error {
 
 /// Resolves once every device that a write went to has completed it; durable only after a flush.
 ///
-/// `'static`, clonable, and nobody has to poll it: the write happens anyway. Await many of them one after the other: each is then polled at most twice.
+/// `'static`, clonable, and nobody has to poll it: the write happens anyway. Await many of them one
+/// after the other: each is then polled at most twice.
 #[derive(Clone)]
 pub struct WriteDone(State);
 
@@ -82,7 +83,8 @@ impl WriteDone {
         WriteDone::gather(waiting, 0, error)
     }
 
-    /// All of `parts`, of which up to `tolerates` may fail: over when all are, the first error if more failed.
+    /// All of `parts`, of which up to `tolerates` may fail: over when all are, the first error if
+    /// more failed.
     pub fn quorum(parts: Vec<WriteDone>, tolerates: usize) -> WriteDone {
         if tolerates == 0 {
             return WriteDone::join(parts);
@@ -129,8 +131,9 @@ impl WriteDone {
         }
     }
 
-    /// Calls `f` for every write to a device that this one is made of, when that one is over: the how manieth it is, of how many, and its result. Those
-    /// that were over before the write was put together are not among them.
+    /// Calls `f` for every write to a device that this one is made of, when that one is over: the
+    /// how manieth it is, of how many, and its result. Those that were over before the write was
+    /// put together are not among them.
     pub fn on_parts(&self, f: impl Fn(u64, u64, &Result<()>) + 'static) {
         let mut parts = Vec::new();
         self.devices(&mut parts);
@@ -145,7 +148,8 @@ impl WriteDone {
         }
     }
 
-    /// Calls `f` once, inside the completion, when the write is over; at once if it is over already. `f` may start other operations but must be short.
+    /// Calls `f` once, inside the completion, when the write is over; at once if it is over
+    /// already. `f` may start other operations but must be short.
     pub fn on_done(&self, f: impl FnOnce(&Result<()>) + 'static) {
         match &self.0 {
             State::Ready(r) => f(r),
@@ -198,7 +202,8 @@ impl fmt::Debug for WriteDone {
     }
 }
 
-/// The other end of a [`WriteDone`]. Dropped without a word it means that the world ended: kind `Interrupted`.
+/// The other end of a [`WriteDone`]. Dropped without a word it means that the world ended: kind
+/// `Interrupted`.
 pub struct Completer(Option<Rc<Shared>>);
 
 impl Completer {
@@ -341,7 +346,8 @@ mod tests {
             }
             assert_eq!(all.result().expect("over").is_ok(), good);
         }
-        // Two copies, one of them on a mirror: three devices. The whole is over before the last one is told of.
+        // Two copies, one of them on a mirror: three devices. The whole is over before the last one
+        // is told of.
         let (parts, mut ends): (Vec<_>, Vec<_>) = (0..3).map(|_| WriteDone::pending()).unzip();
         let mirror = WriteDone::quorum(parts[..2].to_vec(), 1);
         let (both, end) = WriteDone::pending();

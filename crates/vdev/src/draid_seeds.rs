@@ -1,6 +1,8 @@
-//! The permutations of dRAID: for each number of children, how many there are, the seed that they come from and a checksum (format page 09 section 10).
+//! The permutations of dRAID: for each number of children, how many there are, the seed that they
+//! come from and a checksum (format page 09 section 10).
 
-/// Permutations, seed, first word of fletcher4 over the map; the entry for `c` children stands at `c - 2`.
+/// Permutations, seed, first word of fletcher4 over the map; the entry for `c` children stands at
+/// `c - 2`.
 pub(crate) const SEEDS: [(u16, u64, u64); 254] = [
     (256, 0x89ef_3dab_bcc7_de37, 0x0000_0000_433d_433d),
     (256, 0x89a5_7f3d_e981_21b4, 0x0000_0000_bcd8_b7b5),

@@ -1,7 +1,8 @@
 //! What a leaf may miss, and how it is: its dirty time log and its health.
 //!
-//! The *dirty time log* (DTL) of a leaf is the set of txgs in which it was written without it. A block that was born in one of them is looked for elsewhere
-//! first. `spa` keeps the sets on disk, as space maps of txgs; here is only what reading and writing need.
+//! The *dirty time log* (DTL) of a leaf is the set of txgs in which it was written without it. A
+//! block that was born in one of them is looked for elsewhere first. `spa` keeps the sets on disk,
+//! as space maps of txgs; here is only what reading and writing need.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -132,7 +133,8 @@ impl Health {
     }
 }
 
-/// Errors of one sort within this span count together, as zed counts them (`io_t`, `checksum_t`: 10 minutes).
+/// Errors of one sort within this span count together, as zed counts them (`io_t`, `checksum_t`: 10
+/// minutes).
 pub const ERROR_SPAN: Nanos = Nanos::from_secs(600);
 /// So many within the span are too many (`io_n`, `checksum_n`).
 pub const ERRORS_MAX: usize = 10;
@@ -219,7 +221,8 @@ impl Condition {
             self.dirty.set(true);
         }
     }
-    /// A scan up to txg `upto` (not included) has ended: it brought everything but what it failed to write.
+    /// A scan up to txg `upto` (not included) has ended: it brought everything but what it failed
+    /// to write.
     pub fn scanned(&self, upto: u64) {
         self.caught_up(upto);
         for &(start, end) in self.unrepaired.take().runs() {

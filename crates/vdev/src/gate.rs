@@ -1,13 +1,17 @@
-//! What happens when the devices give no choice: the pool is *suspended* until somebody has looked after them (the property `failmode`).
+//! What happens when the devices give no choice: the pool is *suspended* until somebody has looked
+//! after them (the property `failmode`).
 //!
-//! A write of a txg that no copy took, a flush or a label that failed wherever it was to go, are not given up: whoever issued them waits at the gate
-//! ([`FailGate::hold_up`]) and tries again when `zpool clear` opens it ([`FailGate::resume`]). So nothing is lost while the devices are away, and nothing of a
-//! txg is taken for written that is not. With `failmode=wait` reads of what only those devices have wait as well, and so does every new transaction; with
-//! `failmode=continue` such reads and all new transactions fail, and what other devices have can be read. `panic` is taken for `wait`: a daemon that serves other
-//! pools does not end itself.
+//! A write of a txg that no copy took, a flush or a label that failed wherever it was to go, are
+//! not given up: whoever issued them waits at the gate ([`FailGate::hold_up`]) and tries again when
+//! `zpool clear` opens it ([`FailGate::resume`]). So nothing is lost while the devices are away,
+//! and nothing of a txg is taken for written that is not. With `failmode=wait` reads of what only
+//! those devices have wait as well, and so does every new transaction; with `failmode=continue`
+//! such reads and all new transactions fail, and what other devices have can be read. `panic` is
+//! taken for `wait`: a daemon that serves other pools does not end itself.
 //!
-//! The gate is *armed* while a pool runs that can be written. Before (import, creation) and after ([`FailGate::give_up`]: the pool is closed without what it could
-//! not write) errors are simply errors.
+//! The gate is *armed* while a pool runs that can be written. Before (import, creation) and after
+//! ([`FailGate::give_up`]: the pool is closed without what it could not write) errors are simply
+//! errors.
 
 use std::cell::{Cell, RefCell};
 
@@ -94,7 +98,8 @@ impl FailGate {
         self.changed.notify_all();
     }
 
-    /// Suspends the pool because of `cause` and waits until it is resumed. An error if it is given up, or if the gate does not hold: then `cause` itself.
+    /// Suspends the pool because of `cause` and waits until it is resumed. An error if it is given
+    /// up, or if the gate does not hold: then `cause` itself.
     pub async fn hold_up(&self, cause: &Error) -> Result<()> {
         if !self.holds() || cause.kind() != ErrorKind::Io {
             return Err(cause.clone());
@@ -116,7 +121,8 @@ impl FailGate {
         Ok(())
     }
 
-    /// Waits until the pool is suspended, and says why: for those who must not wait for `zpool clear`.
+    /// Waits until the pool is suspended, and says why: for those who must not wait for
+    /// `zpool clear`.
     pub async fn suspension(&self) -> Error {
         loop {
             if let Some(cause) = self.cause() {
@@ -126,7 +132,8 @@ impl FailGate {
         }
     }
 
-    /// Waits until the pool is not suspended, or says that it is, as the mode wants: where new transactions come by.
+    /// Waits until the pool is not suspended, or says that it is, as the mode wants: where new
+    /// transactions come by.
     pub async fn pass(&self) -> Result<()> {
         loop {
             let Some(cause) = self.cause().filter(|_| self.holds()) else { return Ok(()) };

@@ -1,7 +1,10 @@
-//! Where the columns of a block lie on RAID-Z and dRAID: pure functions of offset and size (format page 09 sections 3 and 10).
+//! Where the columns of a block lie on RAID-Z and dRAID: pure functions of offset and size (format
+//! page 09 sections 3 and 10).
 //!
-//! A *stripe* is a block, or the part of one that lies in one redundancy group, cut into *columns*: first the parity columns, then the data columns, each one
-//! contiguous range of one child. Data fill the first data column completely, then the second, and so on. A block on RAID-Z is one stripe, on dRAID one or two.
+//! A *stripe* is a block, or the part of one that lies in one redundancy group, cut into *columns*:
+//! first the parity columns, then the data columns, each one contiguous range of one child. Data
+//! fill the first data column completely, then the second, and so on. A block on RAID-Z is one
+//! stripe, on dRAID one or two.
 
 use base::{Error, Result};
 use ondisk::vdev_config::VdevConfig;
@@ -55,7 +58,8 @@ pub fn raidz_asize(psize: u64, ashift: u8, children: u64, parity: u64) -> u64 {
     total.next_multiple_of(parity + 1) << ashift
 }
 
-/// The stripe of `psize` bytes at `offset` of a RAID-Z of `children` with `parity` (fewer than `children`); `psize` is not 0.
+/// The stripe of `psize` bytes at `offset` of a RAID-Z of `children` with `parity` (fewer than
+/// `children`); `psize` is not 0.
 pub fn raidz_map(offset: u64, psize: u64, ashift: u8, children: u64, parity: u64) -> Stripe {
     let sector = 1u64 << ashift;
     let (b, s) = (offset >> ashift, psize.div_ceil(sector));
@@ -112,7 +116,8 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 }
 
 impl Draid {
-    /// A dRAID of `children` devices in groups of `data` and `parity` columns with `spares`. Errors: `Invalid`, what cannot be.
+    /// A dRAID of `children` devices in groups of `data` and `parity` columns with `spares`.
+    /// Errors: `Invalid`, what cannot be.
     pub fn new(parity: u64, data: u64, children: u64, spares: u64, ashift: u8) -> Result<Draid> {
         let bad = |why: String| Err(Error::invalid(format!("draid of {children} devices: {why}")));
         if !(1..=3).contains(&parity) || data == 0 || data > 255 {
@@ -171,7 +176,8 @@ impl Draid {
     pub fn asize(&self, psize: u64) -> u64 {
         psize.div_ceil(self.unit_data()) * self.unit()
     }
-    /// Allocatable bytes, given those of the smallest child: whole rows less two that are kept back, and of what those hold whole groups.
+    /// Allocatable bytes, given those of the smallest child: whole rows less two that are kept
+    /// back, and of what those hold whole groups.
     pub fn asize_from_child(&self, child: u64) -> u64 {
         let rows = (child / ROW).saturating_sub(2);
         rows * ROW * (self.children - self.spares) / self.group_size() * self.group_size()
@@ -297,7 +303,8 @@ mod tests {
         }
     }
 
-    /// Every byte of every block is in exactly one column, columns of one block do not overlap, and blocks that are allocated next to each other share nothing.
+    /// Every byte of every block is in exactly one column, columns of one block do not overlap, and
+    /// blocks that are allocated next to each other share nothing.
     #[test]
     fn columns_are_apart_and_complete() {
         for (n, p) in [(2u64, 1u64), (3, 1), (5, 1), (4, 2), (6, 2), (7, 3), (4, 3)] {

@@ -1,12 +1,17 @@
-//! The parts of a leaf that are not address space: four labels, each with a config and a ring of uberblocks (format page 01).
+//! The parts of a leaf that are not address space: four labels, each with a config and a ring of
+//! uberblocks (format page 01).
 //!
-//! Reading is tolerant: whatever can be read is given, whatever cannot is kept as an error in its place, and the caller judges. Writing goes through the
-//! leaf's queue and says that it failed only if *no* copy could be written, which is what the commit needs to know; single failures are counted at the leaf.
-//! The order of a commit (one pair of labels, uberblocks, the other pair, flushes in between) is the caller's.
+//! Reading is tolerant: whatever can be read is given, whatever cannot is kept as an error in its
+//! place, and the caller judges. Writing goes through the leaf's queue and says that it failed only
+//! if *no* copy could be written, which is what the commit needs to know; single failures are
+//! counted at the leaf. The order of a commit (one pair of labels, uberblocks, the other pair,
+//! flushes in between) is the caller's.
 //!
-//! A write that fails, or that a power cut interrupts, may leave a label that is torn. A device without a label belongs to no pool, and with a log device goes what was acknowledged there. So a
-//! leaf knows which of its labels are *safe* (whole and durable), and a pair is written at once only while the other pair has a safe one. Otherwise its labels are written one after the other, torn
-//! ones first, each made durable before the next; the only safe label is left as it is.
+//! A write that fails, or that a power cut interrupts, may leave a label that is torn. A device
+//! without a label belongs to no pool, and with a log device goes what was acknowledged there. So a
+//! leaf knows which of its labels are *safe* (whole and durable), and a pair is written at once
+//! only while the other pair has a safe one. Otherwise its labels are written one after the other,
+//! torn ones first, each made durable before the next; the only safe label is left as it is.
 //!
 //! The first 8 KiB of every label belong to partition tables and are never touched.
 
@@ -43,18 +48,21 @@ pub struct LeafLabels {
     pub configs: Vec<(usize, Result<NvList>)>,
     /// Every intact uberblock, by label and slot.
     pub uberblocks: Vec<UberblockFound>,
-    /// What was wrong with the rings: label and error. Slots that were never written are not an error.
+    /// What was wrong with the rings: label and error. Slots that were never written are not an
+    /// error.
     pub damage: Vec<(usize, Error)>,
 }
 
 impl LeafLabels {
-    /// The parsed config with the highest txg; of equals the first. `None` if no label has one that can be parsed.
+    /// The parsed config with the highest txg; of equals the first. `None` if no label has one that
+    /// can be parsed.
     pub fn best_config(&self) -> Option<LabelConfig> {
         let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
         parsed.reduce(|a, b| if b.txg > a.txg { b } else { a })
     }
-    /// The txg that these labels prove to have been committed: L1 and L3 are written after the uberblock of their txg was flushed. A power cut may leave younger ones in
-    /// L0 and L2, which say the same only where neither of the others can be read.
+    /// The txg that these labels prove to have been committed: L1 and L3 are written after the
+    /// uberblock of their txg was flushed. A power cut may leave younger ones in L0 and L2, which
+    /// say the same only where neither of the others can be read.
     pub fn committed_txg(&self) -> Option<Txg> {
         let newest = |pair: LabelPair| {
             let these = self.configs.iter().filter(|(label, _)| pair.has(*label));
@@ -81,7 +89,8 @@ pub(crate) fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
     Ok(label_offsets(size))
 }
 
-/// Reads all labels and uberblock rings of a device. An error only if the device is too small to have any; everything else is in the result.
+/// Reads all labels and uberblock rings of a device. An error only if the device is too small to
+/// have any; everything else is in the result.
 pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
     let at = offsets(dev)?;
     let reads = at.map(|o| bdev::read(dev, o + CONFIG_OFFSET, (LABEL_SIZE - CONFIG_OFFSET) as usize));
@@ -117,7 +126,8 @@ pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
                 }
             }
         }
-        // No label says how large the slots are, or it says wrong: only one size gives checksums that match.
+        // No label says how large the slots are, or it says wrong: only one size gives checksums
+        // that match.
         for shift in SLOT_SHIFT_MIN..=SLOT_SHIFT_MAX {
             if out.uberblocks.len() == before {
                 let found = scan_ring(ring, shift, at[i]);
@@ -166,9 +176,11 @@ impl LabelPair {
 /// The labels of a leaf that are safe.
 #[derive(Debug)]
 pub(crate) struct SafeLabels {
-    /// Of each label how many of the leaf's writes a flush must cover until it is safe; `u64::MAX`: it is not known to be whole.
+    /// Of each label how many of the leaf's writes a flush must cover until it is safe; `u64::MAX`:
+    /// it is not known to be whole.
     flush_upto: Cell<[u64; LABELS]>,
-    /// Size of the device in bytes when that was noted: where the last two labels are follows from it.
+    /// Size of the device in bytes when that was noted: where the last two labels are follows from
+    /// it.
     size: Cell<u64>,
 }
 
@@ -222,7 +234,8 @@ async fn any_good(writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
     }
 }
 
-/// Writes `config` into the config regions of a pair of labels; without a flush, unless the other pair has no safe label.
+/// Writes `config` into the config regions of a pair of labels; without a flush, unless the other
+/// pair has no safe label.
 pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigRegion) -> Result<()> {
     let places = offsets(&*leaf.dev)?;
     let safe = leaf.safe();
@@ -317,8 +330,10 @@ pub async fn clear_labels(dev: &dyn BlockDev) -> Result<()> {
 /// Bytes of the header of a cache device, which stands where the data begin (format page 22).
 const CACHE_HEADER_SIZE: usize = 512;
 
-/// Wipes the labels that are valid (a config with a guid and a known state), but for their first 16 KiB, and the header of a cache device (`zpool labelclear`). Nothing else is
-/// touched: what another owner wrote in the place of a label stays. How many labels there were. Durable on return.
+/// Wipes the labels that are valid (a config with a guid and a known state), but for their first 16
+/// KiB, and the header of a cache device (`zpool labelclear`). Nothing else is touched: what
+/// another owner wrote in the place of a label stays. How many labels there were. Durable on
+/// return.
 pub async fn clear_valid_labels(dev: &dyn BlockDev) -> Result<usize> {
     let labels = read_labels(dev).await?;
     let at = offsets(dev)?;

@@ -1,7 +1,8 @@
 //! A leaf: one device, its queue, its counters.
 //!
-//! [`Leaf::read`] and [`Leaf::write`] put an operation into the queue and issue at once whatever the policy allows; completions continue with the rest. So
-//! operations start in the turn that asks for them, and nothing is polled or spawned to keep them going.
+//! [`Leaf::read`] and [`Leaf::write`] put an operation into the queue and issue at once whatever
+//! the policy allows; completions continue with the rest. So operations start in the turn that asks
+//! for them, and nothing is polled or spawned to keep them going.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -25,7 +26,8 @@ pub struct Leaf {
     guid: Cell<Guid>,
     /// Its path, as configuration and messages name it.
     pub path: String,
-    /// The device. What goes to it directly is not scheduled, not counted and not ordered against the queue.
+    /// The device. What goes to it directly is not scheduled, not counted and not ordered against
+    /// the queue.
     pub dev: Rc<dyn BlockDev>,
     /// How it is and what it misses.
     pub condition: Rc<Condition>,
@@ -34,7 +36,8 @@ pub struct Leaf {
     tunables: RefCell<QueueTunables>,
     queue: RefCell<Queue<Job>>,
     stats: RefCell<LeafStats>,
-    /// Writes that completed, plus one: what a former owner of the device wrote counts as one of ours, so that the first flush is never left out.
+    /// Writes that completed, plus one: what a former owner of the device wrote counts as one of
+    /// ours, so that the first flush is never left out.
     written: Cell<u64>,
     /// How many of `written` a completed flush covers.
     flushed: Cell<u64>,
@@ -55,7 +58,8 @@ enum Job {
     },
 }
 
-/// What a write is to be: its class, and whether it is over only when it is durable, as after a flush.
+/// What a write is to be: its class, and whether it is over only when it is durable, as after a
+/// flush.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteAs {
     /// Its class.
@@ -125,7 +129,8 @@ impl Leaf {
         self.flushed.get()
     }
 
-    /// Reads `len` bytes at device byte `offset`, a multiple of the device's sector; `len` need not be one.
+    /// Reads `len` bytes at device byte `offset`, a multiple of the device's sector; `len` need not
+    /// be one.
     pub fn read(self: &Rc<Self>, offset: u64, len: u64, prio: Prio) -> ReadDone {
         let Ok(want) = usize::try_from(len) else {
             return ReadDone::ready(Err(self.refuse("read", offset, len)));
@@ -139,7 +144,8 @@ impl Leaf {
         future
     }
 
-    /// Writes `data`, and `pad` zero bytes after it, at device byte `offset`. Offset and total length must be multiples of the device's sector.
+    /// Writes `data`, and `pad` zero bytes after it, at device byte `offset`. Offset and total
+    /// length must be multiples of the device's sector.
     pub fn write(self: &Rc<Self>, offset: u64, data: Bytes, pad: usize, how: impl Into<WriteAs>) -> WriteDone {
         let WriteAs { prio, durable } = how.into();
         let len = (data.len() + pad) as u64;
@@ -157,7 +163,8 @@ impl Leaf {
         self.dev.info().writes_durably
     }
 
-    /// Makes every write durable that has completed by now. Costs nothing if an earlier flush did so already.
+    /// Makes every write durable that has completed by now. Costs nothing if an earlier flush did
+    /// so already.
     pub async fn flush(&self) -> Result<()> {
         let upto = self.written.get();
         if self.flushed.get() >= upto {
@@ -186,7 +193,8 @@ impl Leaf {
         }
     }
 
-    /// Looks whether the device answers at all: the beginning of one of its labels, which nobody writes while the pool is in use, can be read, past the queue.
+    /// Looks whether the device answers at all: the beginning of one of its labels, which nobody
+    /// writes while the pool is in use, can be read, past the queue.
     pub async fn answers(&self) -> bool {
         let Ok(offsets) = crate::labels::offsets(&*self.dev) else { return false };
         for at in offsets {
@@ -231,7 +239,8 @@ impl Leaf {
         let leaf = self.guid.get().0;
         self.rt.trace(Groups::FAULT, || Event::Fault { leaf, kind, class, write, offset, len });
     }
-    /// Counts a block read from here whose checksum did not match: `len` bytes from data byte `offset` on, both 0 if that is not known.
+    /// Counts a block read from here whose checksum did not match: `len` bytes from data byte
+    /// `offset` on, both 0 if that is not known.
     pub fn count_checksum_error(&self, offset: u64, len: u64) {
         let at = if len > 0 { offset + DATA_START } else { 0 };
         self.trace_fault(FaultKind::Checksum, 0, false, at, len);
@@ -332,7 +341,8 @@ impl Leaf {
             }
         });
         let leaf = self.clone();
-        // If the world ends first, the closure is dropped uncalled, and with it every completer, which tells its waiter.
+        // If the world ends first, the closure is dropped uncalled, and with it every completer,
+        // which tells its waiter.
         self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
     }
 
@@ -401,7 +411,8 @@ impl Batch<Job> {
     }
 }
 
-/// Gives every member of a completed batch what is its own; of the buffers of a read those between members are thrown away.
+/// Gives every member of a completed batch what is its own; of the buffers of a read those between
+/// members are thrown away.
 fn hand_out(items: Vec<Item<Job>>, done: Done, offset: u64) {
     let mut bufs = done.bufs.into_iter();
     let mut at = offset;

@@ -1,9 +1,11 @@
 //! What a top-level vdev is made of: a tree of nodes, each an address space of its own.
 //!
-//! A node is cheap to clone and never changes its children: attaching, detaching or bringing back a device makes new nodes up to the top and leaves operations
-//! in flight with the old ones. Leaves are shared, so queue, counters and dirty time logs stay.
+//! A node is cheap to clone and never changes its children: attaching, detaching or bringing back a
+//! device makes new nodes up to the top and leaves operations in flight with the old ones. Leaves
+//! are shared, so queue, counters and dirty time logs stay.
 //!
-//! Offsets here are those of the node's own address space; a leaf adds the size of its front labels.
+//! Offsets here are those of the node's own address space; a leaf adds the size of its front
+//! labels.
 
 use std::cell::{Cell, OnceCell};
 use std::pin::Pin;
@@ -23,7 +25,8 @@ use crate::stats::IoErrors;
 /// A boxed future over borrowed state.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// log2 of the bytes after which another child of a mirror is preferred where all are equally busy, as in OpenZFS (`vdev_mirror` shift).
+/// log2 of the bytes after which another child of a mirror is preferred where all are equally busy,
+/// as in OpenZFS (`vdev_mirror` shift).
 const MIRROR_TURN: u32 = 21;
 
 /// What a vdev is made of.
@@ -31,7 +34,8 @@ const MIRROR_TURN: u32 = 21;
 pub enum VdevKind {
     /// One device.
     Leaf(Rc<Leaf>),
-    /// Every child holds everything: a mirror, a device being replaced, a device with a spare in use.
+    /// Every child holds everything: a mirror, a device being replaced, a device with a spare in
+    /// use.
     Mirror(Rc<Mirror>),
     /// Data with parity over all children.
     Raidz(Rc<Raidz>),
@@ -120,7 +124,8 @@ pub struct Absent {
 
 /// Where the blocks of a removed vdev went.
 pub trait IndirectMap {
-    /// The pieces of `size` bytes at `offset`: start within the range, vdev, offset there, length. `Corrupt` if not all of it is mapped.
+    /// The pieces of `size` bytes at `offset`: start within the range, vdev, offset there, length.
+    /// `Corrupt` if not all of it is mapped.
     fn remap(&self, offset: u64, size: u64) -> Result<Vec<(u64, VdevId, u64, u64)>>;
 }
 
@@ -197,7 +202,8 @@ impl VdevKind {
         self.children().iter().find_map(|c| c.find(guid))
     }
 
-    /// The same with the node `guid` replaced by what `f` makes of it; unchanged parts are shared. Unchanged as a whole if there is no such node.
+    /// The same with the node `guid` replaced by what `f` makes of it; unchanged parts are shared.
+    /// Unchanged as a whole if there is no such node.
     pub fn replace(&self, guid: Guid, f: &dyn Fn(&VdevKind) -> VdevKind) -> VdevKind {
         if self.guid() == Some(guid) {
             return f(self);
@@ -255,7 +261,8 @@ impl VdevKind {
         }
     }
 
-    /// Errors that are its own: of a leaf those of the device, else of blocks that could not be had from what is below.
+    /// Errors that are its own: of a leaf those of the device, else of blocks that could not be had
+    /// from what is below.
     pub fn errors(&self) -> IoErrors {
         match self {
             VdevKind::Leaf(l) => l.errors(),
@@ -314,7 +321,8 @@ impl VdevKind {
         draid.children.get(draid.layout.spare_child(spare.spare, offset)?)
     }
 
-    /// Every leaf that holds the bytes at `offset`, with what it promises. Only for nodes below a stripe.
+    /// Every leaf that holds the bytes at `offset`, with what it promises. Only for nodes below a
+    /// stripe.
     pub(crate) fn replicas<'a>(
         &'a self,
         io: Io<'a>,
@@ -323,7 +331,8 @@ impl VdevKind {
         out: &mut Vec<(&'a Rc<Leaf>, Promise)>,
         depth: u32,
     ) {
-        // A distributed spare may stand for one that a spare stands for; a configuration can be a circle.
+        // A distributed spare may stand for one that a spare stands for; a configuration can be a
+        // circle.
         if depth > 8 {
             return;
         }
@@ -340,7 +349,8 @@ impl VdevKind {
         }
     }
 
-    /// Reads `len` bytes at `offset` from the best leaf that has them, from the next one where that fails. The flag tells that one failed.
+    /// Reads `len` bytes at `offset` from the best leaf that has them, from the next one where that
+    /// fails. The flag tells that one failed.
     pub(crate) fn read_at<'a>(&'a self, io: Io<'a>, offset: u64, len: u64) -> Boxed<'a, Result<(Bytes, bool)>> {
         if let VdevKind::Leaf(l) = self {
             // Queued now, not when somebody looks at the future.
@@ -374,7 +384,8 @@ impl VdevKind {
         }
     }
 
-    /// Writes `data` and `pad` zeros at `offset` to every leaf that holds it. `None` if there is none.
+    /// Writes `data` and `pad` zeros at `offset` to every leaf that holds it. `None` if there is
+    /// none.
     pub(crate) fn write_at(
         &self,
         root: &VdevKind,

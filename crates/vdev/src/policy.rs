@@ -1,11 +1,15 @@
 //! What a leaf's queue issues next: classes, limits and the choice between them (behaviour 3.2).
 //!
-//! Every operation belongs to a class. A class has a minimum and a maximum of operations in flight at one leaf. First come the classes that are below
-//! their minimum, round-robin from the one after the last served, so that no class starves; then, in the order of priority, classes below their maximum.
-//! Two rules bend the limits: the maximum of async writes follows how much dirty data the pool holds (little: stay out of the readers' way; much: go all out),
-//! and the *non-interactive* classes (scrub, removal, initializing, rebuild) get next to nothing while interactive operations are in flight.
+//! Every operation belongs to a class. A class has a minimum and a maximum of operations in flight
+//! at one leaf. First come the classes that are below their minimum, round-robin from the one after
+//! the last served, so that no class starves; then, in the order of priority, classes below their
+//! maximum. Two rules bend the limits: the maximum of async writes follows how much dirty data the
+//! pool holds (little: stay out of the readers' way; much: go all out), and the *non-interactive*
+//! classes (scrub, removal, initializing, rebuild) get next to nothing while interactive operations
+//! are in flight.
 //!
-//! All of it is a function of [`QueueState`], the tunables and the gauge; the shell in `leaf` only counts and submits.
+//! All of it is a function of [`QueueState`], the tunables and the gauge; the shell in `leaf` only
+//! counts and submits.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -68,20 +72,24 @@ impl Prio {
             Prio::Rebuild => "rebuildq_write",
         }
     }
-    /// Whether the class gives way to interactive ones. Trim does not, and does not count as interactive work that others give way to only by its limits.
+    /// Whether the class gives way to interactive ones. Trim does not, and does not count as
+    /// interactive work that others give way to only by its limits.
     pub const fn is_interactive(self) -> bool {
         !matches!(self, Prio::Scrub | Prio::Removal | Prio::Initializing | Prio::Rebuild)
     }
-    /// Whether the class is served in the order of arrival; the others go by offset within half-second buckets.
+    /// Whether the class is served in the order of arrival; the others go by offset within
+    /// half-second buckets.
     pub const fn is_fifo(self) -> bool {
         matches!(self, Prio::SyncRead | Prio::SyncWrite | Prio::Trim)
     }
 }
 
-/// How a leaf decides what goes to the device (property `scheduler` of OpenZFS 2.4; `deadline` is for comparison).
+/// How a leaf decides what goes to the device (property `scheduler` of OpenZFS 2.4; `deadline` is
+/// for comparison).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Scheduler {
-    /// As is best for the device. Files and rotating disks are queued by OpenZFS's own rule; so far everything is.
+    /// As is best for the device. Files and rotating disks are queued by OpenZFS's own rule; so far
+    /// everything is.
     #[default]
     Auto,
     /// Classes with minimums and maximums.
@@ -116,8 +124,9 @@ pub enum Cause {
     Completion,
 }
 
-/// The scheduler of before 2013: up to how many operations may be at the device, and how many may be issued now (`zfs_vdev_min_pending` 4,
-/// `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2; behaviour 3.2).
+/// The scheduler of before 2013: up to how many operations may be at the device, and how many may
+/// be issued now (`zfs_vdev_min_pending` 4, `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2;
+/// behaviour 3.2).
 pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
     match cause {
         Cause::Arrival => t.min_pending.max(1).saturating_sub(active),
@@ -125,7 +134,8 @@ pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
     }
 }
 
-/// The scheduler of before 2013: the deadline of an operation that arrived at `since` in ns, the smaller the sooner.
+/// The scheduler of before 2013: the deadline of an operation that arrived at `since` in ns, the
+/// smaller the sooner.
 pub fn deadline(since: u64, prio: Prio, time_shift: u32) -> u64 {
     let priority = match prio {
         Prio::SyncRead | Prio::SyncWrite => 0,
@@ -151,33 +161,42 @@ pub struct ClassLimits {
 pub struct QueueTunables {
     /// Which scheduler (tunable `scheduler`).
     pub scheduler: Scheduler,
-    /// Of `deadline`: operations at the device up to which one that arrives is issued at once (`zfs_vdev_min_pending`).
+    /// Of `deadline`: operations at the device up to which one that arrives is issued at once
+    /// (`zfs_vdev_min_pending`).
     pub min_pending: u32,
     /// Of `deadline`: the most at the device (`zfs_vdev_max_pending`).
     pub max_pending: u32,
     /// Of `deadline`: issued at most when one is over (`zfs_vdev_ramp_rate`).
     pub ramp_rate: u32,
-    /// Of `deadline`: how coarse time is, as a shift of nanoseconds (`zfs_vdev_time_shift`; 6 at first, later 29).
+    /// Of `deadline`: how coarse time is, as a shift of nanoseconds (`zfs_vdev_time_shift`; 6 at
+    /// first, later 29).
     pub time_shift: u32,
     /// `zfs_vdev_<class>_{min,max}_active`, by [`Prio::index`].
     pub classes: [ClassLimits; CLASSES],
     /// `zfs_vdev_max_active`: operations in flight at one leaf, all classes together.
     pub max_active: u32,
-    /// `zfs_vdev_async_write_active_min_dirty_percent`: below it async writes have their minimum in flight at most.
+    /// `zfs_vdev_async_write_active_min_dirty_percent`: below it async writes have their minimum in
+    /// flight at most.
     pub async_write_min_dirty_percent: u32,
-    /// `zfs_vdev_async_write_active_max_dirty_percent`: above it async writes have their maximum; between the two it rises linearly.
+    /// `zfs_vdev_async_write_active_max_dirty_percent`: above it async writes have their maximum;
+    /// between the two it rises linearly.
     pub async_write_max_dirty_percent: u32,
-    /// `zfs_vdev_nia_delay`: completions without interactive work before non-interactive classes get their maximum.
+    /// `zfs_vdev_nia_delay`: completions without interactive work before non-interactive classes
+    /// get their maximum.
     pub nia_delay: u32,
-    /// `zfs_vdev_nia_credit`: non-interactive operations that may be issued between two interactive completions.
+    /// `zfs_vdev_nia_credit`: non-interactive operations that may be issued between two interactive
+    /// completions.
     pub nia_credit: u32,
-    /// `zfs_vdev_aggregation_limit`: longest gathered operation in bytes, on media where distance costs time.
+    /// `zfs_vdev_aggregation_limit`: longest gathered operation in bytes, on media where distance
+    /// costs time.
     pub aggregation_limit: u64,
-    /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB; here it is 1 MiB, because an operation costs a system
-    /// call's worth of CPU and a gathered one costs no copy.
+    /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB;
+    /// here it is 1 MiB, because an operation costs a system call's worth of CPU and a gathered one
+    /// costs no copy.
     pub aggregation_limit_non_rotating: u64,
-    /// `zfs_vdev_read_gap_limit`: reads this many bytes apart are still gathered, the gap is read and thrown away. (Writes are gathered only without a
-    /// gap: `zfs_vdev_write_gap_limit` concerns padding of RAID-Z.)
+    /// `zfs_vdev_read_gap_limit`: reads this many bytes apart are still gathered, the gap is read
+    /// and thrown away. (Writes are gathered only without a gap: `zfs_vdev_write_gap_limit`
+    /// concerns padding of RAID-Z.)
     pub read_gap: u64,
 }
 
@@ -219,7 +238,8 @@ impl QueueTunables {
         self.classes[prio.index()]
     }
 
-    /// How many async writes may be in flight when `dirty_percent` of the dirty-data limit is used. Division truncates, as in OpenZFS.
+    /// How many async writes may be in flight when `dirty_percent` of the dirty-data limit is used.
+    /// Division truncates, as in OpenZFS.
     pub fn async_write_limit(&self, dirty_percent: u32) -> u32 {
         let ClassLimits { min_active, max_active } = self.class(Prio::AsyncWrite);
         let (low, high) = (self.async_write_min_dirty_percent, self.async_write_max_dirty_percent);
@@ -234,8 +254,9 @@ impl QueueTunables {
     }
 }
 
-/// How full the pool's dirty-data limit is, in percent: set by the transaction layer, read by every leaf queue. While a sync task is pending the setter
-/// says 100, so that administrative work is not slowed down by a pool that has little to write.
+/// How full the pool's dirty-data limit is, in percent: set by the transaction layer, read by every
+/// leaf queue. While a sync task is pending the setter says 100, so that administrative work is not
+/// slowed down by a pool that has little to write.
 #[derive(Clone, Default, Debug)]
 pub struct DirtyGauge(pub Rc<Cell<u32>>);
 
@@ -255,14 +276,15 @@ impl DirtyGauge {
 pub struct QueueState {
     /// Operations that wait.
     pub queued: [u32; CLASSES],
-    /// Operations at the device; a gathered one counts once, for the class of the operation that led it.
+    /// Operations at the device; a gathered one counts once, for the class of the operation that
+    /// led it.
     pub active: [u32; CLASSES],
     /// The class served last, as index.
     pub last_class: usize,
     /// Interactive operations at the device.
     pub interactive_active: u32,
-    /// While interactive operations are in flight: how many non-interactive ones may still be issued. Otherwise: how many completions there were since the
-    /// last interactive one.
+    /// While interactive operations are in flight: how many non-interactive ones may still be
+    /// issued. Otherwise: how many completions there were since the last interactive one.
     pub nia_credit: u32,
 }
 
@@ -442,7 +464,8 @@ mod tests {
     #[test]
     fn the_scheduler_of_before_2013() {
         let t = QueueTunables::default();
-        // (cause, at the device, room): four on arrival, then two more for each that is over, ten at most.
+        // (cause, at the device, room): four on arrival, then two more for each that is over, ten
+        // at most.
         for (cause, active, room) in [
             (Cause::Arrival, 0, 4),
             (Cause::Arrival, 3, 1),

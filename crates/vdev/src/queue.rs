@@ -1,12 +1,14 @@
-//! The waiting room of a leaf: operations by class and by offset, neighbours gathered on the way out.
+//! The waiting room of a leaf: operations by class and by offset, neighbours gathered on the way
+//! out.
 //!
-//! Every waiting operation stands in two orders: its class's (arrival, or half-second bucket and offset) and that of offsets among operations of the same
-//! direction. [`Queue::next`] lets the policy choose a class, takes that class's first operation and grows it in both directions along the offsets, across
-//! classes, up to the aggregation limit. Nothing here submits: the leaf turns a [`Batch`] into one device operation and reports it back with
-//! [`Queue::completed`].
+//! Every waiting operation stands in two orders: its class's (arrival, or half-second bucket and
+//! offset) and that of offsets among operations of the same direction. [`Queue::next`] lets the
+//! policy choose a class, takes that class's first operation and grows it in both directions along
+//! the offsets, across classes, up to the aggregation limit. Nothing here submits: the leaf turns a
+//! [`Batch`] into one device operation and reports it back with [`Queue::completed`].
 //!
-//! Overlaps: waiting and active writes are disjoint among themselves and from waiting and active reads. What would break that is held aside, in order of
-//! arrival, until it does not.
+//! Overlaps: waiting and active writes are disjoint among themselves and from waiting and active
+//! reads. What would break that is held aside, in order of arrival, until it does not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -52,7 +54,8 @@ pub(crate) struct Batch<P> {
 /// Width of the time buckets of offset-ordered classes, as a shift of nanoseconds: 0.54 s.
 const BUCKET_SHIFT: u32 = 29;
 
-/// An operation's place in its class: bucket or arrival, offset, unique number with the direction in the lowest bit.
+/// An operation's place in its class: bucket or arrival, offset, unique number with the direction
+/// in the lowest bit.
 type OrderKey = (u64, u64, u64);
 
 type ByOffset<P> = BTreeMap<(u64, u64), (OrderKey, Item<P>)>;
@@ -102,8 +105,8 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Whether a write that waits or is active overlaps a range. They are disjoint, so looking at the last that starts
-    /// below its end is enough.
+    /// Whether a write that waits or is active overlaps a range. They are disjoint, so looking at
+    /// the last that starts below its end is enough.
     fn written(&self, start: u64, end: u64) -> bool {
         let active = self.writing.range(..end).next_back();
         let waiting = self.by_offset[1].range(..(end, 0)).next_back();
@@ -149,7 +152,8 @@ impl<P> Queue<P> {
         item
     }
 
-    /// The first operation of a class: of an offset-ordered one, what follows the last issued offset within the oldest bucket.
+    /// The first operation of a class: of an offset-ordered one, what follows the last issued
+    /// offset within the oldest bucket.
     fn first_of(&self, prio: Prio) -> Option<OrderKey> {
         let set = &self.order[prio.index()];
         let first = *set.first()?;
@@ -186,7 +190,8 @@ impl<P> Queue<P> {
             let (prio, key) = self.first_of_all(off)?;
             return Some(self.issue(prio, key, t, if off { 0 } else { limit }));
         }
-        // A class whose operations are all held aside counts as queued but has nothing to give: ask again without it.
+        // A class whose operations are all held aside counts as queued but has nothing to give: ask
+        // again without it.
         let mut asked = self.state.clone();
         let (prio, key) = loop {
             let prio = asked.next_class(t, dirty_percent)?;

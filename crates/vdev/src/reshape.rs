@@ -1,16 +1,23 @@
 //! Changes of the tree while it is in use: attaching and detaching leaves.
 //!
-//! Two descriptions of a top-level vdev stand side by side: what it is made of ([`VdevKind`]) and what its configuration says ([`VdevConfig`]); their nodes
-//! correspond by guid. The functions here are pure: they take both and give both as they will be. The caller has to make the change where it is safe:
+//! Two descriptions of a top-level vdev stand side by side: what it is made of ([`VdevKind`]) and
+//! what its configuration says ([`VdevConfig`]); their nodes correspond by guid. The functions here
+//! are pure: they take both and give both as they will be. The caller has to make the change where
+//! it is safe:
 //!
-//! * *Nodes never change.* An operation in flight holds the nodes that it began with and ends with them; leaves are shared, so that queues, counters and dirty time
-//!   logs go on. A change is one [`Top::set_kind`](crate::Top::set_kind) and becomes visible to the next operation.
-//! * *A change happens between two txgs*, in syncing context before the first write of a txg. Every write of the txgs before is over. What is written for later txgs
-//!   at that time (log blocks) may have gone to the old nodes only: the dirty time log of a new leaf covers all txgs that may be open then.
-//! * *The configuration of the same txg describes the new tree*, and the guid sum of its uberblock counts it. A power cut before that uberblock leaves the old tree.
+//! * *Nodes never change.* An operation in flight holds the nodes that it began with and ends with
+//!   them; leaves are shared, so that queues, counters and dirty time logs go on. A change is one
+//!   [`Top::set_kind`](crate::Top::set_kind) and becomes visible to the next operation.
+//! * *A change happens between two txgs*, in syncing context before the first write of a txg. Every
+//!   write of the txgs before is over. What is written for later txgs at that time (log blocks) may
+//!   have gone to the old nodes only: the dirty time log of a new leaf covers all txgs that may be
+//!   open then.
+//! * *The configuration of the same txg describes the new tree*, and the guid sum of its uberblock
+//!   counts it. A power cut before that uberblock leaves the old tree.
 //!
-//! The guid of a top-level vdev survives its mirror: the last child takes it over, so that an older label never looks like another top-level vdev (as in OpenZFS).
-//! It does not survive being made a mirror: labels of that leaf go on to name the leaf by its guid.
+//! The guid of a top-level vdev survives its mirror: the last child takes it over, so that an older
+//! label never looks like another top-level vdev (as in OpenZFS). It does not survive being made a
+//! mirror: labels of that leaf go on to name the leaf by its guid.
 
 use std::rc::Rc;
 
@@ -127,7 +134,8 @@ impl VdevKind {
         }
     }
 
-    /// The txgs of which something cannot be read any more if the node `without` goes; all of them if too little is there at all.
+    /// The txgs of which something cannot be read any more if the node `without` goes; all of them
+    /// if too little is there at all.
     pub fn outage(&self, without: Option<Guid>) -> TxgSet {
         let own = self.guid().is_some() && self.guid() == without;
         let missed = |health: crate::Health, missing: TxgSet| match own || !health.is_open() {
@@ -151,7 +159,8 @@ impl VdevKind {
     }
 }
 
-/// Puts the leaf `new` beside the node `target`: as a further child of `target`'s parent if that has the role already, else below a new node `parent`.
+/// Puts the leaf `new` beside the node `target`: as a further child of `target`'s parent if that
+/// has the role already, else below a new node `parent`.
 pub fn attach(shape: &Shape, target: Guid, role: MirrorRole, parent: Guid, new: Shape) -> Result<Shape> {
     let Shape { kind, mut config } = shape.clone();
     let gone = || Error::not_found(format!("vdev {target} is not there any more"));
@@ -185,8 +194,9 @@ pub fn attach(shape: &Shape, target: Guid, role: MirrorRole, parent: Guid, new: 
     Ok(Shape { kind: kind.replace(target, &wrap), config })
 }
 
-/// Takes the node `target` out of what acts as a mirror. A node that is left with one child gives its place to that; if it was the top-level vdev, its guid, too.
-/// Also the configuration of what was taken out.
+/// Takes the node `target` out of what acts as a mirror. A node that is left with one child gives
+/// its place to that; if it was the top-level vdev, its guid, too. Also the configuration of what
+/// was taken out.
 pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
     let Shape { kind, mut config } = shape.clone();
     let above = kind.parent_of(target).filter(|p| p.role().is_some());
@@ -221,7 +231,8 @@ pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
     Ok((Shape { kind: kind.replace(at, &rest), config }, taken))
 }
 
-/// Bytes that a device in the place of the leaf `target` must have for data (`vdev_get_min_asize` of OpenZFS): what the metaslabs of the top-level vdev reach.
+/// Bytes that a device in the place of the leaf `target` must have for data (`vdev_get_min_asize`
+/// of OpenZFS): what the metaslabs of the top-level vdev reach.
 pub fn least_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64 {
     let whole = if ms_shift == 0 { asize } else { asize >> ms_shift << ms_shift };
     let share = match kind {
@@ -235,14 +246,16 @@ pub fn least_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u
     }
 }
 
-/// The ranges of leaf `guid` (offset in its address space, length) that hold `len` bytes at `start` of the top-level vdev `kind`, and nothing else but parity of them.
-/// Whole sectors; `start` and `len` are whole allocation units or free ranges.
+/// The ranges of leaf `guid` (offset in its address space, length) that hold `len` bytes at `start`
+/// of the top-level vdev `kind`, and nothing else but parity of them. Whole sectors; `start` and
+/// `len` are whole allocation units or free ranges.
 pub fn leaf_ranges(kind: &VdevKind, ashift: u8, guid: Guid, start: u64, len: u64) -> Vec<(u64, u64)> {
     let child = |children: &[VdevKind]| children.iter().position(|c| c.find(guid).is_some());
     match kind {
         VdevKind::Raidz(r) => {
             let (n, Some(own)) = (r.children.len() as u64, child(&r.children)) else { return Vec::new() };
-            // Sectors go round the children row by row; the single parity's change of places happens within what is free.
+            // Sectors go round the children row by row; the single parity's change of places
+            // happens within what is free.
             let row = |sector: u64| sector / n + u64::from(sector % n > own as u64);
             let (first, end) = (row(start >> ashift), row((start + len) >> ashift));
             if end > first { vec![(first << ashift, (end - first) << ashift)] } else { Vec::new() }

@@ -4,7 +4,8 @@ use base::Nanos;
 
 use crate::policy::{CLASSES, Prio};
 
-/// Buckets of a latency histogram: bucket b counts 2^b .. 2^(b+1) ns, the last one everything above (137 s), as in `zpool iostat -w`.
+/// Buckets of a latency histogram: bucket b counts 2^b .. 2^(b+1) ns, the last one everything above
+/// (137 s), as in `zpool iostat -w`.
 pub const LATENCY_BUCKETS: usize = 37;
 
 /// Errors of a leaf since it was opened or cleared.
@@ -18,7 +19,8 @@ pub struct IoErrors {
     pub cksum: u64,
 }
 
-/// Counters of a leaf since it was opened. Operations and bytes are those that the layers above asked for; the device saw `device_ops`, fewer and larger.
+/// Counters of a leaf since it was opened. Operations and bytes are those that the layers above
+/// asked for; the device saw `device_ops`, fewer and larger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeafStats {
     /// Errors.
@@ -35,7 +37,8 @@ pub struct LeafStats {
     pub flushes: u64,
     /// Reads and writes that went to the device after gathering.
     pub device_ops: u64,
-    /// Operations per class (by [`Prio::index`]) by the time from the queue's entry to completion (`total_wait`).
+    /// Operations per class (by [`Prio::index`]) by the time from the queue's entry to completion
+    /// (`total_wait`).
     pub latency: [[u64; LATENCY_BUCKETS]; CLASSES],
     /// The same by the time at the device (`disk_wait`).
     pub disk_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
@@ -45,9 +48,11 @@ pub struct LeafStats {
     pub flush_latency: [u64; LATENCY_BUCKETS],
     /// Sums over the operations of each class.
     pub class: [ClassSums; CLASSES],
-    /// Operations of each class by size: bucket b counts 2^(b+9) up to twice that, the first everything below, the last everything above.
+    /// Operations of each class by size: bucket b counts 2^(b+9) up to twice that, the first
+    /// everything below, the last everything above.
     pub size_ind: [[u64; SIZE_BUCKETS]; CLASSES],
-    /// Operations that went to the device with others, by the size of the whole and the class that led it.
+    /// Operations that went to the device with others, by the size of the whole and the class that
+    /// led it.
     pub size_agg: [[u64; SIZE_BUCKETS]; CLASSES],
 }
 

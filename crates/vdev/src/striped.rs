@@ -1,7 +1,9 @@
 //! Blocks with parity: reading with as few columns as it takes, writing all of them.
 //!
-//! A read takes the data columns and nothing else while they are all there. Columns of children that are away, or that missed the block's txg, or that failed,
-//! are computed from parity. Whether the result is the block its checksum tells; where it does not, [`crate::arbitrate`] looks at everything.
+//! A read takes the data columns and nothing else while they are all there. Columns of children
+//! that are away, or that missed the block's txg, or that failed, are computed from parity. Whether
+//! the result is the block its checksum tells; where it does not, [`crate::arbitrate`] looks at
+//! everything.
 
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
@@ -94,7 +96,8 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     Ok((out.freeze(), failed))
 }
 
-/// Computes the data columns `lost` of a stripe from parity; where that does not suffice, children are read that may miss the block.
+/// Computes the data columns `lost` of a stripe from parity; where that does not suffice, children
+/// are read that may miss the block.
 async fn rebuild(
     top: &VdevKind,
     stripe: &Stripe,
@@ -158,7 +161,8 @@ async fn rebuild(
     Ok(())
 }
 
-/// Writes a block with its parity. Over when every column is; good if of each stripe no more columns failed than there is parity.
+/// Writes a block with its parity. Over when every column is; good if of each stripe no more
+/// columns failed than there is parity.
 pub(crate) fn write(top: &VdevKind, stripes: &[Stripe], data: &Bytes, how: WriteAs) -> WriteDone {
     let mut all = Vec::with_capacity(stripes.len());
     for stripe in stripes {

@@ -20,7 +20,8 @@ use crate::policy::Prio;
 use crate::reshape::Shape;
 use crate::striped;
 
-/// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in whole 256 KiB; 0 if it is too small for that.
+/// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in
+/// whole 256 KiB; 0 if it is too small for that.
 pub fn leaf_asize(device_bytes: u64) -> u64 {
     usable_size(device_bytes)
 }
@@ -33,7 +34,8 @@ const REMAPS_MAX: u32 = 64;
 pub struct FirstRead {
     /// The bytes.
     pub data: Bytes,
-    /// A device failed to read its part, which was had from others: [`VdevTree::arbitrate`] can repair that.
+    /// A device failed to read its part, which was had from others: [`VdevTree::arbitrate`] can
+    /// repair that.
     pub failed: bool,
 }
 
@@ -67,7 +69,8 @@ pub struct BlockPlace {
 pub struct TopSpec {
     /// Its index, as block pointers name it.
     pub id: VdevId,
-    /// log2 of the allocation unit, 9 to 16; at least the logical sector of every device below it, which the opener has to see to.
+    /// log2 of the allocation unit, 9 to 16; at least the logical sector of every device below it,
+    /// which the opener has to see to.
     pub ashift: u8,
     /// Allocatable bytes.
     pub asize: u64,
@@ -155,7 +158,8 @@ impl Top {
         }
     }
 
-    /// What datasets may be charged for `copies` copies of a block of `psize` bytes here, gang headers included.
+    /// What datasets may be charged for `copies` copies of a block of `psize` bytes here, gang
+    /// headers included.
     pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
         self.dsize(worst_asize(psize, copies, self.min_alloc(), |n| self.asize_of(n)))
     }
@@ -168,7 +172,8 @@ impl Top {
         }
     }
 
-    /// Bytes that every allocation here is a multiple of and begins at a multiple of: a sector, on dRAID a sector of every column of a group.
+    /// Bytes that every allocation here is a multiple of and begins at a multiple of: a sector, on
+    /// dRAID a sector of every column of a group.
     pub fn alloc_unit(&self) -> u64 {
         match &*self.kind.borrow() {
             VdevKind::Draid(d) => d.layout.unit(),
@@ -176,7 +181,8 @@ impl Top {
         }
     }
 
-    /// Start and size of metaslab `ms`, whose size must be set: trimmed to whole allocation units (format page 09 section 10).
+    /// Start and size of metaslab `ms`, whose size must be set: trimmed to whole allocation units
+    /// (format page 09 section 10).
     pub fn ms_range(&self, ms: u64) -> (u64, u64) {
         let (start, size) = (ms << self.ms_shift.get(), 1u64 << self.ms_shift.get());
         let unit = self.alloc_unit();
@@ -184,7 +190,8 @@ impl Top {
         (first, (start + size - first) / unit * unit)
     }
 
-    /// 512ths of a byte that datasets are charged for each byte allocated here: 512 without redundancy (format page 05; a block of 128 KiB is the measure).
+    /// 512ths of a byte that datasets are charged for each byte allocated here: 512 without
+    /// redundancy (format page 05; a block of 128 KiB is the measure).
     pub fn deflate_ratio(&self) -> u64 {
         let of_128k = self.asize_of(128 << 10) >> 9;
         (128 << 10) / of_128k
@@ -203,12 +210,14 @@ impl Top {
         }
     }
 
-    /// Whether it is made of devices, and its configuration is known: not a hole, not removed, not unknown.
+    /// Whether it is made of devices, and its configuration is known: not a hole, not removed, not
+    /// unknown.
     pub fn is_concrete(&self) -> bool {
         !matches!(&*self.kind.borrow(), VdevKind::Indirect(_) | VdevKind::Hole | VdevKind::Missing)
     }
 
-    /// Whether blocks on it can be reached and new ones put there: not a hole, not removed, not missing, enough of its devices there.
+    /// Whether blocks on it can be reached and new ones put there: not a hole, not removed, not
+    /// missing, enough of its devices there.
     pub fn is_usable(&self) -> bool {
         match &*self.kind.borrow() {
             VdevKind::Indirect(_) | VdevKind::Hole => false,
@@ -242,13 +251,15 @@ impl Top {
         Ok(())
     }
 
-    /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. What lies outside the vdev is `Corrupt`: the address came from a block pointer.
+    /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. What lies outside the vdev
+    /// is `Corrupt`: the address came from a block pointer.
     pub async fn read(&self, offset: u64, psize: u64, prio: Prio) -> Result<Bytes> {
         Ok(self.read_first(offset, psize, Txg(0), prio).await?.data)
     }
 
-    /// As [`Top::read`], of a block born in `birth` (0: not known), whose checksum is still to be looked at: the likeliest content. If that is wrong
-    /// [`VdevTree::arbitrate`] tries everything else.
+    /// As [`Top::read`], of a block born in `birth` (0: not known), whose checksum is still to be
+    /// looked at: the likeliest content. If that is wrong [`VdevTree::arbitrate`] tries everything
+    /// else.
     pub async fn read_first(&self, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         self.check(offset, psize)?;
         let kind = self.kind();
@@ -271,8 +282,9 @@ impl Top {
         Ok(FirstRead { data, failed })
     }
 
-    /// Writes `data` at DVA offset `offset`, padded with zeros to what the layout needs. Never waits; errors come out of the future. With redundancy it is good
-    /// as long as the block can be read from what was written; who missed it is noted in that device's condition.
+    /// Writes `data` at DVA offset `offset`, padded with zeros to what the layout needs. Never
+    /// waits; errors come out of the future. With redundancy it is good as long as the block can be
+    /// read from what was written; who missed it is noted in that device's condition.
     pub fn write(&self, offset: u64, data: Bytes, how: impl Into<WriteAs>) -> WriteDone {
         let how = how.into();
         let len = data.len() as u64;
@@ -305,7 +317,8 @@ impl Top {
         }
     }
 
-    /// Makes every write here durable that has completed by now. As with writes, some devices may fail where there is redundancy.
+    /// Makes every write here durable that has completed by now. As with writes, some devices may
+    /// fail where there is redundancy.
     pub async fn flush(&self) -> Result<()> {
         let kind = self.kind();
         if let VdevKind::Leaf(leaf) = &kind {
@@ -314,7 +327,8 @@ impl Top {
         flush_node(&kind).await
     }
 
-    /// Looks whether so many of its devices are gone that nothing here can be read: they are taken out, or none of their labels can be read.
+    /// Looks whether so many of its devices are gone that nothing here can be read: they are taken
+    /// out, or none of their labels can be read.
     pub async fn is_cut_off(&self) -> bool {
         let kind = self.kind();
         let tolerates = match &kind {
@@ -406,7 +420,8 @@ impl VdevTree {
         tops.get(id.0 as usize).cloned().ok_or_else(|| Error::corrupt(format!("there is no top-level vdev {id}")))
     }
 
-    /// The sum of the guids of all vdevs, modulo 2^64, as uberblocks have it (format page 01 section 6).
+    /// The sum of the guids of all vdevs, modulo 2^64, as uberblocks have it (format page 01
+    /// section 6).
     pub fn guid_sum(&self) -> u64 {
         fn sum(c: &VdevConfig) -> u64 {
             c.children.iter().fold(c.guid.0, |n, child| n.wrapping_add(sum(child)))
@@ -421,21 +436,24 @@ impl VdevTree {
         tops.iter().filter(concrete).map(|t| t.ashift).collect()
     }
 
-    /// Smallest allocation unit over the top-level vdevs that are not logs, in bytes: compressed sizes are rounded to it (format page 06 section 5).
+    /// Smallest allocation unit over the top-level vdevs that are not logs, in bytes: compressed
+    /// sizes are rounded to it (format page 06 section 5).
     pub fn min_alloc(&self) -> u64 {
         let tops = self.tops.borrow();
         let concrete = tops.iter().filter(|t| !t.is_log && !t.is_hole() && !t.is_indirect());
         concrete.map(|t| t.min_alloc()).min().unwrap_or(512)
     }
 
-    /// What datasets may be charged for `copies` copies of a block of `psize` bytes, wherever they go: the largest charge of all top-level vdevs that are not logs.
+    /// What datasets may be charged for `copies` copies of a block of `psize` bytes, wherever they
+    /// go: the largest charge of all top-level vdevs that are not logs.
     pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
         let tops = self.tops.borrow();
         let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
         taken.map(|t| t.worst_dsize(psize, copies)).max().unwrap_or(0)
     }
 
-    /// Bytes that pieces of gang blocks are multiples of: the least data that an allocation holds, wherever it may be.
+    /// Bytes that pieces of gang blocks are multiples of: the least data that an allocation holds,
+    /// wherever it may be.
     pub fn piece_unit(&self) -> u64 {
         let tops = self.tops.borrow();
         let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
@@ -447,8 +465,9 @@ impl VdevTree {
         self.ashifts().into_iter().max().unwrap_or(9)
     }
 
-    /// Makes every completed write to any device durable. All devices are flushed at the same time. An error if a top-level vdev that is not a log has lost more
-    /// devices than its redundancy allows; of several the first's.
+    /// Makes every completed write to any device durable. All devices are flushed at the same time.
+    /// An error if a top-level vdev that is not a log has lost more devices than its redundancy
+    /// allows; of several the first's.
     pub async fn flush_all(&self) -> Result<()> {
         let tops = self.tops.borrow().clone();
         let used = tops.iter().filter(|t| t.is_usable());
@@ -461,7 +480,8 @@ impl VdevTree {
         rt::join::join_all(flushes.collect()).await.into_iter().collect()
     }
 
-    /// The likeliest content of `psize` bytes of a block born in `birth` (0: not known) at `offset` of vdev `id`; goes through the mapping of a removed vdev.
+    /// The likeliest content of `psize` bytes of a block born in `birth` (0: not known) at `offset`
+    /// of vdev `id`; goes through the mapping of a removed vdev.
     pub async fn read(&self, id: VdevId, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         let top = self.top(id)?;
         if !top.is_indirect() {
@@ -508,7 +528,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// What freeing a range gives up: where it lies today, and which ranges of removed vdevs (vdev, offset, length) led there.
+    /// What freeing a range gives up: where it lies today, and which ranges of removed vdevs (vdev,
+    /// offset, length) led there.
     #[allow(clippy::type_complexity, reason = "a pair of lists, used in one place")]
     pub fn given_up(&self, id: VdevId, offset: u64, len: u64) -> Result<(Vec<Place>, Vec<(VdevId, u64, u64)>)> {
         let (mut places, mut obsolete) = (Vec::new(), Vec::new());
@@ -542,8 +563,10 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Looks at everything that the devices have of a block of `psize` bytes, born in `birth` (0: not known), at `offset` of vdev `id`. `verify` says whether bytes
-    /// are the block; without it (the block has no checksum) devices are believed. With `repair` what is wrong is rewritten, in that class.
+    /// Looks at everything that the devices have of a block of `psize` bytes, born in `birth` (0:
+    /// not known), at `offset` of vdev `id`. `verify` says whether bytes are the block; without it
+    /// (the block has no checksum) devices are believed. With `repair` what is wrong is rewritten,
+    /// in that class.
     pub async fn arbitrate(
         &self,
         block: BlockPlace,
@@ -554,7 +577,8 @@ impl VdevTree {
         self.arbitrate_with(block, prio, verify, &|| repair).await
     }
 
-    /// As [`VdevTree::arbitrate`]; whether to rewrite is asked when everything was read, which may be many txgs later.
+    /// As [`VdevTree::arbitrate`]; whether to rewrite is asked when everything was read, which may
+    /// be many txgs later.
     pub async fn arbitrate_with(
         &self,
         block: BlockPlace,
@@ -603,7 +627,8 @@ impl VdevTree {
         self.top(id).is_ok_and(|t| !matches!(*t.kind.borrow(), VdevKind::Leaf(_)))
     }
 
-    /// How the pool is: the worst of its top-level vdevs, where losing a part is degraded and losing all of one that is not a log is not to be had.
+    /// How the pool is: the worst of its top-level vdevs, where losing a part is degraded and
+    /// losing all of one that is not a log is not to be had.
     pub fn health(&self) -> Health {
         let tops = self.tops.borrow();
         let mut out = Health::Online;

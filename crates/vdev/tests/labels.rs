@@ -40,7 +40,8 @@ async fn commit(leaf: &Rc<Leaf>, txg: u64) {
     }
 }
 
-/// Commits on a disk that fails some of its writes and flushes, each failed write leaving a torn label; a power cut at any completion; commits on what that left, and so on.
+/// Commits on a disk that fails some of its writes and flushes, each failed write leaving a torn
+/// label; a power cut at any completion; commits on what that left, and so on.
 #[test]
 fn a_device_always_keeps_a_label() {
     let (mut cuts, mut torn) = (0, 0);
@@ -91,7 +92,8 @@ fn a_device_always_keeps_a_label() {
     assert!(cuts > 500 && torn > cuts / 4, "{cuts} cuts, {torn} with torn labels");
 }
 
-/// A device that grew has its last two labels elsewhere: until they are written there, the first two are not overwritten at once.
+/// A device that grew has its last two labels elsewhere: until they are written there, the first
+/// two are not overwritten at once.
 #[test]
 fn a_device_that_grew_keeps_a_label() {
     for seed in 0..8 {

@@ -52,8 +52,9 @@ fn top_over(leaf: &Rc<Leaf>, ashift: u8) -> Rc<Top> {
     })
 }
 
-/// Random reads and writes of every size, class and overlap, in flight together: the device never sees operations that
-/// overlap, every read gives what was written before it was asked for, and what is on the disk is what was written last.
+/// Random reads and writes of every size, class and overlap, in flight together: the device never
+/// sees operations that overlap, every read gives what was written before it was asked for, and
+/// what is on the disk is what was written last.
 #[test]
 fn gathering_and_overlaps_keep_every_byte() {
     let mut saved = 0;
@@ -400,8 +401,9 @@ fn labels_survive_damage_and_tell_it() {
     assert_eq!(e.kind(), ErrorKind::Invalid);
 }
 
-/// What instruments hear, counted here, is what the device counted and what the leaf's counters say: under every scheduler, with settings that change
-/// at random while operations are in flight, and none of them is left behind.
+/// What instruments hear, counted here, is what the device counted and what the leaf's counters
+/// say: under every scheduler, with settings that change at random while operations are in flight,
+/// and none of them is left behind.
 #[test]
 fn events_counters_and_device_agree_whatever_is_set() {
     use std::cell::Cell;
@@ -412,7 +414,8 @@ fn events_counters_and_device_agree_whatever_is_set() {
     for seed in 0..6 {
         let sim = Sim::new(SimConfig::seeded(seed));
         let b = bench(&sim, 8 * M, Model::random(), 512);
-        // Operations asked for and their bytes, by direction; device operations and their bytes; flushes.
+        // Operations asked for and their bytes, by direction; device operations and their bytes;
+        // flushes.
         let heard: Rc<Cell<[u64; 9]>> = Rc::default();
         let h = heard.clone();
         let listening = b.rt.tracer().listen(Groups::ALL, move |_, e| {

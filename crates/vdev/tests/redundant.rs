@@ -1,4 +1,5 @@
-//! Mirrors, RAID-Z and dRAID: whatever is lost within what the layout carries, and whatever rots, no read gives anything but what was written.
+//! Mirrors, RAID-Z and dRAID: whatever is lost within what the layout carries, and whatever rots,
+//! no read gives anything but what was written.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -197,7 +198,8 @@ impl Bench {
     }
 }
 
-/// Disks that are gone, or full of noise: everything reads, and what rotted is repaired so that the next look finds nothing.
+/// Disks that are gone, or full of noise: everything reads, and what rotted is repaired so that the
+/// next look finds nothing.
 #[test]
 fn nothing_is_lost_within_what_the_layout_carries() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
@@ -287,7 +289,8 @@ fn too_much_is_an_error() {
     }
 }
 
-/// A device that was away: what was written meanwhile is read from the others, and a resilver brings it there.
+/// A device that was away: what was written meanwhile is read from the others, and a resilver
+/// brings it there.
 #[test]
 fn who_was_away_is_asked_last_and_catches_up() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {

@@ -1,9 +1,11 @@
 //! Reading blocks: from a block pointer to verified, decompressed bytes in this machine's order.
 //!
-//! [`BlockReader::read`] is what walkers use: it tries every copy on every side until one has the right checksum, and keeps metadata in a small cache.
-//! [`BlockReader::read_every`] is what the checker uses: it reads all copies on all sides and reports each that is wrong.
+//! [`BlockReader::read`] is what walkers use: it tries every copy on every side until one has the
+//! right checksum, and keeps metadata in a small cache. [`BlockReader::read_every`] is what the
+//! checker uses: it reads all copies on all sides and reports each that is wrong.
 //!
-//! Every pointer is validated before anything is computed from it, so sizes are bounded by the format's largest block and places by the devices.
+//! Every pointer is validated before anything is computed from it, so sizes are bounded by the
+//! format's largest block and places by the devices.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,7 +36,8 @@ pub struct BlockReader {
     pub deflate: Cell<bool>,
     /// Blocks whose checksum algorithm is not computed here.
     pub unverified: Cell<u64>,
-    /// Changes what blocks hold after they were verified: how tests show that no content can do harm.
+    /// Changes what blocks hold after they were verified: how tests show that no content can do
+    /// harm.
     pub tamper: RefCell<Option<Box<Tamper>>>,
     cache: RefCell<Cache>,
 }
@@ -42,7 +45,8 @@ pub struct BlockReader {
 /// Changes the content of a block; see [`BlockReader::tamper`].
 pub type Tamper = dyn Fn(&Blkptr, &mut [u8]);
 
-/// Two generations of blocks: what is used moves to the young one, and when that is full the old one goes.
+/// Two generations of blocks: what is used moves to the young one, and when that is full the old
+/// one goes.
 #[derive(Default)]
 struct Cache {
     young: HashMap<[u64; 3], Rc<[u8]>>,
@@ -88,7 +92,8 @@ impl BlockReader {
     pub fn validate(&self, bp: &Blkptr) -> Result<()> {
         bp.validate(&BpLimits { max_block: MAX_BLOCK, vdev_sizes: &self.sizes, max_birth: self.txg })
     }
-    /// As [`BlockReader::validate`] for a block of the intent log, which may be younger than the pool's txg.
+    /// As [`BlockReader::validate`] for a block of the intent log, which may be younger than the
+    /// pool's txg.
     pub fn validate_log(&self, bp: &Blkptr) -> Result<()> {
         bp.validate(&BpLimits { max_block: MAX_BLOCK, vdev_sizes: &self.sizes, max_birth: Txg(u64::MAX) })
     }
@@ -109,7 +114,8 @@ impl BlockReader {
         [bp.dvas().map(|d| self.dsize_dva(d)).sum(), bp.psize(), bp.ucsize()]
     }
 
-    /// The block's content: verified, decompressed, little-endian. A hole is zeros; a redacted block is an error.
+    /// The block's content: verified, decompressed, little-endian. A hole is zeros; a redacted
+    /// block is an error.
     pub fn read(&self, bp: &Blkptr) -> Result<Rc<[u8]>> {
         self.validate(bp)?;
         if bp.is_hole() {
@@ -176,9 +182,10 @@ impl BlockReader {
         }
     }
 
-    /// The stored bytes of a block, after reading every copy of it on every side. `bad` is told each that is wrong, and
-    /// whether the configuration says that the device may miss it. Of a gang block the headers are read
-    /// everywhere and the pieces once: each piece is a block that is read like this by itself ([`BlockReader::gang_children`]).
+    /// The stored bytes of a block, after reading every copy of it on every side. `bad` is told
+    /// each that is wrong, and whether the configuration says that the device may miss it. Of a
+    /// gang block the headers are read everywhere and the pieces once: each piece is a block that
+    /// is read like this by itself ([`BlockReader::gang_children`]).
     pub fn read_every(&self, bp: &Blkptr, copies: &mut u64, bad: &mut dyn FnMut(Error, bool)) -> Option<Vec<u8>> {
         let mut good = None;
         for dva in bp.dvas() {
@@ -196,7 +203,8 @@ impl BlockReader {
                 });
                 continue;
             };
-            // Sides of RAID-Z are not copies: one of them must do, and then every column is compared.
+            // Sides of RAID-Z are not copies: one of them must do, and then every column is
+            // compared.
             let mut first = None;
             let found = self.each_side_of(bp, dva, 0, &mut |r, _| match r {
                 Ok(b) => Some(b),

@@ -68,10 +68,12 @@ fn walk(
     Ok(phys)
 }
 
-/// Hands the first `count` records of `size` bytes of an object to `f`; a record in a hole is an error.
+/// Hands the first `count` records of `size` bytes of an object to `f`; a record in a hole is an
+/// error.
 pub fn for_each_record(obj: &Object, count: u64, size: u64, f: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let total = count.checked_mul(size).filter(|&t| t <= obj.dn.data_len());
-    // What a list holds is stored somewhere: at best compressed 64-fold, or the same block is there again and again.
+    // What a list holds is stored somewhere: at best compressed 64-fold, or the same block is there
+    // again and again.
     let room: u64 = obj.io.tops.iter().flatten().fold(0, |s, t| s.saturating_add(t.asize));
     let Some(total) = total.filter(|t| t / 64 <= room) else {
         return Err(Error::corrupt(format!(
@@ -115,7 +117,8 @@ pub fn sum(pool: &PoolReader, obj: u64) -> Result<(ListSum, BpobjPhys)> {
     Ok((s, phys))
 }
 
-/// The lists of a deadlist by key; `None` of one that is a single list (made before pool version 26).
+/// The lists of a deadlist by key; `None` of one that is a single list (made before pool version
+/// 26).
 pub fn deadlist(pool: &PoolReader, obj: u64) -> Result<Option<BTreeMap<u64, u64>>> {
     let o = pool.mos.object(obj).at(|| "deadlist")?;
     match o.dn.otype {

@@ -1,7 +1,8 @@
 //! The command `weir zdb`: zdb's letters, and three words of its own.
 //!
-//! A pool is found among the devices of `-p` folders (or files), else, where the name is a file or folder, there, else among the block devices of /dev. Nothing
-//! is ever written. Exit status: 0 good, 1 the check found errors, 2 wrong use or a pool that cannot be opened.
+//! A pool is found among the devices of `-p` folders (or files), else, where the name is a file or
+//! folder, there, else among the block devices of /dev. Nothing is ever written. Exit status: 0
+//! good, 1 the check found errors, 2 wrong use or a pool that cannot be opened.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,10 @@
 //! Devices: image files and block devices, read with positioned reads, and the labels on them.
 //!
-//! What is read need not be a file: anything that can be read at an offset will do ([`ReadAt`]), such as the image of a modelled disk.
+//! What is read need not be a file: anything that can be read at an offset will do ([`ReadAt`]),
+//! such as the image of a modelled disk.
 //!
-//! A device is opened read-only and never locked: the checker is for pools that nobody has imported, and tolerates being run on one that is.
+//! A device is opened read-only and never locked: the checker is for pools that nobody has
+//! imported, and tolerates being run on one that is.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -191,7 +193,8 @@ impl Labeled {
         }
         Labeled { dev, labels, ring }
     }
-    /// Opens `path` and reads its labels; of a whole disk without labels, those of its partitions that have some.
+    /// Opens `path` and reads its labels; of a whole disk without labels, those of its partitions
+    /// that have some.
     pub fn open(path: &Path) -> Result<Vec<Labeled>> {
         let dev = Device::open(path)?;
         let parts = dev.partitions();
@@ -237,7 +240,8 @@ fn read_label(dev: &Device, at: u64) -> LabelState {
     }
 }
 
-/// The files of a folder that may be devices of a pool: at least as large as the smallest device, in order of name. Of `/dev`, block devices count.
+/// The files of a folder that may be devices of a pool: at least as large as the smallest device,
+/// in order of name. Of `/dev`, block devices count.
 pub fn candidates(dir: &Path) -> Result<Vec<PathBuf>> {
     let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
     if !dir.is_dir() {

@@ -1,7 +1,9 @@
 //! The tree of DSL directories and the datasets in them, read whole.
 //!
-//! Directories lead to each other by their child ZAPs; a directory leads to its head dataset, and that to its snapshots by name. Cycles and absurd depths are
-//! errors; a directory or dataset that cannot be read is reported and left out, so that one bad object does not hide the rest of the pool.
+//! Directories lead to each other by their child ZAPs; a directory leads to its head dataset, and
+//! that to its snapshots by name. Cycles and absurd depths are errors; a directory or dataset that
+//! cannot be read is reported and left out, so that one bad object does not hide the rest of the
+//! pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +141,8 @@ impl Dsl {
         Ok(())
     }
 
-    /// Heads and snapshots in the order of zdb: children first, then a head's snapshots, then the head.
+    /// Heads and snapshots in the order of zdb: children first, then a head's snapshots, then the
+    /// head.
     pub fn in_zdb_order(&self) -> Vec<&Dataset> {
         let mut out = Vec::new();
         let mut seen = BTreeSet::new();

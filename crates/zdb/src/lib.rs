@@ -1,7 +1,9 @@
-//! Reads pools from image files and devices without the engine: dumps, manifests, and an independent checker.
+//! Reads pools from image files and devices without the engine: dumps, manifests, and an
+//! independent checker.
 //!
-//! A user without OpenZFS must be able to ask whether a pool is good, and the engine must not be its own judge. This crate shares only `base`, `ondisk` and
-//! `codec` with it: what the format says, but not how a pool is worked on. It is synchronous and reads with positioned reads.
+//! A user without OpenZFS must be able to ask whether a pool is good, and the engine must not be
+//! its own judge. This crate shares only `base`, `ondisk` and `codec` with it: what the format
+//! says, but not how a pool is worked on. It is synchronous and reads with positioned reads.
 //!
 //! * [`device`], [`vdev`], [`blocks`]: from files to verified blocks;
 //! * [`objset`], [`zap`], [`dsl`], [`zpl`], [`zil`]: walkers over what the blocks hold;

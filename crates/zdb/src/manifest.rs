@@ -1,8 +1,11 @@
-//! The manifest of a pool: what a user of each file system and snapshot would find, as lines of JSON.
+//! The manifest of a pool: what a user of each file system and snapshot would find, as lines of
+//! JSON.
 //!
-//! One object per file, folder, link or volume, fields in a fixed order, datasets and paths sorted by their bytes, snapshots by age: two pools hold the same if and only if
-//! their manifests are the same text. Content is hashed: SHA-256 up to 64 MiB; beyond that over the chunks of 4096 bytes that are not all zero,
-//! each preceded by its index (u64, little-endian), so that sparse files cost what is in them; volumes over 1 GiB by their first and last MiB.
+//! One object per file, folder, link or volume, fields in a fixed order, datasets and paths sorted
+//! by their bytes, snapshots by age: two pools hold the same if and only if their manifests are the
+//! same text. Content is hashed: SHA-256 up to 64 MiB; beyond that over the chunks of 4096 bytes
+//! that are not all zero, each preceded by its index (u64, little-endian), so that sparse files
+//! cost what is in them; volumes over 1 GiB by their first and last MiB.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -141,7 +144,8 @@ impl Line {
 
 /// What is still to be listed in a directory: an entry itself, or what is below it.
 struct Item {
-    /// Name; with a slash at its end for what is below it. The order of these is the order of the whole paths.
+    /// Name; with a slash at its end for what is below it. The order of these is the order of the
+    /// whole paths.
     key: Vec<u8>,
     object: u64,
 }

@@ -1,7 +1,9 @@
-//! Object sets and objects, as far as reading needs them: dnodes by number, blocks by id, and walks over block trees.
+//! Object sets and objects, as far as reading needs them: dnodes by number, blocks by id, and walks
+//! over block trees.
 //!
-//! Walks follow pointers from the disk, so they carry their own bounds: a tree has at most twelve levels, an indirect block is entered once for each object,
-//! and a block id beyond the dnode's highest is an error rather than a place to go to.
+//! Walks follow pointers from the disk, so they carry their own bounds: a tree has at most twelve
+//! levels, an indirect block is entered once for each object, and a block id beyond the dnode's
+//! highest is an error rather than a place to go to.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -95,7 +97,8 @@ impl Objset {
     pub fn object(&self, num: u64) -> Result<Object> {
         self.find(num)?.ok_or_else(|| Error::not_found(format!("{}: there is no object {num}", self.name)))
     }
-    /// All objects in order. A block of dnodes that cannot be read is told to `f` as an error and skipped.
+    /// All objects in order. A block of dnodes that cannot be read is told to `f` as an error and
+    /// skipped.
     pub fn for_each_object(&self, f: &mut dyn FnMut(Result<Object>)) {
         let meta = self.meta();
         let per = u64::from(meta.dn.datablksz()) / DNODE_SIZE as u64;

@@ -1,8 +1,9 @@
 //! A pool, opened for reading from the devices at hand.
 //!
-//! The order of an import, without its promises: labels of every device; the pool that was asked for, or the only one; for each top-level vdev the newest
-//! label that describes it; the newest uberblock; the MOS; the configuration object, which then replaces what the labels said; the mappings of removed vdevs.
-//! Devices that are missing are no error until a block needs them.
+//! The order of an import, without its promises: labels of every device; the pool that was asked
+//! for, or the only one; for each top-level vdev the newest label that describes it; the newest
+//! uberblock; the MOS; the configuration object, which then replaces what the labels said; the
+//! mappings of removed vdevs. Devices that are missing are no error until a block needs them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -139,7 +140,8 @@ impl PoolReader {
         Ok(pool)
     }
 
-    /// Reads the mappings of removed vdevs. One may need another's, so this goes on while there is progress.
+    /// Reads the mappings of removed vdevs. One may need another's, so this goes on while there is
+    /// progress.
     fn load_mappings(&self) -> Result<()> {
         let removed: Vec<(usize, u64)> = self
             .config
@@ -198,7 +200,8 @@ impl PoolReader {
     pub fn entry(&self, name: &str) -> Option<u64> {
         self.directory.get(name).and_then(ZapValue::as_u64)
     }
-    /// The object that an entry of the MOS directory names; `None` without the entry or when it is 0.
+    /// The object that an entry of the MOS directory names; `None` without the entry or when it
+    /// is 0.
     pub fn entry_object(&self, name: &str) -> Result<Option<Object>> {
         match self.entry(name) {
             None | Some(0) => Ok(None),

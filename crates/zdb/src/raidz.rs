@@ -1,7 +1,9 @@
-//! RAID-Z rows: where the columns of a block are, what the parity columns must hold, and lost columns from the others (format page 09 sections 3 to 5).
+//! RAID-Z rows: where the columns of a block are, what the parity columns must hold, and lost
+//! columns from the others (format page 09 sections 3 to 5).
 //!
-//! Parity is over GF(2^8) with polynomial 0x11d: row y is the sum of the data columns times powers of 2^y, the last one times 1. Columns shorter than the
-//! longest count as zero at their ends. Losing k data columns leaves k unknowns; any k parity rows give equations for them.
+//! Parity is over GF(2^8) with polynomial 0x11d: row y is the sum of the data columns times powers
+//! of 2^y, the last one times 1. Columns shorter than the longest count as zero at their ends.
+//! Losing k data columns leaves k unknowns; any k parity rows give equations for them.
 
 /// A column of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,7 +16,8 @@ pub struct Column {
     pub size: u64,
 }
 
-/// The columns of `size` bytes (rounded up to sectors) at `off` of a vdev of `n` children, parity columns first. There may be fewer than `n`.
+/// The columns of `size` bytes (rounded up to sectors) at `off` of a vdev of `n` children, parity
+/// columns first. There may be fewer than `n`.
 pub fn columns(n: u64, parity: u64, ashift: u32, off: u64, size: u64) -> Vec<Column> {
     let (b, s) = (off >> ashift, size.div_ceil(1 << ashift));
     let (first, row) = (b % n, (b / n) << ashift);
@@ -83,8 +86,8 @@ pub fn parity_row(data: &[Vec<u8>], y: usize, len: usize) -> Vec<u8> {
     out
 }
 
-/// Computes the data columns `lost` from the others and the parity columns `rows`, as many; `parity[y]` are those that can be read. False when that
-/// cannot be done.
+/// Computes the data columns `lost` from the others and the parity columns `rows`, as many;
+/// `parity[y]` are those that can be read. False when that cannot be done.
 pub fn reconstruct(data: &mut [Vec<u8>], lost: &[usize], parity: &[Option<Vec<u8>>], rows: &[usize]) -> bool {
     let (n, k) = (data.len(), lost.len());
     if rows.len() != k
@@ -93,7 +96,8 @@ pub fn reconstruct(data: &mut [Vec<u8>], lost: &[usize], parity: &[Option<Vec<u8
     {
         return false;
     }
-    // What is left of each parity row when the known columns are taken away: the sum of the lost ones, weighted.
+    // What is left of each parity row when the known columns are taken away: the sum of the lost
+    // ones, weighted.
     let mut rest: Vec<Vec<u8>> = Vec::with_capacity(k);
     for &y in rows {
         let mut s = parity[y].clone().unwrap_or_default();
@@ -144,7 +148,8 @@ fn choices(n: usize, k: usize) -> Vec<Vec<usize>> {
     out
 }
 
-/// All ways to read a row of `ndata` data columns that take some as lost. Fewest first; in very wide vdevs not all.
+/// All ways to read a row of `ndata` data columns that take some as lost. Fewest first; in very
+/// wide vdevs not all.
 pub fn attempts(ndata: usize, parity: usize) -> Vec<Attempt> {
     let mut out = Vec::new();
     for k in 1..=parity.min(ndata) {
@@ -163,7 +168,8 @@ mod tests {
 
     #[test]
     fn examples_of_the_format() {
-        // Five children: one sector with single parity takes two columns; three sectors four; 128 KiB all five.
+        // Five children: one sector with single parity takes two columns; three sectors four; 128
+        // KiB all five.
         let sizes = |p, size| columns(5, p, 9, 0, size).iter().map(|c| c.size).collect::<Vec<_>>();
         assert_eq!(sizes(1, 512), [512, 512]);
         assert_eq!(sizes(1, 1536), [512; 4]);

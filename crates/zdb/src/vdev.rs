@@ -1,10 +1,14 @@
 //! From the places that block pointers name to bytes of devices.
 //!
-//! A top-level vdev answers three questions: how many bytes an allocation of some size takes ([`Vdev::asize`]), in how many ways the bytes of a range can be
-//! had ([`Vdev::sides`]: one of a plain device, one for each child of a mirror), and what the bytes are on one of those sides ([`Vdev::read`]). A reader
-//! tries the sides until a checksum is right; the checker reads every one of them.
+//! A top-level vdev answers three questions: how many bytes an allocation of some size takes
+//! ([`Vdev::asize`]), in how many ways the bytes of a range can be had ([`Vdev::sides`]: one of a
+//! plain device, one for each child of a mirror), and what the bytes are on one of those sides
+//! ([`Vdev::read`]). A reader tries the sides until a checksum is right; the checker reads every
+//! one of them.
 //!
-//! RAID-Z is read by its data columns; its further sides compute lost columns from parity, and the checker compares every column with what it must hold. A removed vdev is its mapping: each piece is read where it went.
+//! RAID-Z is read by its data columns; its further sides compute lost columns from parity, and the
+//! checker compares every column with what it must hold. A removed vdev is its mapping: each piece
+//! is read where it went.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -18,7 +22,8 @@ use ondisk::vdev_config::{VdevConfig, VdevKind};
 use crate::device::Device;
 use crate::raidz::{self, Column};
 
-/// Removed vdevs may map into removed vdevs, each older than the next; no pool has this many in a row.
+/// Removed vdevs may map into removed vdevs, each older than the next; no pool has this many in a
+/// row.
 const MAX_REMAPS: u32 = 64;
 /// Most sides of one range that are tried.
 const MAX_SIDES: usize = 20_001;
@@ -38,7 +43,8 @@ pub struct Vdev {
     pub asize: u64,
     /// Parity columns of RAID-Z.
     pub nparity: u64,
-    /// Whether the configuration says that this device may miss blocks: it is out, faulted, or has a list of txgs that it missed.
+    /// Whether the configuration says that this device may miss blocks: it is out, faulted, or has
+    /// a list of txgs that it missed.
     pub doubtful: bool,
     /// Path that the configuration gives.
     pub path: String,
@@ -122,7 +128,8 @@ impl Vdev {
         }
         sectors << self.ashift
     }
-    /// How many 512-byte units of use a unit of allocation is charged as: what RAID-Z costs at 128 KiB blocks (format page 05 section 5).
+    /// How many 512-byte units of use a unit of allocation is charged as: what RAID-Z costs at 128
+    /// KiB blocks (format page 05 section 5).
     pub fn deflate_ratio(&self) -> u64 {
         (1 << 17) / (self.asize(1 << 17) >> 9).max(1)
     }
@@ -214,7 +221,8 @@ impl Vdev {
         self.children[c.child].read_into(tops, 0, c.offset, &mut b, 0)?;
         Ok(b)
     }
-    /// Side 0 are the data columns as they are; on the others some columns are computed from parity.
+    /// Side 0 are the data columns as they are; on the others some columns are computed from
+    /// parity.
     fn read_raidz(&self, tops: &[Option<Vdev>], side: usize, off: u64, buf: &mut [u8]) -> Result<()> {
         let cols = self.row(off, buf.len() as u64);
         let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
@@ -249,8 +257,9 @@ impl Vdev {
         }
         Ok(())
     }
-    /// Compares every column of a block on RAID-Z with what it must hold, `content` being right. Each that differs is told to `bad`, with whether its device
-    /// may miss blocks. The number of columns comes back.
+    /// Compares every column of a block on RAID-Z with what it must hold, `content` being right.
+    /// Each that differs is told to `bad`, with whether its device may miss blocks. The number of
+    /// columns comes back.
     pub fn audit_raidz(
         &self,
         tops: &[Option<Vdev>],
@@ -289,7 +298,8 @@ impl Vdev {
         cols.len() as u64
     }
 
-    /// The ranges on vdevs with allocations of their own that a range here stands for: itself, or where a removed vdev's blocks went.
+    /// The ranges on vdevs with allocations of their own that a range here stands for: itself, or
+    /// where a removed vdev's blocks went.
     pub fn places(&self, tops: &[Option<Vdev>], vdev: u32, off: u64, size: u64) -> Result<Vec<(u32, u64, u64)>> {
         let mut out = Vec::new();
         let mut todo = vec![(vdev, off, size, 0)];

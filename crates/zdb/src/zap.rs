@@ -1,4 +1,5 @@
-//! ZAPs as a whole: all entries in cursor order, one entry by name, and a check of everything that a lookup relies on.
+//! ZAPs as a whole: all entries in cursor order, one entry by name, and a check of everything that
+//! a lookup relies on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -47,10 +48,12 @@ fn micro_entries(block: &[u8]) -> Result<Vec<ZapEntry>> {
     Ok(out)
 }
 
-/// Tables larger than this (2^26 leaves, billions of entries) are taken for damage: a hostile one need not have blocks of its own.
+/// Tables larger than this (2^26 leaves, billions of entries) are taken for damage: a hostile one
+/// need not have blocks of its own.
 const MAX_TABLE_SHIFT: u32 = 26;
 
-/// Each leaf of a fat ZAP once, in order of hash, with its first table index and how many indices name it.
+/// Each leaf of a fat ZAP once, in order of hash, with its first table index and how many indices
+/// name it.
 fn leaf_ids(obj: &Object, block0: &[u8], h: &Header) -> Result<Vec<(u64, u64, u64)>> {
     if h.table_shift > MAX_TABLE_SHIFT {
         return Err(Error::corrupt(format!("ZAP pointer table of 2^{} entries", h.table_shift)));
@@ -119,7 +122,8 @@ pub fn entries(obj: &Object) -> Result<Vec<ZapEntry>> {
         for (id, first, span) in leaf_ids(obj, &b0, &h)? {
             let block = obj.block(id)?;
             let leaf = Leaf::open(&block[..], h.params.key_kind())?;
-            // So each leaf can be only where it belongs, and the same block under many ids is noticed at the second.
+            // So each leaf can be only where it belongs, and the same block under many ids is
+            // noticed at the second.
             if !in_place(&leaf, &h, first, span) {
                 return Err(Error::corrupt(format!("ZAP leaf {id} is not for its place in the pointer table")));
             }

@@ -1,7 +1,8 @@
 //! Chains of intent log blocks, as far as they can be followed.
 //!
-//! The end of a chain is where a block cannot be read, does not verify, or has not the next sequence number: that is normal. The last good block points to a
-//! block that is allocated and was never written; it belongs to the chain.
+//! The end of a chain is where a block cannot be read, does not verify, or has not the next
+//! sequence number: that is normal. The last good block points to a block that is allocated and was
+//! never written; it belongs to the chain.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,5 @@
-//! Each check fires: one value of a good pool is altered behind the checksums, and the check that compares it says so.
+//! Each check fires: one value of a good pool is altered behind the checksums, and the check that
+//! compares it says so.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -34,7 +35,8 @@ impl Pool {
         *p.io.tamper.borrow_mut() = Some(Box::new(alter));
         check(&p, &CheckOpts::default(), &mut |_| {}).errors
     }
-    /// Alters the dnode of one object, in whatever block of dnodes of that birth and place it is, and expects an error with these words.
+    /// Alters the dnode of one object, in whatever block of dnodes of that birth and place it is,
+    /// and expects an error with these words.
     fn dnode(&self, dataset: &str, object: u64, change: impl Fn(&mut DnodePhys) + 'static, expect: &str) {
         let p = self.open();
         let dsl = Dsl::load(&p).unwrap();

@@ -1,4 +1,5 @@
-//! Damage: whatever the bytes are, a check ends, does not panic, and either finds something or is not concerned.
+//! Damage: whatever the bytes are, a check ends, does not panic, and either finds something or is
+//! not concerned.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -32,7 +33,8 @@ fn pool(folder: &Folder) -> Vec<std::path::PathBuf> {
     vec![folder.path().join("d0.img")]
 }
 
-/// One byte changed in a block that is in use is one error at least; a byte in free space is none. The checksums tell.
+/// One byte changed in a block that is in use is one error at least; a byte in free space is none.
+/// The checksums tell.
 #[test]
 fn flipped_bytes_are_found() {
     let folder = Folder::new("flips");
@@ -53,7 +55,8 @@ fn flipped_bytes_are_found() {
     }
 }
 
-/// Contents that verify and are nonsense: what a hostile image can have. Errors, never a panic or a hang.
+/// Contents that verify and are nonsense: what a hostile image can have. Errors, never a panic or a
+/// hang.
 #[test]
 fn nonsense_with_good_checksums_does_no_harm() {
     let folder = Folder::new("nonsense");

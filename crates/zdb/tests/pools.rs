@@ -1,4 +1,5 @@
-//! Pools that real OpenZFS wrote: every file is found as the kernel showed it, nothing is found wrong, and zdb's own output is matched.
+//! Pools that real OpenZFS wrote: every file is found as the kernel showed it, nothing is found
+//! wrong, and zdb's own output is matched.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -96,7 +97,8 @@ fn stripe_of_mirrors() {
 fn raidz() {
     compare("raidz1", "z1", "manifest.jsonl");
 }
-/// One device of a RAID-Z2 is not there and another is overwritten in part: all files are read, and what is wrong is named.
+/// One device of a RAID-Z2 is not there and another is overwritten in part: all files are read, and
+/// what is wrong is named.
 #[test]
 fn raidz_with_losses() {
     let Some((_folder, dir)) = reference("raidz2-missing") else { return };

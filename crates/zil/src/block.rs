@@ -1,7 +1,9 @@
 //! One log block: making its bytes, and reading it back.
 //!
-//! A block is verified by the four words of the pointer that leads to it ([`ondisk::zil`]). In the log of an encrypted dataset the pointer has salt and IV, the bodies of the records are
-//! encrypted, and everything that a claim without the key must see is authenticated (format page 12 section 8).
+//! A block is verified by the four words of the pointer that leads to it ([`ondisk::zil`]). In the
+//! log of an encrypted dataset the pointer has salt and IV, the bodies of the records are
+//! encrypted, and everything that a claim without the key must see is authenticated (format page 12
+//! section 8).
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -65,7 +67,8 @@ fn folded(sum: [u64; 4]) -> [u64; 2] {
     [sum[0] ^ sum[2], sum[1] ^ sum[3]]
 }
 
-/// Reads a log block; `None` if it was not written, or not completely: the normal end of a chain. An error if no device could be read.
+/// Reads a log block; `None` if it was not written, or not completely: the normal end of a chain.
+/// An error if no device could be read.
 pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     check_pointer(bp)?;
     let dva = bp.dva(0);
@@ -121,7 +124,8 @@ fn areas(block: &[u8], range: (usize, usize)) -> Result<(Vec<u8>, Vec<Range<usiz
     Ok((aad, areas))
 }
 
-/// Decrypts the records of a block of an encrypted dataset; nothing for others. An error of kind `Checksum` if it was changed without the key.
+/// Decrypts the records of a block of an encrypted dataset; nothing for others. An error of kind
+/// `Checksum` if it was changed without the key.
 pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<()> {
     if !bp.encrypted() {
         return Ok(());
@@ -135,7 +139,8 @@ pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<
     key.open_areas(bp.salt_iv(), &aad, &mut block.bytes, &areas, &tag).map_err(|e| e.at("intent log block"))
 }
 
-/// Completes a slim block for `bp`: `block` has room for the chain part and then the records, `nused` bytes in all, and is zero up to whole units. Writes the chain part, encrypts, sums up.
+/// Completes a slim block for `bp`: `block` has room for the chain part and then the records,
+/// `nused` bytes in all, and is zero up to whole units. Writes the chain part, encrypts, sums up.
 pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Option<&DataKey>) -> Result<()> {
     block[..ZIL_CHAIN_SIZE].fill(0);
     next.write_to(&mut block[8..]);

@@ -1,4 +1,5 @@
-//! Mistakes on purpose: a campaign that does not find each of them proves nothing. Only in builds with the feature `planted-bugs`.
+//! Mistakes on purpose: a campaign that does not find each of them proves nothing. Only in builds
+//! with the feature `planted-bugs`.
 
 /// A mistake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

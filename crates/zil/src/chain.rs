@@ -1,7 +1,9 @@
 //! Walking the chain of a log.
 //!
-//! A chain ends where a block does not verify, where the next pointer is a hole, or has not the same words with the next number. The last pointer leads to a block that is allocated and was never
-//! written: it belongs to the chain. Pointers may come from disk: a place that was visited before ends the walk.
+//! A chain ends where a block does not verify, where the next pointer is a hole, or has not the
+//! same words with the next number. The last pointer leads to a block that is allocated and was
+//! never written: it belongs to the chain. Pointers may come from disk: a place that was visited
+//! before ends the walk.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +57,8 @@ impl Walk {
         self.next = None;
     }
 
-    /// The block that comes now; `None` at the end. An error if a device could not be read, or a pointer makes no sense.
+    /// The block that comes now; `None` at the end. An error if a device could not be read, or a
+    /// pointer makes no sense.
     pub async fn step(&mut self, zio: &Zio) -> Result<Option<Step>> {
         let Some(bp) = self.next.take() else { return Ok(None) };
         block::check_pointer(&bp)?;

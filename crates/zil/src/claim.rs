@@ -1,9 +1,13 @@
-//! Claiming: the first import after a crash takes the blocks of a log into the space maps (format page 07 section 3).
+//! Claiming: the first import after a crash takes the blocks of a log into the space maps (format
+//! page 07 section 3).
 //!
-//! Blocks born in txgs that are on disk are in the maps already; those born later (every log has some) are not, and would be given to somebody else. All claims are made in the first txg of the
-//! import, before anything allocates. Nothing of that needs keys. After it the header says what of the chain belongs to the log: whatever is written to its end by accident does not count.
+//! Blocks born in txgs that are on disk are in the maps already; those born later (every log has
+//! some) are not, and would be given to somebody else. All claims are made in the first txg of the
+//! import, before anything allocates. Nothing of that needs keys. After it the header says what of
+//! the chain belongs to the log: whatever is written to its end by accident does not count.
 //!
-//! An import that goes on without a log device (`-m`) ends the chain before the first block that only this device has. What comes after it is given up, and so is a log that begins there.
+//! An import that goes on without a log device (`-m`) ends the chain before the first block that
+//! only this device has. What comes after it is given up, and so is a log that begins there.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +27,8 @@ const AHEAD_MAX: u64 = 1 << 20;
 pub struct Claimed {
     /// The header to be stored.
     pub header: ZilHeader,
-    /// The highest txg that something claimed was born in: the pool must sync that far before it is used.
+    /// The highest txg that something claimed was born in: the pool must sync that far before it is
+    /// used.
     pub newest: Txg,
     /// Blocks of the chain.
     pub blocks: u64,
@@ -33,7 +38,8 @@ pub struct Claimed {
     pub cut: Option<Blkptr>,
 }
 
-/// Whether a log block is on a log device that is not in use; an import has such devices only if it was told to do without them.
+/// Whether a log block is on a log device that is not in use; an import has such devices only if it
+/// was told to do without them.
 pub fn is_lost(zio: &Zio, bp: &Blkptr) -> Result<bool> {
     let top = zio.tree().top(bp.dva(0).vdev())?;
     Ok(top.is_log && !top.kind().health().is_open())
@@ -44,7 +50,9 @@ pub fn needs_claim(header: &ZilHeader) -> bool {
     !header.log.is_hole() && header.claim_txg.0 == 0
 }
 
-/// Claims the chain of `header` in `first`, the txg after the last one on disk; the header that comes of it is empty if the first block is lost. An error if a device could not be read, or what is to be claimed is in use.
+/// Claims the chain of `header` in `first`, the txg after the last one on disk; the header that
+/// comes of it is empty if the first block is lost. An error if a device could not be read, or what
+/// is to be claimed is in use.
 pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed> {
     let mut out = Claimed { header: *header, newest: Txg(0), blocks: 0, records: 0, cut: None };
     let mut taken: BTreeSet<Dva> = BTreeSet::new();
@@ -109,7 +117,8 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
     Ok(out)
 }
 
-/// As [`claim`] for a log that an import has claimed before, and that a crash left without replay: nothing if all its blocks are on devices that are in use, or else what is left of it.
+/// As [`claim`] for a log that an import has claimed before, and that a crash left without replay:
+/// nothing if all its blocks are on devices that are in use, or else what is left of it.
 pub async fn shorten(zio: &Zio, header: &ZilHeader) -> Result<Option<Claimed>> {
     let mut out = Claimed { header: *header, newest: Txg(0), blocks: 0, records: 0, cut: None };
     let mut walk = Walk::new(header.log);

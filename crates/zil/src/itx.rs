@@ -1,7 +1,9 @@
 //! What happened since the last txg that is on disk, as the log may have to tell it.
 //!
-//! Records that any commit must carry (names that come and go) are in the *sync list*, in the order in which things happened. Records of one object that only a commit of that object needs
-//! are in its *async list*, which is moved to the end of the sync list then. What happened in a txg that is on disk by now is dropped.
+//! Records that any commit must carry (names that come and go) are in the *sync list*, in the order
+//! in which things happened. Records of one object that only a commit of that object needs are in
+//! its *async list*, which is moved to the end of the sync list then. What happened in a txg that
+//! is on disk by now is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +35,8 @@ pub(crate) enum What {
     Record(Vec<u8>),
     /// A write.
     Write { object: u64, offset: u64, length: u64, data: Data },
-    /// Something that no record can tell: it, and with it all that came before, is durable only when its txg is.
+    /// Something that no record can tell: it, and with it all that came before, is durable only
+    /// when its txg is.
     Barrier,
     /// Everything before this is to be durable.
     Commit(Rc<Waiter>),

@@ -1,21 +1,29 @@
 //! The intent log of an object set in use: lists, commits, blocks.
 //!
-//! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like). A commit of an object moves that object's records to the sync list, appends itself, and takes the
-//! *issuer's lock*; whoever has it packs the whole list into the open block, other people's commits included. A block that is full, or that the policy closes, gets a
-//! successor, whose place must be known before the block can be written, and is issued: its own task awaits its write, flushes, awaits the block before, and wakes those who waited for it.
-//! With `modern` a block that somebody waits for, and that has nothing to flush but itself, is written durably where devices do that: one operation in place of two.
-//! Commits wait for their block, and a task of its own closes it when it has been open for long enough.
+//! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like).
+//! A commit of an object moves that object's records to the sync list, appends itself, and takes
+//! the *issuer's lock*; whoever has it packs the whole list into the open block, other people's
+//! commits included. A block that is full, or that the policy closes, gets a successor, whose place
+//! must be known before the block can be written, and is issued: its own task awaits its write,
+//! flushes, awaits the block before, and wakes those who waited for it. With `modern` a block that
+//! somebody waits for, and that has nothing to flush but itself, is written durably where devices
+//! do that: one operation in place of two. Commits wait for their block, and a task of its own
+//! closes it when it has been open for long enough.
 //!
-//! While a block is under way it holds the txg open in which its successor was allocated: should that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves the
-//! header to the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
+//! While a block is under way it holds the txg open in which its successor was allocated: should
+//! that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves
+//! the header to the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
 //!
-//! What cannot be logged waits for its txg: there is no room, a device failed, a record does not exist for it. After a failure the chain is broken, and nothing behind the break counts:
+//! What cannot be logged waits for its txg: there is no room, a device failed, a record does not
+//! exist for it. After a failure the chain is broken, and nothing behind the break counts:
 //! everybody waits for the txg, and the next commit begins a new chain.
 //!
-//! A commit of an object that has nothing to tell, and shares no record that is still to be packed, packs nothing: it waits for the blocks in which the last of its records and the last of those
+//! A commit of an object that has nothing to tell, and shares no record that is still to be packed,
+//! packs nothing: it waits for the blocks in which the last of its records and the last of those
 //! that every commit carries are, if these are not over yet.
 //!
-//! Invariants: records are packed in the order in which things happened; a block is over only after everything before it is; no lock of files is waited for while a txg is held.
+//! Invariants: records are packed in the order in which things happened; a block is over only after
+//! everything before it is; no lock of files is waited for while a txg is held.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -63,11 +71,13 @@ pub struct StoredBlock {
     pub done: WriteDone,
 }
 
-/// Who has the data of writes; implemented by file systems and volumes. `None`: the object, or that part of it, is no more.
+/// Who has the data of writes; implemented by file systems and volumes. `None`: the object, or that
+/// part of it, is no more.
 pub trait GetData {
     /// The bytes that are in the range now, fewer at the end of the object.
     fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>>;
-    /// Stores the block of the object that holds the range. Must not wait for locks while it holds a txg.
+    /// Stores the block of the object that holds the range. Must not wait for locks while it holds
+    /// a txg.
     fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>>;
 }
 
@@ -77,7 +87,8 @@ struct Chain {
     lwbs: VecDeque<Rc<Lwb>>,
     /// What the header says, or will when its txg syncs.
     header: Blkptr,
-    /// The block that has the last record of each object, and (`None`) the last of those that every commit carries. One that is gone is on disk with its txg.
+    /// The block that has the last record of each object, and (`None`) the last of those that every
+    /// commit carries. One that is gone is on disk with its txg.
     told: BTreeMap<Option<u64>, Weak<Lwb>>,
     /// Whose records are being packed at the moment.
     packing: Vec<Option<u64>>,
@@ -160,7 +171,8 @@ impl Zilog {
         self.0.stats.get()
     }
 
-    /// Notes a record (txg and number are filled in later) that every commit carries, or with `object` only commits of that object.
+    /// Notes a record (txg and number are filled in later) that every commit carries, or with
+    /// `object` only commits of that object.
     pub fn record(&self, record: Vec<u8>, object: Option<ObjectId>, txg: Txg) {
         self.0.note(txg, What::Record(record), object);
     }
@@ -168,7 +180,8 @@ impl Zilog {
     pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
         self.0.note(txg, What::Barrier, object);
     }
-    /// Notes a write. `data` are its bytes; kept only if `commit` says that they are committed at once, so not for long. `sync`: every commit carries it.
+    /// Notes a write. `data` are its bytes; kept only if `commit` says that they are committed at
+    /// once, so not for long. `sync`: every commit carries it.
     #[allow(clippy::too_many_arguments)]
     pub fn write(
         &self,
@@ -194,7 +207,8 @@ impl Zilog {
             };
             let data = match state {
                 WriteState::Copied => Data::Here(data.to_vec()),
-                // OpenZFS fetches what is larger than `zil_maxcopied` when it packs; here no copy is saved by that.
+                // OpenZFS fetches what is larger than `zil_maxcopied` when it packs; here no copy
+                // is saved by that.
                 WriteState::NeedCopy if commit => Data::Here(cut(data, at - offset, length)),
                 WriteState::NeedCopy => Data::Copy,
                 WriteState::Indirect => Data::Block,
@@ -204,7 +218,8 @@ impl Zilog {
             at += length;
         }
     }
-    /// The records of an object become records that every commit carries: it gets another name, which must not be durable before what it names.
+    /// The records of an object become records that every commit carries: it gets another name,
+    /// which must not be durable before what it names.
     pub fn settle_object(&self, object: ObjectId) {
         self.0.lists.borrow_mut().gather(Some(object.0));
     }
@@ -247,7 +262,8 @@ impl Zilog {
         Ok(())
     }
 
-    /// Ends the use: nothing is under way any more, and the blocks of the log are free. Nobody may commit or change anything by now.
+    /// Ends the use: nothing is under way any more, and the blocks of the log are free. Nobody may
+    /// commit or change anything by now.
     pub async fn close(&self) -> Result<()> {
         let z = &self.0;
         let _issuer = z.issuer.lock().await;
@@ -329,7 +345,8 @@ impl Inner {
             Some(dva) => dva,
             None => alloc.alloc(self.class(), size, txg, &[], None).await?,
         };
-        // Datasets are charged for what is in the normal class only; the room of their syncs lies there.
+        // Datasets are charged for what is in the normal class only; the room of their syncs lies
+        // there.
         if alloc.class_of(dva)? == ClassKind::Normal {
             let bytes = self.os.ctx().zio().tree().top(dva.vdev())?.dsize(dva.asize());
             if !self.os.take_log_block(bytes, txg) {
@@ -404,7 +421,8 @@ impl Inner {
         self.parallel.set(policy::parallel_after(self.parallel.get(), open, busy));
     }
 
-    /// After everything is packed: closes the open block, or leaves it to the timers of those who wait for it.
+    /// After everything is packed: closes the open block, or leaves it to the timers of those who
+    /// wait for it.
     async fn settle(self: &Rc<Self>) -> Result<()> {
         let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
         if self.parallel.get() > 0 {
@@ -639,7 +657,8 @@ impl Inner {
         chain.live().skip_while(|l| !Rc::ptr_eq(l, lwb)).skip(1).cloned().collect()
     }
 
-    /// A block's own task: its write, its flush, the block before. `before`: blocks before it that were under way when it was issued, the nearest first.
+    /// A block's own task: its write, its flush, the block before. `before`: blocks before it that
+    /// were under way when it was issued, the nearest first.
     async fn run(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
         let rt = self.os.ctx().rt();
         if planted!(WakeBeforePredecessor) {
@@ -738,7 +757,8 @@ impl Inner {
         self.recover().await
     }
 
-    /// After a failure, or where something cannot be logged: everything so far becomes durable with its txg, and the chain ends. The issuer's lock is held.
+    /// After a failure, or where something cannot be logged: everything so far becomes durable with
+    /// its txg, and the chain ends. The issuer's lock is held.
     async fn recover(&self) -> Result<()> {
         self.give_up_batch().await;
         let synced = self.os.ctx().txg().wait_synced(Txg(0)).await;

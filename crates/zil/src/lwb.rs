@@ -35,7 +35,8 @@ pub(crate) struct Lwb {
     pub alloc_txg: Txg,
     pub state: Cell<LwbState>,
     pub failed: Cell<bool>,
-    /// Room for the whole block from its first record on, with the chain part and the records so far.
+    /// Room for the whole block from its first record on, with the chain part and the records so
+    /// far.
     pub buf: RefCell<Option<Buf>>,
     /// Bytes of it that are used.
     pub used: Cell<usize>,
@@ -122,7 +123,8 @@ impl Lwb {
         put_le64(&mut buf[at..], 24, seq);
         self.max_txg.set(self.max_txg.get().max(txg));
     }
-    /// What it holds, for its write: `len` bytes, at most its size, zero after the records; the chain part is still to be made. It takes no record after this.
+    /// What it holds, for its write: `len` bytes, at most its size, zero after the records; the
+    /// chain part is still to be made. It takes no record after this.
     pub fn take_bytes(&self, len: usize) -> Buf {
         let used = self.used.get();
         let mut buf = self.buf.take().unwrap_or_else(|| Buf::for_overwrite(self.bp.psize() as usize));

@@ -10,12 +10,15 @@ use crate::log::RECORD_DATA_MAX;
 /// How commits share log blocks and flushes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommitPolicy {
-    /// Before illumos 8585: one batch at a time; all its blocks are written, then the devices are flushed once, then everybody who waited is woken.
+    /// Before illumos 8585: one batch at a time; all its blocks are written, then the devices are
+    /// flushed once, then everybody who waited is woken.
     Batched,
-    /// As of 2017: a block is issued when it is full or when its timer ends, a share of what the last block took; own write, flush, predecessor; waiters are woken by block.
+    /// As of 2017: a block is issued when it is full or when its timer ends, a share of what the
+    /// last block took; own write, flush, predecessor; waiters are woken by block.
     Batchless2017,
-    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and a block that nobody waits for leaves its flush to the next. Ours besides: a block that is not full
-    /// waits while each top-level vdev has one under way ([`under_way_max`]).
+    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and
+    /// a block that nobody waits for leaves its flush to the next. Ours besides: a block that is
+    /// not full waits while each top-level vdev has one under way ([`under_way_max`]).
     #[default]
     Modern,
 }
@@ -43,15 +46,18 @@ impl CommitPolicy {
 pub struct ZilTunables {
     /// How commits share blocks and flushes.
     pub policy: CommitPolicy,
-    /// `zfs_commit_timeout_pct`: how long a block stays open for more, in percent of what the last one took. 10 since 2.2.1, 5 before.
+    /// `zfs_commit_timeout_pct`: how long a block stays open for more, in percent of what the last
+    /// one took. 10 since 2.2.1, 5 before.
     pub commit_timeout_pct: u64,
     /// `zil_slog_bulk`: a burst of more bytes than this goes to a log device with low priority.
     pub slog_bulk: u64,
     /// `zil_maxblocksize`: largest log block, 4 KiB to 128 KiB.
     pub maxblocksize: u64,
-    /// `zil_maxcopied`: data up to this many bytes are kept with the record when they are to be committed at once.
+    /// `zil_maxcopied`: data up to this many bytes are kept with the record when they are to be
+    /// committed at once.
     pub maxcopied: u64,
-    /// `zfs_immediate_write_sz`: writes of at least this many bytes are stored in blocks of their own, unless there is a log device.
+    /// `zfs_immediate_write_sz`: writes of at least this many bytes are stored in blocks of their
+    /// own, unless there is a log device.
     pub immediate_write_sz: u64,
 }
 
@@ -118,7 +124,8 @@ fn block_max(t: &ZilTunables) -> u64 {
     (t.maxblocksize & !4095).clamp(4096, BLOCK_MAX)
 }
 
-/// Bytes of data of one write record at most: with its fixed part it fits into the largest block that the settings allow.
+/// Bytes of data of one write record at most: with its fixed part it fits into the largest block
+/// that the settings allow.
 pub fn data_max(t: &ZilTunables) -> u64 {
     (block_max(t) - OVERHEAD - WRITE_SIZE as u64).min(RECORD_DATA_MAX)
 }
@@ -126,16 +133,18 @@ pub fn data_max(t: &ZilTunables) -> u64 {
 /// Granularity of what is left of a write that nobody waited for: a page.
 const PAGE: u64 = 4096;
 
-/// Bytes of the next record of a write that has come to `at` of `end`, of which a record takes `most`. A crash may leave the first records of a write that nobody has
-/// acknowledged: where they end no page is torn, if a record takes one at all. (OpenZFS cuts anywhere.)
+/// Bytes of the next record of a write that has come to `at` of `end`, of which a record takes
+/// `most`. A crash may leave the first records of a write that nobody has acknowledged: where they
+/// end no page is torn, if a record takes one at all. (OpenZFS cuts anywhere.)
 pub fn record_len(at: u64, end: u64, most: u64) -> u64 {
     let length = most.min(end - at);
     let page = (at + length) & !(PAGE - 1);
     if at + length < end && page > at { page - at } else { length }
 }
 
-/// The size of the next block: `bursts` are the bytes of records of the last ones, a record of `want` bytes is known to come. It always gets room, even if the settings
-/// would not have blocks that large.
+/// The size of the next block: `bursts` are the bytes of records of the last ones, a record of
+/// `want` bytes is known to come. It always gets room, even if the settings would not have blocks
+/// that large.
 pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
     let max = block_max(t);
     let most = bursts.iter().copied().max().unwrap_or(0);
@@ -159,7 +168,8 @@ pub enum Closing {
     After(Nanos),
 }
 
-/// Whether an open block is issued at once, when the last block took `latency` and `parallel` says how much company commits had lately ([`parallel_after`]).
+/// Whether an open block is issued at once, when the last block took `latency` and `parallel` says
+/// how much company commits had lately ([`parallel_after`]).
 pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
     match t.policy {
         CommitPolicy::Batched => Closing::Now,
@@ -168,13 +178,16 @@ pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
     }
 }
 
-/// Blocks under way with which one that is not full waits for more, where blocks are spread over `lanes` top-level vdevs; `None`: any number. A device that is given more blocks than it can make durable
-/// side by side takes longer for each, and flushes for few writes at a time: under many writers it then does less, later. (OpenZFS goes by time alone.)
+/// Blocks under way with which one that is not full waits for more, where blocks are spread over
+/// `lanes` top-level vdevs; `None`: any number. A device that is given more blocks than it can make
+/// durable side by side takes longer for each, and flushes for few writes at a time: under many
+/// writers it then does less, later. (OpenZFS goes by time alone.)
 pub fn under_way_max(policy: CommitPolicy, lanes: usize) -> Option<usize> {
     (policy == CommitPolicy::Modern).then_some(lanes.max(1))
 }
 
-/// The measure of company when a commit begins: `open` says that it found an open block with records in it, `busy` that the block before is not over.
+/// The measure of company when a commit begins: `open` says that it found an open block with
+/// records in it, `busy` that the block before is not over.
 pub fn parallel_after(parallel: u32, open: bool, busy: bool) -> u32 {
     let bursts = BURSTS as u32;
     match (open, busy) {

@@ -1,7 +1,10 @@
-//! Replay: doing again what the records of a claimed log say (format page 07 section 4), and giving logs up.
+//! Replay: doing again what the records of a claimed log say (format page 07 section 4), and giving
+//! logs up.
 //!
-//! Records are applied in the order of the chain. The one that applies a record notes its number in the header within the same transaction ([`mark`]), so a crash in the middle goes on where it stopped
-//! and nothing is done twice. When all is done the log is given up: its blocks, and the blocks that its writes named.
+//! Records are applied in the order of the chain. The one that applies a record notes its number in
+//! the header within the same transaction ([`mark`]), so a crash in the middle goes on where it
+//! stopped and nothing is done twice. When all is done the log is given up: its blocks, and the
+//! blocks that its writes named.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +22,8 @@ const FREES_PER_TX: usize = 4096;
 
 /// Who applies records: a file system or a volume.
 pub trait Replay {
-    /// Does what `op` says and calls [`mark`] with `record.seq` in the transaction that completes it. `NotFound` where the record needs an object that does not exist.
+    /// Does what `op` says and calls [`mark`] with `record.seq` in the transaction that completes
+    /// it. `NotFound` where the record needs an object that does not exist.
     fn apply<'a>(&'a self, record: &'a Record<'a>, op: &'a Op<'a>) -> LocalBoxFuture<'a, Result<()>>;
 }
 
@@ -48,7 +52,8 @@ pub fn is_needed(header: &ZilHeader) -> bool {
     !header.log.is_hole() && header.claim_txg.0 != 0 && header.flags & ZIL_REPLAY_NEEDED != 0
 }
 
-/// Replays the log of `os` and gives it up. Nothing if there is none. A record that cannot be applied twice in a row stops the replay ([`Replayed::failed`]).
+/// Replays the log of `os` and gives it up. Nothing if there is none. A record that cannot be
+/// applied twice in a row stops the replay ([`Replayed::failed`]).
 pub async fn replay(os: &Objset, target: &dyn Replay) -> Result<Replayed> {
     let header = os.zil_header();
     let mut out = Replayed::default();
@@ -116,7 +121,8 @@ async fn apply(os: &Objset, target: &dyn Replay, record: &Record<'_>, out: &mut 
     }
 }
 
-/// The blocks that belong to a log: those of its chain, and of a claimed one also those that its writes name, each once.
+/// The blocks that belong to a log: those of its chain, and of a claimed one also those that its
+/// writes name, each once.
 pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
     let mut seen: BTreeSet<Dva> = BTreeSet::new();
@@ -150,7 +156,8 @@ pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>
     Ok(out)
 }
 
-/// The blocks of a log that is given up unread: those that the state of txg `synced` has in its space maps.
+/// The blocks of a log that is given up unread: those that the state of txg `synced` has in its
+/// space maps.
 pub async fn blocks_to_drop(zio: &zio::Zio, header: &ZilHeader, synced: Txg) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
     let mut walk = Walk::new(header.log);
@@ -167,7 +174,8 @@ pub async fn blocks_to_drop(zio: &zio::Zio, header: &ZilHeader, synced: Txg) -> 
     Ok(out)
 }
 
-/// Gives up the log of `os`, whose object set can be written, with everything that belongs to it, and waits until that is on disk. A log that was not claimed must be one of this run.
+/// Gives up the log of `os`, whose object set can be written, with everything that belongs to it,
+/// and waits until that is on disk. A log that was not claimed must be one of this run.
 pub async fn destroy(os: &Objset) -> Result<()> {
     let header = os.zil_header();
     if header == ZilHeader::default() {

@@ -1,4 +1,5 @@
-//! What the engine's side of block I/O costs: blocks written to and read from a device that takes no time, on one thread.
+//! What the engine's side of block I/O costs: blocks written to and read from a device that takes
+//! no time, on one thread.
 //!
 //! `cargo run --release -p zio --example speed`
 #![allow(clippy::unwrap_used)]
@@ -116,7 +117,8 @@ fn main() {
             let start = Instant::now();
             let mut n = 0;
             for bp in bps.iter().take(count / 4) {
-                // The device gives old memory: the checksum is wrong, which costs as much as a right one.
+                // The device gives old memory: the checksum is wrong, which costs as much as a
+                // right one.
                 let _ = std::hint::black_box(lab.zio.read(bp, Prio::SyncRead).await);
                 n += 1;
             }

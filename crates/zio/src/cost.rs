@@ -1,6 +1,8 @@
-//! What codecs cost on one core, to decide what runs away from the engine and to charge what does not.
+//! What codecs cost on one core, to decide what runs away from the engine and to charge what does
+//! not.
 //!
-//! Measured figures (reference `crates.md` section 6), in bytes per microsecond; they need to be right within a factor of two.
+//! Measured figures (reference `crates.md` section 6), in bytes per microsecond; they need to be
+//! right within a factor of two.
 
 use base::Nanos;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
@@ -70,8 +72,9 @@ pub(crate) fn unpack(algo: CompressAlgo, sum: ChecksumAlgo, psize: u64, lsize: u
     of(decompress_rate(algo), lsize) + of(checksum_rate(sum), psize)
 }
 
-/// Largest block that a cheap codec is run on inline, whatever the estimate says: at its pace it fits in one turn, and usually takes a fraction of it (data
-/// that does not compress is given up early).
+/// Largest block that a cheap codec is run on inline, whatever the estimate says: at its pace it
+/// fits in one turn, and usually takes a fraction of it (data that does not compress is given up
+/// early).
 pub(crate) const CHEAP_INLINE_MAX: u64 = 32 << 10;
 
 /// Whether both are cheap enough for the engine's thread.

@@ -1,16 +1,23 @@
-//! Encrypted datasets: what of a block is encrypted, what is authenticated, and where that shows in its pointer (format page 12, sections 4 to 7).
+//! Encrypted datasets: what of a block is encrypted, what is authenticated, and where that shows in
+//! its pointer (format page 12, sections 4 to 7).
 //!
-//! Who reads or writes a block of an encrypted dataset passes its [`DataKey`] along. By level and type a block is
+//! Who reads or writes a block of an encrypted dataset passes its [`DataKey`] along. By level and
+//! type a block is
 //!
 //! * *encrypted* as a whole: data, and metadata that tells about users;
-//! * a block of *dnodes*, in which only the bonus areas are encrypted and the rest is authenticated with them;
+//! * a block of *dnodes*, in which only the bonus areas are encrypted and the rest is authenticated
+//!   with them;
 //! * *authenticated*: in clear, with an HMAC;
-//! * *indirect*: in clear, with a hash over the tags of the blocks below, so that the tags of a whole tree hang on the one of its root;
-//! * an *object set*: in clear, with two MACs inside that the layer above makes ([`DataKey::objset_macs`]) and that cover the trees.
+//! * *indirect*: in clear, with a hash over the tags of the blocks below, so that the tags of a
+//!   whole tree hang on the one of its root;
+//! * an *object set*: in clear, with two MACs inside that the layer above makes
+//!   ([`DataKey::objset_macs`]) and that cover the trees.
 //!
-//! Encryption comes after compression and before the checksum, so whoever has no key can still verify checksums, walk trees and free blocks.
+//! Encryption comes after compression and before the checksum, so whoever has no key can still
+//! verify checksums, walk trees and free blocks.
 //!
-//! Invariants: salt and IV of a block are new for each write, whatever is written; blocks keep their sizes.
+//! Invariants: salt and IV of a block are new for each write, whatever is written; blocks keep
+//! their sizes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -69,7 +76,8 @@ fn class(level: u8, otype: ObjectType) -> Class {
 }
 
 impl DataKey {
-    /// The key of the dataset whose key object has this guid and version; its ciphers will be in `memory`.
+    /// The key of the dataset whose key object has this guid and version; its ciphers will be in
+    /// `memory`.
     pub fn new(master: MasterKey, memory: Rc<KeyMemory>, guid: u64, version: u64) -> Rc<DataKey> {
         Rc::new(DataKey {
             guid,
@@ -111,7 +119,8 @@ impl DataKey {
         (self.salt.get(), fresh_iv(rt))
     }
 
-    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag: for blocks of intent logs, which are encrypted in parts.
+    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag: for blocks of
+    /// intent logs, which are encrypted in parts.
     pub fn seal_areas(
         &self,
         (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
@@ -203,8 +212,9 @@ impl DataKey {
         (half(portable), local)
     }
 
-    /// Checks the MACs of an object set that was read. Like the reader that writes this format most, it takes a wrong portable MAC only for an error
-    /// where the local one is there, too: a receive under way leaves both open.
+    /// Checks the MACs of an object set that was read. Like the reader that writes this format
+    /// most, it takes a wrong portable MAC only for an error where the local one is there, too: a
+    /// receive under way leaves both open.
     pub fn check_objset(&self, os: &ObjsetPhys) -> Result<()> {
         let (portable, local) = self.objset_macs(os);
         if local != [0; 32] && (portable != os.portable_mac || local != os.local_mac) {
@@ -230,7 +240,8 @@ fn push_dnode(out: &mut Vec<u8>, dn: &DnodePhys, version: u64) {
     }
 }
 
-/// The first 64 bytes of a dnode without what may change without the key: how much space it has, and most flags.
+/// The first 64 bytes of a dnode without what may change without the key: how much space it has,
+/// and most flags.
 fn push_core(out: &mut Vec<u8>, dnode: &[u8]) {
     let at = out.len();
     out.extend_from_slice(&dnode[..DNODE_CORE]);
@@ -241,7 +252,8 @@ fn push_core(out: &mut Vec<u8>, dnode: &[u8]) {
 /// Bytes of what stands for a pointer; the last 8 are missing in version 0.
 const BP_RECORD: usize = 32;
 
-/// What stands for a pointer in hashes and MACs: properties that do not depend on where and when the block was stored, and its tag.
+/// What stands for a pointer in hashes and MACs: properties that do not depend on where and when
+/// the block was stored, and its tag.
 fn push_bp(out: &mut Vec<u8>, bp: &Blkptr, version: u64) {
     const DEDUP: u64 = 1 << 62;
     const CHECKSUM: u64 = 0xff << 40;
@@ -388,8 +400,8 @@ impl Seal {
         };
     }
 
-    /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the tag is wrong. Nothing is done for indirect blocks, which are
-    /// checked when they are decompressed.
+    /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the tag
+    /// is wrong. Nothing is done for indirect blocks, which are checked when they are decompressed.
     pub(crate) fn open(&self, stored: &mut [u8]) -> Result<()> {
         match &self.how {
             How::Aead { cipher, iv, dnodes: false, .. } => cipher.open(iv, &[], stored, &self.tag),
@@ -420,7 +432,8 @@ impl Seal {
     }
 }
 
-/// The two checksum words that a pointer with a tag has room for: weak sums are folded, strong ones cut (format page 12, section 5).
+/// The two checksum words that a pointer with a tag has room for: weak sums are folded, strong ones
+/// cut (format page 12, section 5).
 pub(crate) fn halved(sum: [u64; 4], algo: codec::ChecksumAlgo) -> [u64; 2] {
     use codec::ChecksumAlgo::{Edonr, Fletcher2, Fletcher4};
     if matches!(algo, Fletcher2 | Fletcher4 | Edonr) { [sum[0] ^ sum[2], sum[1] ^ sum[3]] } else { [sum[0], sum[1]] }

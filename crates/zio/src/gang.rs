@@ -1,7 +1,8 @@
 //! Gang blocks: writing a block in pieces, reading it back, freeing it (format page 02 section 6).
 //!
-//! Writing is two steps, so that nothing is on its way to a device when space runs out half-way: first every header and piece gets its place (a [`Gang`],
-//! a tree of at most [`GANG_MAX_DEPTH`] levels), then everything is written. Gang blocks are rare; this code prefers plainness to speed.
+//! Writing is two steps, so that nothing is on its way to a device when space runs out half-way:
+//! first every header and piece gets its place (a [`Gang`], a tree of at most [`GANG_MAX_DEPTH`]
+//! levels), then everything is written. Gang blocks are rare; this code prefers plainness to speed.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,8 +62,9 @@ impl GangPlaces {
     }
 }
 
-/// Gang blocks of metadata that the txg has written so far, by the first place of their header. Later passes of the txg overwrite them, as they do other blocks:
-/// freeing them instead would write more of the list of frees in each pass, without an end.
+/// Gang blocks of metadata that the txg has written so far, by the first place of their header.
+/// Later passes of the txg overwrite them, as they do other blocks: freeing them instead would
+/// write more of the list of frees in each pass, without an end.
 #[derive(Default)]
 pub(crate) struct Rewritable {
     txg: Txg,
@@ -77,14 +79,16 @@ impl Rewritable {
         self.gangs.insert(gang.bp.dva(0), Rc::new(GangPlaces::of(gang)));
     }
 
-    /// The places of the block at `old` if it can be overwritten in `txg` by one stored in `psize` bytes.
+    /// The places of the block at `old` if it can be overwritten in `txg` by one stored in `psize`
+    /// bytes.
     pub(crate) fn find(&self, txg: Txg, old: &Blkptr, psize: u64) -> Option<Rc<GangPlaces>> {
         let found = self.gangs.get(&old.dva(0)).filter(|_| self.txg == txg)?;
         (found.psize == psize).then(|| found.clone())
     }
 }
 
-/// Enters the places of a header into its pointer: their sizes are those of the header and of what lies below it.
+/// Enters the places of a header into its pointer: their sizes are those of the header and of what
+/// lies below it.
 fn set_header_dvas(bp: &mut Blkptr, places: &Places, children: &[Gang]) {
     for (i, dva) in places.as_slice().iter().enumerate() {
         let pieces: u64 = children.iter().map(|c| c.bp.dva(i).asize()).sum();
@@ -245,7 +249,8 @@ impl Inner {
         Err(errors.into_error(bp, "gang header"))
     }
 
-    /// The stored bytes of a gang block, joined; its checksum is not verified yet, those of the pieces are.
+    /// The stored bytes of a gang block, joined; its checksum is not verified yet, those of the
+    /// pieces are.
     pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LBF<'a, Result<Bytes>> {
         Box::pin(async move {
             let children = self.gang_children(bp, prio, depth).await?;
@@ -266,7 +271,8 @@ impl Inner {
         self.read_stored(bp, None, prio, depth + 1).await
     }
 
-    /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller than the whole, adding up to it.
+    /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller
+    /// than the whole, adding up to it.
     pub(crate) async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt(format!("gang block {bp}: nested more than {GANG_MAX_DEPTH} deep")));
@@ -322,8 +328,8 @@ impl Inner {
 }
 
 impl Zio {
-    /// Frees a block of any kind in `txg`; of a gang block also its pieces, whose headers it has to read. Nothing is freed of a gang block whose header
-    /// cannot be read.
+    /// Frees a block of any kind in `txg`; of a gang block also its pieces, whose headers it has to
+    /// read. Nothing is freed of a gang block whose header cannot be read.
     pub async fn free_gang(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         if bp.dedup() {
             return self.0.free_dedup(bp);

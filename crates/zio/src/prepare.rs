@@ -1,4 +1,5 @@
-//! The CPU half of a write: from lsize bytes to what is stored (format page 02 section 4, "Write pipeline rules").
+//! The CPU half of a write: from lsize bytes to what is stored (format page 02 section 4, "Write
+//! pipeline rules").
 
 use base::{MAX_BLOCK, Result, SECTOR};
 use bdev::{Buf, Bytes};
@@ -51,7 +52,8 @@ impl Packing {
         (compresses && may_gain).then(|| (limit(lsize) as u64).next_multiple_of(self.min_alloc).min(lsize) as usize)
     }
 
-    /// Packs `data`. `room` is what [`Packing::room`] asked for; it comes back if it was not needed.
+    /// Packs `data`. `room` is what [`Packing::room`] asked for; it comes back if it was not
+    /// needed.
     fn run(self, data: &[u8], room: Option<Buf>) -> (Result<Packed>, Option<Buf>) {
         let Some(mut room) = room else { return (self.plain(data), None) };
         let Some(n) = codec::compress(self.compression, data, &mut room, limit(data.len() as u64)) else {
@@ -104,11 +106,13 @@ fn limit(lsize: u64) -> usize {
 }
 
 impl Zio {
-    /// The CPU half of a write: hole detection, compression, checksum. Runs away from the engine where that pays, so several may run at once. The error is
-    /// of kind `Unsupported`, for checksums that weir cannot compute.
+    /// The CPU half of a write: hole detection, compression, checksum. Runs away from the engine
+    /// where that pays, so several may run at once. The error is of kind `Unsupported`, for
+    /// checksums that weir cannot compute.
     ///
     /// # Panics
-    /// If the request's size is not a multiple of 512 from 512 to 16 MiB, or its compression is `inherit` or `on`.
+    /// If the request's size is not a multiple of 512 from 512 to 16 MiB, or its compression is
+    /// `inherit` or `on`.
     pub async fn prepare(&self, req: WriteReq) -> Result<Prepared> {
         let lsize = req.data.len() as u64;
         assert!(

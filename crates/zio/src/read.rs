@@ -1,4 +1,5 @@
-//! Reading: from a pointer that nobody has checked to lsize bytes in native order, or an error that says where it hurts.
+//! Reading: from a pointer that nobody has checked to lsize bytes in native order, or an error that
+//! says where it hurts.
 
 use std::fmt::Write;
 
@@ -37,7 +38,8 @@ impl CopyErrors {
     }
 }
 
-/// Checks a pointer by itself; that its places exist is checked copy by copy, since one bad DVA does not spoil the others.
+/// Checks a pointer by itself; that its places exist is checked copy by copy, since one bad DVA
+/// does not spoil the others.
 pub(crate) fn validate(bp: &Blkptr) -> Result<()> {
     bp.validate(&BpLimits { max_block: MAX_BLOCK, ..BpLimits::FORMAT })
 }
@@ -157,21 +159,24 @@ enum Copy {
 }
 
 impl Inner {
-    /// `psize` bytes at `dva`, if that is inside of a device that is there: the likeliest content of a copy written in `birth` (0: not known).
+    /// `psize` bytes at `dva`, if that is inside of a device that is there: the likeliest content
+    /// of a copy written in `birth` (0: not known).
     pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         let first = self.tree.read(dva.vdev(), dva.offset(), psize, birth, prio).await?;
         assert_eq!(first.data.len() as u64, psize, "a vdev gives what it was asked for");
         Ok(first)
     }
 
-    /// Whether what is wrong with a copy of `bp` may be rewritten, `since` being the last txg on disk before it was read: the place must still be the block's. Space
-    /// freed in one txg is not given out again before two more are on disk.
+    /// Whether what is wrong with a copy of `bp` may be rewritten, `since` being the last txg on
+    /// disk before it was read: the place must still be the block's. Space freed in one txg is not
+    /// given out again before two more are on disk.
     fn may_repair(&self, bp: &Blkptr, since: Txg) -> Option<Prio> {
         let now = self.tree.committed.get();
         (since.0 != 0 && now.0 <= since.0 + 1 && bp.phys_birth() <= since).then_some(Prio::AsyncWrite)
     }
 
-    /// The stored bytes of a copy that was wrong or failed in part, from everything that the devices have; what was wrong is rewritten. Errors as of reading.
+    /// The stored bytes of a copy that was wrong or failed in part, from everything that the
+    /// devices have; what was wrong is rewritten. Errors as of reading.
     pub(crate) async fn second_look(
         &self,
         bp: &Blkptr,
@@ -279,7 +284,8 @@ impl Inner {
         (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
     }
 
-    /// Whether a read that failed waits until somebody has looked after the devices: with `failmode=wait`, if all that have the block do not answer. Scans go on.
+    /// Whether a read that failed waits until somebody has looked after the devices: with
+    /// `failmode=wait`, if all that have the block do not answer. Scans go on.
     async fn waits_for_devices(&self, bp: &Blkptr, e: &Error, prio: Prio) -> bool {
         let gate = &self.tree.gate;
         if e.kind() != ErrorKind::Io || prio == Prio::Scrub || !gate.holds() || gate.mode() == FailMode::Continue {
@@ -296,7 +302,8 @@ impl Inner {
         true
     }
 
-    /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked block.
+    /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked
+    /// block.
     pub(crate) async fn read_stored(
         &self,
         bp: &Blkptr,
@@ -368,14 +375,16 @@ fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
 }
 
 impl Zio {
-    /// Reads a block: lsize bytes in native order, zeros for a hole. All copies are tried. Errors: `Checksum` if a copy was read and none was right, `Io` if
-    /// none could be read, `Corrupt` if the pointer or the stream is not what the format allows, `Unsupported` if the block is encrypted, redacted, or needs a
-    /// checksum that weir cannot compute.
+    /// Reads a block: lsize bytes in native order, zeros for a hole. All copies are tried. Errors:
+    /// `Checksum` if a copy was read and none was right, `Io` if none could be read, `Corrupt` if
+    /// the pointer or the stream is not what the format allows, `Unsupported` if the block is
+    /// encrypted, redacted, or needs a checksum that weir cannot compute.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         self.read_with(bp, None, prio).await
     }
 
-    /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then tags are checked, too: a wrong one is an error of kind `Checksum`.
+    /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then tags are
+    /// checked, too: a wrong one is an error of kind `Checksum`.
     pub async fn read_with(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         if key.is_none() && bp.is_encrypted_data() {
             validate(bp)?;
@@ -384,8 +393,8 @@ impl Zio {
         self.read_any(bp, key, prio).await
     }
 
-    /// As [`Zio::read`], but encrypted data comes as it is stored: of dnodes all but the bonus areas makes sense. For those who walk the trees of datasets
-    /// whose keys they may not have.
+    /// As [`Zio::read`], but encrypted data comes as it is stored: of dnodes all but the bonus
+    /// areas makes sense. For those who walk the trees of datasets whose keys they may not have.
     pub async fn read_sealed(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         if bp.is_encrypted_data() && bp.psize() != bp.lsize() {
             validate(bp)?;
@@ -413,7 +422,8 @@ impl Zio {
         }
     }
 
-    /// Whether a copy of the block has the right checksum, whether it can be decrypted and decompressed or not. An error if no device gave an answer.
+    /// Whether a copy of the block has the right checksum, whether it can be decrypted and
+    /// decompressed or not. An error if no device gave an answer.
     pub async fn verify(&self, bp: &Blkptr, prio: Prio) -> Result<bool> {
         validate(bp)?;
         if bp.is_hole() || bp.is_embedded() {
@@ -429,7 +439,8 @@ impl Zio {
         }
     }
 
-    /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize` is a multiple of 512 up to 16 MiB.
+    /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize`
+    /// is a multiple of 512 up to 16 MiB.
     pub async fn read_raw(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
         if psize == 0 || psize > MAX_BLOCK || !psize.is_multiple_of(SECTOR) {
             return Err(Error::invalid(format!("{psize} bytes is no size of a block")));

@@ -24,7 +24,8 @@ pub enum DedupMode {
 /// A block to be written, and how. Start from [`WriteReq::new`] and change what differs.
 #[derive(Clone, Debug)]
 pub struct WriteReq {
-    /// The block: lsize bytes, a multiple of 512 up to 16 MiB, in native order. Stored uncompressed it goes to the device as it is.
+    /// The block: lsize bytes, a multiple of 512 up to 16 MiB, in native order. Stored uncompressed
+    /// it goes to the device as it is.
     pub data: Bytes,
     /// Type of the object that the block belongs to.
     pub otype: ObjectType,
@@ -40,16 +41,20 @@ pub struct WriteReq {
     pub txg: Txg,
     /// Its sync pass, from 1.
     pub pass: u32,
-    /// The pointer that this one replaces. If it was born in this txg and its place fits, it is overwritten in place from the
-    /// second pass on; otherwise the caller kills it.
+    /// The pointer that this one replaces. If it was born in this txg and its place fits, it is
+    /// overwritten in place from the second pass on; otherwise the caller kills it.
     pub rewrite: Option<Blkptr>,
-    /// Whether 112 bytes and less may go into the pointer (feature embedded_data is on, and the caller does not object).
+    /// Whether 112 bytes and less may go into the pointer (feature embedded_data is on, and the
+    /// caller does not object).
     pub embed: bool,
-    /// Whether a hole keeps size, type, level and birth (feature hole_birth is active and the pointer replaced had a birth).
+    /// Whether a hole keeps size, type, level and birth (feature hole_birth is active and the
+    /// pointer replaced had a birth).
     pub hole_birth: bool,
-    /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is embedded.
+    /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is
+    /// embedded.
     pub crypt: Option<Rc<DataKey>>,
-    /// The block belongs to an encrypted dataset, is none of those that a key is needed for (an object set), and its codes are in it already.
+    /// The block belongs to an encrypted dataset, is none of those that a key is needed for (an
+    /// object set), and its codes are in it already.
     pub sealed: bool,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
@@ -59,7 +64,8 @@ pub struct WriteReq {
     pub prio: Prio,
     /// Where to allocate.
     pub class: ClassKind,
-    /// Stored in no more bytes than this, a block of the normal class goes to the special one while that has room to spare.
+    /// Stored in no more bytes than this, a block of the normal class goes to the special one while
+    /// that has room to spare.
     pub special_small: u32,
     /// Object set, 0 for the MOS; for messages.
     pub objset: u64,
@@ -133,8 +139,10 @@ impl Prepared {
 pub struct WriteOut {
     /// The pointer, final.
     pub bp: Blkptr,
-    /// Ready when the devices have the block (no flush is implied); at once for holes and embedded blocks.
+    /// Ready when the devices have the block (no flush is implied); at once for holes and embedded
+    /// blocks.
     pub done: WriteDone,
-    /// Whether the place of [`WriteReq::rewrite`] was used again: nothing was allocated, nothing is to be freed.
+    /// Whether the place of [`WriteReq::rewrite`] was used again: nothing was allocated, nothing is
+    /// to be freed.
     pub rewritten_in_place: bool,
 }

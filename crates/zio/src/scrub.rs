@@ -1,7 +1,9 @@
-//! Looking at one copy of a block wherever the devices have something of it: what scrub and resilver do with each place.
+//! Looking at one copy of a block wherever the devices have something of it: what scrub and
+//! resilver do with each place.
 //!
-//! Everything that redundancy has of the copy is read and compared, wrong parts are rewritten; what the vdev alone cannot settle is had from the block's other
-//! copies. Nothing is unpacked or decrypted: the checksum is over the stored bytes, so no key is needed.
+//! Everything that redundancy has of the copy is read and compared, wrong parts are rewritten; what
+//! the vdev alone cannot settle is had from the block's other copies. Nothing is unpacked or
+//! decrypted: the checksum is over the stored bytes, so no key is needed.
 
 use base::{Error, ErrorKind, Txg};
 use bdev::Bytes;
@@ -122,8 +124,9 @@ impl Zio {
         *self.0.watch.borrow_mut() = watch;
     }
 
-    /// Looks at the copy of `bp` at `dva`, one of its DVAs: of a gang block at its header, whose pieces [`Zio::gang_pieces`] names. `repair` is asked before anything is
-    /// rewritten; it must say no once the place was freed.
+    /// Looks at the copy of `bp` at `dva`, one of its DVAs: of a gang block at its header, whose
+    /// pieces [`Zio::gang_pieces`] names. `repair` is asked before anything is rewritten; it must
+    /// say no once the place was freed.
     pub async fn scrub_copy(&self, bp: &Blkptr, dva: Dva, prio: Prio, repair: Repair<'_>) -> Scrubbed {
         if let Err(e) = validate(bp) {
             return Scrubbed { repaired: 0, error: Some(e) };
@@ -142,7 +145,8 @@ impl Zio {
         self.0.scrub(bp, dva, bp.psize(), prio, verify, repair).await
     }
 
-    /// As [`Zio::scrub_copy`] of a block that has one place and whose checksum is not in its pointer alone: `verify` says whether bytes are the block.
+    /// As [`Zio::scrub_copy`] of a block that has one place and whose checksum is not in its
+    /// pointer alone: `verify` says whether bytes are the block.
     pub async fn scrub_with(&self, bp: &Blkptr, prio: Prio, verify: Verify<'_>, repair: Repair<'_>) -> Scrubbed {
         if let Err(e) = validate(bp) {
             return Scrubbed { repaired: 0, error: Some(e) };

@@ -38,7 +38,8 @@ impl Places {
     }
 }
 
-/// Percent of the special class that small blocks of files leave to metadata (`zfs_special_class_metadata_reserve_pct`).
+/// Percent of the special class that small blocks of files leave to metadata
+/// (`zfs_special_class_metadata_reserve_pct`).
 const SPECIAL_RESERVE_PCT: u64 = 25;
 
 impl Inner {
@@ -55,14 +56,16 @@ impl Inner {
             ClassKind::Normal if req.level > 0 || req.otype.is_metadata() => ClassKind::Special,
             class => class,
         };
-        // The first call neither waits nor allocates memory; a metaslab that must be loaded is the exception.
+        // The first call neither waits nor allocates memory; a metaslab that must be loaded is the
+        // exception.
         match self.alloc.try_alloc(class, psize, req.txg, avoid, None)? {
             Some(dva) => Ok(dva),
             None => self.alloc.alloc(class, psize, req.txg, avoid, None).await,
         }
     }
 
-    /// Up to `copies` places of `psize` bytes. Fewer, but one, are fine; none is an error of kind `NoSpace`.
+    /// Up to `copies` places of `psize` bytes. Fewer, but one, are fine; none is an error of kind
+    /// `NoSpace`.
     pub(crate) async fn alloc_copies(&self, req: &WriteReq, psize: u64, copies: usize) -> Result<Places> {
         let mut places = Places::default();
         while places.len < copies.clamp(1, MAX_COPIES) {
@@ -91,8 +94,9 @@ impl Inner {
         }
     }
 
-    /// Queues a write of `data` to every copy. Ready when it is over; an error only if no copy was written. While the pool's gate holds, a write that no device took
-    /// is tried again each time the pool is resumed, and is over when it succeeds or the pool is given up.
+    /// Queues a write of `data` to every copy. Ready when it is over; an error only if no copy was
+    /// written. While the pool's gate holds, a write that no device took is tried again each time
+    /// the pool is resumed, and is over when it succeeds or the pool is given up.
     pub(crate) fn write_copies(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
         let first = self.write_once(places, data, prio)?;
         if !self.tree.gate.holds() || first.result().is_some_and(|r| r.is_ok()) {
@@ -134,7 +138,8 @@ impl Inner {
         Ok(self.any_of(parts))
     }
 
-    /// Ready when all `parts`, the copies of one block, are over; an error only if every one failed. Others are counted.
+    /// Ready when all `parts`, the copies of one block, are over; an error only if every one
+    /// failed. Others are counted.
     fn any_of(self: &Rc<Self>, parts: Vec<WriteDone>) -> WriteDone {
         let (any, completer) = WriteDone::pending();
         let state = Rc::new(AnyOf {
@@ -162,7 +167,8 @@ impl Inner {
         any
     }
 
-    /// Finds places for `data`, in one piece or in several, enters them into `bp`, and queues the writes.
+    /// Finds places for `data`, in one piece or in several, enters them into `bp`, and queues the
+    /// writes.
     async fn store(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
         let psize = data.len() as u64;
         if !self.is_forced(psize) {
@@ -204,8 +210,9 @@ impl Inner {
     }
 }
 
-/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1, `zfs_sync_pass_rewrite` 2): only this txg knows of it. Of a gang block
-/// the places of its pieces must be known, too.
+/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1,
+/// `zfs_sync_pass_rewrite` 2): only this txg knows of it. Of a gang block the places of its pieces
+/// must be known, too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
     req.pass >= 2
         && old.birth() == req.txg
@@ -224,8 +231,9 @@ impl Zio {
         self.issue(prepared).await
     }
 
-    /// The second half of a write: allocates the copies, makes the pointer, queues the device writes, and returns without waiting for them. Waits only
-    /// when a metaslab has to be loaded. Errors: `NoSpace` when nothing fits, not even in pieces.
+    /// The second half of a write: allocates the copies, makes the pointer, queues the device
+    /// writes, and returns without waiting for them. Waits only when a metaslab has to be loaded.
+    /// Errors: `NoSpace` when nothing fits, not even in pieces.
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
         let Prepared { mut req, body } = prepared;
         let z = &self.0;

@@ -25,7 +25,8 @@ const BAD_COPIES: usize = 256;
 pub struct ZioOpts {
     /// The pool's salt, for checksums that are keyed.
     pub salt: Option<[u8; 32]>,
-    /// Blocks stored in more bytes than this become gang blocks even where there is space (as `metaslab_force_ganging`); 0: none do.
+    /// Blocks stored in more bytes than this become gang blocks even where there is space (as
+    /// `metaslab_force_ganging`); 0: none do.
     pub gang_above: u64,
 }
 
@@ -58,7 +59,8 @@ impl Inner {
         self.stats.set(s);
     }
 
-    /// Accounts for `cost` of work that the caller does right after, and lets others have a turn before if it is time.
+    /// Accounts for `cost` of work that the caller does right after, and lets others have a turn
+    /// before if it is time.
     pub(crate) async fn spend(&self, cost: Nanos) {
         let spent = self.spent.get() + cost;
         if spent > TURN {
@@ -70,7 +72,8 @@ impl Inner {
         self.rt.charge(cost);
     }
 
-    /// What stored sizes of compressed blocks are rounded to. Asked for each block, so it is kept; devices are only ever added.
+    /// What stored sizes of compressed blocks are rounded to. Asked for each block, so it is kept;
+    /// devices are only ever added.
     pub(crate) fn min_alloc(&self) -> u64 {
         let tops = self.tree.tops.borrow().len();
         let (known, unit) = self.min_alloc.get();
@@ -82,7 +85,8 @@ impl Inner {
         unit
     }
 
-    /// Whether a block of `psize` bytes becomes a gang block although there may be space. One of a few allocation units never does: it has no pieces.
+    /// Whether a block of `psize` bytes becomes a gang block although there may be space. One of a
+    /// few allocation units never does: it has no pieces.
     pub(crate) fn is_forced(&self, psize: u64) -> bool {
         let above = self.opts.get().gang_above;
         above != 0 && psize > above.max(8 * self.min_alloc())
@@ -117,7 +121,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees one copy. On a removed vdev: what it was copied to, and the range itself is noted as obsolete.
+    /// Frees one copy. On a removed vdev: what it was copied to, and the range itself is noted as
+    /// obsolete.
     pub(crate) fn free_dva(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         if !self.tree.top(dva.vdev())?.is_indirect() {
             return self.alloc.free(dva, birth, txg);
@@ -159,7 +164,8 @@ impl Zio {
             obsolete: RefCell::default(),
         }))
     }
-    /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither written nor freed.
+    /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither
+    /// written nor freed.
     pub fn set_dedup(&self, dedup: Option<Rc<dyn Dedup>>) {
         *self.0.dedup.borrow_mut() = dedup;
     }
@@ -184,8 +190,8 @@ impl Zio {
         self.0.opts.get()
     }
 
-    /// Frees every copy in `txg`. Nothing for holes and embedded pointers. The pieces of a gang block are named only in its headers on disk: use
-    /// [`Zio::free_gang`], which takes any block.
+    /// Frees every copy in `txg`. Nothing for holes and embedded pointers. The pieces of a gang
+    /// block are named only in its headers on disk: use [`Zio::free_gang`], which takes any block.
     ///
     /// # Panics
     /// If the block is a gang block.
@@ -213,7 +219,8 @@ impl Zio {
         self.0.obsolete.take()
     }
 
-    /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Of a gang block also its pieces, whose headers it has to read.
+    /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Of a
+    /// gang block also its pieces, whose headers it has to read.
     pub async fn claim(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         self.0.claim_tree(*bp, txg, 0).await
     }

@@ -495,7 +495,8 @@ fn hostile_pointers_are_errors() {
         let mut redacted = raw;
         redacted.0[6] = redacted.0[6] & !(0xff << 40) | 2 << 40;
         assert_eq!(get(&lab.zio, &redacted).await.unwrap_err().kind(), ErrorKind::Unsupported);
-        // Words at random, and a good pointer with bits flipped: no panic, no hang, and never other bytes than the block's.
+        // Words at random, and a good pointer with bits flipped: no panic, no hang, and never other
+        // bytes than the block's.
         let mut x = 12345u64;
         let mut next = || {
             x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,6 +1,8 @@
-//! Every block of pools that the OpenZFS kernel module wrote, reached from the uberblock: it can be read, and the sums are those that `zdb -bcc` printed.
+//! Every block of pools that the OpenZFS kernel module wrote, reached from the uberblock: it can be
+//! read, and the sums are those that `zdb -bcc` printed.
 //!
-//! Needs `../shared/pools` beside the project and the programs tar and zstd; says so and passes where they are missing.
+//! Needs `../shared/pools` beside the project and the programs tar and zstd; says so and passes
+//! where they are missing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -182,7 +184,8 @@ fn walk(name: &str, exact: Exact) {
             let stored = |s: &Sums| (s.gangs, s.physical, s.allocated);
             assert_eq!(stored(&sums), stored(&want), "{name}");
         }
-        // Blocks on deferred free lists and entries of dedup tables are counted by zdb and not reached here.
+        // Blocks on deferred free lists and entries of dedup tables are counted by zdb and not
+        // reached here.
         Exact::Almost => {
             let off = want.allocated.abs_diff(sums.allocated);
             assert!(off * 100 < want.allocated && sums.gangs == want.gangs, "{name}: {sums:?}, zdb says {want:?}");

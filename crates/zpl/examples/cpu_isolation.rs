@@ -1,12 +1,17 @@
-//! Do heavy compressions starve readers? `cpu_isolation IMAGE SECONDS [WRITERS] [BATCH_THREADS] [PAIRS]` (a fresh pool on IMAGE: *nothing* of it stays).
+//! Do heavy compressions starve readers? `cpu_isolation IMAGE SECONDS [WRITERS] [BATCH_THREADS]
+//! [PAIRS]` (a fresh pool on IMAGE: *nothing* of it stays).
 //!
-//! Random readers first have the machine for themselves, then beside writers whose blocks are compressed with gzip-9, in turn, nine times. Readers have a file of 8 KiB
-//! records that are not compressed and one of 128 KiB records under gzip-1, whose decompression goes to the CPU pools as well; the cache is too small for either. One line
-//! of JSON per phase: what readers and writers got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk jobs. The last line has the median of the ratios of the
-//! 99th percentiles of a pair: a disk that others use as well changes its speed between phases.
+//! Random readers first have the machine for themselves, then beside writers whose blocks are
+//! compressed with gzip-9, in turn, nine times. Readers have a file of 8 KiB records that are not
+//! compressed and one of 128 KiB records under gzip-1, whose decompression goes to the CPU pools as
+//! well; the cache is too small for either. One line of JSON per phase: what readers and writers
+//! got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk
+//! jobs. The last line has the median of the ratios of the 99th percentiles of a pair: a disk that
+//! others use as well changes its speed between phases.
 //!
-//! Beside each pair goes one without the engine, `bare`: as many threads read the image itself past the page cache, alone and beside one `gzip -9` as nice as the
-//! engine's bulk jobs. Its ratio is what the machine makes of a core that is busy.
+//! Beside each pair goes one without the engine, `bare`: as many threads read the image itself past
+//! the page cache, alone and beside one `gzip -9` as nice as the engine's bulk jobs. Its ratio is
+//! what the machine makes of a core that is busy.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;

@@ -1,9 +1,12 @@
-//! Jobs of the file-system benchmark on the engine itself, without FUSE: `fs_speed IMAGE JOB ARGS...` (see `cargo xtask bench-fs`).
+//! Jobs of the file-system benchmark on the engine itself, without FUSE:
+//! `fs_speed IMAGE JOB ARGS...` (see `cargo xtask bench-fs`).
 //!
-//! Every job imports the pool on the image, does its work through `zpl::Zfs` as the FUSE front end would, and prints one line of JSON: seconds, with the sync of the pool for jobs
-//! that write, bytes, operations, latencies in microseconds, and the process's peak memory.
+//! Every job imports the pool on the image, does its work through `zpl::Zfs` as the FUSE front end
+//! would, and prints one line of JSON: seconds, with the sync of the pool for jobs that write,
+//! bytes, operations, latencies in microseconds, and the process's peak memory.
 //!
-//! Jobs: `init` (a new pool; *nothing* of the image stays), `fill BYTES`, `seq-write BYTES`, `seq-read BYTES`, `rand-read BYTES`, `overwrite BYTES SECS MIN_BYTES`,
+//! Jobs: `init` (a new pool; *nothing* of the image stays), `fill BYTES`, `seq-write BYTES`,
+//! `seq-read BYTES`, `rand-read BYTES`, `overwrite BYTES SECS MIN_BYTES`,
 //! `sync-write WRITERS SECS`, `create N`, `stat N`, `remove N`, `tree DIR`, `rm NAME`.
 
 use std::cell::{Cell, RefCell};

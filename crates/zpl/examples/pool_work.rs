@@ -1,5 +1,7 @@
-//! Imports the pool on some images for writing, works in every file system of it that lets itself be written, and exports it:
-//! `pool_work [ROUNDS] IMAGE...`. For judging afterwards what was written. What cannot be done is printed; the exit status tells whether the pool itself could be written.
+//! Imports the pool on some images for writing, works in every file system of it that lets itself
+//! be written, and exports it: `pool_work [ROUNDS] IMAGE...`. For judging afterwards what was
+//! written. What cannot be done is printed; the exit status tells whether the pool itself could be
+//! written.
 
 use std::rc::Rc;
 

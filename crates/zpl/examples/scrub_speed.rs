@@ -1,9 +1,12 @@
-//! Speed of a scrub beside the raw sequential read of the same devices: `cargo run --release -p zpl --example scrub_speed -- FILE... [key=value ...]`.
+//! Speed of a scrub beside the raw sequential read of the same devices: `cargo run --release -p zpl
+//! --example scrub_speed -- FILE... [key=value ...]`.
 //!
-//! The files become a pool (*nothing* of them stays; those that do not exist are made, every byte of them written: reading a hole costs no device anything) with large
-//! files in it. Then, in turn, all that is allocated is read by a scrub, and
-//! as many bytes of every device one after the other, 1 MiB at a time and 8 at once, past the engine. The last line has the medians and their ratio.
-//! Keys: `mib` of data (2048), `rounds` (5), `layout` (`stripe`, `mirror`, `raidz1`, `raidz2`), `each` MiB of a file that is made (4096), `record` in KiB (128).
+//! The files become a pool (*nothing* of them stays; those that do not exist are made, every byte
+//! of them written: reading a hole costs no device anything) with large files in it. Then, in turn,
+//! all that is allocated is read by a scrub, and as many bytes of every device one after the other,
+//! 1 MiB at a time and 8 at once, past the engine. The last line has the medians and their ratio.
+//! Keys: `mib` of data (2048), `rounds` (5), `layout` (`stripe`, `mirror`, `raidz1`, `raidz2`),
+//! `each` MiB of a file that is made (4096), `record` in KiB (128).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

@@ -1,11 +1,13 @@
 //! POSIX ACLs (`acltype=posix`): their form, and what follows from them.
 //!
-//! An ACL is the value of the extended attribute `system.posix_acl_access` or, of directories, `system.posix_acl_default`,
-//! in the form of Linux (`linux/posix_acl_xattr.h`): a version, then entries of tag, permissions and id. It is stored as any
-//! other extended attribute is (format page 16 section 4). What it means is in acl(5) and in POSIX.1e draft 17, section 23.
+//! An ACL is the value of the extended attribute `system.posix_acl_access` or, of directories,
+//! `system.posix_acl_default`, in the form of Linux (`linux/posix_acl_xattr.h`): a version, then
+//! entries of tag, permissions and id. It is stored as any other extended attribute is (format page
+//! 16 section 4). What it means is in acl(5) and in POSIX.1e draft 17, section 23.
 //!
-//! The mode goes with the access ACL: its bits for the owner and for others are those of the ACL, and its bits for the group
-//! are the mask if there is one. An access ACL that says no more than a mode is not stored.
+//! The mode goes with the access ACL: its bits for the owner and for others are those of the ACL,
+//! and its bits for the group are the mask if there is one. An access ACL that says no more than a
+//! mode is not stored.
 
 use base::{Error, Result};
 
@@ -80,7 +82,8 @@ pub struct AclEntry {
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// From the value of an extended attribute. `Invalid` if that is not a valid ACL (acl_valid(3)).
+    /// From the value of an extended attribute. `Invalid` if that is not a valid ACL
+    /// (acl_valid(3)).
     pub fn parse(bytes: &[u8]) -> Result<Acl> {
         let bad = |why: &str| Err(Error::invalid(format!("an access control list {why}")));
         let Some((version, rest)) = bytes.split_first_chunk::<HEADER>() else {
@@ -173,14 +176,16 @@ impl Acl {
         }
     }
 
-    /// The access ACL of what is made with `mode` in a directory that has this default ACL: no more than either says.
+    /// The access ACL of what is made with `mode` in a directory that has this default ACL: no more
+    /// than either says.
     pub fn inherited(&self, mode: u32) -> Acl {
         let mut acl = self.clone();
         acl.set_mode(self.mode() & mode);
         acl
     }
 
-    /// A mode that gives nobody more than the ACL does, for as long as the mode is there without the ACL.
+    /// A mode that gives nobody more than the ACL does, for as long as the mode is there without
+    /// the ACL.
     pub fn mode_within(&self) -> u32 {
         let mask = self.perm(AclTag::Mask).unwrap_or(7);
         let users = self.0.iter().filter(|e| e.tag == AclTag::User).fold(7, |all, e| all & e.perm & mask);

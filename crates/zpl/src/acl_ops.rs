@@ -1,8 +1,10 @@
-//! POSIX ACLs of a file system in use: reading, setting, inheriting them, and keeping the mode and the access ACL together.
+//! POSIX ACLs of a file system in use: reading, setting, inheriting them, and keeping the mode and
+//! the access ACL together.
 //!
-//! Front ends evaluate ACLs (with FUSE the kernel does). No record of the intent log says what an ACL is, so setting one is a
-//! barrier: who waits for the object to be durable waits for the txg. A crash before that leaves the object with the mode
-//! that it was made with, which gives nobody more than its ACL ([`Acl::mode_within`]).
+//! Front ends evaluate ACLs (with FUSE the kernel does). No record of the intent log says what an
+//! ACL is, so setting one is a barrier: who waits for the object to be durable waits for the txg. A
+//! crash before that leaves the object with the mode that it was made with, which gives nobody more
+//! than its ACL ([`Acl::mode_within`]).
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 
@@ -31,7 +33,8 @@ impl Zfs {
         Err(Error::unsupported(format!("POSIX ACLs are off in '{}': see the property acltype", self.name())))
     }
 
-    /// An ACL that is stored, whether ACLs are on or not. Neither what cannot be read nor what is no ACL passes for none.
+    /// An ACL that is stored, whether ACLs are on or not. Neither what cannot be read nor what is
+    /// no ACL passes for none.
     pub async fn get_acl(&self, obj: ObjectId, kind: AclKind) -> Result<Option<Acl>> {
         match self.getxattr(obj, kind.xattr_name()).await {
             Ok(bytes) => match Acl::parse(&bytes) {
@@ -43,9 +46,10 @@ impl Zfs {
         }
     }
 
-    /// Sets an ACL, given in the form of Linux. The mode follows the access ACL; one that says no more than the mode is not
-    /// stored. `drop_sgid`: the set-group-id bit goes. `Unsupported` without `acltype=posix` and for symbolic links, `Denied`
-    /// for the default ACL of what is no directory.
+    /// Sets an ACL, given in the form of Linux. The mode follows the access ACL; one that says no
+    /// more than the mode is not stored. `drop_sgid`: the set-group-id bit goes. `Unsupported`
+    /// without `acltype=posix` and for symbolic links, `Denied` for the default ACL of what is no
+    /// directory.
     pub async fn set_acl(&self, obj: ObjectId, kind: AclKind, value: &[u8], drop_sgid: bool) -> Result<()> {
         let _pass = self.enter()?;
         self.acls_on()?;
@@ -114,9 +118,9 @@ impl Zfs {
         put
     }
 
-    /// Decides the mode of something that is to be made in a directory: by the directory's default ACL, else by the umask.
-    /// The ACLs that it is to get then. Until it has them its mode is for no more users than they say: the intent log knows
-    /// the mode alone.
+    /// Decides the mode of something that is to be made in a directory: by the directory's default
+    /// ACL, else by the umask. The ACLs that it is to get then. Until it has them its mode is for
+    /// no more users than they say: the intent log knows the mode alone.
     pub(crate) async fn mode_for_new(&self, dir: &Node, cred: &Cred, new: &mut New<'_>) -> Result<Option<NewAcls>> {
         if new.exact.is_some() || new.kind == FileKind::Symlink {
             return Ok(None);

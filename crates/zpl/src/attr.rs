@@ -36,7 +36,8 @@ impl Zfs {
             check_flags(obj, &a, pflags::APPENDONLY)?;
         }
         if let Some(size) = set.size {
-            // A change of owner and size at once must not leave half of it behind for a reason that was known before.
+            // A change of owner and size at once must not leave half of it behind for a reason that
+            // was known before.
             self.check_file(&n, &a)?;
             self.truncate(obj, size).await?;
         }
@@ -47,7 +48,8 @@ impl Zfs {
         self.getattr(obj).await
     }
 
-    /// Sets the change time alone, as `chown` to no other owner does; gives all attributes. It is not logged.
+    /// Sets the change time alone, as `chown` to no other owner does; gives all attributes. It is
+    /// not logged.
     pub async fn touch_ctime(&self, obj: ObjectId) -> Result<Attr> {
         let _pass = self.enter()?;
         let n = self.node(obj).await?;

@@ -38,7 +38,8 @@ pub(crate) fn too_many_links(obj: ObjectId) -> Error {
 }
 
 impl Zfs {
-    /// Makes a regular file; with `exclusive` it is an error if the name exists, otherwise what is there is given (`IsDir` for a directory).
+    /// Makes a regular file; with `exclusive` it is an error if the name exists, otherwise what is
+    /// there is given (`IsDir` for a directory).
     pub async fn create(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred, exclusive: bool) -> Result<Attr> {
         self.make(dir, name, cred, New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive, exact: None })
             .await
@@ -55,7 +56,8 @@ impl Zfs {
         .await
     }
 
-    /// Makes a device, FIFO, socket or regular file: `mode` says which. `rdev` as in [`Attr::rdev`].
+    /// Makes a device, FIFO, socket or regular file: `mode` says which. `rdev` as in
+    /// [`Attr::rdev`].
     pub async fn mknod(&self, dir: ObjectId, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Result<Attr> {
         let kind = match FileKind::from_mode(mode.into()) {
             Some(

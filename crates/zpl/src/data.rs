@@ -1,7 +1,9 @@
 //! Reading and writing data.
 //!
-//! A file that fits one block has a block of its own size, in units of 512 bytes, up to the record size; it grows by being rewritten. Once it is larger its
-//! blocks have the record size of that moment for good (format page 08 section 5). Growing needs the data lock of the whole file, any other write only that of its range.
+//! A file that fits one block has a block of its own size, in units of 512 bytes, up to the record
+//! size; it grows by being rewritten. Once it is larger its blocks have the record size of that
+//! moment for good (format page 08 section 5). Growing needs the data lock of the whole file, any
+//! other write only that of its range.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use bdev::{Buf, Bytes};
@@ -18,10 +20,12 @@ use crate::types::{FileKind, SyncMode};
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes that one transaction writes.
 const WRITE_PER_TX: u64 = 1 << 20;
-/// What one transaction may be charged for its blocks, unless it writes only one: small blocks take much more space than they hold.
+/// What one transaction may be charged for its blocks, unless it writes only one: small blocks take
+/// much more space than they hold.
 const CHARGE_PER_TX: u64 = 8 << 20;
 
-/// Bytes that one transaction writes, in whole blocks of `blksz` bytes that are charged `charge` each.
+/// Bytes that one transaction writes, in whole blocks of `blksz` bytes that are charged `charge`
+/// each.
 fn write_per_tx(blksz: u64, charge: u64) -> u64 {
     let blocks = (CHARGE_PER_TX / charge.max(1)).max(1);
     blocks.saturating_mul(blksz).min(WRITE_PER_TX.max(blksz))
@@ -82,13 +86,15 @@ impl Pieces {
     }
 }
 
-/// The block size that a file of `size` bytes with blocks of `blksz` should get to hold `end` bytes; none if it keeps the one it has.
+/// The block size that a file of `size` bytes with blocks of `blksz` should get to hold `end`
+/// bytes; none if it keeps the one it has.
 fn grown_block(blksz: u64, max_blkid: u64, size: u64, end: u64, recordsize: u64) -> Option<u64> {
     let final_size = blksz.is_power_of_two() && blksz >= recordsize;
     if end <= blksz || final_size || max_blkid > 0 || size > blksz {
         return None;
     }
-    // The record size may have been lowered since: a size that is no power of two must still become one.
+    // The record size may have been lowered since: a size that is no power of two must still become
+    // one.
     let limit = if blksz > recordsize { blksz.next_power_of_two() } else { recordsize };
     let new = end.min(limit).next_multiple_of(512);
     (new > blksz).then_some(new)
@@ -159,7 +165,8 @@ impl Zfs {
         grown_block(u64::from(n.dn.block_size()), n.dn.max_blkid(), size, end, recordsize)
     }
 
-    /// Locks what a write of `len` bytes changes; the offset, which appending makes the end of the file, and the attributes.
+    /// Locks what a write of `len` bytes changes; the offset, which appending makes the end of the
+    /// file, and the attributes.
     async fn lock_for_write(
         &self,
         n: &Node,
@@ -189,8 +196,9 @@ impl Zfs {
         }
     }
 
-    /// Writes `data`, one slice after the other, at `off`, or at the end of the file if `append`. Whole aligned blocks within one slice are not copied. How much was written
-    /// and the file's size then; an error only if nothing was.
+    /// Writes `data`, one slice after the other, at `off`, or at the end of the file if `append`.
+    /// Whole aligned blocks within one slice are not copied. How much was written and the file's
+    /// size then; an error only if nothing was.
     pub async fn write(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
         self.write_as(obj, off, data, append, false).await
     }

@@ -78,15 +78,17 @@ pub struct Zfs {
     foreign_acl_watch: RefCell<Option<ForeignAclWatch>>,
     /// What the replay at the beginning of the use came to.
     replayed: RefCell<Replayed>,
-    /// The intent log; none where nothing can be changed, or what a crash left could not be replayed.
+    /// The intent log; none where nothing can be changed, or what a crash left could not be
+    /// replayed.
     pub(crate) log: RefCell<Option<Zilog>>,
     busy: Gate,
     closed: Cell<bool>,
 }
 
 impl Zfs {
-    /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and a file system before version 5 are read-only whatever `opts` say.
-    /// When it can be changed, freeing what a crash left in the delete queue begins in the background.
+    /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and
+    /// a file system before version 5 are read-only whatever `opts` say. When it can be changed,
+    /// freeing what a crash left in the delete queue begins in the background.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
         ds.check_complete()?;
@@ -183,7 +185,8 @@ impl Zfs {
         Ok(fs)
     }
 
-    /// Ends the use: refuses new changes, waits for those under way, and for all of it to be on disk.
+    /// Ends the use: refuses new changes, waits for those under way, and for all of it to be on
+    /// disk.
     pub async fn unmount(&self) -> Result<()> {
         if self.closed.replace(true) {
             return Ok(());
@@ -228,8 +231,8 @@ impl Zfs {
     pub fn version(&self) -> u64 {
         self.version
     }
-    /// Calls `watch` with the first object that is met whose NFSv4 ACL says more than its mode. Such ACLs are kept, but not
-    /// evaluated.
+    /// Calls `watch` with the first object that is met whose NFSv4 ACL says more than its mode.
+    /// Such ACLs are kept, but not evaluated.
     pub fn watch_foreign_acls(&self, watch: impl FnOnce(ObjectId) + 'static) {
         *self.foreign_acl_watch.borrow_mut() = Some(Box::new(watch));
     }
@@ -261,8 +264,8 @@ impl Zfs {
     pub fn opts(&self) -> MountOpts {
         self.opts.get()
     }
-    /// Changes how it is used, when a property changed. What cannot be written stays read-only, and whether ACLs count stays
-    /// as it is, since the front end was told.
+    /// Changes how it is used, when a property changed. What cannot be written stays read-only, and
+    /// whether ACLs count stays as it is, since the front end was told.
     pub fn set_opts(&self, opts: MountOpts) {
         let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.queue.is_some();
         let posix_acl = self.opts().posix_acl;
@@ -302,7 +305,8 @@ impl Zfs {
         Error::new(ErrorKind::ReadOnly, format!("file system '{}' is read-only", self.name()))
     }
 
-    /// Begins a change: the file system can be changed, and is not closed as long as the pass lives.
+    /// Begins a change: the file system can be changed, and is not closed as long as the pass
+    /// lives.
     pub(crate) fn enter(&self) -> Result<Pass> {
         if self.closed.get() {
             return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));
@@ -317,23 +321,27 @@ impl Zfs {
         let plan = TxPlan::new(&self.os);
         if self.replaying.get().is_some() { plan.replayed() } else { plan }
     }
-    /// An empty plan of a transaction that may lay out attributes: a layout that one txg adds must not be used by an older one.
+    /// An empty plan of a transaction that may lay out attributes: a layout that one txg adds must
+    /// not be used by an older one.
     pub(crate) fn plan_layout(&self) -> TxPlan {
         self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
     }
-    /// Ends a transaction that completes an operation. Where every change must be durable at once, [`Zfs::settle`] follows when all locks are given back.
+    /// Ends a transaction that completes an operation. Where every change must be durable at once,
+    /// [`Zfs::settle`] follows when all locks are given back.
     pub(crate) fn finish(&self, tx: Tx) {
         if let Some(seq) = self.replaying.get() {
             zil::replay::mark(&self.os, seq, &tx);
         }
         drop(tx);
     }
-    /// Ends a transaction and makes the object's changes durable where every change must be so at once. The caller holds no locks any more.
+    /// Ends a transaction and makes the object's changes durable where every change must be so at
+    /// once. The caller holds no locks any more.
     pub(crate) async fn end(&self, tx: Tx, obj: ObjectId) -> Result<()> {
         self.finish(tx);
         self.settle(obj).await
     }
-    /// Waits until the object's changes are durable if that is to be so with every change (`sync=always`). The caller holds no locks.
+    /// Waits until the object's changes are durable if that is to be so with every change
+    /// (`sync=always`). The caller holds no locks.
     pub(crate) async fn settle(&self, obj: ObjectId) -> Result<()> {
         if self.opts.get().sync != SyncMode::Always || self.replaying.get().is_some() {
             return Ok(());
@@ -376,7 +384,8 @@ impl Zfs {
         self.commit(obj).await
     }
 
-    /// What `sync` and `syncfs` ask for: everything done before is durable. As OpenZFS's it does nothing with `sync=disabled`, and it does not wait for a suspended pool:
+    /// What `sync` and `syncfs` ask for: everything done before is durable. As OpenZFS's it does
+    /// nothing with `sync=disabled`, and it does not wait for a suspended pool:
     /// [`ErrorKind::Suspended`], also if the pool is suspended meanwhile.
     pub async fn sync_fs(self: &Rc<Self>) -> Result<()> {
         if !self.os.is_writable() || self.opts.get().sync == SyncMode::Disabled {
@@ -424,13 +433,14 @@ impl Zfs {
         }
     }
 
-    /// Counts the object as open: it lives on without a name until the last [`Zfs::release`]. `NotFound` if it has neither name nor opener any more.
+    /// Counts the object as open: it lives on without a name until the last [`Zfs::release`].
+    /// `NotFound` if it has neither name nor opener any more.
     pub async fn open_file(&self, obj: ObjectId) -> Result<()> {
         self.open_unprotected(obj, 0).await
     }
 
-    /// As [`Zfs::open_file`], for a descriptor that writes, `append`: only at the end. `Denied` if the file is
-    /// immutable, or append-only and the descriptor is not.
+    /// As [`Zfs::open_file`], for a descriptor that writes, `append`: only at the end. `Denied` if
+    /// the file is immutable, or append-only and the descriptor is not.
     pub async fn open_file_to_write(&self, obj: ObjectId, append: bool) -> Result<()> {
         self.open_unprotected(obj, if append { pflags::IMMUTABLE } else { pflags::IMMUTABLE | pflags::APPENDONLY })
             .await
@@ -449,8 +459,8 @@ impl Zfs {
         self.opened.borrow_mut().insert(n.obj().0, n.clone());
     }
 
-    /// From now on a directory that is removed stays open until [`Zfs::forget_removed`] names it: a process may still
-    /// be in it, which the front end learns only when the last one has left.
+    /// From now on a directory that is removed stays open until [`Zfs::forget_removed`] names it: a
+    /// process may still be in it, which the front end learns only when the last one has left.
     pub fn keep_removed_dirs(&self) {
         self.keeps_removed.set(true);
     }
@@ -462,7 +472,8 @@ impl Zfs {
         }
     }
 
-    /// The directory, if it was removed and kept, is not used any more; it is freed in the background.
+    /// The directory, if it was removed and kept, is not used any more; it is freed in the
+    /// background.
     pub fn forget_removed(&self, obj: ObjectId) {
         if !self.removed.borrow_mut().remove(&obj.0) {
             return;
@@ -480,7 +491,8 @@ impl Zfs {
         }
     }
 
-    /// Takes back one [`Zfs::open_file`]. The last one frees an object without a name, in the background.
+    /// Takes back one [`Zfs::open_file`]. The last one frees an object without a name, in the
+    /// background.
     pub async fn release(&self, obj: ObjectId) {
         let Some(n) = self.opened.borrow().get(&obj.0).cloned() else { return };
         n.st.opens.set(n.st.opens.get().saturating_sub(1));
@@ -520,8 +532,8 @@ impl Zfs {
             });
         }
     }
-    /// Whether a front end that answers reads itself should let one through to us: since nothing has told us of reads
-    /// for a second, and reading changes the access time.
+    /// Whether a front end that answers reads itself should let one through to us: since nothing
+    /// has told us of reads for a second, and reading changes the access time.
     pub async fn wants_access(&self, obj: ObjectId) -> bool {
         let opts = self.opts.get();
         if opts.readonly || opts.atime == Atime::Off {

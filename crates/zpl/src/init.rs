@@ -1,4 +1,5 @@
-//! Filling a new file system: master node, tables of attributes, delete queue, root directory (format pages 08 section 1 and 10 section 2.4).
+//! Filling a new file system: master node, tables of attributes, delete queue, root directory
+//! (format pages 08 section 1 and 10 section 2.4).
 
 use std::rc::Rc;
 

@@ -1,7 +1,9 @@
-//! What goes into the intent log: a record for each operation, noted within its transaction and under its locks, so that records stand in the order in which things happened.
+//! What goes into the intent log: a record for each operation, noted within its transaction and
+//! under its locks, so that records stand in the order in which things happened.
 //!
-//! Names that come and go are carried by every commit; what only concerns one object (its data, size, attributes) by commits of that object. What no record can say is a
-//! barrier: a commit then waits for the txg.
+//! Names that come and go are carried by every commit; what only concerns one object (its data,
+//! size, attributes) by commits of that object. What no record can say is a barrier: a commit then
+//! waits for the txg.
 
 use std::rc::Rc;
 
@@ -68,7 +70,8 @@ impl Zfs {
         self.tell(&log, &Op::Link { dir: dir.0, object: object.0, name }, None, tx);
     }
 
-    /// An object got another name. What it holds must not come after its name: who replaces a file by a new one relies on that.
+    /// An object got another name. What it holds must not come after its name: who replaces a file
+    /// by a new one relies on that.
     pub(crate) fn log_rename(
         &self,
         (from, name): (ObjectId, &[u8]),
@@ -90,7 +93,8 @@ impl Zfs {
         }
     }
 
-    /// A file was cut, extended, or part of it freed; `len` 0 means to the end. No crash leaves a file without a name.
+    /// A file was cut, extended, or part of it freed; `len` 0 means to the end. No crash leaves a
+    /// file without a name.
     pub(crate) fn log_truncate(&self, (obj, links): (ObjectId, u64), off: u64, len: u64, tx: &Tx) {
         let Some(log) = self.notes().filter(|_| links > 0) else { return };
         self.tell(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);

@@ -1,8 +1,9 @@
 //! Files that are made without a name (`O_TMPFILE`) and may get one later.
 //!
-//! Such a file is in the delete queue from the transaction that makes it, so that a crash leaves nothing behind. The
-//! intent log says nothing of it while it has no name, as of any file without one; the link that gives it its first
-//! name is a barrier: a commit waits for the txg, which holds all that the file got before.
+//! Such a file is in the delete queue from the transaction that makes it, so that a crash leaves
+//! nothing behind. The intent log says nothing of it while it has no name, as of any file without
+//! one; the link that gives it its first name is a barrier: a commit waits for the txg, which holds
+//! all that the file got before.
 
 use base::{ObjectId, Result};
 use dmu::{Tx, zap};
@@ -15,8 +16,9 @@ use crate::node::{Node, check_flags};
 use crate::types::{Attr, Cred, FileKind};
 
 impl Zfs {
-    /// Makes a regular file without a name that counts as open once ([`Zfs::release`] takes that back). Group, project
-    /// and flags are those of a file made in `dir`. With `linkable` [`Zfs::link`] may give it a name.
+    /// Makes a regular file without a name that counts as open once ([`Zfs::release`] takes that
+    /// back). Group, project and flags are those of a file made in `dir`. With `linkable`
+    /// [`Zfs::link`] may give it a name.
     pub async fn tmpfile(&self, dir: ObjectId, mode: u32, cred: &Cred, linkable: bool) -> Result<Attr> {
         let _pass = self.enter()?;
         let (d, _) = self.dir(dir).await?;

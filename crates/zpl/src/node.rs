@@ -85,7 +85,8 @@ pub(crate) fn new_file_spec(os: &Objset, otype: ObjectType) -> ObjSpec {
     ObjSpec::new(otype, 512).dnodesize(dnodesize).bonus(ObjectType::SA, capacity as u16)
 }
 
-/// What an object is to be that an intent log makes again: with a dnode of so many units of 512 bytes.
+/// What an object is to be that an intent log makes again: with a dnode of so many units of 512
+/// bytes.
 pub(crate) fn exact_file_spec(otype: ObjectType, slots: u8) -> ObjSpec {
     let slots = usize::from(slots.clamp(1, 32));
     ObjSpec::new(otype, 512).dnodesize(slots as u32 * 512).bonus(ObjectType::SA, bonus_area(slots, 1) as u16)
@@ -198,7 +199,8 @@ impl Zfs {
         })
     }
 
-    /// The object's attributes for changing it: an error if it has been freed or has no name and is not open.
+    /// The object's attributes for changing it: an error if it has been freed or has no name and is
+    /// not open.
     pub(crate) async fn live_attrs(&self, n: &Node) -> Result<ZnodeAttrs> {
         let a = self.attrs(n).await?;
         if a.links == 0 && n.st.opens.get() == 0 {

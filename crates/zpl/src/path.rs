@@ -10,8 +10,9 @@ use crate::fs::Zfs;
 const DEPTH_MAX: usize = 4096;
 
 impl Zfs {
-    /// The path of an object below the root of the file system, with a slash before each part: by its PARENT and that directory's entries. Of several links one. An error
-    /// if it has none, or what leads there is damaged.
+    /// The path of an object below the root of the file system, with a slash before each part: by
+    /// its PARENT and that directory's entries. Of several links one. An error if it has none, or
+    /// what leads there is damaged.
     pub async fn path_of(&self, obj: ObjectId) -> Result<Vec<u8>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = obj;

@@ -1,9 +1,12 @@
 //! What lets a program run with the rights of others goes away when the file changes.
 //!
-//! Linux takes the set-user-id and set-group-id bits from a file that somebody without `CAP_FSETID` writes to or cuts, and from every file that is
-//! given away; it takes `security.capability` whoever changes the file. A FUSE server has to do both (`FUSE_HANDLE_KILLPRIV_V2` of `linux/fuse.h`).
+//! Linux takes the set-user-id and set-group-id bits from a file that somebody without `CAP_FSETID`
+//! writes to or cuts, and from every file that is given away; it takes `security.capability`
+//! whoever changes the file. A FUSE server has to do both (`FUSE_HANDLE_KILLPRIV_V2` of
+//! `linux/fuse.h`).
 //!
-//! Every write asks whether there are capabilities. A node therefore remembers that it has none until one of its extended attributes changes.
+//! Every write asks whether there are capabilities. A node therefore remembers that it has none
+//! until one of its extended attributes changes.
 
 use std::cell::Cell;
 
@@ -44,8 +47,9 @@ impl CapsKnown {
     }
 }
 
-/// The mode without the bits that a change takes away. Where the group may not execute the file the set-group-id bit
-/// only goes if the one who changes it `may_keep_sgid` says no to (Linux `setattr_should_drop_sgid`, 6.2).
+/// The mode without the bits that a change takes away. Where the group may not execute the file the
+/// set-group-id bit only goes if the one who changes it `may_keep_sgid` says no to (Linux
+/// `setattr_should_drop_sgid`, 6.2).
 fn without_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
     let mut new = mode & !S_ISUID;
     if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid()) {
@@ -55,9 +59,10 @@ fn without_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
 }
 
 impl Zfs {
-    /// Takes from an object what lets it run with the rights of others, before it is changed: `security.capability`,
-    /// and with `ids` the set-id bits. `may_keep_sgid` is asked with the object's group, and only where its answer counts:
-    /// whether the caller belongs to that group or may set any. True if the mode is another one then. A directory keeps all.
+    /// Takes from an object what lets it run with the rights of others, before it is changed:
+    /// `security.capability`, and with `ids` the set-id bits. `may_keep_sgid` is asked with the
+    /// object's group, and only where its answer counts: whether the caller belongs to that group
+    /// or may set any. True if the mode is another one then. A directory keeps all.
     pub async fn drop_privileges(
         &self,
         obj: ObjectId,
@@ -101,7 +106,8 @@ impl Zfs {
                 self.settle(n.obj()).await
             }
             Err(e) if matches!(e.kind(), ErrorKind::NoAttr | ErrorKind::Unsupported) => {
-                // Without extended attributes (`xattr=off`) what is stored does not count, but may count again later.
+                // Without extended attributes (`xattr=off`) what is stored does not count, but may
+                // count again later.
                 if e.kind() == ErrorKind::NoAttr {
                     known.none_since(changes);
                 }

@@ -28,7 +28,8 @@ impl Quotas {
 }
 
 impl Zfs {
-    /// An error of kind `Quota` if an owner of an object with these attributes has used up a limit: of bytes, or (`objects`) of objects.
+    /// An error of kind `Quota` if an owner of an object with these attributes has used up a limit:
+    /// of bytes, or (`objects`) of objects.
     pub(crate) async fn check_quota(&self, a: &ZnodeAttrs, objects: bool) -> Result<()> {
         let offset = if objects { 3 } else { 0 };
         for (i, (kind, used)) in KINDS.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Ranks of the locks of file systems, in the order in which a task takes them. Those of the layers below are higher.
+//! Ranks of the locks of file systems, in the order in which a task takes them. Those of the layers
+//! below are higher.
 
 use rt::rank::Rank;
 

@@ -1,7 +1,8 @@
 //! Listing directories.
 //!
-//! Cookies are those of OpenZFS (format page 04 section 7): 0 is before `.`, 1 before `..`, 2 and 3 before the first entry, everything else is a place in the order of
-//! the ZAP, which stays valid whatever is added or removed meanwhile.
+//! Cookies are those of OpenZFS (format page 04 section 7): 0 is before `.`, 1 before `..`, 2 and 3
+//! before the first entry, everything else is a place in the order of the ZAP, which stays valid
+//! whatever is added or removed meanwhile.
 
 use base::{Error, ObjectId, Result};
 use dmu::zap;
@@ -16,7 +17,8 @@ use crate::types::{Attr, DirEntry, DirEntryPlus, FileKind};
 const ATTR_WINDOW: usize = 16;
 
 impl Zfs {
-    /// Up to `max` entries from `cookie` on (0: the beginning), `.` and `..` first. None left: the end.
+    /// Up to `max` entries from `cookie` on (0: the beginning), `.` and `..` first. None left: the
+    /// end.
     pub async fn readdir(&self, dir: ObjectId, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
         let (d, a) = self.dir(dir).await?;
         let mut out = Vec::new();

@@ -1,9 +1,10 @@
 //! Freeing objects that have no name any more, and ranges of data that are large.
 //!
-//! The delete queue names objects without a link: large ones, those with an xattr directory, those that were open when their last name went. An object is
-//! freed when its last opener goes, or at the next mount, by [`Zfs::reap`]: first what its xattr directory holds, then its data in pieces, then the object
-//! itself together with its entry in the queue. Each step leaves a state from which another attempt can go on. One txg frees only so much, since its
-//! sync must visit every block.
+//! The delete queue names objects without a link: large ones, those with an xattr directory, those
+//! that were open when their last name went. An object is freed when its last opener goes, or at
+//! the next mount, by [`Zfs::reap`]: first what its xattr directory holds, then its data in pieces,
+//! then the object itself together with its entry in the queue. Each step leaves a state from which
+//! another attempt can go on. One txg frees only so much, since its sync must visit every block.
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::sa::SaHandle;
@@ -30,7 +31,8 @@ impl Zfs {
         u64::from(n.dn.block_size()).saturating_mul(FREE_BLOCKS_PER_TXG)
     }
 
-    /// Frees all data from about `keep` on but the first piece, which is left to the caller's transaction; last piece first. `shorten`: SIZE follows.
+    /// Frees all data from about `keep` on but the first piece, which is left to the caller's
+    /// transaction; last piece first. `shorten`: SIZE follows.
     pub(crate) async fn free_tail(&self, n: &Node, keep: u64, shorten: bool) -> Result<()> {
         let size = u64::from(n.dn.block_size());
         let span = self.span(n);
@@ -48,7 +50,8 @@ impl Zfs {
             let more = pieces.len() == PIECES_MAX;
             let mut end = if more { pos } else { u64::MAX };
             for start in pieces.into_iter().rev() {
-                // What is in the delete queue goes on at the next mount; a truncation is seen through.
+                // What is in the delete queue goes on at the next mount; a truncation is seen
+                // through.
                 if !shorten && self.is_closed() {
                     return Err(Error::new(ErrorKind::Interrupted, "the file system is being unmounted"));
                 }
@@ -69,7 +72,8 @@ impl Zfs {
         }
     }
 
-    /// Frees a range in the middle in pieces, each in a transaction of its own; `each` is done in every one of them.
+    /// Frees a range in the middle in pieces, each in a transaction of its own; `each` is done in
+    /// every one of them.
     pub(crate) async fn free_middle(
         &self,
         n: &Node,
@@ -99,7 +103,8 @@ impl Zfs {
         Ok(())
     }
 
-    /// The object that holds the ACL of an object from before version 5, if there is one (format page 16 section 3).
+    /// The object that holds the ACL of an object from before version 5, if there is one (format
+    /// page 16 section 3).
     pub(crate) fn acl_object(&self, n: &Node) -> Result<Option<ObjectId>> {
         let Some(table) = &self.sa else { return Ok(None) };
         let sa = SaHandle::open(&n.dn, table)?;

@@ -98,8 +98,9 @@ impl Zfs {
         }
     }
 
-    /// Counts one link less. The last one of what is small and not open frees it; other things go to the delete queue. The caller holds its names lock and has planned
-    /// for freeing it and for a change of the queue.
+    /// Counts one link less. The last one of what is small and not open frees it; other things go
+    /// to the delete queue. The caller holds its names lock and has planned for freeing it and for
+    /// a change of the queue.
     pub(crate) async fn drop_link(&self, n: &Node, tx: &Tx) -> Result<Fate> {
         let a = self.attrs(n).await?;
         let is_dir = kind_of(n.obj(), a.mode)? == FileKind::Dir;

@@ -1,7 +1,9 @@
 //! Renaming, in every case that POSIX and Linux know.
 //!
-//! Two directories are locked in the order in which everybody locks: an ancestor first, else by number. Which it is cannot change while the rename lock is held, since
-//! only renames between directories give a directory another parent. The chains of ancestors found for that also tell whether a directory would move into itself.
+//! Two directories are locked in the order in which everybody locks: an ancestor first, else by
+//! number. Which it is cannot change while the rename lock is held, since only renames between
+//! directories give a directory another parent. The chains of ancestors found for that also tell
+//! whether a directory would move into itself.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
@@ -42,7 +44,8 @@ fn into_itself(name: &[u8]) -> Error {
 }
 
 impl Zfs {
-    /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. What has that name already goes, if it may.
+    /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. What has that
+    /// name already goes, if it may.
     pub async fn rename(
         &self,
         dir: ObjectId,
@@ -54,8 +57,9 @@ impl Zfs {
         self.rename_as(dir, name, new_dir, new_name, flags, None).await
     }
 
-    /// As [`Zfs::rename`], and the old name is left to a *whiteout* (`RENAME_WHITEOUT`): a character device 0:0 of mode
-    /// 0 that belongs to `cred`, by which overlayfs hides a name of a lower layer. `Invalid` with `exchange`.
+    /// As [`Zfs::rename`], and the old name is left to a *whiteout* (`RENAME_WHITEOUT`): a
+    /// character device 0:0 of mode 0 that belongs to `cred`, by which overlayfs hides a name of a
+    /// lower layer. `Invalid` with `exchange`.
     pub async fn rename_whiteout(
         &self,
         dir: ObjectId,
@@ -95,7 +99,8 @@ impl Zfs {
         let topology = if cross { Some(self.rename_lock.lock().await) } else { None };
         let (from, from_attrs) = self.dir(dir).await?;
         let (to, to_attrs) = self.dir(new_dir).await?;
-        // A directory that was removed has nothing in it and gets nothing; its parent may be gone too.
+        // A directory that was removed has nothing in it and gets nothing; its parent may be gone
+        // too.
         if from_attrs.links == 0 || to_attrs.links == 0 {
             return Err(no_entry(name));
         }
@@ -119,7 +124,8 @@ impl Zfs {
             if flags.noreplace {
                 return Err(entry_exists(new_name));
             }
-            // Two names of one file: nothing happens. One name that only changes how it is written: it does.
+            // Two names of one file: nothing happens. One name that only changes how it is written:
+            // it does.
             if flags.exchange || cross || t.found.name != source.found.name || new_name == source.found.name {
                 return Ok(());
             }
@@ -236,7 +242,8 @@ impl Zfs {
         self.new_attrs(dir, attrs, cred, &WHITEOUT)
     }
 
-    /// The source gets the new name, in place of the target if there is one. Its old one goes to the whiteout.
+    /// The source gets the new name, in place of the target if there is one. Its old one goes to
+    /// the whiteout.
     async fn replace(
         &self,
         source: Side<'_>,
@@ -284,7 +291,8 @@ impl Zfs {
             zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
             give_up().await?;
         } else {
-            // Where case or form of a name does not count, the old spelling goes first: the new one could not be added beside it.
+            // Where case or form of a name does not count, the old spelling goes first: the new one
+            // could not be added beside it.
             if let Some(t) = &target {
                 zap::remove(&to.dn, &t.found.name, &tx).await?;
             }

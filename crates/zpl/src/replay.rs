@@ -1,7 +1,11 @@
-//! Doing again what an intent log says (format page 07 sections 4 and 5), before anybody else uses the file system.
+//! Doing again what an intent log says (format page 07 sections 4 and 5), before anybody else uses
+//! the file system.
 //!
-//! Most records are the operations of this crate with everything given that is normally drawn: object numbers, generations, times. [`Zfs::finish`] notes each record as replayed in the transaction
-//! that completes it. Where a record takes more than one transaction all but the last go without a note: after a crash in between the whole record is done again, which gives the same.
+//! Most records are the operations of this crate with everything given that is normally drawn:
+//! object numbers, generations, times. [`Zfs::finish`] notes each record as replayed in the
+//! transaction that completes it. Where a record takes more than one transaction all but the last
+//! go without a note: after a crash in between the whole record is done again, which gives the
+//! same.
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
@@ -179,7 +183,8 @@ impl Zfs {
         Err(Error::new(ErrorKind::NoSpace, format!("only {done} of {len} bytes of file {obj} could be written again")))
     }
 
-    /// A write whose data are in a block of their own: all of that block is written where it belongs, but the file ends where the write did.
+    /// A write whose data are in a block of their own: all of that block is written where it
+    /// belongs, but the file ends where the write did.
     async fn redo_block(&self, obj: ObjectId, offset: u64, length: u64, bp: &Blkptr) -> Result<()> {
         let end = end_of(offset, length)?;
         self.node(obj).await?;

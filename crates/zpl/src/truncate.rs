@@ -77,7 +77,8 @@ impl Zfs {
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
         let keep_size = match what {
             Fallocate::Allocate { keep_size } => {
-                // Copy on write cannot keep room for anybody; it can say that there is none now, with a tenth for what goes with the data.
+                // Copy on write cannot keep room for anybody; it can say that there is none now,
+                // with a tenth for what goes with the data.
                 if self.statfs().avail.saturating_mul(512) < len.saturating_add(len / 10) {
                     return Err(Error::new(ErrorKind::NoSpace, format!("there is no room for {len} bytes")));
                 }
@@ -113,7 +114,8 @@ impl Zfs {
         .await
     }
 
-    /// The first byte at or after `off` that may be data; `None` when there is none before the end of the file.
+    /// The first byte at or after `off` that may be data; `None` when there is none before the end
+    /// of the file.
     pub async fn seek_data(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
         let n = self.node(obj).await?;
         let _data = n.st.data.read(0, u64::MAX).await;
@@ -125,7 +127,8 @@ impl Zfs {
         Ok(n.dn.next_data(off).await?.filter(|&at| at < a.size))
     }
 
-    /// The first byte at or after `off` that begins a hole, the end of the file at the latest; `None` when `off` is not within the file.
+    /// The first byte at or after `off` that begins a hole, the end of the file at the latest;
+    /// `None` when `off` is not within the file.
     pub async fn seek_hole(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
         let n = self.node(obj).await?;
         let _data = n.st.data.read(0, u64::MAX).await;

@@ -15,7 +15,8 @@ pub struct Cred {
     pub groups: Vec<u32>,
     /// Permission bits that what is made does not get, unless the directory has a default ACL.
     pub umask: u32,
-    /// May make programs that run as a group it does not belong to (`CAP_FSETID`); user 0 always may.
+    /// May make programs that run as a group it does not belong to (`CAP_FSETID`); user 0 always
+    /// may.
     pub fsetid: bool,
 }
 
@@ -29,7 +30,8 @@ impl Cred {
     }
 }
 
-/// What an object is. The discriminants are those of directory entries (format page 08 section 5), which are also those of `d_type`.
+/// What an object is. The discriminants are those of directory entries (format page 08 section 5),
+/// which are also those of `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -111,7 +113,8 @@ pub struct Attr {
     pub projid: u32,
 }
 
-/// The flags that `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of Linux speak of (format page 16 section 5).
+/// The flags that `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of Linux speak of (format page 16 section
+/// 5).
 pub mod ioc_flags {
     /// Nothing may change.
     pub const IMMUTABLE: u32 = 0x10;
@@ -198,7 +201,8 @@ pub enum SetXattr {
 /// What [`crate::Zfs::fallocate`] does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
-    /// Makes room: checks that there is space, and extends the file unless `keep_size`. Copy on write cannot promise more.
+    /// Makes room: checks that there is space, and extends the file unless `keep_size`. Copy on
+    /// write cannot promise more.
     Allocate {
         /// The size stays.
         keep_size: bool,
@@ -321,7 +325,8 @@ pub struct MountOpts {
     pub sync: SyncMode,
     /// `logbias=throughput`: synchronous writes go to blocks of their own, not into the log.
     pub throughput: bool,
-    /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Decided when the use begins.
+    /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Decided when the
+    /// use begins.
     pub posix_acl: bool,
 }
 

@@ -1,7 +1,9 @@
 //! Extended attributes: names such as `user.comment` with values of up to 64 KiB.
 //!
-//! With `xattr=sa` they are in one attribute of the object, a packed name-value list of at most 64 KiB; what is too large for it goes the other way, into a file
-//! in the object's hidden xattr directory (`xattr_dir`). Reading looks at both, whatever the property says; setting and removing leave a name in one place only.
+//! With `xattr=sa` they are in one attribute of the object, a packed name-value list of at most 64
+//! KiB; what is too large for it goes the other way, into a file in the object's hidden xattr
+//! directory (`xattr_dir`). Reading looks at both, whatever the property says; setting and removing
+//! leave a name in one place only.
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
@@ -104,7 +106,8 @@ impl Zfs {
         Ok(a)
     }
 
-    /// Sets an extended attribute. `Exists` or `NoAttr` as `how` says; `TooBig` for more than 64 KiB.
+    /// Sets an extended attribute. `Exists` or `NoAttr` as `how` says; `TooBig` for more than 64
+    /// KiB.
     pub async fn setxattr(&self, obj: ObjectId, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         let _pass = self.enter()?;
         self.xattrs_on()?;
@@ -139,8 +142,8 @@ impl Zfs {
         self.put_xattr(&n, &a, name, value, None).await
     }
 
-    /// Puts an extended attribute where the property `xattr` says, and gives the object another mode in the same
-    /// transaction if one is named. The caller holds the xattrs lock.
+    /// Puts an extended attribute where the property `xattr` says, and gives the object another
+    /// mode in the same transaction if one is named. The caller holds the xattrs lock.
     pub(crate) async fn put_xattr(
         &self,
         n: &Node,
@@ -197,8 +200,8 @@ impl Zfs {
         self.take_xattr(&n, name, None).await
     }
 
-    /// Takes an extended attribute away wherever it is; whether it was there. If it was, the object gets another mode in the
-    /// same transaction if one is named. The caller holds the xattrs lock.
+    /// Takes an extended attribute away wherever it is; whether it was there. If it was, the object
+    /// gets another mode in the same transaction if one is named. The caller holds the xattrs lock.
     pub(crate) async fn take_xattr(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
         let mut list = self.sa_list(n).await?;
         let mut found = false;

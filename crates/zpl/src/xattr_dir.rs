@@ -1,7 +1,8 @@
 //! Extended attributes as files of a hidden directory (format page 08 section 6).
 //!
-//! The directory's number is the XATTR attribute of its owner; its PARENT is the owner. It has an entry for each name, a regular file with the value. A value that changes
-//! is a new file that takes the place of the old one in the same transaction.
+//! The directory's number is the XATTR attribute of its owner; its PARENT is the owner. It has an
+//! entry for each name, a regular file with the value. A value that changes is a new file that
+//! takes the place of the old one in the same transaction.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{SaHandle, ZnodeAttrs};
@@ -79,8 +80,8 @@ impl Zfs {
         }
     }
 
-    /// Sets the value under a name, making the directory if there is none. The caller holds the owner's xattrs lock.
-    /// The owner gets another mode with it if one is named.
+    /// Sets the value under a name, making the directory if there is none. The caller holds the
+    /// owner's xattrs lock. The owner gets another mode with it if one is named.
     pub(crate) async fn dir_set(&self, n: &Node, name: &[u8], value: &[u8], mode: Option<u32>) -> Result<()> {
         let a = self.attrs(n).await?;
         let x = self.xattr_dir(&a).await?;
@@ -167,8 +168,8 @@ impl Zfs {
         self.touch_owner(n, is_new_dir.then(|| x.obj()), mode, tx).await
     }
 
-    /// The owner of extended attributes that have changed gets its change time, its hidden directory, and another mode if
-    /// one is named.
+    /// The owner of extended attributes that have changed gets its change time, its hidden
+    /// directory, and another mode if one is named.
     pub(crate) async fn touch_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
         let sa = SaHandle::open(&n.dn, self.table()?)?;
         let _lock = n.st.attrs.lock().await;

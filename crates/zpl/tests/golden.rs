@@ -1,6 +1,8 @@
-//! File systems that the real kernel wrote, read entry by entry against the manifests made from its mounts.
+//! File systems that the real kernel wrote, read entry by entry against the manifests made from its
+//! mounts.
 //!
-//! The pools are in `../shared/pools` beside the project (or `$WEIR_POOLS`), and not part of it: where they are missing the tests say so.
+//! The pools are in `../shared/pools` beside the project (or `$WEIR_POOLS`), and not part of it:
+//! where they are missing the tests say so.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,5 @@
-//! Cases of Linux beyond POSIX: files without a name, whiteouts, directories that are removed while in use.
+//! Cases of Linux beyond POSIX: files without a name, whiteouts, directories that are removed while
+//! in use.
 #![allow(clippy::unwrap_used)]
 
 mod common;

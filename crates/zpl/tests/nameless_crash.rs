@@ -1,4 +1,5 @@
-//! Power cuts around what the intent log has no record for: names for files that had none, whiteouts, exchanges.
+//! Power cuts around what the intent log has no record for: names for files that had none,
+//! whiteouts, exchanges.
 #![allow(clippy::unwrap_used)]
 
 mod common;

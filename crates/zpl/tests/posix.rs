@@ -671,7 +671,8 @@ fn many_at_once() {
         for t in tasks {
             t.await;
         }
-        // Every directory counts right, every object has one name for each link, and nothing is left over.
+        // Every directory counts right, every object has one name for each link, and nothing is
+        // left over.
         w.pool.sync().await.unwrap();
         let mut links = std::collections::BTreeMap::new();
         let mut stack = vec![root];

@@ -1,4 +1,5 @@
-//! Workloads: one seed from creation to the judges, and many seeds with a file that remembers how far they came.
+//! Workloads: one seed from creation to the judges, and many seeds with a file that remembers how
+//! far they came.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;

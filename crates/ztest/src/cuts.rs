@@ -1,15 +1,19 @@
 //! Power cuts: one recorded run, cut at every completion of any of its devices.
 //!
-//! A workload with a txg every few operations runs on disks with a volatile cache, and all that reaches them is logged. For each completion the disks are then put together
-//! as a power cut at that moment may leave them: of what was not flushed some writes are kept, some lost, some torn. Each of these images is imported for writing, some
-//! read-only too, and must hold exactly one state: that of the txg in its uberblock. What an intent log adds to it is for another campaign ([`crate::zilcuts`]).
+//! A workload with a txg every few operations runs on disks with a volatile cache, and all that
+//! reaches them is logged. For each completion the disks are then put together as a power cut at
+//! that moment may leave them: of what was not flushed some writes are kept, some lost, some torn.
+//! Each of these images is imported for writing, some read-only too, and must hold exactly one
+//! state: that of the txg in its uberblock. What an intent log adds to it is for another campaign
+//! ([`crate::zilcuts`]).
 //!
 //! * *lost*: it is older than a txg whose sync had ended by then;
 //! * *future*: it is younger than any txg whose sync had begun;
 //! * *torn*: it does not import, or is not the state of its txg.
 //!
-//! To which txg an operation belongs is known from the open txg before and after it. If the two differ, either is taken; the workload of this profile does nothing that
-//! needs several transactions for one visible change.
+//! To which txg an operation belongs is known from the open txg before and after it. If the two
+//! differ, either is taken; the workload of this profile does nothing that needs several
+//! transactions for one visible change.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +40,8 @@ pub struct Recording {
     pub images: Vec<DiskImage>,
     /// The devices and limits.
     pub layout: Layout,
-    /// (Open txg before, open txg after, state after, whether it changed) of every operation, in order; the first is the state at the beginning.
+    /// (Open txg before, open txg after, state after, whether it changed) of every operation, in
+    /// order; the first is the state at the beginning.
     ops: Vec<(Txg, Txg, PoolModel, bool)>,
     /// When each txg's sync began and ended.
     synced: BTreeMap<Txg, (Nanos, Nanos)>,
@@ -56,7 +61,8 @@ impl Recording {
         out.reverse();
         out
     }
-    /// Whether a change is missing from `txg` although it was on disk with `committed`. (A txg without changes leaves no trace.)
+    /// Whether a change is missing from `txg` although it was on disk with `committed`. (A txg
+    /// without changes leaves no trace.)
     fn is_lost(&self, txg: Txg, committed: Txg) -> bool {
         self.ops.iter().any(|(before, after, _, changed)| *changed && *before > txg && *after <= committed)
     }
@@ -88,7 +94,8 @@ impl Recording {
     }
 }
 
-/// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must be noticed.
+/// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must
+/// be noticed.
 pub fn record(seed: u64, txgs: u64, lying: bool) -> Check<Recording> {
     record_on(seed, txgs, lying, None)
 }
@@ -220,7 +227,8 @@ enum Way {
     Export,
 }
 
-/// Imports images in a world of their own and compares; the txg that was found, and whether it could be compared.
+/// Imports images in a world of their own and compares; the txg that was found, and whether it
+/// could be compared.
 fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> Check<(Txg, bool)> {
     let lab = Lab::with_images(seed, images, true);
     let work = async {
@@ -234,7 +242,8 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         if !strange.is_empty() {
             return Err(format!("import: {strange:?}"));
         }
-        // Mounting replays what was acknowledged since the txg, and leads beyond it: then only an import that writes nothing shows the txg.
+        // Mounting replays what was acknowledged since the txg, and leads beyond it: then only an
+        // import that writes nothing shows the txg.
         let mut logged = false;
         for ds in pool.dsl().all() {
             logged |= !ds.zil_header().await.map_err(|e| format!("{}: {e:?}", ds.name()))?.log.is_hole();
@@ -281,7 +290,8 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
     }
 }
 
-/// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each nth cut.
+/// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each
+/// nth cut.
 pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize, lying: bool) -> (CutTally, Vec<Fault>) {
     cut_on(seed, txgs, zdb, every, lying, None)
 }
@@ -320,7 +330,8 @@ pub fn cut_on(
         tally.cuts += 1;
         let at = rec.logs.iter().filter_map(|l| l.time_of(*seq)).max().unwrap_or_default();
         let name = format!("seed {seed} cut {n} (moment {seq})");
-        // The first writes of an import show in what is compared; those of an export only in the next import, and are those of any other.
+        // The first writes of an import show in what is compared; those of an export only in the
+        // next import, and are those of any other.
         let way = if n % 4 == 0 { Way::Export } else { Way::Write };
         match check_image(cut_seed, images.clone(), &rec, way) {
             Err(e) => {

@@ -1,7 +1,9 @@
-//! The device tree changes while files do: random `add`, `attach`, `replace`, `detach`, `offline`, `online` and `remove` on a pool with free disks beside it.
+//! The device tree changes while files do: random `add`, `attach`, `replace`, `detach`, `offline`,
+//! `online` and `remove` on a pool with free disks beside it.
 //!
-//! Nothing is modelled but the files: whatever the tree becomes, everything must read as written, and a change that is refused must have changed nothing. What may
-//! be refused is known by the kind of the error; anything else is a finding.
+//! Nothing is modelled but the files: whatever the tree becomes, everything must read as written,
+//! and a change that is refused must have changed nothing. What may be refused is known by the kind
+//! of the error; anything else is a finding.
 
 use std::rc::Rc;
 
@@ -185,7 +187,8 @@ impl Changer {
     }
 }
 
-/// Runs a seed: files and devices change, exports and imports in between; the disks at the end. Also how many changes were made and refused.
+/// Runs a seed: files and devices change, exports and imports in between; the disks at the end.
+/// Also how many changes were made and refused.
 pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::DiskImage>, u64, u64)> {
     let mut runner = runner(seed, Profile::Small, shape)?;
     let mut changer = Changer::new(seed);

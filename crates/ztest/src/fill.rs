@@ -1,21 +1,30 @@
-//! Pools are filled to the last block, in every way at once, and must say ENOSPC: never be suspended, never lose what was written.
+//! Pools are filled to the last block, in every way at once, and must say ENOSPC: never be
+//! suspended, never lose what was written.
 //!
-//! A seed draws a layout, an allocation unit, record size, copies, compression, encryption, limits, whether blocks are stored in pieces (gang blocks), and the
-//! mixture of what fills: large files, thousands of small ones, file systems, attributes, overwriting what a snapshot holds, synchronous writes, several
-//! writers at once, files between which others are removed. A *round*:
+//! A seed draws a layout, an allocation unit, record size, copies, compression, encryption, limits,
+//! whether blocks are stored in pieces (gang blocks), and the mixture of what fills: large files,
+//! thousands of small ones, file systems, attributes, overwriting what a snapshot holds,
+//! synchronous writes, several writers at once, files between which others are removed. A *round*:
 //!
 //! 1. operations until every kind that takes space was refused several times in a row;
-//! 2. snapshots are destroyed, a tenth of the files is removed or truncated, properties change, all of which must work; then writing must work again.
+//! 2. snapshots are destroyed, a tenth of the files is removed or truncated, properties change, all
+//!    of which must work; then writing must work again.
 //!
-//! Of some seeds the disks of the first round are recorded from before its first refusal until room was made: power is cut at completions of that time. The pool imports then,
-//! holds every append to the *tracked* files that was acknowledged, and after removing files it can be written. Tracked files take synchronous appends only.
+//! Of some seeds the disks of the first round are recorded from before its first refusal until room
+//! was made: power is cut at completions of that time. The pool imports then, holds every append to
+//! the *tracked* files that was acknowledged, and after removing files it can be written. Tracked
+//! files take synchronous appends only.
 //!
-//! A quarter of the seeds have *rewrites*: in a pool nearly full a part of a file is written over again within one txg until its log needs more than the pool has left, and made durable beside
-//! appends to the tracked files. These commits find no room for a log block, and must wait for their txg.
+//! A quarter of the seeds have *rewrites*: in a pool nearly full a part of a file is written over
+//! again within one txg until its log needs more than the pool has left, and made durable beside
+//! appends to the tracked files. These commits find no room for a log block, and must wait for
+//! their txg.
 //!
-//! Where tracked files hold more than three quarters of all bytes, which a tenth of the others would not bring back, the largest of them is emptied before room is made.
+//! Where tracked files hold more than three quarters of all bytes, which a tenth of the others
+//! would not bring back, the largest of them is emptied before room is made.
 //!
-//! Everything is compared with the model, with nothing in the cache, and after an export and an import.
+//! Everything is compared with the model, with nothing in the cache, and after an export and an
+//! import.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +50,8 @@ const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 const REFUSALS: u64 = 4;
 /// Operations of a fill at most.
 const OPS_MAX: u64 = 60_000;
-/// Txgs within which what was removed can be written again: what is freed is held back for two, and large files are freed in the background.
+/// Txgs within which what was removed can be written again: what is freed is held back for two, and
+/// large files are freed in the background.
 const TXGS_BACK: u64 = 12;
 /// Power cuts of one seed.
 const CUTS: u64 = 6;
@@ -101,7 +111,8 @@ pub struct Plan {
     pub limit: Limit,
     /// How often each kind of [`KINDS`] comes.
     pub weights: [u64; KINDS.len()],
-    /// In a pool nearly full more is written over again within one txg than the log has room for, and then made durable.
+    /// In a pool nearly full more is written over again within one txg than the log has room for,
+    /// and then made durable.
     pub rewrites: bool,
 }
 
@@ -406,7 +417,8 @@ impl Filler {
                         file.xattr = Some(value);
                         Ok(true)
                     }
-                    // The old one may be gone: replacing an attribute in a file of its own is not one transaction.
+                    // The old one may be gone: replacing an attribute in a file of its own is not
+                    // one transaction.
                     Err(e) if is_full(&e) => {
                         file.xattr = None;
                         Ok(false)
@@ -496,8 +508,9 @@ impl Filler {
         Ok(done)
     }
 
-    /// Writes a part of a file over and over in one txg, which takes no more than that part, and then makes it durable together with appends to the tracked files: their log needs more than the pool
-    /// has left, so all of them have to wait for their txg.
+    /// Writes a part of a file over and over in one txg, which takes no more than that part, and
+    /// then makes it durable together with appends to the tracked files: their log needs more than
+    /// the pool has left, so all of them have to wait for their txg.
     async fn rewrite(&mut self) -> Check {
         let mut calm = opts(&self.layout, &self.plan);
         (calm.txg.txg_timeout, calm.txg.dirty_data_max, calm.txg.wrlog_data_max) = (SPAN_MAX, 1 << 30, 4 << 30);
@@ -621,7 +634,8 @@ impl Filler {
         Ok(())
     }
 
-    /// Operations until each kind was refused several times in a row, or so many after it is nearly full where that is to be recorded.
+    /// Operations until each kind was refused several times in a row, or so many after it is nearly
+    /// full where that is to be recorded.
     async fn fill(&mut self, recorded: bool) -> Check {
         let mut refused = [0u64; KINDS.len()];
         let (mut first, mut rewrites) = (None, self.plan.rewrites);
@@ -827,7 +841,8 @@ pub fn layout(rng: &mut Rng, shape: &'static Shape) -> Layout {
     layout
 }
 
-/// Imports a pool after a power cut, looks for what was durable, makes room and uses it; the disks then.
+/// Imports a pool after a power cut, looks for what was durable, makes room and uses it; the disks
+/// then.
 fn recover(
     images: Vec<DiskImage>,
     (layout, plan): (&Layout, &Plan),
@@ -1009,7 +1024,8 @@ async fn rounds(f: &mut Filler) -> Check<Recorded> {
         f.fill(round == 0 && f.plan.cuts).await.map_err(|e| format!("round {round}: {e}"))?;
         f.compare().await.map_err(|e| format!("round {round}, full: {e}"))?;
         if f.is_mostly_tracked() {
-            // A tenth of the other files is worth nothing then. A file that loses what was acknowledged cannot be recorded.
+            // A tenth of the other files is worth nothing then. A file that loses what was
+            // acknowledged cannot be recorded.
             recorded = f.recorded().or(recorded);
             f.truncate_tracked().await.map_err(|e| format!("round {round}, tracked files: {e}"))?;
         }

@@ -1,6 +1,8 @@
-//! Pools that the real `ztest` left behind, of random layouts and in the middle of things: imported, and verified to the last block. What is found must be what `zdb -cc` finds.
+//! Pools that the real `ztest` left behind, of random layouts and in the middle of things:
+//! imported, and verified to the last block. What is found must be what `zdb -cc` finds.
 //!
-//! A third of the seeds damages one device (which redundancy must make good), another third all of them (blocks are lost, and the same ones must be told).
+//! A third of the seeds damages one device (which redundancy must make good), another third all of
+//! them (blocks are lost, and the same ones must be told).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +22,8 @@ use crate::{Check, Fault};
 const POOL: &str = "ztest";
 /// The longest that anything here may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
-/// Layouts by seed: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no pool has), RAID disks, parity, kind, top-level vdevs.
+/// Layouts by seed: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no pool
+/// has), RAID disks, parity, kind, top-level vdevs.
 const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
     ("2", "1", "1", "raidz", "2"),
     ("0", "4", "1", "raidz", "2"),
@@ -38,7 +41,8 @@ type Place = (u64, u64, i64, u64);
 /// What became of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Both found the same so many damaged blocks; `true`: imported for writing as well, scrubbed and exported.
+    /// Both found the same so many damaged blocks; `true`: imported for writing as well, scrubbed
+    /// and exported.
     Same(usize, bool),
     /// Neither can open it.
     Refused,

@@ -168,7 +168,8 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
     }
 }
 
-/// Whether all that the judges found is known to be no fault of the pool. They show the last lines of each only, so zfsdump is asked for all of its lines.
+/// Whether all that the judges found is known to be no fault of the pool. They show the last lines
+/// of each only, so zfsdump is asked for all of its lines.
 fn is_excused(said: &str, judges: &Path, dir: &Path, pool: &str) -> bool {
     let Some(by) = judge_known::excused(said) else { return false };
     if !by.contains(&"zfsdump check") {

@@ -1,10 +1,15 @@
 //! What the judges beside the project are known to take for a fault in good pools.
 //!
-//! * *Log space maps without histograms.* zdb expects as many space maps with histograms as the feature `spacemap_histogram` counts, and counts every log space map as one, also in pools
-//!   that have `log_spacemap` alone. Only the real code leaves log space maps at an export, so this comes after its turn.
-//! * *Keys that bookmarks keep.* A bookmark with figures of freed space keeps its moment as a key of the head's deadlist, as do snapshots; zfsdump knows only of these.
-//! * *Metaslabs of a vdev that is not rotating any more.* The debug build of the real code asserts that the weights of metaslabs are what it would compute now. A vdev with a distributed
-//!   spare in use counts as rotating; when the spare goes the weights are others, and are still those of before.
+//! * *Log space maps without histograms.* zdb expects as many space maps with histograms as the
+//!   feature `spacemap_histogram` counts, and counts every log space map as one, also in pools that
+//!   have `log_spacemap` alone. Only the real code leaves log space maps at an export, so this
+//!   comes after its turn.
+//! * *Keys that bookmarks keep.* A bookmark with figures of freed space keeps its moment as a key
+//!   of the head's deadlist, as do snapshots; zfsdump knows only of these.
+//! * *Metaslabs of a vdev that is not rotating any more.* The debug build of the real code asserts
+//!   that the weights of metaslabs are what it would compute now. A vdev with a distributed spare
+//!   in use counts as rotating; when the spare goes the weights are others, and are still those of
+//!   before.
 //!
 //! A judgement is excused only if everything in it is one of these.
 

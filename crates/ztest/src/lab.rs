@@ -73,7 +73,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A layout drawn from the seed; the devices have `size` bytes together, or the least that there can be.
+    /// A layout drawn from the seed; the devices have `size` bytes together, or the least that
+    /// there can be.
     pub fn draw(rng: &mut Rng, size: u64) -> Layout {
         const MIN: u64 = 64 << 20;
         let count = match rng.below(6) {
@@ -152,7 +153,8 @@ impl Lab {
     }
     fn with_disks(seed: u64, images: Vec<DiskImage>, writable: bool, panic_on_overlap: bool) -> Lab {
         let sim = world(seed);
-        // Both ways of making log blocks durable: all disks do so with single writes, none does, some do.
+        // Both ways of making log blocks durable: all disks do so with single writes, none does,
+        // some do.
         let mut durably = Rng::stream(seed, 0xd5);
         let some = durably.below(3);
         let disks = images
@@ -162,7 +164,8 @@ impl Lab {
                 let mut config = DiskConfig::new(image, Model::random(), seed.wrapping_mul(31).wrapping_add(n as u64));
                 config.name = format!("disk{n}.img");
                 config.writable = writable;
-                // Two writes of one place at a time, or a read beside a write, are always a mistake of the engine.
+                // Two writes of one place at a time, or a read beside a write, are always a mistake
+                // of the engine.
                 config.panic_on_overlap = panic_on_overlap;
                 config.writes_durably = some == 0 || some == 1 && durably.percent(50);
                 SimDisk::with(&sim.handle(), config)

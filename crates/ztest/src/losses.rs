@@ -1,10 +1,14 @@
-//! Devices are lost in the middle of everything: as many as the layout can do without, at the completion of some operation of theirs, each in a way of its own.
+//! Devices are lost in the middle of everything: as many as the layout can do without, at the
+//! completion of some operation of theirs, each in a way of its own.
 //!
-//! A *loss* is a device and what becomes of it ([`Way`]); it *strikes* when the device completes an operation that the seed has drawn, mid-txg or not. A *round*:
+//! A *loss* is a device and what becomes of it ([`Way`]); it *strikes* when the device completes an
+//! operation that the seed has drawn, mid-txg or not. A *round*:
 //!
-//! 1. losses are drawn for every top-level vdev and armed; files change, and everything is read again and again with nothing in the cache;
+//! 1. losses are drawn for every top-level vdev and armed; files change, and everything is read
+//!    again and again with nothing in the cache;
 //! 2. perhaps the pool is exported and imported, or the power fails, with the devices as they are;
-//! 3. each device is brought back (stale, rotten or whole) or replaced, while files go on changing; what is missing is brought there;
+//! 3. each device is brought back (stale, rotten or whole) or replaced, while files go on changing;
+//!    what is missing is brought there;
 //! 4. a scrub mends what rotted; a second one must find nothing, and every device must be whole.
 //!
 //! Afterwards devices go that were never lost: what was mended has to carry the pool.
@@ -297,7 +301,8 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
         if back {
             match pool.bring_online(&name, false).await {
                 Ok(()) => {}
-                // Nobody knows it any more: its labels are noise, or were written in part when they were written last.
+                // Nobody knows it any more: its labels are noise, or were written in part when they
+                // were written last.
                 Err(e) if loss.way.spoils_labels() && e.kind() == ErrorKind::NotFound => back = false,
                 Err(e) => return Err(at(e)),
             }
@@ -433,7 +438,8 @@ fn live(
         groups(&r.pool()).into_iter().flat_map(|(_, devices)| devices).map(|(n, _)| n).collect();
     drive(r, async |r: &mut Runner| r.export().await)?;
     let mut images = r.lab.images();
-    // What was lost for good keeps labels that were written in part, or in another life: nobody asks about it.
+    // What was lost for good keeps labels that were written in part, or in another life: nobody
+    // asks about it.
     for (_, image) in images.iter_mut().enumerate().filter(|(n, _)| !members.contains(n)) {
         *image = DiskImage::zeroed(image.size());
     }

@@ -141,7 +141,8 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
-/// What earlier runs wrote to the state file: one line `good SEED FIGURE...` for each seed without a finding.
+/// What earlier runs wrote to the state file: one line `good SEED FIGURE...` for each seed without
+/// a finding.
 fn done_before(path: Option<&str>) -> BTreeMap<u64, Vec<u64>> {
     let text = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     let numbers = |l: &str| l.split_whitespace().map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>();
@@ -197,7 +198,8 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
 /// Mutations of one victim.
 const PER_VICTIM: u64 = 200;
 
-/// Damages victims: `make` makes one, `one` damages it once and gives the figures, which are called `names`, and what it found.
+/// Damages victims: `make` makes one, `one` damages it once and gives the figures, which are called
+/// `names`, and what it found.
 fn mutations<V>(
     args: &Args,
     range: (u64, u64),

@@ -1,7 +1,9 @@
 //! What a pool must contain: an in-memory POSIX file system, and a pool of them.
 //!
-//! The model knows nothing of blocks, txgs or formats. Objects have the numbers that the engine gave them, so that hard links can be compared; times are taken over from
-//! the engine after an operation once they were seen to be plausible (`workload`), and must stay from then on. All parts are shared copy-on-write: a clone is a state.
+//! The model knows nothing of blocks, txgs or formats. Objects have the numbers that the engine
+//! gave them, so that hard links can be compared; times are taken over from the engine after an
+//! operation once they were seen to be plausible (`workload`), and must stay from then on. All
+//! parts are shared copy-on-write: a clone is a state.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,8 +1,11 @@
-//! Damaged images: whatever is on a disk, importing and reading it ends in an error that names its place or in what was there.
+//! Damaged images: whatever is on a disk, importing and reading it ends in an error that names its
+//! place or in what was there.
 //!
-//! The images of a few recorded runs are damaged in seeded ways. Half of the damage is left visible to checksums; then what is read must be an error or exactly the state of the
-//! txg that the import chose, and an import of an older state must say so. The other half repairs every checksum above (`surgery`), so that parsers see the damage; then
-//! any content may come out, but no panic, no hang and no unbounded memory.
+//! The images of a few recorded runs are damaged in seeded ways. Half of the damage is left visible
+//! to checksums; then what is read must be an error or exactly the state of the txg that the import
+//! chose, and an import of an older state must say so. The other half repairs every checksum above
+//! (`surgery`), so that parsers see the damage; then any content may come out, but no panic, no
+//! hang and no unbounded memory.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,7 +47,8 @@ pub struct Victim {
 impl Victim {
     /// Records a run and reads its tree.
     pub fn new(seed: u64) -> Check<Victim> {
-        // Damage to data without checksums shows nowhere: a run with such data is no victim, another takes its place.
+        // Damage to data without checksums shows nowhere: a run with such data is no victim,
+        // another takes its place.
         for run in 0..16 {
             let rec = record(seed + run * 1_000_000, 12, false)?;
             let patient = Patient::open(rec.images.clone(), rec.layout.ashift)?;

@@ -1,9 +1,13 @@
-//! Damaged images that are written to: no checksum shows the damage, the pool is imported for writing, and everything that changes a pool is tried on it.
+//! Damaged images that are written to: no checksum shows the damage, the pool is imported for
+//! writing, and everything that changes a pool is tried on it.
 //!
-//! A victim is a pool with snapshots, clones, holds, bookmarks and blocks that wait to be freed. One of its blocks is damaged and every checksum above it repaired
-//! ([`crate::mutate::repaired`]); half of the time the damage is in the figures of a dataset or directory of the DSL, where arithmetic goes on for long. Then: import, a dozen
-//! operations in seeded order, export, import again. Each operation may fail, and writing may stop for good with an error; what this campaign looks for is a panic, an
-//! operation that does not end, memory without bound, an error without a place, and other bytes than were written into a file that was made after the import.
+//! A victim is a pool with snapshots, clones, holds, bookmarks and blocks that wait to be freed.
+//! One of its blocks is damaged and every checksum above it repaired ([`crate::mutate::repaired`]);
+//! half of the time the damage is in the figures of a dataset or directory of the DSL, where
+//! arithmetic goes on for long. Then: import, a dozen operations in seeded order, export, import
+//! again. Each operation may fail, and writing may stop for good with an error; what this campaign
+//! looks for is a panic, an operation that does not end, memory without bound, an error without a
+//! place, and other bytes than were written into a file that was made after the import.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -243,7 +247,8 @@ impl User {
     async fn import(&mut self, v: &WriteVictim) -> Check<Option<Rc<Pool>>> {
         match self.lab.import(false, v.layout.opts()).await {
             Ok(pool) => {
-                // A device that is asked for bytes that it does not have must not make everything wait.
+                // A device that is asked for bytes that it does not have must not make everything
+                // wait.
                 pool.set_failmode(vdev::FailMode::Continue);
                 pool.set_device_door(Rc::new(LabDoor(self.lab.clone())));
                 pool.dsl().set_freed_per_txg(1 + self.rng.below(200) as usize);

@@ -1,8 +1,11 @@
-//! The pools of the collection that the kernel module wrote (`shared/pools`), changed by weir and judged.
+//! The pools of the collection that the kernel module wrote (`shared/pools`), changed by weir and
+//! judged.
 //!
-//! Each pool is unpacked into a folder of its own, its images are read into disks of a simulated world, random operations run on it as on any pool ([`crate::snaps`]),
-//! it is exported, and the judges look at it: they must find nothing that they did not find before. One pool of the collection came with a fault (a leak that `zpool
-//! split` left), which has to stay exactly as it was.
+//! Each pool is unpacked into a folder of its own, its images are read into disks of a simulated
+//! world, random operations run on it as on any pool ([`crate::snaps`]), it is exported, and the
+//! judges look at it: they must find nothing that they did not find before. One pool of the
+//! collection came with a fault (a leak that `zpool split` left), which has to stay exactly as it
+//! was.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -67,7 +70,8 @@ pub const REFERENCES: &[Reference] = &[
     pool("zil-slog"),
 ];
 
-/// The key that the collection's pools are encrypted with, in each format, as its README gives them.
+/// The key that the collection's pools are encrypted with, in each format, as its README gives
+/// them.
 pub fn key(format: KeyFormat) -> &'static str {
     match format {
         KeyFormat::Raw => "0123456789abcdefFEDCBA9876543210",
@@ -101,7 +105,8 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The folders that archives may be in: the collection beside the project, then what the project has of it.
+/// The folders that archives may be in: the collection beside the project, then what the project
+/// has of it.
 fn folders() -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = std::env::var_os("WEIR_POOLS").map(PathBuf::from).into_iter().collect();
     for at in Path::new(env!("CARGO_MANIFEST_DIR")).ancestors() {
@@ -127,7 +132,8 @@ fn unpack(reference: &Reference) -> Result<Option<Vec<DiskImage>>, String> {
     Ok(Some(all.into_iter().enumerate().filter(|(n, _)| wanted(*n)).map(|(_, image)| image).collect()))
 }
 
-/// The first partition of a disk with a GUID partition table, any other disk as it is: others than weir see no partitions in images.
+/// The first partition of a disk with a GUID partition table, any other disk as it is: others than
+/// weir see no partitions in images.
 pub fn without_table(disk: &DiskImage) -> DiskImage {
     const SECTOR: u64 = 512;
     let word = |at: u64| u64::from_le_bytes(disk.read_vec(at, 8).try_into().expect("eight bytes"));
@@ -148,7 +154,8 @@ pub fn without_table(disk: &DiskImage) -> DiskImage {
     out
 }
 
-/// What a judge said, with numbers of feature counts that differ replaced by how much they do: what came with the pool may count from elsewhere now.
+/// What a judge said, with numbers of feature counts that differ replaced by how much they do: what
+/// came with the pool may count from elsewhere now.
 fn essence(text: &str) -> String {
     let mut out = Vec::new();
     for line in text.split(" | ") {

@@ -1,4 +1,5 @@
-//! Scrub and resilver: whatever rots or goes away within what the layout carries is found, mended, and found to be right afterwards.
+//! Scrub and resilver: whatever rots or goes away within what the layout carries is found, mended,
+//! and found to be right afterwards.
 
 use std::rc::Rc;
 
@@ -66,8 +67,8 @@ pub async fn scrub_clean(pool: &Rc<Pool>) -> Check {
     Ok(())
 }
 
-/// Puts a disk that the pool does not have in the place of every device that is not there, brings back those that were taken out, and mends everything. False if
-/// nothing was wrong.
+/// Puts a disk that the pool does not have in the place of every device that is not there, brings
+/// back those that were taken out, and mends everything. False if nothing was wrong.
 pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
     wait(pool).await?;
     let mut wrong = false;
@@ -172,7 +173,8 @@ fn rot(image: &mut DiskImage, rng: &mut Rng, all: bool) {
     }
 }
 
-/// A workload, then noise on as many devices as the layout can do without, then a scrub that mends everything. Returns the disks, exported.
+/// A workload, then noise on as many devices as the layout can do without, then a scrub that mends
+/// everything. Returns the disks, exported.
 pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0x5c4b);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
@@ -210,7 +212,8 @@ pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskIma
     Ok(runner.lab.images())
 }
 
-/// A workload in whose middle devices go away and come back stale or full of noise; what they miss is brought to them, and then others go.
+/// A workload in whose middle devices go away and come back stale or full of noise; what they miss
+/// is brought to them, and then others go.
 pub fn run_resilver(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0x7e51);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
@@ -258,7 +261,8 @@ pub struct CutsMet {
     pub resumed: u64,
 }
 
-/// Devices come back stale; the power fails again and again while what they miss is brought to them, until it is done. Then the devices that were whole go away.
+/// Devices come back stale; the power fails again and again while what they miss is brought to
+/// them, until it is done. Then the devices that were whole go away.
 pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0xc075);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);

@@ -1,10 +1,12 @@
-//! Snapshots, clones, promotions, rollbacks and destroys in random order, compared with a model and with the independent checker.
+//! Snapshots, clones, promotions, rollbacks and destroys in random order, compared with a model and
+//! with the independent checker.
 //!
-//! The model is a tree of file systems with the names and bytes of their files now and at each snapshot, and with where clones come from. Every few operations everything is
-//! read back, and the devices go to the checker of `zdb`, which recomputes every figure of space from the blocks.
+//! The model is a tree of file systems with the names and bytes of their files now and at each
+//! snapshot, and with where clones come from. Every few operations everything is read back, and the
+//! devices go to the checker of `zdb`, which recomputes every figure of space from the blocks.
 //!
-//! With [`cuts`] one destroy or rollback is recorded and cut at every completion: afterwards the pool holds the state before or after it, the work goes on, and
-//! nothing is leaked.
+//! With [`cuts`] one destroy or rollback is recorded and cut at every completion: afterwards the
+//! pool holds the state before or after it, the work goes on, and nothing is leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -90,7 +92,8 @@ pub fn check_images(images: &[DiskImage]) -> Check {
     check_partly(images).map(|_| ())
 }
 
-/// The same; true if a destroyed file system is freed in part. The checker does not walk what is left of it, which then looks leaked: only zdb can tell.
+/// The same; true if a destroyed file system is freed in part. The checker does not walk what is
+/// left of it, which then looks leaked: only zdb can tell.
 fn check_partly(images: &[DiskImage]) -> Check<bool> {
     let labeled = images.iter().enumerate().map(|(n, image)| {
         let (path, image) = (format!("disk{n}.img"), without_table(image));
@@ -311,7 +314,8 @@ impl Snaps {
         compare(&self.pool(), &self.model, self).await
     }
 
-    /// Whether the engine and the model agree about success; running out of space is the engine's own affair.
+    /// Whether the engine and the model agree about success; running out of space is the engine's
+    /// own affair.
     fn agree<T>(&self, what: &str, want: Result<(), ErrorKind>, got: base::Result<T>) -> Check<bool> {
         match (want, got) {
             (Ok(()), Ok(_)) => Ok(true),
@@ -468,7 +472,8 @@ impl Snaps {
         Ok(())
     }
 
-    /// Whether a dataset is none that can be written to as a file system: a volume, or of an old version.
+    /// Whether a dataset is none that can be written to as a file system: a volume, or of an old
+    /// version.
     async fn is_foreign(&self, name: &str) -> Check<bool> {
         let ds = self.pool().dsl().find(name).map_err(|e| format!("{name}: {e:?}"))?;
         let Ok(fs) = Zfs::open(&ds, MountOpts::from_props(&ds)).await else { return Ok(true) };
@@ -753,7 +758,8 @@ pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
 }
 
 impl Snaps {
-    /// Takes what is in an imported pool for the model: names of file systems and snapshots, and where clones come from. Files that were there are not looked at.
+    /// Takes what is in an imported pool for the model: names of file systems and snapshots, and
+    /// where clones come from. Files that were there are not looked at.
     async fn adopt(&mut self) -> Check {
         let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| match e.to_string() {
             why if why.contains("readonly=on") => format!("read-only: {why}"),
@@ -807,7 +813,8 @@ pub fn load_images(dir: &Path) -> Result<Vec<DiskImage>, String> {
     let mut out = Vec::new();
     for path in paths {
         let mut image = DiskImage::load(&path).map_err(say)?;
-        // A file may end in the middle of a sector, a disk of the laboratory does not; nothing is there.
+        // A file may end in the middle of a sector, a disk of the laboratory does not; nothing is
+        // there.
         image.resize(image.size() / 512 * 512);
         out.push(image);
     }

@@ -1,8 +1,12 @@
-//! Damage that no checksum shows: the block tree of a pool's images, and rewriting blocks with everything above them up to the uberblock.
+//! Damage that no checksum shows: the block tree of a pool's images, and rewriting blocks with
+//! everything above them up to the uberblock.
 //!
-//! This is a small reader and writer of its own, beside the engine: it knows block pointers, dnodes and object sets, nothing else. A rewritten block is stored uncompressed in
-//! a place that nothing uses; its pointer changes in the block above, which is rewritten in turn, up to the uberblock, which is sealed again in all labels. Space maps are
-//! left as they are: where the pool has a file of records that begin with [`SPARE`], new blocks go into those, which are allocated, so that the pool can free them again.
+//! This is a small reader and writer of its own, beside the engine: it knows block pointers, dnodes
+//! and object sets, nothing else. A rewritten block is stored uncompressed in a place that nothing
+//! uses; its pointer changes in the block above, which is rewritten in turn, up to the uberblock,
+//! which is sealed again in all labels. Space maps are left as they are: where the pool has a file
+//! of records that begin with [`SPARE`], new blocks go into those, which are allocated, so that the
+//! pool can free them again.
 
 use codec::ChecksumAlgo;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr, CHECKSUM_OFF, Dva};

@@ -200,7 +200,8 @@ pub fn compare_datasets(pool: &Pool, model: &PoolModel) -> Check {
     Ok(())
 }
 
-/// Compares the whole pool. `mounted` are file systems in use; others are opened for the comparison.
+/// Compares the whole pool. `mounted` are file systems in use; others are opened for the
+/// comparison.
 pub async fn compare_pool(pool: &Rc<Pool>, model: &PoolModel, mounted: &BTreeMap<String, Rc<Zfs>>) -> Check {
     compare_datasets(pool, model)?;
     for (name, ds) in &model.datasets {

@@ -1,8 +1,11 @@
 //! Seeded operations, done to a pool and to the model, which must agree on every outcome.
 //!
-//! A [`Runner`] draws one operation after the other. Which kinds come how often is drawn once for each seed (*swarm*): most seeds lack some kinds altogether, which reaches
-//! states that an even mixture never does. An operation is first decided by the model (`Ok` or the kind of error), then done by the engine; both must say the same, except
-//! that the engine may run out of space. Times come from the engine: each must lie within the operation, and those that the operation should not touch must not change.
+//! A [`Runner`] draws one operation after the other. Which kinds come how often is drawn once for
+//! each seed (*swarm*): most seeds lack some kinds altogether, which reaches states that an even
+//! mixture never does. An operation is first decided by the model (`Ok` or the kind of error), then
+//! done by the engine; both must say the same, except that the engine may run out of space. Times
+//! come from the engine: each must lie within the operation, and those that the operation should
+//! not touch must not change.
 
 mod attrs;
 mod bulk;
@@ -636,7 +639,8 @@ impl Runner {
         }
     }
 
-    /// Compares an object's attributes; those times that the operation sets must lie within it and are taken over.
+    /// Compares an object's attributes; those times that the operation sets must lie within it and
+    /// are taken over.
     async fn adopt(&mut self, t: &Turn, ino: u64, mask: u8) -> Check {
         let a = t.fs.getattr(ObjectId(ino)).await.map_err(|e| format!("getattr {ino}: {e:?}"))?;
         self.adopt_attr(t, ino, mask, &a)

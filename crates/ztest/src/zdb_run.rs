@@ -1,9 +1,12 @@
 //! Running OpenZFS's zdb, without the seconds that it burns at its end.
 //!
-//! When zdb 2.1 has said everything, it empties its cache, and asks again and again for buffers that were read ahead and may not leave before they are six seconds old: a processor is busy for nothing,
-//! and that is ten times what a look at a small pool takes. Two of its tunables (`zfs_arc_min_prescient_prefetch_ms`, `zfs_arc_min_prefetch_ms`; OpenZFS 2.1 zfs(4)) make that time a millisecond; what it
-//! finds does not change. It sets tunables (`-o`) in a library of the name `libzpool.so`, which Debian has in a package for development only, so a link of that name is made for it. Where any of
-//! this does not work, zdb runs as it is.
+//! When zdb 2.1 has said everything, it empties its cache, and asks again and again for buffers
+//! that were read ahead and may not leave before they are six seconds old: a processor is busy for
+//! nothing, and that is ten times what a look at a small pool takes. Two of its tunables
+//! (`zfs_arc_min_prescient_prefetch_ms`, `zfs_arc_min_prefetch_ms`; OpenZFS 2.1 zfs(4)) make that
+//! time a millisecond; what it finds does not change. It sets tunables (`-o`) in a library of the
+//! name `libzpool.so`, which Debian has in a package for development only, so a link of that name
+//! is made for it. Where any of this does not work, zdb runs as it is.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

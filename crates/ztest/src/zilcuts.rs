@@ -1,8 +1,12 @@
-//! Power cuts under synchronous load: what was acknowledged is there, nothing is torn, nothing comes from the future (docs/campaigns.md).
+//! Power cuts under synchronous load: what was acknowledged is there, nothing is torn, nothing
+//! comes from the future (docs/campaigns.md).
 //!
-//! One recorded run of several tasks, each with a folder of its own, gives as many crashes as one likes: the disks as a cut right after any completion may leave them. Each crash is imported, claimed,
-//! replayed and compared. A task knows of each of its changes when it was begun and from when on it was durable, both as the number of the last device operation that the world had seen; at a
-//! cut each file, and each folder, must be in one of the states from the last durable one to the last that was begun.
+//! One recorded run of several tasks, each with a folder of its own, gives as many crashes as one
+//! likes: the disks as a cut right after any completion may leave them. Each crash is imported,
+//! claimed, replayed and compared. A task knows of each of its changes when it was begun and from
+//! when on it was durable, both as the number of the last device operation that the world had seen;
+//! at a cut each file, and each folder, must be in one of the states from the last durable one to
+//! the last that was begun.
 //!
 //! A write that was not acknowledged may be there in part, in whole units.
 //!
@@ -10,7 +14,8 @@
 //! * *future*: something is there that had not been begun;
 //! * *torn*: a unit of data is of no version, or the pool does not import, replay or unmount.
 //!
-//! Some crashes are cut again while they are replayed: that must give the same. A load may also meet [`Trouble`].
+//! Some crashes are cut again while they are replayed: that must give the same. A load may also
+//! meet [`Trouble`].
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -176,7 +181,8 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             });
         }
         if rng.percent(30) {
-            // Files that are there already and of which nothing is in memory: what is to be logged must be waited for.
+            // Files that are there already and of which nothing is in memory: what is to be logged
+            // must be waited for.
             for actor in &mut actors {
                 for _ in 0..steps / 4 {
                     actor.step().await?;
@@ -337,7 +343,8 @@ pub struct ZilTally {
     pub torn: u64,
     /// Data that had not been written.
     pub future: u64,
-    /// Cuts that left, wherever the recovery from another one of them read, the same bytes as that: not recovered again, but judged.
+    /// Cuts that left, wherever the recovery from another one of them read, the same bytes as that:
+    /// not recovered again, but judged.
     pub alike: u64,
     /// Records replayed.
     pub replayed: u64,
@@ -432,7 +439,8 @@ fn recover(rec: &Recording, images: Vec<DiskImage>, seed: u64, asked: Asked) -> 
                 disk.start_log();
             }
         }
-        // A log device that failed often is out of service, and what counts is in the pool: then `zpool import` asks for `-m`.
+        // A log device that failed often is out of service, and what counts is in the pool: then
+        // `zpool import` asks for `-m`.
         let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
         let pool = lab.import_as(import, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
         let fs =

@@ -1,7 +1,10 @@
-//! The load of the intent log's campaign: tasks that change files of their own folders, wait for some of it, and remember what was begun and what was acknowledged when.
+//! The load of the intent log's campaign: tasks that change files of their own folders, wait for
+//! some of it, and remember what was begun and what was acknowledged when.
 //!
-//! Data are written in units of 4 KiB that name file, place and version. Of each change a task knows when it was begun and from when on it was durable, both as the number of the last device operation
-//! that the world had seen. Where the world is made to fail, an operation may fail too: then the task looks at what is there, and goes on from that.
+//! Data are written in units of 4 KiB that name file, place and version. Of each change a task
+//! knows when it was begun and from when on it was durable, both as the number of the last device
+//! operation that the world had seen. Where the world is made to fail, an operation may fail too:
+//! then the task looks at what is there, and goes on from that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -81,7 +84,8 @@ impl Story {
     }
 }
 
-/// Commits other people's files: what they wait for is then in its hands. It promises nothing to anybody, so it may fail.
+/// Commits other people's files: what they wait for is then in its hands. It promises nothing to
+/// anybody, so it may fail.
 pub(crate) async fn stand_by(fs: Rc<Zfs>, rt: rt::Rt, stories: Vec<Rc<Story>>, working: Rc<Cell<u64>>, mut rng: Rng) {
     while working.get() > 0 {
         let story = &stories[rng.below(stories.len() as u64) as usize];
@@ -240,7 +244,8 @@ impl Actor {
                 if new == name {
                     return Ok(());
                 }
-                // The target of a rename may be another name of the same file: then nothing happens.
+                // The target of a rename may be another name of the same file: then nothing
+                // happens.
                 if self.open.get(&new).is_some_and(|(f, _)| *f == file) {
                     return Ok(());
                 }

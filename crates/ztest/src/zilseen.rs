@@ -1,7 +1,10 @@
-//! What a crash left, as the intent log's campaign sees it after recovery, and whether it may have left that.
+//! What a crash left, as the intent log's campaign sees it after recovery, and whether it may have
+//! left that.
 //!
-//! Looking ([`Seen::look`]) reads folders and files; judging ([`Seen::judge`]) is a pure comparison with what the tasks remember. They are apart because one look serves many cuts: what recovery makes
-//! of a crash depends on nothing but the bytes that it reads from the disks. [`Memory`] keeps the last crashes of a recording with the places that their recovery read; another crash with the
+//! Looking ([`Seen::look`]) reads folders and files; judging ([`Seen::judge`]) is a pure comparison
+//! with what the tasks remember. They are apart because one look serves many cuts: what recovery
+//! makes of a crash depends on nothing but the bytes that it reads from the disks. [`Memory`] keeps
+//! the last crashes of a recording with the places that their recovery read; another crash with the
 //! same bytes in all those places is not recovered again, only judged against its own moment.
 
 use std::cell::Cell;
@@ -136,7 +139,8 @@ impl SeenFolder {
             let (Some(h), Some(there)) = (files.get(file), there) else { continue };
             let (low, high) = h.window(at);
             let window = &h.steps[low..=high];
-            // A large write is cut at block boundaries: of one that nobody has acknowledged a part may be there.
+            // A large write is cut at block boundaries: of one that nobody has acknowledged a part
+            // may be there.
             let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
             let size = there.size;
             let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));

@@ -1,9 +1,13 @@
-//! Volumes: an object set that holds one long array of blocks (format pages 08 section 10 and 16 section 8).
+//! Volumes: an object set that holds one long array of blocks (format pages 08 section 10 and 16
+//! section 8).
 //!
-//! A *volume* is a disk inside a pool. Object 1 of its object set is the data, in blocks of `volblocksize`, which never changes; object 2 is a ZAP whose entry
-//! `size` is the length in bytes, a multiple of the block size. What was never written, or was discarded, is a hole and reads as zeros.
+//! A *volume* is a disk inside a pool. Object 1 of its object set is the data, in blocks of
+//! `volblocksize`, which never changes; object 2 is a ZAP whose entry `size` is the length in
+//! bytes, a multiple of the block size. What was never written, or was discarded, is a hole and
+//! reads as zeros.
 //!
-//! Volumes are read only so far, but what an intent log says of one is done when it is opened. The normal path of a read: cut the range at the end of the volume, read its blocks.
+//! Volumes are read only so far, but what an intent log says of one is done when it is opened. The
+//! normal path of a read: cut the range at the end of the volume, read its blocks.
 
 mod replay;
 

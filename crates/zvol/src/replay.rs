@@ -1,4 +1,5 @@
-//! Doing again what a volume's intent log says: writes, and ranges discarded (format page 07 section 5).
+//! Doing again what a volume's intent log says: writes, and ranges discarded (format page 07
+//! section 5).
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;

@@ -1,7 +1,9 @@
-//! Every pool of the collection that the kernel module wrote, imported read-only by the engine: it gives the manifest that comes with it, or one sentence that names
-//! what weir does not understand yet; and what weir does not understand in a part of a pool leaves the rest readable.
+//! Every pool of the collection that the kernel module wrote, imported read-only by the engine: it
+//! gives the manifest that comes with it, or one sentence that names what weir does not understand
+//! yet; and what weir does not understand in a part of a pool leaves the rest readable.
 //!
-//! Disks are in memory and refuse writes. A pool that is neither beside the project nor among its fixtures is named on stderr.
+//! Disks are in memory and refuse writes. A pool that is neither beside the project nor among its
+//! fixtures is named on stderr.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +19,8 @@ use spa::Pool;
 
 /// What is to come of a pool of the collection.
 enum Expect {
-    /// It imports and gives the manifest in that file. In these datasets content, or everything, is refused with a sentence that has the word.
+    /// It imports and gives the manifest in that file. In these datasets content, or everything, is
+    /// refused with a sentence that has the word.
     Gives(&'static str, &'static [(&'static str, &'static str)]),
     /// It is refused with a sentence that has the word.
     #[allow(dead_code, reason = "none is at the moment")]
@@ -38,7 +41,8 @@ fn check(pool: &str, expect: Expect) {
             match (imported, &expect) {
                 (Ok(pool), Gives(..)) => {
                     assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
-                    // Deduplication makes a pool larger than it is, which is not counted yet; what a checkpoint holds had changed when the kernel was asked.
+                    // Deduplication makes a pool larger than it is, which is not counted yet; what
+                    // a checkpoint holds had changed when the kernel was asked.
                     if !["features", "special", "encrypted", "checkpoint"].contains(&reference.name.as_str()) {
                         space(&reference, &pool);
                     }
@@ -106,8 +110,9 @@ async fn load_keys(pool: &Pool) {
     }
 }
 
-/// The figures of space are the kernel's. They were taken while the pool was imported for writing, which changes what the MOS takes (in the root's `used`); the size of
-/// the pool that they imply is the same.
+/// The figures of space are the kernel's. They were taken while the pool was imported for writing,
+/// which changes what the MOS takes (in the root's `used`); the size of the pool that they imply is
+/// the same.
 fn space(reference: &Reference, pool: &Pool) {
     let text = reference.files["zfs-get.tsv"].text();
     let mut kernel = BTreeMap::new();
@@ -129,7 +134,8 @@ fn space(reference: &Reference, pool: &Pool) {
         assert_eq!(get(&name, "referenced"), Some(ds.phys().referenced_bytes), "{name}: referenced");
         if name == root_name {
             assert!(ours.0.abs_diff(used) < 1 << 20, "{name}: used: the kernel says {used}, weir {}", ours.0);
-            // Frees that old pools defer to the next txg, and a checkpoint, take from it what changed meanwhile.
+            // Frees that old pools defer to the next txg, and a checkpoint, take from it what
+            // changed meanwhile.
             let slack = if ["legacy28", "checkpoint"].contains(&reference.name.as_str()) { 1 << 20 } else { 0 };
             let difference = (ours.0 + ours.1).abs_diff(used + available);
             assert!(difference <= slack, "{name}: used and available: {ours:?}, the kernel {used} and {available}");
@@ -191,7 +197,8 @@ pools! {
     gpt "gpt" Gives(MANIFEST, &[]);
 }
 
-/// Pools of OpenZFS 2.2 to 2.4: their features are not read or not written yet, so that nothing is compared.
+/// Pools of OpenZFS 2.2 to 2.4: their features are not read or not written yet, so that nothing is
+/// compared.
 const OF_LATER_RELEASES: &[&str] = &[
     "clone",
     "dedup-both",

@@ -1,4 +1,5 @@
-//! Every command of zpool, zfs, weir and zdb with its usual letters, as the story of one pool `tank`: each line finds what those before it left.
+//! Every command of zpool, zfs, weir and zdb with its usual letters, as the story of one pool
+//! `tank`: each line finds what those before it left.
 //!
 //! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home.
 

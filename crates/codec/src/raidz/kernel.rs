@@ -1,23 +1,28 @@
 //! The inner loops of RAID-Z parity, one for each instruction set, chosen at run time.
 //!
-//! A kernel walks a row in *strips*: it takes the same few dozen bytes of all columns, sums them up by Horner's rule in
-//! registers, and writes each result once. So every byte is read once and written once, whatever the number of parities.
-//! Everything is generic over a [`Vector`], the bytes that one instruction works on; the loops are inlined into one function
-//! for each instruction set, which is where the instructions are switched on.
+//! A kernel walks a row in *strips*: it takes the same few dozen bytes of all columns, sums them up
+//! by Horner's rule in registers, and writes each result once. So every byte is read once and
+//! written once, whatever the number of parities. Everything is generic over a [`Vector`], the
+//! bytes that one instruction works on; the loops are inlined into one function for each
+//! instruction set, which is where the instructions are switched on.
 //!
-//! **Segments.** Columns differ in length, so a row is cut at the end of each column. Within a segment a column is there
-//! or it is not, and a column that is not there only multiplies. What is left at the end of a segment, shorter than a
-//! vector, is done byte by byte; in rows as pools have them (multiples of a sector) nothing is left.
+//! **Segments.** Columns differ in length, so a row is cut at the end of each column. Within a
+//! segment a column is there or it is not, and a column that is not there only multiplies. What is
+//! left at the end of a segment, shorter than a vector, is done byte by byte; in rows as pools have
+//! them (multiples of a sector) nothing is left.
 //!
-//! **Products.** Doubling is a shift and a conditional xor. Any other constant factor is two table lookups, one for each
-//! nibble, since multiplication is linear in the bits; GFNI does it in one instruction, as an 8 x 8 matrix of bits.
+//! **Products.** Doubling is a shift and a conditional xor. Any other constant factor is two table
+//! lookups, one for each nibble, since multiplication is linear in the bits; GFNI does it in one
+//! instruction, as an 8 x 8 matrix of bits.
 
-// Loops over rows and vectors have constant bounds and are unrolled; an index says plainly which row is meant.
+// Loops over rows and vectors have constant bounds and are unrolled; an index says plainly which
+// row is meant.
 #![allow(clippy::needless_range_loop)]
 
 use super::{PARITY_MAX, mul};
 
-/// One way to compute parity. All give the same bytes; they are public to be measured and tested against each other.
+/// One way to compute parity. All give the same bytes; they are public to be measured and tested
+/// against each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernel {
     /// Eight bytes at a time in ordinary registers.
@@ -80,8 +85,9 @@ pub(super) struct Lost<'a, 'b> {
     pub factors: [[u8; PARITY_MAX]; PARITY_MAX],
 }
 
-/// Sums up `columns`, all inside 0..`len`, and writes `output`. `kernel` must be one of [`Kernel::available`]. A column that is
-/// empty counts as zeros. Lengths were checked: parity columns have `len` bytes, lost columns at most as many.
+/// Sums up `columns`, all inside 0..`len`, and writes `output`. `kernel` must be one of
+/// [`Kernel::available`]. A column that is empty counts as zeros. Lengths were checked: parity
+/// columns have `len` bytes, lost columns at most as many.
 pub(super) fn run(kernel: Kernel, columns: &[&[u8]], len: usize, mut output: Output<'_, '_>) {
     let mut from = 0;
     while from < len {
@@ -100,8 +106,9 @@ pub(super) fn run(kernel: Kernel, columns: &[&[u8]], len: usize, mut output: Out
                     *into = row.as_mut_ptr();
                 }
                 let rows = (1u8 << rows.len()) - 1;
-                // SAFETY: the pointers are to columns of at least `to` bytes, borrowed here for writing, and null
-                // where `rows` has no bit. `kernel` is available, says the contract.
+                // SAFETY: the pointers are to columns of at least `to` bytes, borrowed here for
+                // writing, and null where `rows` has no bit. `kernel` is available, says the
+                // contract.
                 unsafe { segment.run(kernel, rows, &Store { into }) }
             }
             Output::Lost(lost) => {
@@ -118,14 +125,16 @@ pub(super) fn run(kernel: Kernel, columns: &[&[u8]], len: usize, mut output: Out
                 assert!(lost.columns.len() == (rows.count_ones() as usize));
                 for (j, column) in lost.columns.iter_mut().enumerate() {
                     assert!(column.len() <= from || column.len() >= to);
-                    // A column that ends before the segment keeps the null pointer: its bytes are not stored.
+                    // A column that ends before the segment keeps the null pointer: its bytes are
+                    // not stored.
                     if column.len() >= to {
                         solve.into[j] = column.as_mut_ptr();
                     }
                 }
                 solve.factors = lost.factors;
-                // SAFETY: parity pointers are to at least `to` bytes wherever `rows` has a bit, the other pointers are
-                // null or to at least `to` bytes borrowed here for writing. `kernel` is available, says the contract.
+                // SAFETY: parity pointers are to at least `to` bytes wherever `rows` has a bit, the
+                // other pointers are null or to at least `to` bytes borrowed here for writing.
+                // `kernel` is available, says the contract.
                 unsafe { segment.run(kernel, rows, &solve) }
             }
         }
@@ -199,8 +208,8 @@ impl Segment<'_> {
     unsafe fn strips<V: Vector, const ROWS: u8, const U: usize, F: Finish>(&self, mut at: usize, finish: &F) -> usize {
         let factors = finish.prepare::<V>();
         while self.to - at >= U * V::BYTES {
-            // SAFETY: columns that do not end before the segment have `to` bytes, and the strip ends there or before.
-            // `finish` is good for the strip, says the contract.
+            // SAFETY: columns that do not end before the segment have `to` bytes, and the strip
+            // ends there or before. `finish` is good for the strip, says the contract.
             unsafe {
                 let mut sums = [[V::zero(); U]; PARITY_MAX];
                 for column in self.columns {
@@ -231,8 +240,8 @@ impl Segment<'_> {
     }
 }
 
-/// Several bytes, each of them a number of the field. What they need must be checked before: all functions are to be inlined into
-/// one that switches the instructions on.
+/// Several bytes, each of them a number of the field. What they need must be checked before: all
+/// functions are to be inlined into one that switches the instructions on.
 trait Vector: Copy {
     const BYTES: usize;
     /// A constant to multiply with, prepared.
@@ -328,7 +337,8 @@ impl Finish for Solve {
         let lost = ROWS.count_ones() as usize;
         for u in 0..U {
             let at = at + u * V::BYTES;
-            // SAFETY: the columns have the strip, says the contract, and parity pointers are there for each row.
+            // SAFETY: the columns have the strip, says the contract, and parity pointers are there
+            // for each row.
             unsafe {
                 let mut syndromes = [V::zero(); PARITY_MAX];
                 let mut t = 0;
@@ -338,7 +348,8 @@ impl Finish for Solve {
                         t += 1;
                     }
                 }
-                // The syndrome of P is the plain sum of the lost columns: with it, the last of them is a difference.
+                // The syndrome of P is the plain sum of the lost columns: with it, the last of them
+                // is a difference.
                 let by_sum = ROWS & 1 != 0;
                 let mut rest = syndromes[0];
                 for j in 0..lost {
@@ -458,13 +469,14 @@ impl Vector for Word {
     }
 }
 
-/// Products of `factor` with the low and the high nibbles: entry i is `factor * i` and `factor * (i << 4)`.
+/// Products of `factor` with the low and the high nibbles: entry i is `factor * i` and
+/// `factor * (i << 4)`.
 fn nibble_tables(factor: u8) -> [[u8; 16]; 2] {
     std::array::from_fn(|half| std::array::from_fn(|i| mul(factor, (i as u8) << (4 * half))))
 }
 
-/// The product with `factor` as a matrix of bits, as GF2P8AFFINEQB takes it: byte 7 - i holds the row of bit i of the result, whose
-/// bit j says whether bit j of the operand counts.
+/// The product with `factor` as a matrix of bits, as GF2P8AFFINEQB takes it: byte 7 - i holds the
+/// row of bit i of the result, whose bit j says whether bit j of the operand counts.
 #[cfg(any(target_arch = "x86_64", test))]
 fn bit_matrix(factor: u8) -> u64 {
     let mut rows = [0u8; 8];
@@ -654,8 +666,8 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// GF2P8AFFINEQB on one byte, as its manual words it: bit i of the result is the parity of the operand and byte 7 - i of the
-    /// matrix.
+    /// GF2P8AFFINEQB on one byte, as its manual words it: bit i of the result is the parity of the
+    /// operand and byte 7 - i of the matrix.
     fn affine(a: u8, matrix: u64) -> u8 {
         let rows = matrix.to_le_bytes();
         (0..8).fold(0, |out, i| out | ((a & rows[7 - i]).count_ones() as u8 & 1) << i)

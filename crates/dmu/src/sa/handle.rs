@@ -14,7 +14,8 @@ use crate::{Dnode, Tx};
 
 /// Bytes that a spill pointer takes from the bonus.
 const SPILL_BP: usize = 128;
-/// The smallest bonus that the first attributes of every file fit in; a dnode for attributes has 320 bytes or more.
+/// The smallest bonus that the first attributes of every file fit in; a dnode for attributes has
+/// 320 bytes or more.
 const MIN_CAPACITY: usize = 2 * SPILL_BP;
 
 /// The attributes of one object, to be read and changed. Holds nothing but the two references.
@@ -32,7 +33,8 @@ struct Value {
 }
 
 impl<'a> SaHandle<'a> {
-    /// The attributes of `dn`, an object of the file system of `table`. Fails if its bonus is neither attributes nor a znode.
+    /// The attributes of `dn`, an object of the file system of `table`. Fails if its bonus is
+    /// neither attributes nor a znode.
     pub fn open(dn: &'a Dnode, table: &'a Rc<SaTable>) -> Result<SaHandle<'a>> {
         match dn.bonus_type() {
             ObjectType::SA | ObjectType::ZNODE => Ok(SaHandle { dn, table }),
@@ -59,8 +61,9 @@ impl<'a> SaHandle<'a> {
         Ok(sa)
     }
 
-    /// Gives a new object the attributes of a file in the order that OpenZFS gives them (format page 16 section 1). `projid`: with a project id; `rdev`: with a device
-    /// number; `xattr`: with an xattr directory if that is not 0.
+    /// Gives a new object the attributes of a file in the order that OpenZFS gives them (format
+    /// page 16 section 1). `projid`: with a project id; `rdev`: with a device number; `xattr`: with
+    /// an xattr directory if that is not 0.
     pub async fn create_znode(
         dn: &'a Dnode,
         table: &'a Rc<SaTable>,
@@ -154,7 +157,8 @@ impl<'a> SaHandle<'a> {
         Ok(a)
     }
 
-    /// Writes all attributes of fixed length. Those that the object has are overwritten in place; one that it has not is added if it is not 0.
+    /// Writes all attributes of fixed length. Those that the object has are overwritten in place;
+    /// one that it has not is added if it is not 0.
     pub async fn set_attrs(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<()> {
         if self.is_znode() {
             let mut b = self.znode_bonus()?.to_vec();
@@ -191,7 +195,8 @@ impl<'a> SaHandle<'a> {
         Ok(true)
     }
 
-    /// One attribute's bytes. Of a znode only the fixed ones and the symlink's target in the bonus are given.
+    /// One attribute's bytes. Of a znode only the fixed ones and the symlink's target in the bonus
+    /// are given.
     pub async fn get(&self, attr: SaAttr) -> Result<Option<Vec<u8>>> {
         Ok(self.get_many(&[attr]).await?.pop().flatten())
     }
@@ -265,8 +270,9 @@ impl<'a> SaHandle<'a> {
         self.update(None, &[(attr, None)], tx).await
     }
 
-    /// Changes many attributes at once: all of fixed length to those of `a`, then each of `changes` to its bytes or, with `None`, to not being there. An error of
-    /// kind `TooBig` when they do not fit even with a spill block; nothing is changed then.
+    /// Changes many attributes at once: all of fixed length to those of `a`, then each of `changes`
+    /// to its bytes or, with `None`, to not being there. An error of kind `TooBig` when they do not
+    /// fit even with a spill block; nothing is changed then.
     pub async fn update(&self, a: Option<&ZnodeAttrs>, changes: &[(SaAttr, Option<&[u8]>)], tx: &Tx) -> Result<()> {
         if self.is_znode() {
             if !changes.is_empty() {
@@ -353,7 +359,8 @@ impl<'a> SaHandle<'a> {
             assert!(spill.len() == plan.spill_len && spill.len() <= SPILL_MAX, "spill of {} bytes", spill.len());
             Some(Bytes::from(spill))
         };
-        // No waits from here on: either all of it is changed or nothing. The side that shrinks goes first.
+        // No waits from here on: either all of it is changed or nothing. The side that shrinks goes
+        // first.
         if spill.is_none() && self.dn.has_spill() {
             self.dn.set_spill(None, tx)?;
         }
@@ -393,7 +400,8 @@ fn missing_optional(a: &ZnodeAttrs, has: impl Fn(SaAttr) -> bool) -> impl Iterat
         .map(|(attr, _)| attr)
 }
 
-/// Adds an attribute: at the end, but the project id, whose place is fixed, behind the links (format page 16 section 2).
+/// Adds an attribute: at the end, but the project id, whose place is fixed, behind the links
+/// (format page 16 section 2).
 fn insert(list: &mut Vec<Value>, v: Value) {
     let links = list.iter().position(|v| v.attr == Some(SaAttr::Links));
     match (v.attr, links) {

@@ -1,16 +1,21 @@
-//! System attributes of objects: a file's mode, size, owner, times and whatever else it has (format pages 08 sections 2 and 3, 16 section 1).
+//! System attributes of objects: a file's mode, size, owner, times and whatever else it has (format
+//! pages 08 sections 2 and 3, 16 section 1).
 //!
-//! A file system has one [`SaTable`]: which attributes there are, and which *layouts*, numbered sequences of attributes. An object's attributes are in its bonus and, when
-//! they are too many, in its spill block; a [`SaHandle`] reads and changes them.
+//! A file system has one [`SaTable`]: which attributes there are, and which *layouts*, numbered
+//! sequences of attributes. An object's attributes are in its bonus and, when they are too many, in
+//! its spill block; a [`SaHandle`] reads and changes them.
 //!
-//! The hot path is [`SaHandle::attrs`] and [`SaHandle::set_attrs`]: everything that `stat` shows in one go ([`ZnodeAttrs`]), read from the bonus by one walk along its
-//! layout, written back by patching a copy of the bonus. Whatever changes the set of attributes or a length goes the long way: list all, change the list,
-//! divide it anew between bonus and spill block, find or add the layouts, build both sides.
+//! The hot path is [`SaHandle::attrs`] and [`SaHandle::set_attrs`]: everything that `stat` shows in
+//! one go ([`ZnodeAttrs`]), read from the bonus by one walk along its layout, written back by
+//! patching a copy of the bonus. Whatever changes the set of attributes or a length goes the long
+//! way: list all, change the list, divide it anew between bonus and spill block, find or add the
+//! layouts, build both sides.
 //!
-//! Objects of file systems before version 5 have a *znode* in the bonus instead (bonus type 17). They are read, and their fixed fields changed in place; they are not
-//! converted.
+//! Objects of file systems before version 5 have a *znode* in the bonus instead (bonus type 17).
+//! They are read, and their fixed fields changed in place; they are not converted.
 //!
-//! There is no lock over an object's attributes: whoever changes them holds the file's lock. Adding a layout locks the table.
+//! There is no lock over an object's attributes: whoever changes them holds the file's lock. Adding
+//! a layout locks the table.
 
 mod handle;
 mod znode;
@@ -68,7 +73,8 @@ pub struct SaTable {
 }
 
 impl SaTable {
-    /// Makes the master object with an empty LAYOUTS and a REGISTRY of all attributes; the number to be stored in the file system's master node.
+    /// Makes the master object with an empty LAYOUTS and a REGISTRY of all attributes; the number
+    /// to be stored in the file system's master node.
     pub async fn create(os: &Objset, tx: &Tx) -> Result<ObjectId> {
         let master = zap::create(os, ObjectType::SA_MASTER_NODE, 0, tx).await?;
         let registry = zap::create(os, ObjectType::SA_ATTR_REGISTRATION, 0, tx).await?;
@@ -115,7 +121,8 @@ impl SaTable {
         }))
     }
 
-    /// The objects that adding a layout changes, for a transaction's plan: master, registry and layouts, as far as they exist.
+    /// The objects that adding a layout changes, for a transaction's plan: master, registry and
+    /// layouts, as far as they exist.
     pub fn objects(&self) -> Vec<ObjectId> {
         [Some(self.master), self.registry.get(), self.layouts_obj.get()].into_iter().flatten().collect()
     }

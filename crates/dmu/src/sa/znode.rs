@@ -111,7 +111,8 @@ impl ZnodeAttrs {
                 None => {}
             }
         }
-        // Old ACLs have their number of entries where newer ones have their size (format page 16 section 3).
+        // Old ACLs have their number of entries where newer ones have their size (format page 16
+        // section 3).
         a.dacl_count = if le16(b, 188) == 0 { u64::from(le32(b, 184)) } else { u64::from(le16(b, 190)) };
         a
     }

@@ -1,7 +1,8 @@
 //! Walks over a ZAP in (hash, cd) order, resumable by a number (format page 04 section 7).
 //!
-//! The order does not depend on the form of the ZAP or on what else is in it: an entry that is there all the time is given exactly once, whatever is added or removed
-//! meanwhile, even when the walk is resumed from its number in another life of the pool.
+//! The order does not depend on the form of the ZAP or on what else is in it: an entry that is
+//! there all the time is given exactly once, whatever is added or removed meanwhile, even when the
+//! walk is resumed from its number in another life of the pool.
 
 use base::{Error, Result, ResultExt};
 use bdev::Bytes;
@@ -54,7 +55,8 @@ impl Cursor {
         let _lock = st.lock.read().await;
         self.step(&st).await.at(|| place(&self.dn))
     }
-    /// Up to `max` next entries under one lock, as [`Cursor::next`] would give them; empty at the end.
+    /// Up to `max` next entries under one lock, as [`Cursor::next`] would give them; empty at the
+    /// end.
     pub async fn next_batch(&mut self, max: usize) -> Result<Vec<(ZapEntry, u64)>> {
         let st = ZapState::of(&self.dn);
         let _lock = st.lock.read().await;

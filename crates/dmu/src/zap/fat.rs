@@ -1,10 +1,12 @@
 //! Fat ZAPs: a header with a pointer table, and leaves.
 //!
-//! A lookup reads the table's word for the hash (in block 0 while the table is small) and one leaf. A change that its leaf has room for touches the header, for the
-//! count, and the leaf. One that needs room works on an [`Overlay`]: copies of the blocks, changed until the entry is in, then all written; leaves split and the
-//! table doubles there. The same way a micro ZAP is converted.
+//! A lookup reads the table's word for the hash (in block 0 while the table is small) and one leaf.
+//! A change that its leaf has room for touches the header, for the count, and the leaf. One that
+//! needs room works on an [`Overlay`]: copies of the blocks, changed until the entry is in, then
+//! all written; leaves split and the table doubles there. The same way a micro ZAP is converted.
 //!
-//! Whole blocks are written without reading, so once an overlay is complete nothing but the end of the object set's life can keep it from being written.
+//! Whole blocks are written without reading, so once an overlay is complete nothing but the end of
+//! the object set's life can keep it from being written.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -315,7 +317,8 @@ impl<'a> Overlay<'a> {
         Ok(())
     }
 
-    /// Fills blocks `2 * from ..` of the table at `new` from blocks `from .. to` of the one at `old`.
+    /// Fills blocks `2 * from ..` of the table at `new` from blocks `from .. to` of the one at
+    /// `old`.
     async fn copy_table(&mut self, old: u64, new: u64, from: u64, to: u64) -> Result<()> {
         let size = self.block_size();
         for b in from..to {
@@ -336,7 +339,8 @@ impl<'a> Overlay<'a> {
         self.outgrown.push((first, n));
     }
 
-    /// Completes a growth of the table by degrees that another implementation has begun (format page 04 section 5).
+    /// Completes a growth of the table by degrees that another implementation has begun (format
+    /// page 04 section 5).
     async fn finish_growth(&mut self) -> Result<()> {
         let h = self.header;
         if h.table_nextblk == 0 {

@@ -1,7 +1,8 @@
 //! Micro ZAPs: one block of entries, indexed in memory by hash.
 //!
-//! The block itself has no order, so without an index every operation would look at all of up to 2047 entries. The index and the set of free slots follow each
-//! change; they change in the same step as the block, after the last wait, so they cannot come apart.
+//! The block itself has no order, so without an index every operation would look at all of up to
+//! 2047 entries. The index and the set of free slots follow each change; they change in the same
+//! step as the block, after the last wait, so they cannot come apart.
 
 use std::cell::{Cell, RefCell};
 

@@ -1,16 +1,21 @@
 //! ZAP objects in use: named values that many tasks look up and change at once (format page 04).
 //!
-//! What the blocks mean is in `ondisk::zap`. Here are the operations over a [`Dnode`]: which blocks to read and to dirty, in which order, under which lock.
-//! Every ZAP has one lock and one cached *form*, kept with the cached dnode (`ZapState`): lookups and walks share the lock, changes exclude. The form is what one must
-//! know of the ZAP before touching any entry: of a *micro* ZAP an index of its entries by hash and its free slots (`micro`), of a *fat* one the header (`fat`). It
-//! always describes the newest state, is built on first use, and is forgotten when a change fails half-way.
+//! What the blocks mean is in `ondisk::zap`. Here are the operations over a [`Dnode`]: which blocks
+//! to read and to dirty, in which order, under which lock. Every ZAP has one lock and one cached
+//! *form*, kept with the cached dnode (`ZapState`): lookups and walks share the lock, changes
+//! exclude. The form is what one must know of the ZAP before touching any entry: of a *micro* ZAP
+//! an index of its entries by hash and its free slots (`micro`), of a *fat* one the header (`fat`).
+//! It always describes the newest state, is built on first use, and is forgotten when a change
+//! fails half-way.
 //!
-//! The normal path of a change: take the lock, find the name, then change one 64-byte entry (micro) or one leaf and the count in the header (fat). A micro ZAP that cannot
-//! hold something becomes fat; a full leaf splits. Both are rare and work on copies of the blocks (`fat::Overlay`), which are written only when all have
-//! come out right.
+//! The normal path of a change: take the lock, find the name, then change one 64-byte entry (micro)
+//! or one leaf and the count in the header (fat). A micro ZAP that cannot hold something becomes
+//! fat; a full leaf splits. Both are rare and work on copies of the blocks (`fat::Overlay`), which
+//! are written only when all have come out right.
 //!
-//! Names are bytes without NUL. Operations compare them byte for byte; [`lookup_norm`] follows the rules of case-insensitive and normalising directories (format
-//! page 16 section 6) and tells the stored name, with which the other operations are then called.
+//! Names are bytes without NUL. Operations compare them byte for byte; [`lookup_norm`] follows the
+//! rules of case-insensitive and normalising directories (format page 16 section 6) and tells the
+//! stored name, with which the other operations are then called.
 
 mod cursor;
 mod fat;
@@ -84,7 +89,8 @@ impl ZapState {
     }
 }
 
-/// A change under way: unless it is seen through to [`Change::done`], the cached form is forgotten, since nobody knows what it should say.
+/// A change under way: unless it is seen through to [`Change::done`], the cached form is forgotten,
+/// since nobody knows what it should say.
 struct Change<'a>(Option<&'a ZapState>);
 
 impl<'a> Change<'a> {
@@ -122,7 +128,8 @@ fn missing(name: &[u8]) -> Error {
     Error::not_found(format!("there is no {:?}", show(name)))
 }
 
-/// Makes an object that is an empty ZAP. `normflags`: the `NORM_*` bits of `ondisk::zap`, 0 for nearly all.
+/// Makes an object that is an empty ZAP. `normflags`: the `NORM_*` bits of `ondisk::zap`, 0 for
+/// nearly all.
 pub async fn create(os: &Objset, otype: ObjectType, normflags: u64, tx: &Tx) -> Result<Dnode> {
     create_spec(os, ObjSpec::new(otype, NEW_BLOCK), normflags, tx).await
 }
@@ -142,15 +149,16 @@ pub async fn create_with_bonus(
     Ok(dn)
 }
 
-/// As [`create`], for an object specified freely: a directory with its bonus and dnode size. The block size asked for does not count.
+/// As [`create`], for an object specified freely: a directory with its bonus and dnode size. The
+/// block size asked for does not count.
 pub async fn create_spec(os: &Objset, spec: ObjSpec, normflags: u64, tx: &Tx) -> Result<Dnode> {
     let dn = os.alloc(ObjSpec { blksz: NEW_BLOCK, ..spec }, tx).await?;
     init(&dn, normflags, tx).await?;
     Ok(dn)
 }
 
-/// Makes an object that is an empty fat ZAP with blocks of `1 << shift` bytes and the `FLAG_*` bits of `ondisk::zap`: keys of several u64s, given as big-endian
-/// bytes, or hashed already.
+/// Makes an object that is an empty fat ZAP with blocks of `1 << shift` bytes and the `FLAG_*` bits
+/// of `ondisk::zap`: keys of several u64s, given as big-endian bytes, or hashed already.
 pub async fn create_fat(os: &Objset, spec: ObjSpec, shift: u32, flags: u64, tx: &Tx) -> Result<Dnode> {
     let dn = os.alloc(ObjSpec { blksz: 1 << shift, ..spec }, tx).await?;
     let st = ZapState::of(&dn);
@@ -217,7 +225,8 @@ fn single(dn: &Dnode, name: &[u8], v: &ZapValue) -> Result<u64> {
     })
 }
 
-/// The entry that `name` means under the rule `how`; of several the one with the lowest collision number.
+/// The entry that `name` means under the rule `how`; of several the one with the lowest collision
+/// number.
 pub async fn lookup_norm(dn: &Dnode, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
     let st = ZapState::of(dn);
     let _lock = st.lock.read().await;
@@ -282,7 +291,8 @@ async fn remove_locked(dn: &Dnode, st: &ZapState, name: &[u8], tx: &Tx) -> Resul
     }
 }
 
-/// Adds `delta` to the u64 under `name`, which counts as 0 if it is not there. An entry that becomes 0 is removed.
+/// Adds `delta` to the u64 under `name`, which counts as 0 if it is not there. An entry that
+/// becomes 0 is removed.
 pub async fn increment(dn: &Dnode, name: &[u8], delta: i64, tx: &Tx) -> Result<()> {
     if delta == 0 {
         return Ok(());

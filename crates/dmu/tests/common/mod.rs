@@ -1,4 +1,5 @@
-//! A pool without labels: one simulated disk, the allocator, block I/O, the cache and the txg pipeline, one object set.
+//! A pool without labels: one simulated disk, the allocator, block I/O, the cache and the txg
+//! pipeline, one object set.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};

@@ -1,7 +1,9 @@
-//! What label configs and the configuration object say, typed (format page 01 section 4, page 10 section 2.2).
+//! What label configs and the configuration object say, typed (format page 01 section 4, page 10
+//! section 2.2).
 //!
-//! Reading wants the keys that an import cannot do without and keeps those it does not know; writing puts keys in the order of real code, so a
-//! config that real code wrote comes out byte for byte.
+//! Reading wants the keys that an import cannot do without and keeps those it does not know;
+//! writing puts keys in the order of real code, so a config that real code wrote comes out byte for
+//! byte.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +67,8 @@ pub struct LabelConfig {
     pub name: String,
     /// Active, exported or destroyed.
     pub state: PoolState,
-    /// Txg that wrote the label; at most that of the uberblock it belongs to; 0 while the pool is being created.
+    /// Txg that wrote the label; at most that of the uberblock it belongs to; 0 while the pool is
+    /// being created.
     pub txg: Txg,
     /// Guid of the pool and of the root vdev.
     pub pool_guid: Guid,
@@ -163,7 +166,8 @@ fn read_version(list: &NvList) -> Result<u64> {
 }
 
 impl LabelConfig {
-    /// Reads the config of a leaf in a pool; a spare's or cache device's lacks the keys, see [`DeviceLabel`].
+    /// Reads the config of a leaf in a pool; a spare's or cache device's lacks the keys, see
+    /// [`DeviceLabel`].
     pub fn from_nvlist(list: &NvList) -> Result<LabelConfig> {
         let version = read_version(list)?;
         let guid = |name: &str| list.require_u64(name).map(Guid);
@@ -230,7 +234,8 @@ impl LabelConfig {
         l
     }
 
-    /// Top-level vdevs of the pool with holes: what the label says, or what it implies when it is too old to say (page 01 section 4).
+    /// Top-level vdevs of the pool with holes: what the label says, or what it implies when it is
+    /// too old to say (page 01 section 4).
     pub fn top_level_count(&self) -> u64 {
         self.vdev_children.unwrap_or_else(|| self.vdev_tree.id.saturating_add(1))
     }
@@ -354,7 +359,8 @@ impl MosConfig {
         l
     }
 
-    /// The config of the label of leaf `guid` under the top-level vdev at place `top`, in `state` as of `txg`. `None` when the leaf is not there.
+    /// The config of the label of leaf `guid` under the top-level vdev at place `top`, in `state`
+    /// as of `txg`. `None` when the leaf is not there.
     pub fn label_for(&self, top: usize, guid: Guid) -> Option<LabelConfig> {
         let tree = self.vdev_tree.children.get(top)?;
         let leaf = tree.find(guid)?;

@@ -1,12 +1,15 @@
 //! Device geometry and labels (format page 01 sections 1 and 2).
 //!
-//! A leaf device carries four copies of a 256 KiB *label*, two at its front and two at its end, so that no single accident takes all. Each has a boot
-//! environment block, the *config* (an nvlist that says which pool and which place in its vdev tree the device is, see [`LabelConfig`]) and a ring of
-//! uberblocks (see [`crate::uberblock`]). Between the labels lies the space that block pointers address.
+//! A leaf device carries four copies of a 256 KiB *label*, two at its front and two at its end, so
+//! that no single accident takes all. Each has a boot environment block, the *config* (an nvlist
+//! that says which pool and which place in its vdev tree the device is, see [`LabelConfig`]) and a
+//! ring of uberblocks (see [`crate::uberblock`]). Between the labels lies the space that block
+//! pointers address.
 //!
-//! Each region ends in an embedded SHA-256 that is tied to its absolute offset on the device: a label copied to another place is not valid there.
-//! The functions here take and give whole regions and that offset; who reads and writes them is the business of the caller. Offsets are relative to the
-//! leaf (the partition or file), never to the disk around it.
+//! Each region ends in an embedded SHA-256 that is tied to its absolute offset on the device: a
+//! label copied to another place is not valid there. The functions here take and give whole regions
+//! and that offset; who reads and writes them is the business of the caller. Offsets are relative
+//! to the leaf (the partition or file), never to the disk around it.
 
 mod config;
 
@@ -49,13 +52,15 @@ pub const fn aligned_size(size: u64) -> u64 {
     align_down(size, LABEL_SIZE)
 }
 
-/// Offsets of the four labels on a device of `size` bytes, which must be [`MIN_DEVICE_SIZE`] or more for a pool.
+/// Offsets of the four labels on a device of `size` bytes, which must be [`MIN_DEVICE_SIZE`] or
+/// more for a pool.
 pub const fn label_offsets(size: u64) -> [u64; LABELS] {
     let end = aligned_size(size);
     [0, LABEL_SIZE, end.saturating_sub(2 * LABEL_SIZE), end.saturating_sub(LABEL_SIZE)]
 }
 
-/// Allocatable bytes of a leaf of `size` bytes: what is left between the front 4 MiB and the last two labels, 0 on a device that is too small.
+/// Allocatable bytes of a leaf of `size` bytes: what is left between the front 4 MiB and the last
+/// two labels, 0 on a device that is too small.
 pub const fn usable_size(size: u64) -> u64 {
     aligned_size(size).saturating_sub(DATA_START + END_RESERVED)
 }
@@ -82,8 +87,9 @@ fn check_len(region: &[u8], want: usize, what: &str) -> Result<()> {
     Err(Error::invalid(format!("{what} of {} bytes was given instead of {want}", region.len())))
 }
 
-/// The config in a label's config region ([`CONFIG_SIZE`] bytes) that was read at `device_offset` (of the region, see [`config_offset`]). Errors:
-/// `Checksum` for a damaged or blank region, `Corrupt` for a list that cannot be unpacked.
+/// The config in a label's config region ([`CONFIG_SIZE`] bytes) that was read at `device_offset`
+/// (of the region, see [`config_offset`]). Errors: `Checksum` for a damaged or blank region,
+/// `Corrupt` for a list that cannot be unpacked.
 pub fn parse_config(region: &[u8], device_offset: u64) -> Result<NvList> {
     parse_config_with(region, device_offset, &mut EmbeddedVerifier::default())
 }
@@ -95,7 +101,8 @@ pub fn parse_config_with<'a>(region: &'a [u8], device_offset: u64, sums: &mut Em
     parse_config_unchecked(region)
 }
 
-/// As [`parse_config`] without the checksum: what the scan for importable pools does, so that it also lists pools whose labels are damaged.
+/// As [`parse_config`] without the checksum: what the scan for importable pools does, so that it
+/// also lists pools whose labels are damaged.
 pub fn parse_config_unchecked(region: &[u8]) -> Result<NvList> {
     check_len(region, CONFIG_SIZE, "label config")?;
     NvList::decode(&region[..CONFIG_SIZE - ECK_SIZE]).at(|| "label config")
@@ -129,7 +136,8 @@ impl ConfigRegion {
     }
 }
 
-/// A config region ([`CONFIG_SIZE`] bytes) with `config` for `device_offset` (of the region). Error: `TooBig` when the list does not fit.
+/// A config region ([`CONFIG_SIZE`] bytes) with `config` for `device_offset` (of the region).
+/// Error: `TooBig` when the list does not fit.
 pub fn seal_config(config: &NvList, device_offset: u64) -> Result<Vec<u8>> {
     let mut region = ConfigRegion::new(config)?;
     region.at(device_offset);
@@ -145,7 +153,8 @@ pub enum BootEnv {
     List(NvList),
 }
 
-/// The boot environment in a block of [`BOOT_ENV_SIZE`] bytes that was read at `device_offset` (of the block).
+/// The boot environment in a block of [`BOOT_ENV_SIZE`] bytes that was read at `device_offset` (of
+/// the block).
 pub fn parse_boot_env(block: &[u8], device_offset: u64) -> Result<BootEnv> {
     check_len(block, BOOT_ENV_SIZE, "boot environment")?;
     codec::embedded_sha256_verify(block, verifier(device_offset))
@@ -159,7 +168,8 @@ pub fn parse_boot_env(block: &[u8], device_offset: u64) -> Result<BootEnv> {
     }
 }
 
-/// A boot environment block ([`BOOT_ENV_SIZE`] bytes) for `device_offset` (of the block). Error: `TooBig` when it does not fit.
+/// A boot environment block ([`BOOT_ENV_SIZE`] bytes) for `device_offset` (of the block). Error:
+/// `TooBig` when it does not fit.
 pub fn seal_boot_env(env: &BootEnv, device_offset: u64) -> Result<Vec<u8>> {
     let mut block = vec![0; 8];
     match env {
@@ -177,8 +187,9 @@ pub fn seal_boot_env(env: &BootEnv, device_offset: u64) -> Result<Vec<u8>> {
     Ok(block)
 }
 
-/// A whole fresh label ([`LABEL_SIZE`] bytes) for `label_offset`: `config`, an empty boot environment, a zeroed uberblock ring. The first 8 KiB are zero;
-/// who wants to keep what is there must write from [`BOOT_ENV_OFFSET`] on.
+/// A whole fresh label ([`LABEL_SIZE`] bytes) for `label_offset`: `config`, an empty boot
+/// environment, a zeroed uberblock ring. The first 8 KiB are zero; who wants to keep what is there
+/// must write from [`BOOT_ENV_OFFSET`] on.
 pub fn fresh_label(config: &NvList, label_offset: u64) -> Result<Vec<u8>> {
     let mut label = vec![0; BOOT_ENV_OFFSET as usize];
     label.extend(seal_boot_env(&BootEnv::Raw(Vec::new()), label_offset + BOOT_ENV_OFFSET)?);

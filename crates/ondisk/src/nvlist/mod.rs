@@ -1,15 +1,20 @@
-//! Name-value lists: the self-describing records that labels, the pool's configuration, its history and send streams are made of.
+//! Name-value lists: the self-describing records that labels, the pool's configuration, its history
+//! and send streams are made of.
 //!
-//! An *nvlist* is an ordered list of *pairs*: a name, one of 27 types, a value. Values may be nvlists again. Two packed forms exist on disk
-//! (format page 01 section 3): *XDR* (big-endian, 4-byte units: labels, the configuration object) and *native* (the writer's byte order and
-//! structure layout: history records). [`NvList::decode`] tells them apart by the first header byte and reads either in both byte orders;
-//! [`NvList::encode_xdr`] and [`NvList::encode_native`] write them as a little-endian host does. Order is kept, so a list that real code packed and we
+//! An *nvlist* is an ordered list of *pairs*: a name, one of 27 types, a value. Values may be
+//! nvlists again. Two packed forms exist on disk (format page 01 section 3): *XDR* (big-endian,
+//! 4-byte units: labels, the configuration object) and *native* (the writer's byte order and
+//! structure layout: history records). [`NvList::decode`] tells them apart by the first header byte
+//! and reads either in both byte orders; [`NvList::encode_xdr`] and [`NvList::encode_native`] write
+//! them as a little-endian host does. Order is kept, so a list that real code packed and we
 //! unpacked packs to the same bytes again.
 //!
-//! Packed bytes are hostile. Every size is checked against what is left of the input before it is used, nesting ends at [`MAX_DEPTH`], no allocation is
-//! larger than a small multiple of the input, and errors name the key and offset.
+//! Packed bytes are hostile. Every size is checked against what is left of the input before it is
+//! used, nesting ends at [`MAX_DEPTH`], no allocation is larger than a small multiple of the input,
+//! and errors name the key and offset.
 //!
-//! Names are unique by convention (flag 1). Lists that break it decode, and a look-up gives the first; [`NvList::put`] replaces.
+//! Names are unique by convention (flag 1). Lists that break it decode, and a look-up gives the
+//! first; [`NvList::put`] replaces.
 
 mod native;
 mod print;
@@ -17,7 +22,8 @@ mod xdr;
 
 use base::{Error, ErrorKind, Result};
 
-/// Deepest nesting of lists that is read: real configurations stay below 8, the kernel refuses more than 20.
+/// Deepest nesting of lists that is read: real configurations stay below 8, the kernel refuses more
+/// than 20.
 pub const MAX_DEPTH: u32 = 32;
 /// Largest packed list that is read, in bytes: far above any that real code writes.
 pub const MAX_PACKED: usize = 64 << 20;
@@ -33,7 +39,8 @@ pub struct NvList {
     pairs: Vec<(String, NvValue)>,
 }
 
-/// A value: the 27 types of format page 01 section 3, and [`NvValue::RawString`] for strings that are not UTF-8.
+/// A value: the 27 types of format page 01 section 3, and [`NvValue::RawString`] for strings that
+/// are not UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NvValue {
     /// Type 1: its presence is the value.
@@ -128,7 +135,8 @@ impl NvValue {
         }
     }
 
-    /// The number of elements as the packed pair states it: 0 for a presence, 1 for a scalar, the length of an array.
+    /// The number of elements as the packed pair states it: 0 for a presence, 1 for a scalar, the
+    /// length of an array.
     fn nelem(&self) -> usize {
         match self {
             NvValue::Boolean => 0,
@@ -147,7 +155,8 @@ impl NvValue {
         }
     }
 
-    /// Bytes that the value occupies in the native layout, before rounding up to 8 (format page 01 section 3).
+    /// Bytes that the value occupies in the native layout, before rounding up to 8 (format page 01
+    /// section 3).
     fn native_size(&self) -> usize {
         match self {
             NvValue::Boolean => 0,
@@ -191,7 +200,8 @@ impl NvValue {
 /// Size of an nvlist as a value in the native layout, in bytes (format page 01 section 3).
 const LIST_STRUCT: usize = 24;
 
-/// The size of a pair as unpackers count it: fixed part, name with NUL, value, each rounded up to 8.
+/// The size of a pair as unpackers count it: fixed part, name with NUL, value, each rounded up
+/// to 8.
 fn decoded_size(name_len: usize, value_size: usize) -> usize {
     (16 + name_len + 1).next_multiple_of(8) + value_size.next_multiple_of(8)
 }
@@ -201,7 +211,8 @@ fn c_string(s: &[u8]) -> &[u8] {
     &s[..s.iter().position(|&b| b == 0).unwrap_or(s.len())]
 }
 
-/// A decoded string value; strings with a NUL inside cannot exist in either packed form's C original.
+/// A decoded string value; strings with a NUL inside cannot exist in either packed form's C
+/// original.
 fn string_value(bytes: &[u8], at: usize) -> Result<NvValue> {
     if bytes.contains(&0) {
         return Err(Error::corrupt(format!("string at offset {at} has a NUL inside")));
@@ -268,7 +279,8 @@ impl NvList {
         self.pairs.iter().map(|(n, _)| n.as_str())
     }
 
-    /// Unpacks a list in either form and byte order. Bytes after its end are ignored (labels are padded with zeros).
+    /// Unpacks a list in either form and byte order. Bytes after its end are ignored (labels are
+    /// padded with zeros).
     pub fn decode(packed: &[u8]) -> Result<NvList> {
         Ok(NvList::decode_prefix(packed)?.0)
     }

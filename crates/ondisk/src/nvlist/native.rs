@@ -1,7 +1,9 @@
-//! The native form (format page 01 section 3): the C structures as they lie in memory, pointers zeroed, in the writer's byte order.
+//! The native form (format page 01 section 3): the C structures as they lie in memory, pointers
+//! zeroed, in the writer's byte order.
 //!
-//! A pair is `{i32 size, i16 name size with NUL, i16 0, i32 elements, i32 type}`, the name, zeros up to a multiple of 8, the value, zeros again. Nested
-//! lists leave a 24-byte structure as value; their pairs follow the pair that holds them. A list ends with an i32 0.
+//! A pair is `{i32 size, i16 name size with NUL, i16 0, i32 elements, i32 type}`, the name, zeros
+//! up to a multiple of 8, the value, zeros again. Nested lists leave a 24-byte structure as value;
+//! their pairs follow the pair that holds them. A list ends with an i32 0.
 
 use base::{Error, Result};
 

@@ -8,12 +8,14 @@ use super::{NvList, NvValue};
 pub struct Indented<'a>(&'a NvList, usize);
 
 impl NvList {
-    /// The list as zdb prints it, each line `indent` spaces in: `name: number`, `name: 'string'`, `name[i]: element`, a presence as its bare name, and
-    /// nested lists 4 further in below `name:`.
+    /// The list as zdb prints it, each line `indent` spaces in: `name: number`, `name: 'string'`,
+    /// `name[i]: element`, a presence as its bare name, and nested lists 4 further in below
+    /// `name:`.
     pub fn indented(&self, indent: usize) -> Indented<'_> {
         Indented(self, indent)
     }
-    /// The list as a JSON object. A presence is `true`; strings that are not UTF-8 have the replacement character in them.
+    /// The list as a JSON object. A presence is `true`; strings that are not UTF-8 have the
+    /// replacement character in them.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         json_list(&mut out, self);
@@ -40,7 +42,8 @@ impl fmt::Display for Indented<'_> {
                         let head = if i == 0 { String::new() } else { format!("{:indent$}{name}", "") };
                         write!(f, "{head}[{i}]:\n{}", l.indented(indent + 4))?;
                     }
-                    // An empty array prints nothing in zdb; the name is already out, so say that it is empty.
+                    // An empty array prints nothing in zdb; the name is already out, so say that it
+                    // is empty.
                     if a.is_empty() {
                         f.write_str(":\n")?;
                     }

@@ -1,6 +1,8 @@
-//! The XDR form (format page 01 section 3): big-endian, everything a multiple of 4 bytes, every pair with its packed and its unpacked size.
+//! The XDR form (format page 01 section 3): big-endian, everything a multiple of 4 bytes, every
+//! pair with its packed and its unpacked size.
 //!
-//! A pair is decoded from exactly the slice that its packed size gives it, so nothing inside can read its neighbour, and it must use that slice up.
+//! A pair is decoded from exactly the slice that its packed size gives it, so nothing inside can
+//! read its neighbour, and it must use that slice up.
 
 use base::{Error, Result};
 
@@ -44,7 +46,8 @@ impl<'a> Reader<'a> {
         let n = self.u32()? as usize;
         self.opaque(n)
     }
-    /// The counter in front of an array's elements; it must repeat the pair's element count and fit in what is left.
+    /// The counter in front of an array's elements; it must repeat the pair's element count and fit
+    /// in what is left.
     fn counted(&mut self, nelem: usize, width: usize) -> Result<()> {
         let at = self.at();
         let n = self.u32()? as usize;
@@ -187,7 +190,8 @@ fn put_array<T: Copy>(out: &mut Vec<u8>, a: &[T], f: impl Fn(&mut Vec<u8>, T)) {
     }
 }
 
-// Every nested list and pair starts at a multiple of 4 from the start of `out`, so padding to the length of `out` is right.
+// Every nested list and pair starts at a multiple of 4 from the start of `out`, so padding to the
+// length of `out` is right.
 fn encode_list(out: &mut Vec<u8>, list: &NvList) {
     put32(out, 0);
     put32(out, list.flags);

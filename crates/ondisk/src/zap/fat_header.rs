@@ -1,8 +1,9 @@
 //! The header of a fat ZAP, block 0, and its pointer table (format page 04 sections 3 and 5).
 //!
-//! The table maps the top `shift` bits of a hash to a leaf's block id. It begins in the second half of the header block; grown, it is a run of blocks. Growing
-//! by degrees is possible on disk: while `nextblk` is not 0 the old table answers reads and stores go to both. This code finds such a state and says where
-//! a store must go ([`Header::also_store`]); it never starts one.
+//! The table maps the top `shift` bits of a hash to a leaf's block id. It begins in the second half
+//! of the header block; grown, it is a run of blocks. Growing by degrees is possible on disk: while
+//! `nextblk` is not 0 the old table answers reads and stores go to both. This code finds such a
+//! state and says where a store must go ([`Header::also_store`]); it never starts one.
 
 use base::{Error, Result};
 
@@ -163,14 +164,16 @@ impl Header {
         let per_shift = self.block_shift - 3;
         TableSlot { blk: start + (index >> per_shift), offset: (index & ((1 << per_shift) - 1)) as usize * 8 }
     }
-    /// Where else a store to word `index` must go while the table grows: the two words of the new table, if their old block has been copied.
+    /// Where else a store to word `index` must go while the table grows: the two words of the new
+    /// table, if their old block has been copied.
     pub fn also_store(&self, index: u64) -> Option<[TableSlot; 2]> {
         if self.table_nextblk == 0 || index >> (self.block_shift - 3) >= self.table_blks_copied {
             return None;
         }
         Some([self.external(self.table_nextblk, 2 * index), self.external(self.table_nextblk, 2 * index + 1)])
     }
-    /// Reads the word at a place in the block that [`TableSlot::blk`] names. The result is a leaf's block id; 0 or one not in use is damage.
+    /// Reads the word at a place in the block that [`TableSlot::blk`] names. The result is a leaf's
+    /// block id; 0 or one not in use is damage.
     pub fn load(&self, block: &[u8], slot: TableSlot) -> Result<u64> {
         let blk = get(block, slot.offset, 8).map(|b| le64(b, 0)).unwrap_or(0);
         if blk == 0 || blk >= self.freeblk {
@@ -190,8 +193,9 @@ impl Header {
         self.freeblk - 1
     }
 
-    /// Doubles the table in the header: allocates its blocks and changes the fields. The caller fills the new blocks with [`init_table_block`] from the old
-    /// table and frees the old blocks. Fails when no hash bits would be left to tell leaves apart.
+    /// Doubles the table in the header: allocates its blocks and changes the fields. The caller
+    /// fills the new blocks with [`init_table_block`] from the old table and frees the old blocks.
+    /// Fails when no hash bits would be left to tell leaves apart.
     pub fn grow_table(&mut self) -> Result<Growth> {
         if self.table_nextblk != 0 {
             return Err(Error::unsupported("fat ZAP pointer table is being grown already"));
@@ -225,7 +229,8 @@ pub fn init_table_block(new: &mut [u8], old: &[u8]) {
     }
 }
 
-/// Makes a new, empty fat ZAP: `header` becomes block 0 and `leaf` block 1, both of the same power of two, 1 KiB to 128 KiB.
+/// Makes a new, empty fat ZAP: `header` becomes block 0 and `leaf` block 1, both of the same power
+/// of two, 1 KiB to 128 KiB.
 pub fn init_fat(header: &mut [u8], leaf: &mut [u8], params: ZapParams) -> Header {
     assert!(header.len() == leaf.len() && header.len().is_power_of_two() && header.len() >= 1024);
     assert!(params.salt != 0, "ZAP salt is zero");

@@ -1,12 +1,14 @@
 //! Leaves of fat ZAPs (format page 04 section 4).
 //!
-//! A leaf is a small heap: a hash table of chunk numbers, then chunks of 24 bytes that are free (linked in a free list), an entry (linked in its bucket's chain,
-//! in order of cd), or 21 bytes of an entry's name or value (linked in order). All entries share the top `prefix_len` bits of their hashes; the next bits pick
-//! the bucket, so buckets are in hash order and so is a walk over them.
+//! A leaf is a small heap: a hash table of chunk numbers, then chunks of 24 bytes that are free
+//! (linked in a free list), an entry (linked in its bucket's chain, in order of cd), or 21 bytes of
+//! an entry's name or value (linked in order). All entries share the top `prefix_len` bits of their
+//! hashes; the next bits pick the bucket, so buckets are in hash order and so is a walk over them.
 //!
-//! A leaf from disk is not trusted: each operation checks the chunk numbers that it follows, and no walk is longer than the leaf has chunks. A changing
-//! operation collects and checks all chunks that it needs before it writes the first byte, so an error leaves the leaf as it was. [`Leaf::check`]
-//! verifies the whole.
+//! A leaf from disk is not trusted: each operation checks the chunk numbers that it follows, and no
+//! walk is longer than the leaf has chunks. A changing operation collects and checks all chunks
+//! that it needs before it writes the first byte, so an error leaves the leaf as it was.
+//! [`Leaf::check`] verifies the whole.
 
 use base::{Error, ErrorKind, Result};
 
@@ -350,7 +352,8 @@ impl<B: AsRef<[u8]>> Leaf<B> {
         Ok(None)
     }
 
-    /// Verifies the whole leaf: every chunk is used exactly once or free, counts are right, every entry is in its bucket and belongs to the prefix.
+    /// Verifies the whole leaf: every chunk is used exactly once or free, counts are right, every
+    /// entry is in its bucket and belongs to the prefix.
     pub fn check(&self) -> Result<()> {
         let mut seen = vec![false; self.chunks];
         let mut mark = |c: u16| -> Result<()> {
@@ -422,7 +425,8 @@ impl<B: AsRef<[u8]>> Leaf<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
-    /// Makes `b` an empty leaf. Its size is a power of two, 512 bytes to 1 MiB. `sorted`: the ZAP normalises names.
+    /// Makes `b` an empty leaf. Its size is a power of two, 512 bytes to 1 MiB. `sorted`: the ZAP
+    /// normalises names.
     pub fn init(mut b: B, kind: KeyKind, prefix: u64, prefix_len: u32, sorted: bool) -> Leaf<B> {
         let bytes = b.as_mut();
         let len = bytes.len();
@@ -489,8 +493,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
         chunks.first().copied().unwrap_or(END)
     }
 
-    /// Adds an entry. The caller knows that the key is not there. `cd`: as given, or the lowest free one. An entry too large for any leaf of this size is an
-    /// error of kind `TooBig`.
+    /// Adds an entry. The caller knows that the key is not there. `cd`: as given, or the lowest
+    /// free one. An entry too large for any leaf of this size is an error of kind `TooBig`.
     pub fn insert(&mut self, key: &[u8], hash: u64, cd: Option<u32>, value: &ZapValue) -> Result<LeafInsert> {
         value.check()?;
         let mut stored = key.to_vec();
@@ -641,8 +645,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
         Ok(LeafInsert::Done(entry.cd))
     }
 
-    /// Moves the entries whose next hash bit is 1 to a new leaf in `new`, a block of the same size. On an error neither this leaf nor `new` is usable as
-    /// one of two halves: this leaf is unchanged.
+    /// Moves the entries whose next hash bit is 1 to a new leaf in `new`, a block of the same size.
+    /// On an error neither this leaf nor `new` is usable as one of two halves: this leaf is
+    /// unchanged.
     pub fn split<N: AsRef<[u8]> + AsMut<[u8]>>(&mut self, new: N) -> Result<Leaf<N>> {
         let plen = self.prefix_len();
         if plen >= 48 || self.prefix_len() + 1 + self.hash_shift > 64 {

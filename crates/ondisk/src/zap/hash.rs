@@ -1,4 +1,5 @@
-//! Hashes of ZAP keys and the normalisation of names before hashing (format pages 04 section 2 and 16 section 6).
+//! Hashes of ZAP keys and the normalisation of names before hashing (format pages 04 section 2 and
+//! 16 section 6).
 
 use std::borrow::Cow;
 
@@ -41,7 +42,8 @@ pub fn hash_words(salt: u64, big_endian: &[u8]) -> u64 {
     big_endian.chunks(8).fold(salt, |h, w| w.iter().rev().fold(h, |h, &b| crc64(h, b)))
 }
 
-/// The form of a name that hashes and compares equal under `normflags`. Bytes that are not UTF-8 stay as they are.
+/// The form of a name that hashes and compares equal under `normflags`. Bytes that are not UTF-8
+/// stay as they are.
 pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
     if normflags == 0 {
         return Cow::Borrowed(name);
@@ -55,7 +57,8 @@ pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
             Cow::Borrowed(name)
         };
     }
-    // Bytes that are not UTF-8 stay as they are and end a run of text; what is around them is normalised.
+    // Bytes that are not UTF-8 stay as they are and end a run of text; what is around them is
+    // normalised.
     let mut out = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
         let text = chunk.valid();
@@ -79,8 +82,9 @@ pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// The simple upper-case mapping: one code point to one. Where the full mapping is longer there is mostly no simple one (sharp s stays);
-/// the Greek letters with iota below map to their title-case forms.
+/// The simple upper-case mapping: one code point to one. Where the full mapping is longer there is
+/// mostly no simple one (sharp s stays); the Greek letters with iota below map to their title-case
+/// forms.
 fn simple_upper(c: char) -> char {
     let up = match c {
         '\u{1f80}'..='\u{1f87}' | '\u{1f90}'..='\u{1f97}' | '\u{1fa0}'..='\u{1fa7}' => u32::from(c) + 8,

@@ -40,7 +40,8 @@ pub enum MicroInsert {
 }
 
 impl<B: AsRef<[u8]>> MicroZap<B> {
-    /// Takes a block for a micro ZAP, if its first word and size are those of one. Entries are checked as they are read.
+    /// Takes a block for a micro ZAP, if its first word and size are those of one. Entries are
+    /// checked as they are read.
     pub fn open(b: B) -> Result<MicroZap<B>> {
         let bytes = b.as_ref();
         if bytes.len() < 2 * ENTRY || !bytes.len().is_multiple_of(ENTRY) || bytes.len() > 16 << 20 {
@@ -97,7 +98,8 @@ impl<B: AsRef<[u8]>> MicroZap<B> {
     pub fn is_full(&self) -> bool {
         (0..self.capacity()).all(|s| self.raw(s)[NAME_AT] != 0)
     }
-    /// The entry with this name, by linear search; of several that match the one with the lowest cd.
+    /// The entry with this name, by linear search; of several that match the one with the lowest
+    /// cd.
     pub fn find(&self, name: &[u8], how: Match) -> Result<Option<MicroEntry<'_>>> {
         let params = self.params();
         let mut best: Option<MicroEntry<'_>> = None;
@@ -140,8 +142,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
         let at = (usize::from(slot) + 1) * ENTRY;
         &mut self.b.as_mut()[at..at + ENTRY]
     }
-    /// Stores an entry in the first free slot. The caller knows that the name is not there and gives the lowest `cd` free for its hash
-    /// ([`MicroIndex::free_cd`]).
+    /// Stores an entry in the first free slot. The caller knows that the name is not there and
+    /// gives the lowest `cd` free for its hash ([`MicroIndex::free_cd`]).
     pub fn insert(&mut self, name: &[u8], value: u64, cd: u32) -> MicroInsert {
         assert!(
             !name.is_empty() && name.len() <= MICRO_MAX_NAME && !name.contains(&0),
@@ -153,7 +155,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
         self.put(slot as u16, name, value, cd);
         MicroInsert::Done(slot as u16)
     }
-    /// Stores an entry in `slot`, which the caller knows to be free; otherwise as [`MicroZap::insert`].
+    /// Stores an entry in `slot`, which the caller knows to be free; otherwise as
+    /// [`MicroZap::insert`].
     pub fn put(&mut self, slot: u16, name: &[u8], value: u64, cd: u32) {
         assert!(
             !name.is_empty() && name.len() <= MICRO_MAX_NAME && !name.contains(&0),
@@ -176,7 +179,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
     }
 }
 
-/// The entries of a micro ZAP by (hash, cd): for lookups, free collision numbers, and walks in cursor order.
+/// The entries of a micro ZAP by (hash, cd): for lookups, free collision numbers, and walks in
+/// cursor order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MicroIndex {
     map: BTreeMap<(u64, u32), u16>,

@@ -1,16 +1,21 @@
 //! ZAP objects: named values, the format's dictionaries and directories (format page 04).
 //!
-//! A *micro* ZAP is one block of 64-byte entries, each a name of up to 49 bytes and one u64. What it cannot hold makes it *fat*: an extensible hash table whose
-//! block 0 is a [`Header`] with a pointer table that maps the top bits of a name's hash to a [`Leaf`] block; a full leaf splits in two by the next hash bit,
-//! and when the table has no bit left for that it doubles, first from the header's second half to a block of its own, then to twice the blocks.
+//! A *micro* ZAP is one block of 64-byte entries, each a name of up to 49 bytes and one u64. What
+//! it cannot hold makes it *fat*: an extensible hash table whose block 0 is a [`Header`] with a
+//! pointer table that maps the top bits of a name's hash to a [`Leaf`] block; a full leaf splits in
+//! two by the next hash bit, and when the table has no bit left for that it doubles, first from the
+//! header's second half to a block of its own, then to twice the blocks.
 //!
-//! This module holds kernels over single blocks, in memory and synchronous. Which block to read, dirty or allocate is decided above. To look up: hash the
-//! name with [`ZapParams::hash`]; find the leaf by [`Header::locate`] and the table word there; [`Leaf::find`]. To insert: [`Leaf::insert`]; on
-//! [`LeafInsert::NeedSplit`] grow the table if [`Leaf::prefix_len`] has reached its shift, then [`Leaf::split`], point the upper half of the table range
+//! This module holds kernels over single blocks, in memory and synchronous. Which block to read,
+//! dirty or allocate is decided above. To look up: hash the name with [`ZapParams::hash`]; find the
+//! leaf by [`Header::locate`] and the table word there; [`Leaf::find`]. To insert:
+//! [`Leaf::insert`]; on [`LeafInsert::NeedSplit`] grow the table if [`Leaf::prefix_len`] has
+//! reached its shift, then [`Leaf::split`], point the upper half of the table range
 //! ([`split_range`]) at the new leaf, and try again.
 //!
-//! Entries with equal hashes are told apart by a *collision differentiator* `cd`, the lowest number free among them. All walks are in order of (hash, cd), micro and
-//! fat alike, so a cursor survives insertions, removals and the change from micro to fat.
+//! Entries with equal hashes are told apart by a *collision differentiator* `cd`, the lowest number
+//! free among them. All walks are in order of (hash, cd), micro and fat alike, so a cursor survives
+//! insertions, removals and the change from micro to fat.
 
 mod fat_header;
 mod fat_leaf;
@@ -210,7 +215,8 @@ impl ZapValue {
     pub fn fits_micro(&self) -> bool {
         self.as_u64().is_some()
     }
-    /// Fails unless the integer size is one of the four and the bytes are whole integers within the format's limit.
+    /// Fails unless the integer size is one of the four and the bytes are whole integers within the
+    /// format's limit.
     pub fn check(&self) -> Result<()> {
         if !matches!(self.int_size, 1 | 2 | 4 | 8) || !self.bytes.len().is_multiple_of(usize::from(self.int_size)) {
             return Err(Error::invalid(format!(
@@ -273,7 +279,8 @@ pub fn from_cookie(cookie: u64, hash_bits: u32) -> Option<(u64, u32)> {
     Some((cookie << (64 - hash_bits), cd.min(u64::from(u32::MAX)) as u32))
 }
 
-/// Which entries of a table of `1 << shift` belong to the leaf with this prefix: first index and count.
+/// Which entries of a table of `1 << shift` belong to the leaf with this prefix: first index and
+/// count.
 pub fn table_range(prefix: u64, prefix_len: u32, shift: u32) -> Option<(u64, u64)> {
     let span = shift.checked_sub(prefix_len)?;
     Some((prefix.checked_shl(span)?, 1u64.checked_shl(span)?))

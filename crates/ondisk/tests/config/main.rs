@@ -1,5 +1,6 @@
-//! Name-value lists, labels, uberblocks, vdev trees, history and features: against models, hostile bytes, and bytes that real OpenZFS wrote
-//! (`../golden-label`, and the reference pools where they are at hand).
+//! Name-value lists, labels, uberblocks, vdev trees, history and features: against models, hostile
+//! bytes, and bytes that real OpenZFS wrote (`../golden-label`, and the reference pools where they
+//! are at hand).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod feature;
@@ -23,7 +24,8 @@ fn golden_text(name: &str) -> String {
     std::fs::read_to_string(format!("{}/tests/golden-label/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// `packed` with one or a few bytes changed, for hostile-input tests: a small multiplicative generator, seeded.
+/// `packed` with one or a few bytes changed, for hostile-input tests: a small multiplicative
+/// generator, seeded.
 fn mutations(packed: &[u8], seed: u64, count: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     let mut state = seed;
     let mut next = move || {

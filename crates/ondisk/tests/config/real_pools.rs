@@ -1,5 +1,6 @@
-//! Every label and uberblock of reference pools that the OpenZFS 2.1.11 kernel module wrote, where they are at hand (`shared/pools` beside the
-//! repository): labels print as `zdb -l` printed them, re-encode to the same bytes in list and typed form, and seal to the same regions.
+//! Every label and uberblock of reference pools that the OpenZFS 2.1.11 kernel module wrote, where
+//! they are at hand (`shared/pools` beside the repository): labels print as `zdb -l` printed them,
+//! re-encode to the same bytes in list and typed form, and seal to the same regions.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,8 @@ impl Drop for Unpacked {
     }
 }
 
-/// The list that `zdb -l` printed for label 0 of an image, indented as it is there; `None` where it found no label.
+/// The list that `zdb -l` printed for label 0 of an image, indented as it is there; `None` where it
+/// found no label.
 fn zdb_label(text: &str, image: &str) -> Option<String> {
     let section = text.split("### ").find(|s| s.starts_with(image))?;
     let body = section.split_once("LABEL 0\n------------------------------------\n")?.1;
@@ -106,7 +108,8 @@ fn check(pools: &Path, name: &str) -> usize {
                 let bytes = &ring[slot as usize * size..][..size];
                 let ub = match ub {
                     Ok(ub) => ub,
-                    // Initialising a label leaves an uberblock of txg 0 without checksum in slot 0; a removed disk keeps it.
+                    // Initialising a label leaves an uberblock of txg 0 without checksum in slot 0;
+                    // a removed disk keeps it.
                     Err(e) => {
                         assert!(slot == 0 && bytes[16..24] == [0; 8], "{name} {image} slot {slot}: {e}");
                         continue;

@@ -1,7 +1,8 @@
 //! The queue of waiters that the primitives share.
 //!
-//! A waiter is an entry with an id that only grows; granting removes the entry, so a future tells "granted" from
-//! "waiting" by whether its id is still there. No waiter allocates: the queue's own memory is reused.
+//! A waiter is an entry with an id that only grows; granting removes the entry, so a future tells
+//! "granted" from "waiting" by whether its id is still there. No waiter allocates: the queue's own
+//! memory is reused.
 
 use std::collections::VecDeque;
 use std::task::Waker;

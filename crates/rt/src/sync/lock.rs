@@ -1,7 +1,9 @@
-//! [`Mutex`] and [`RwLock`]: exclusive and shared use of a value across awaits, first come first served, with a rank.
+//! [`Mutex`] and [`RwLock`]: exclusive and shared use of a value across awaits, first come first
+//! served, with a rank.
 //!
-//! A reader who comes after a waiting writer waits behind it, so writers are not starved. Guards borrow the lock; the
-//! `_owned` calls give guards that keep an `Rc` of it instead, whose value is reached through `borrow` calls.
+//! A reader who comes after a waiting writer waits behind it, so writers are not starved. Guards
+//! borrow the lock; the `_owned` calls give guards that keep an `Rc` of it instead, whose value is
+//! reached through `borrow` calls.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::future::Future;
@@ -180,7 +182,8 @@ impl<T> Mutex<T> {
     pub async fn lock(&self) -> MutexGuard<'_, T> {
         self.guard(self.core.acquire(Mode::Exclusive, Order::Strict).await)
     }
-    /// Like [`Mutex::lock`], but the task may hold locks of the same rank too: the caller orders them otherwise.
+    /// Like [`Mutex::lock`], but the task may hold locks of the same rank too: the caller orders
+    /// them otherwise.
     pub async fn lock_same_rank(&self) -> MutexGuard<'_, T> {
         self.guard(self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await)
     }
@@ -272,7 +275,8 @@ impl<T> RwLock<T> {
     pub async fn read(&self) -> RwLockReadGuard<'_, T> {
         self.read_guard(self.core.acquire(Mode::Shared, Order::Strict).await)
     }
-    /// Like [`RwLock::read`], but the task may hold locks of the same rank too: the caller orders them otherwise.
+    /// Like [`RwLock::read`], but the task may hold locks of the same rank too: the caller orders
+    /// them otherwise.
     pub async fn read_same_rank(&self) -> RwLockReadGuard<'_, T> {
         self.read_guard(self.core.acquire(Mode::Shared, Order::SameRankAllowed).await)
     }
@@ -280,7 +284,8 @@ impl<T> RwLock<T> {
     pub async fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.write_guard(self.core.acquire(Mode::Exclusive, Order::Strict).await)
     }
-    /// Like [`RwLock::write`], but the task may hold locks of the same rank too: the caller orders them otherwise.
+    /// Like [`RwLock::write`], but the task may hold locks of the same rank too: the caller orders
+    /// them otherwise.
     pub async fn write_same_rank(&self) -> RwLockWriteGuard<'_, T> {
         self.write_guard(self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await)
     }
@@ -429,8 +434,8 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
 macro_rules! hand_over {
     ($($guard:ty => $($field:ident).+;)*) => {$(
         impl<T> $guard {
-            /// Strikes the lock off its task's record: it is about to be handed to another task, and no longer counts
-            /// in the order of the task that took it.
+            /// Strikes the lock off its task's record: it is about to be handed to another task,
+            /// and no longer counts in the order of the task that took it.
             pub fn hand_over(&mut self) {
                 self.$($field).+.strike();
             }

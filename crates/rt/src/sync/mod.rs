@@ -1,8 +1,10 @@
-//! What tasks of one engine wait on: locks, counters, queues. Single-threaded, first come first served.
+//! What tasks of one engine wait on: locks, counters, queues. Single-threaded, first come first
+//! served.
 //!
-//! Every wait here is *cancel-safe*: a future dropped before it became ready leaves its queue, and one dropped between
-//! being granted and being polled hands the grant on to the next. Every grant is made by the one who releases, in
-//! queue order, so nobody who comes later overtakes. Wakers are called outside of every borrow.
+//! Every wait here is *cancel-safe*: a future dropped before it became ready leaves its queue, and
+//! one dropped between being granted and being polled hands the grant on to the next. Every grant
+//! is made by the one who releases, in queue order, so nobody who comes later overtakes. Wakers are
+//! called outside of every borrow.
 
 pub mod gate;
 mod list;

@@ -1,7 +1,7 @@
 //! Wake-ups without a value: "something changed, look again".
 //!
-//! A [`Notified`] is in the queue from the moment it is *made*, so the pattern "make it, look at the condition, await
-//! it" loses no wake-up.
+//! A [`Notified`] is in the queue from the moment it is *made*, so the pattern "make it, look at
+//! the condition, await it" loses no wake-up.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -44,7 +44,8 @@ impl Notify {
             }
         }
     }
-    /// Wakes whoever has waited longest. If nobody waits, the next to come does not wait; one such wake-up is kept.
+    /// Wakes whoever has waited longest. If nobody waits, the next to come does not wait; one such
+    /// wake-up is kept.
     pub fn notify_one(&self) {
         let waker = {
             let mut state = self.0.borrow_mut();

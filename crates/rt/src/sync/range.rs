@@ -1,7 +1,8 @@
 //! [`RangeLock`]: readers and writers of byte ranges of one object, first come first served.
 //!
-//! A request waits behind every earlier request, granted or not, that it conflicts with (overlaps, and one of them
-//! writes); all others pass. The list of requests is scanned: it is as long as the object has operations in flight.
+//! A request waits behind every earlier request, granted or not, that it conflicts with (overlaps,
+//! and one of them writes); all others pass. The list of requests is scanned: it is as long as the
+//! object has operations in flight.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -68,7 +69,8 @@ impl RangeLock {
     pub fn new(rank: Rank) -> RangeLock {
         RangeLock(Rc::new(RefCell::new(State { rank, requests: Vec::new(), next_id: 0 })))
     }
-    /// Waits to read `len` bytes from `start` (to the end of everything if they overflow). An empty range locks nothing.
+    /// Waits to read `len` bytes from `start` (to the end of everything if they overflow). An empty
+    /// range locks nothing.
     pub async fn read(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, false, Order::Strict).await
     }
@@ -76,11 +78,13 @@ impl RangeLock {
     pub async fn write(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, true, Order::Strict).await
     }
-    /// Like [`RangeLock::read`], while locks of the same rank are held; the caller orders them otherwise.
+    /// Like [`RangeLock::read`], while locks of the same rank are held; the caller orders them
+    /// otherwise.
     pub async fn read_same_rank(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, false, Order::SameRankAllowed).await
     }
-    /// Like [`RangeLock::write`], while locks of the same rank are held; the caller orders them otherwise.
+    /// Like [`RangeLock::write`], while locks of the same rank are held; the caller orders them
+    /// otherwise.
     pub async fn write_same_rank(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, true, Order::SameRankAllowed).await
     }
@@ -201,8 +205,8 @@ impl RangeGuard {
         let request = &state.requests[state.position(self.id)];
         (request.start, request.end - request.start)
     }
-    /// Gives up all but `len` bytes from `start`, which must lie within the range: an append locks everything until it
-    /// knows the end of the file, then only what it writes.
+    /// Gives up all but `len` bytes from `start`, which must lie within the range: an append locks
+    /// everything until it knows the end of the file, then only what it writes.
     pub fn shrink(&mut self, start: u64, len: u64) {
         let (old_start, old_end) = {
             let mut state = self.lock.0.borrow_mut();

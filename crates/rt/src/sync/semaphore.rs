@@ -18,7 +18,8 @@ struct State {
 
 /// A number of units that tasks take and give back. A clone is the same semaphore.
 ///
-/// First come, first served: a large request at the head of the queue is not overtaken by small ones.
+/// First come, first served: a large request at the head of the queue is not overtaken by small
+/// ones.
 #[derive(Clone)]
 pub struct Semaphore(Rc<RefCell<State>>);
 
@@ -70,8 +71,8 @@ impl Semaphore {
         loop {
             let entry = self.0.borrow_mut().waiting.pop();
             let Some(entry) = entry else { break };
-            // Popping means "granted" to the waiter, who then finds the semaphore closed and takes nothing: no units
-            // are subtracted here.
+            // Popping means "granted" to the waiter, who then finds the semaphore closed and takes
+            // nothing: no units are subtracted here.
             if let Some(waker) = entry.waker {
                 waker.wake();
             }

@@ -1,4 +1,5 @@
-//! [`SimDisk`]: a disk of the laboratory, as the engine sees it (a [`BlockDev`]) and as a test does.
+//! [`SimDisk`]: a disk of the laboratory, as the engine sees it (a [`BlockDev`]) and as a test
+//! does.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,15 +35,18 @@ pub struct DiskConfig {
     pub physical_sector: u32,
     /// Bytes that a power cut never tears apart.
     pub tear_unit: u64,
-    /// Whether completed writes wait for a flush; a disk with protection against power loss says no.
+    /// Whether completed writes wait for a flush; a disk with protection against power loss says
+    /// no.
     pub volatile: bool,
     /// Whether discards work.
     pub supports_discard: bool,
-    /// Whether it makes single writes durable. Such a write takes the time of a write and of a flush.
+    /// Whether it makes single writes durable. Such a write takes the time of a write and of a
+    /// flush.
     pub writes_durably: bool,
     /// Whether writes are allowed.
     pub writable: bool,
-    /// Whether overlapping operations in flight, one of them a write, panic. They are counted in any case.
+    /// Whether overlapping operations in flight, one of them a write, panic. They are counted in
+    /// any case.
     pub panic_on_overlap: bool,
 }
 
@@ -232,7 +236,8 @@ impl SimDisk {
     pub fn what_if_cut(&self, style: CutStyle, seed: u64) -> DiskImage {
         self.0.state.borrow().durability.cut(style, seed)
     }
-    /// Stops the disk: operations, those in flight too, never complete. As after a power cut, or as a disk that hangs.
+    /// Stops the disk: operations, those in flight too, never complete. As after a power cut, or as
+    /// a disk that hangs.
     pub fn dead(&self) {
         self.0.power_off();
     }
@@ -293,7 +298,8 @@ impl SimDisk {
     pub fn unfault(&self, id: FaultId) {
         self.0.state.borrow_mut().faults.remove(id);
     }
-    /// Calls `f` when `n` more operations have completed (0: at the next), just before the owner of that one hears of it.
+    /// Calls `f` when `n` more operations have completed (0: at the next), just before the owner of
+    /// that one hears of it.
     pub fn at_completion(&self, n: u64, f: impl FnOnce() + 'static) {
         self.0.state.borrow_mut().triggers.push((n, Box::new(f)));
     }
@@ -301,7 +307,8 @@ impl SimDisk {
     pub fn clear_faults(&self) {
         self.0.state.borrow_mut().faults.clear();
     }
-    /// The `n`th operation from now (0 is the next) of the kind, or of any kind, fails with an I/O error.
+    /// The `n`th operation from now (0 is the next) of the kind, or of any kind, fails with an I/O
+    /// error.
     pub fn fail_nth(&self, kind: Option<OpKind>, n: u64) -> FaultId {
         self.fault(Fault::FailOne { kind, skip: n })
     }
@@ -319,7 +326,8 @@ impl SimDisk {
         state.current.write(offset, data);
         state.durability.stable_mut().write(offset, data);
     }
-    /// Puts the whole contents back to `image`, of the same size, now and for good. What is in flight still arrives.
+    /// Puts the whole contents back to `image`, of the same size, now and for good. What is in
+    /// flight still arrives.
     pub fn restore(&self, image: &DiskImage) {
         let mut state = self.0.state.borrow_mut();
         assert!(state.log.is_none(), "a recorded log would not know of it");
@@ -330,8 +338,8 @@ impl SimDisk {
             truncated.len = image.size();
         }
     }
-    /// The disk is a file, and somebody cuts it off behind `len` bytes; then it `grows` to its old size. Later operations find
-    /// out as those of a real file do (see `truncated`).
+    /// The disk is a file, and somebody cuts it off behind `len` bytes; then it `grows` to its old
+    /// size. Later operations find out as those of a real file do (see `truncated`).
     pub fn truncate(&self, len: u64, grows: bool) {
         let mut state = self.0.state.borrow_mut();
         assert!(state.log.is_none(), "a recorded log would not know of it");
@@ -369,7 +377,8 @@ impl State {
         }
         due
     }
-    /// Whether the model says of a durable write only that its bytes are in the cache: now they leave it.
+    /// Whether the model says of a durable write only that its bytes are in the cache: now they
+    /// leave it.
     fn settles(&mut self, now: Nanos, op: u64) -> bool {
         let Some(write) = self.in_flight.get_mut(&op) else { return false };
         if std::mem::take(&mut write.to_settle) {
@@ -524,7 +533,8 @@ impl PowerOff for Inner {
             self.world.disarm(id);
         }
         if self.world.is_dead() {
-            // Nobody can hear of it any more; completions may own the disk, so they must not stay in it.
+            // Nobody can hear of it any more; completions may own the disk, so they must not stay
+            // in it.
             let limbo = std::mem::take(&mut self.state.borrow_mut().limbo);
             drop(limbo);
         }
@@ -538,8 +548,8 @@ impl BlockDev for SimDisk {
     fn submit(&self, op: Op, done: Completion) {
         let inner = &*self.0;
         if inner.world.is_dead() {
-            // The caller may hold a borrow that the completion's drop takes: the world's tasks are gone, but their
-            // drops are still running.
+            // The caller may hold a borrow that the completion's drop takes: the world's tasks are
+            // gone, but their drops are still running.
             inner.state.borrow_mut().limbo.push(done);
             return;
         }

@@ -1,12 +1,13 @@
 //! What a power cut may take back.
 //!
-//! A disk's writes pass three states. *In flight*: submitted; a cut leaves the old bytes, the new ones, or a mixture by
-//! sector. *Pending*: completed, but no flush submitted later has completed; a cut does the same to them. *Stable*:
-//! covered by a completed flush that was submitted after they completed; they stay. Nothing else moves a write on. A
-//! durable write that completed is pending like others, since it settles nothing but itself, and every cut keeps it.
+//! A disk's writes pass three states. *In flight*: submitted; a cut leaves the old bytes, the new
+//! ones, or a mixture by sector. *Pending*: completed, but no flush submitted later has completed;
+//! a cut does the same to them. *Stable*: covered by a completed flush that was submitted after
+//! they completed; they stay. Nothing else moves a write on. A durable write that completed is
+//! pending like others, since it settles nothing but itself, and every cut keeps it.
 //!
-//! The state changes by [`Moment`]s only. A live disk feeds them as they happen, a recorded log feeds them again later,
-//! so both give the same images for the same cut.
+//! The state changes by [`Moment`]s only. A live disk feeds them as they happen, a recorded log
+//! feeds them again later, so both give the same images for the same cut.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -66,7 +67,8 @@ impl Change {
 pub(crate) enum Moment {
     /// A write or discard was submitted.
     Submitted { op: u64, change: Change },
-    /// It completed. With an error, some sectors may have been written: `torn` seeds which. `kept`: every cut from now on keeps it.
+    /// It completed. With an error, some sectors may have been written: `torn` seeds which. `kept`:
+    /// every cut from now on keeps it.
     Completed { op: u64, torn: Option<u64>, kept: bool },
     /// A flush was submitted.
     FlushSubmitted { op: u64 },
@@ -138,7 +140,8 @@ impl Durability {
             start < offset + len && offset < start + length
         })
     }
-    /// Takes `moment` in. `current` is the medium as reads see it, with every completed write; it is updated too.
+    /// Takes `moment` in. `current` is the medium as reads see it, with every completed write; it
+    /// is updated too.
     pub(crate) fn apply(&mut self, moment: &Moment, current: &mut DiskImage) {
         match moment {
             Moment::Submitted { op, change } => {
@@ -179,7 +182,8 @@ impl Durability {
     fn settle(&mut self, covered: u64, current: &DiskImage) {
         let count = self.pending.partition_point(|p| p.serial < covered);
         let settled: Vec<_> = self.pending.drain(..count).collect();
-        // Chunks that no later completion touches hold just the stable bytes on the medium: share their memory.
+        // Chunks that no later completion touches hold just the stable bytes on the medium: share
+        // their memory.
         let newer: BTreeSet<u64> = self
             .pending
             .iter()

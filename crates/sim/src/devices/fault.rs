@@ -18,21 +18,24 @@ pub enum OpKind {
 /// Something wrong with a disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The operation after `skip` more of the kind (of any kind if `None`) fails with an I/O error, once.
+    /// The operation after `skip` more of the kind (of any kind if `None`) fails with an I/O error,
+    /// once.
     FailOne {
         /// Which kind counts.
         kind: Option<OpKind>,
         /// How many of them succeed first.
         skip: u64,
     },
-    /// Every operation of the kind (of any kind if `None`) that touches the byte range fails with an I/O error.
+    /// Every operation of the kind (of any kind if `None`) that touches the byte range fails with
+    /// an I/O error.
     FailRange {
         /// Which kind fails. Flushes touch nothing.
         kind: Option<OpKind>,
         /// Where.
         range: Range<u64>,
     },
-    /// So many of a thousand operations of the kind fail with an I/O error, drawn from the disk's seed.
+    /// So many of a thousand operations of the kind fail with an I/O error, drawn from the disk's
+    /// seed.
     FailSome {
         /// Which kind fails.
         kind: Option<OpKind>,
@@ -54,9 +57,11 @@ pub enum Fault {
         /// Where.
         range: Range<u64>,
     },
-    /// Flushes succeed and do nothing: a disk that lies. A test that this does not break proves nothing.
+    /// Flushes succeed and do nothing: a disk that lies. A test that this does not break proves
+    /// nothing.
     LyingFlush,
-    /// Everything that is submitted fails with an I/O error and leaves no trace: the disk was pulled out.
+    /// Everything that is submitted fails with an I/O error and leaves no trace: the disk was
+    /// pulled out.
     Offline,
 }
 

@@ -1,10 +1,12 @@
-//! Timing of a spinning disk: seek, rotation, media rate, a queue that is reordered, read-ahead, a write cache.
+//! Timing of a spinning disk: seek, rotation, media rate, a queue that is reordered, read-ahead, a
+//! write cache.
 //!
-//! The head serves one request at a time. Among the oldest requests of the queue it takes the one that it reaches first
-//! (seek and rotation both counted), unless one has waited too long. With a write cache, writes complete when the cache
-//! took them and are brought to the platter in one direction across the disk, neighbours joined; reads go first unless
-//! the cache is half full or a flush waits. A read that goes on where the last one ended finds its bytes in the
-//! read-ahead buffer, which has filled at the media rate since.
+//! The head serves one request at a time. Among the oldest requests of the queue it takes the one
+//! that it reaches first (seek and rotation both counted), unless one has waited too long. With a
+//! write cache, writes complete when the cache took them and are brought to the platter in one
+//! direction across the disk, neighbours joined; reads go first unless the cache is half full or a
+//! flush waits. A read that goes on where the last one ended finds its bytes in the read-ahead
+//! buffer, which has filled at the media rate since.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,11 +28,13 @@ const ROUNDING: Nanos = Nanos(5_000);
 pub struct HddModel {
     /// Turns a minute.
     pub rpm: u64,
-    /// When offset 0 passes the head for the first time, within the first turn: spindles of several disks are not in step.
+    /// When offset 0 passes the head for the first time, within the first turn: spindles of several
+    /// disks are not in step.
     pub phase: Nanos,
     /// The shortest seek, to a neighbouring track, settling included.
     pub seek_min: Nanos,
-    /// The longest seek, across the whole disk. Between them time grows with the root of the distance.
+    /// The longest seek, across the whole disk. Between them time grows with the root of the
+    /// distance.
     pub seek_max: Nanos,
     /// Bytes a second at offset 0, the outer edge.
     pub outer_rate: u64,
@@ -51,7 +55,8 @@ pub struct HddModel {
 }
 
 impl HddModel {
-    /// A 7200 rpm nearline disk: 8.3 ms average seek, 220 to 110 MB/s, 64 MiB write cache, a queue of 32.
+    /// A 7200 rpm nearline disk: 8.3 ms average seek, 220 to 110 MB/s, 64 MiB write cache, a queue
+    /// of 32.
     pub fn nearline_7200() -> HddModel {
         HddModel {
             rpm: 7200,
@@ -68,8 +73,9 @@ impl HddModel {
             patience: Nanos::from_ms(500),
         }
     }
-    /// A 10,000 rpm SAS disk of the small kind, as Seagate's product manuals of 2010 to 2016 (Savvio 10K.5 and its successors) describe them: track to track 0.3 ms,
-    /// 4 ms average and 8 ms longest seek for writes, 168 to 93 MB/s, SAS of 6 Gb/s, 64 MiB of cache.
+    /// A 10,000 rpm SAS disk of the small kind, as Seagate's product manuals of 2010 to 2016
+    /// (Savvio 10K.5 and its successors) describe them: track to track 0.3 ms, 4 ms average and 8
+    /// ms longest seek for writes, 168 to 93 MB/s, SAS of 6 Gb/s, 64 MiB of cache.
     pub fn enterprise_10k() -> HddModel {
         HddModel {
             rpm: 10_000,
@@ -80,7 +86,8 @@ impl HddModel {
             ..HddModel::nearline_7200()
         }
     }
-    /// One of several: its platters stand anywhere, and its motor is up to 0.2 % off its speed, so that disks do not turn in step.
+    /// One of several: its platters stand anywhere, and its motor is up to 0.2 % off its speed, so
+    /// that disks do not turn in step.
     pub fn one_of(mut self, seed: u64) -> HddModel {
         let mut rng = Rng::stream(seed, 0x0068_6464);
         self.rpm += rng.below(self.rpm / 250 + 1);

@@ -14,8 +14,8 @@ static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
 type Chunk = Arc<[u8; CHUNK]>;
 
-/// The contents of a disk. Parts never written are zeros and take no memory; a clone shares all memory until one of the
-/// two is changed.
+/// The contents of a disk. Parts never written are zeros and take no memory; a clone shares all
+/// memory until one of the two is changed.
 #[derive(Clone, Default)]
 pub struct DiskImage {
     size: u64,
@@ -139,7 +139,8 @@ impl DiskImage {
         bytes.iter_mut().for_each(|b| *b = !*b);
         self.write(offset, &bytes);
     }
-    /// Calls `each` with offset and bytes of every part in memory, in order; what is not passed is zeros.
+    /// Calls `each` with offset and bytes of every part in memory, in order; what is not passed is
+    /// zeros.
     pub fn for_each_part(&self, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
         for (number, chunk) in &self.chunks {
             let offset = number * CHUNK as u64;
@@ -191,7 +192,8 @@ impl DiskImage {
         }
         None
     }
-    /// Whether two disks hold the same `len` bytes at `offset`; no further than the first that differs, and without a look at memory that they share.
+    /// Whether two disks hold the same `len` bytes at `offset`; no further than the first that
+    /// differs, and without a look at memory that they share.
     pub fn same_at(&self, other: &DiskImage, offset: u64, len: u64) -> bool {
         self.check(offset, len);
         other.check(offset, len);
@@ -207,7 +209,8 @@ impl DiskImage {
     pub(crate) fn chunk_numbers(offset: u64, len: u64) -> Range<u64> {
         offset / CHUNK as u64..(offset + len).div_ceil(CHUNK as u64)
     }
-    /// Takes over from `other` (of which this is an older state) everything in chunks that touch the range.
+    /// Takes over from `other` (of which this is an older state) everything in chunks that touch
+    /// the range.
     pub(crate) fn share(&mut self, other: &DiskImage, offset: u64, len: u64) {
         for number in DiskImage::chunk_numbers(offset, len) {
             match other.chunks.get(&number) {

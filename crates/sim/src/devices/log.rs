@@ -1,7 +1,8 @@
 //! [`DiskLog`]: the operations of one disk, from which power cuts are made afterwards.
 //!
-//! One run with a recorder gives as many crash images as one likes: at any moment, with any seed, on all disks of a
-//! world at the same moment ([`crate::SimHandle::io_seq`] numbers the moments of all disks together).
+//! One run with a recorder gives as many crash images as one likes: at any moment, with any seed,
+//! on all disks of a world at the same moment ([`crate::SimHandle::io_seq`] numbers the moments of
+//! all disks together).
 
 use base::Nanos;
 
@@ -33,7 +34,8 @@ impl DiskLog {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-    /// Writes, discards and flushes that completed: the cut points of [`DiskLog::cut_after`] are 0 to this.
+    /// Writes, discards and flushes that completed: the cut points of [`DiskLog::cut_after`] are 0
+    /// to this.
     pub fn completed_ops(&self) -> u64 {
         self.entries.iter().filter(|entry| entry.is_completion()).count() as u64
     }

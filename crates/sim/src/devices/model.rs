@@ -1,8 +1,8 @@
 //! How long operations take.
 //!
-//! A model knows nothing of contents or durability. It is told of submissions, names the moment of its next completion,
-//! and is asked which operations have completed by now. It keeps its own schedule: being asked late (the engine's core
-//! was busy) does not make the device slower.
+//! A model knows nothing of contents or durability. It is told of submissions, names the moment of
+//! its next completion, and is asked which operations have completed by now. It keeps its own
+//! schedule: being asked late (the engine's core was busy) does not make the device slower.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,16 +17,16 @@ use crate::Rng;
 /// A disk's timing.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Model {
-    /// One pipe: transfers queue for the bandwidth, then each takes the latency. The two-number disk, for correctness
-    /// runs and for arithmetic that one can do by hand.
+    /// One pipe: transfers queue for the bandwidth, then each takes the latency. The two-number
+    /// disk, for correctness runs and for arithmetic that one can do by hand.
     Fixed {
         /// Added to every operation.
         latency: Nanos,
         /// Bytes a second.
         bandwidth: u64,
     },
-    /// Every operation takes a time of its own, drawn from the disk's seed, whatever else is in flight: completions
-    /// come in any order. For correctness runs.
+    /// Every operation takes a time of its own, drawn from the disk's seed, whatever else is in
+    /// flight: completions come in any order. For correctness runs.
     Random {
         /// The shortest.
         min: Nanos,
@@ -78,7 +78,8 @@ pub(crate) struct Shape {
     pub(crate) len: u64,
 }
 
-/// Operations whose moment of completion is known: the earliest first, then in the order of submission.
+/// Operations whose moment of completion is known: the earliest first, then in the order of
+/// submission.
 #[derive(Default)]
 pub(crate) struct Finishing(BinaryHeap<Reverse<(Nanos, u64)>>);
 

@@ -1,9 +1,11 @@
-//! Timing of flash: many dies that read and program by themselves, one link to the host, a write buffer.
+//! Timing of flash: many dies that read and program by themselves, one link to the host, a write
+//! buffer.
 //!
-//! A write is done when the buffer took it; it is programmed later, die after die in turn (flash translation spreads
-//! small writes), so a burst beyond the buffer runs at the speed of the dies. A read goes to the die that its address
-//! names and waits at most half a program there: flash suspends programs for reads. A flush waits for the buffer.
-//! Everything follows from what is known at submission, so a completion's moment is computed once.
+//! A write is done when the buffer took it; it is programmed later, die after die in turn (flash
+//! translation spreads small writes), so a burst beyond the buffer runs at the speed of the dies. A
+//! read goes to the die that its address names and waits at most half a program there: flash
+//! suspends programs for reads. A flush waits for the buffer. Everything follows from what is known
+//! at submission, so a completion's moment is computed once.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,13 +32,14 @@ pub struct SsdModel {
     pub command: Nanos,
     /// Bytes of the write buffer; 0 makes each write wait for its program.
     pub buffer: u64,
-    /// Whether the buffer survives a power cut, so that a flush costs only the command. (What a cut really takes is the
-    /// disk's `volatile`.)
+    /// Whether the buffer survives a power cut, so that a flush costs only the command. (What a cut
+    /// really takes is the disk's `volatile`.)
     pub protected: bool,
 }
 
 impl SsdModel {
-    /// NVMe: 2.6 GB/s written, 3.2 GB/s read, about 75 us for a 4 KiB read, 12 us for a buffered write.
+    /// NVMe: 2.6 GB/s written, 3.2 GB/s read, about 75 us for a 4 KiB read, 12 us for a buffered
+    /// write.
     pub fn nvme() -> SsdModel {
         SsdModel {
             dies: 64,
@@ -65,8 +68,10 @@ impl SsdModel {
 }
 
 impl SsdModel {
-    /// A SAS SSD of 12 Gb/s with protection against power loss, as data sheets of 2014 to 2017 describe them (HGST Ultrastar SSD1600MM, Samsung PM1633, Toshiba PX04S: 1.1 to
-    /// 1.9 GB/s read, 0.7 to 1.0 GB/s written): 0.95 GB/s written here. The time of a command is that of a guest behind a hypervisor.
+    /// A SAS SSD of 12 Gb/s with protection against power loss, as data sheets of 2014 to 2017
+    /// describe them (HGST Ultrastar SSD1600MM, Samsung PM1633, Toshiba PX04S: 1.1 to 1.9 GB/s
+    /// read, 0.7 to 1.0 GB/s written): 0.95 GB/s written here. The time of a command is that of a
+    /// guest behind a hypervisor.
     pub fn enterprise_sas() -> SsdModel {
         SsdModel {
             dies: 32,

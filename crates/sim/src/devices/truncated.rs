@@ -1,8 +1,10 @@
-//! A file that is a device and is truncated by somebody else, and perhaps grows again, as the devices of `host` see it.
+//! A file that is a device and is truncated by somebody else, and perhaps grows again, as the
+//! devices of `host` see it.
 //!
-//! What lay behind the cut is gone: reads give zeros where the file is long enough, and fail where it is not. The device finds
-//! out by such a read, or with a write to the last two labels, before which it looks. From then on every operation fails with
-//! [`base::ErrorKind::Corrupt`] until the device is opened again.
+//! What lay behind the cut is gone: reads give zeros where the file is long enough, and fail where
+//! it is not. The device finds out by such a read, or with a write to the last two labels, before
+//! which it looks. From then on every operation fails with [`base::ErrorKind::Corrupt`] until the
+//! device is opened again.
 
 use bdev::Op;
 

@@ -1,4 +1,5 @@
-//! Blocks that could not be had: counted, and listed in two ZAPs of the MOS, by the scan that runs and by the last one that ended (format page 15 section 10).
+//! Blocks that could not be had: counted, and listed in two ZAPs of the MOS, by the scan that runs
+//! and by the last one that ended (format page 15 section 10).
 
 use base::{ObjectId, Result, ResultExt};
 use dmu::{Dnode, Tx, zap};
@@ -89,7 +90,8 @@ impl Scan {
         self.free_log(OF_SCAN, tx).await
     }
 
-    /// A scan has ended. A complete one knows everything that is damaged; of one that was stopped the findings are added to the earlier ones.
+    /// A scan has ended. A complete one knows everything that is damaged; of one that was stopped
+    /// the findings are added to the earlier ones.
     pub(super) async fn rotate_errors(&self, complete: bool, tx: &Tx) -> Result<()> {
         self.write_damage(tx).await?;
         let found = self.log(OF_SCAN).await?;
@@ -128,7 +130,8 @@ impl Scan {
 }
 
 impl Pool {
-    /// The damaged blocks that scans found, in order: those of the last scan that came to its end, and of the one that runs or was the last.
+    /// The damaged blocks that scans found, in order: those of the last scan that came to its end,
+    /// and of the one that runs or was the last.
     pub async fn damaged_blocks(&self) -> Result<Vec<Bookmark>> {
         self.scan.listed().await.at(|| "the list of damaged blocks")
     }

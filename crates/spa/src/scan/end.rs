@@ -9,7 +9,8 @@ use super::{FUTURE, Phase, secs};
 use crate::pool::Pool;
 
 impl Pool {
-    /// Ends the scan (syncing context): `complete` if everything was looked at, else it was stopped.
+    /// Ends the scan (syncing context): `complete` if everything was looked at, else it was
+    /// stopped.
     pub(super) async fn end_scan(&self, complete: bool, tx: &Tx) -> Result<()> {
         let scan = &self.scan;
         scan.work.clear();
@@ -41,7 +42,8 @@ impl Pool {
             (_, false) => "scrub_abort",
         });
         scan.rotate_errors(complete, tx).await?;
-        // Without knowing what could not be written before the import, a resilver with errors proves nothing.
+        // Without knowing what could not be written before the import, a resilver with errors
+        // proves nothing.
         if complete && (scan.here.get() || phys.errors == 0) {
             self.excise(phys.max_txg, tx.txg());
         }
@@ -50,8 +52,9 @@ impl Pool {
         Ok(())
     }
 
-    /// What devices miss before `upto` was brought to them. A device that misses something later came back while the scan ran, and is left for the next one. The logs
-    /// are written with the next txg.
+    /// What devices miss before `upto` was brought to them. A device that misses something later
+    /// came back while the scan ran, and is left for the next one. The logs are written with the
+    /// next txg.
     fn excise(&self, upto: Txg, now: Txg) {
         for top in self.tree.tops.borrow().iter() {
             for (guid, condition) in top.kind().conditions() {

@@ -1,25 +1,40 @@
-//! Scrub and resilver: every block that anybody may ever ask for is read wherever a device has a part of it, compared with its checksum, and mended.
+//! Scrub and resilver: every block that anybody may ever ask for is read wherever a device has a
+//! part of it, compared with its checksum, and mended.
 //!
-//! Vocabulary. A *scan* is one of the two; a resilver looks only at blocks that a device misses by its dirty time log. It *walks* the trees of the MOS and of
-//! all datasets from parents to children, snapshots before what was made from them, so that each block is met once, with the oldest dataset that has it. What it
-//! meets it *gathers*, per top-level vdev and by offset; then it *looks* at what was gathered in that order, which makes long sequential reads of what was
-//! written in any order. Gathering until memory is full and looking until nothing is left is a *round*.
+//! Vocabulary. A *scan* is one of the two; a resilver looks only at blocks that a device misses by
+//! its dirty time log. It *walks* the trees of the MOS and of all datasets from parents to
+//! children, snapshots before what was made from them, so that each block is met once, with the
+//! oldest dataset that has it. What it meets it *gathers*, per top-level vdev and by offset; then
+//! it *looks* at what was gathered in that order, which makes long sequential reads of what was
+//! written in any order. Gathering until memory is full and looking until nothing is left is a
+//! *round*.
 //!
-//! The normal path. [`Pool::start_scrub`] or [`Pool::request_resilver`] begins a scan in syncing context ([`Scan::begin`]). From then on each txg walks on for a
-//! fraction of a second ([`walk`]), until memory is full or everything was met. Then tasks beside the txgs look at the blocks ([`work`]). When none is left the
-//! next txg writes how far the scan has come, and the next round begins; after the last one [`Pool::end_scan`] writes the result, takes what was brought to
+//! The normal path. [`Pool::start_scrub`] or [`Pool::request_resilver`] begins a scan in syncing
+//! context ([`Scan::begin`]). From then on each txg walks on for a fraction of a second ([`walk`]),
+//! until memory is full or everything was met. Then tasks beside the txgs look at the blocks
+//! ([`work`]). When none is left the next txg writes how far the scan has come, and the next round
+//! begins; after the last one [`Pool::end_scan`] writes the result, takes what was brought to
 //! devices out of their dirty time logs, and replaces the list of damaged blocks.
 //!
 //! Invariants:
-//! * the place on disk never runs ahead: everything before it has been looked at. Whoever imports the pool, OpenZFS included, goes on from there;
-//! * walking happens in syncing context, after the datasets of the txg were written and before the MOS is: nothing is freed meanwhile that is met later. What is
-//!   freed after it was met is taken out of what was gathered, or, if it is being looked at, not mended any more, before its place can be given out again;
-//! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as OpenZFS does ([`walk`]); that its end does not verify is no damage;
-//! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of the newest state;
-//! * blocks born in or after the txg in which the scan began are left out: they were verified when they were written, and are rewritten in place by later passes;
-//! * trees that are being freed are not walked, so a scan does not end before they are gone (OpenZFS does not walk at all meanwhile);
-//! * a dedup'd block that gets a new reference is met then, for the old one may go before it is met. While a scrub is paused and the pool exported this is forgotten;
-//! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on ([`dsl::core::DatasetWatch`]), as OpenZFS does.
+//! * the place on disk never runs ahead: everything before it has been looked at. Whoever imports
+//!   the pool, OpenZFS included, goes on from there;
+//! * walking happens in syncing context, after the datasets of the txg were written and before the
+//!   MOS is: nothing is freed meanwhile that is met later. What is freed after it was met is taken
+//!   out of what was gathered, or, if it is being looked at, not mended any more, before its place
+//!   can be given out again;
+//! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as
+//!   OpenZFS does ([`walk`]); that its end does not verify is no damage;
+//! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of
+//!   the newest state;
+//! * blocks born in or after the txg in which the scan began are left out: they were verified when
+//!   they were written, and are rewritten in place by later passes;
+//! * trees that are being freed are not walked, so a scan does not end before they are gone
+//!   (OpenZFS does not walk at all meanwhile);
+//! * a dedup'd block that gets a new reference is met then, for the old one may go before it is
+//!   met. While a scrub is paused and the pool exported this is forgotten;
+//! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on
+//!   ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 
 mod damage;
 mod end;
@@ -52,7 +67,8 @@ const RECORD: &[u8] = b"scan";
 const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// Txgs that a device may be known to miss before they are synced: those that were open when it failed.
+/// Txgs that a device may be known to miss before they are synced: those that were open when it
+/// failed.
 const FUTURE: u64 = 8;
 
 /// What a scan is doing at the moment.
@@ -68,7 +84,8 @@ enum Phase {
     Drained,
 }
 
-/// How far a scan is: its record and the datasets that wait, each with the txg after which its blocks are its own.
+/// How far a scan is: its record and the datasets that wait, each with the txg after which its
+/// blocks are its own.
 #[derive(Clone, Default)]
 struct Progress {
     phys: ScanPhys,
@@ -123,7 +140,8 @@ struct Pass {
 /// What there is to tell about a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ScanStatus {
-    /// The record: what, how far, since when, with how many errors. `processed` is in bytes rewritten.
+    /// The record: what, how far, since when, with how many errors. `processed` is in bytes
+    /// rewritten.
     pub phys: ScanPhys,
     /// It began, or went on, after the pool was imported.
     pub here: bool,
@@ -144,12 +162,14 @@ pub struct ScanStatus {
 /// Settings of scrub and resilver, with OpenZFS's names for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanTunables {
-    /// `zfs_scan_vdev_limit`: bytes on their way for each device (OpenZFS 2.1: 4 MiB; here 8 MiB, which keeps a fast device busy).
+    /// `zfs_scan_vdev_limit`: bytes on their way for each device (OpenZFS 2.1: 4 MiB; here 8 MiB,
+    /// which keeps a fast device busy).
     pub vdev_limit: u64,
-    /// `zfs_scan_mem_lim_fact`: what was gathered may take one part in so many of the cache's limit (of memory in OpenZFS, where it is 20). With the default, 16, at
-    /// most 64 MiB.
+    /// `zfs_scan_mem_lim_fact`: what was gathered may take one part in so many of the cache's limit
+    /// (of memory in OpenZFS, where it is 20). With the default, 16, at most 64 MiB.
     pub mem_lim_fact: u64,
-    /// `zfs_scrub_min_time_ms`: how long a txg looks for blocks at most while a scrub runs (OpenZFS: at least, 1 s, during which nobody's fsync ends).
+    /// `zfs_scrub_min_time_ms`: how long a txg looks for blocks at most while a scrub runs
+    /// (OpenZFS: at least, 1 s, during which nobody's fsync ends).
     pub scrub_min_time: Nanos,
     /// `zfs_resilver_min_time_ms`: the same of a resilver (OpenZFS: 3 s).
     pub resilver_min_time: Nanos,
@@ -335,7 +355,8 @@ impl Scan {
         self.resilver_wanted.get() || self.resilver_turns.get()
     }
 
-    /// Begins or ends a resilver: until that is done it counts as pending, whatever the record says meanwhile.
+    /// Begins or ends a resilver: until that is done it counts as pending, whatever the record says
+    /// meanwhile.
     async fn resilver_turning(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
         self.resilver_turns.set(true);
         let done = turn.await;
@@ -344,7 +365,8 @@ impl Scan {
         done
     }
 
-    /// Begins a scan (syncing context). Blocks born in `min` or before, or in `max` or after, are left out.
+    /// Begins a scan (syncing context). Blocks born in `min` or before, or in `max` or after, are
+    /// left out.
     async fn begin(&self, pool: &Pool, func: ScanFunc, min: Txg, max: Txg, tx: &Tx) -> Result<()> {
         let queue = zap::create(&self.mos, ObjectType::SCAN_QUEUE, 0, tx).await?;
         let now = secs(&self.rt);
@@ -502,7 +524,8 @@ impl Pool {
                 if !scan.met_all.get() {
                     scan.phase.set(Phase::Gather);
                 } else if !self.dsl().has_freeing() {
-                    // What is left of destroyed trees is not walked, and must be readable until it is freed.
+                    // What is left of destroyed trees is not walked, and must be readable until it
+                    // is freed.
                     match scan.func() {
                         ScanFunc::Resilver => scan.resilver_turning(self.end_scan(true, tx)).await?,
                         _ => self.end_scan(true, tx).await?,
@@ -575,7 +598,8 @@ impl Pool {
         .await
     }
 
-    /// Pauses the scrub that runs: it stays so over exports and imports until [`Pool::start_scrub`].
+    /// Pauses the scrub that runs: it stays so over exports and imports until
+    /// [`Pool::start_scrub`].
     pub async fn pause_scrub(self: &Rc<Self>) -> Result<()> {
         self.scan_task(|pool, _| {
             Box::pin(async move {
@@ -607,8 +631,9 @@ impl Pool {
         .await
     }
 
-    /// Brings to devices in use what they miss by their dirty time logs: a resilver begins with one of the next txgs, if there is anything to do, in place of a scan that
-    /// runs. To be called when a device came back or was put in.
+    /// Brings to devices in use what they miss by their dirty time logs: a resilver begins with one
+    /// of the next txgs, if there is anything to do, in place of a scan that runs. To be called
+    /// when a device came back or was put in.
     pub fn request_resilver(&self) {
         if !self.readonly {
             self.scan.resilver_wanted.set(true);
@@ -616,7 +641,8 @@ impl Pool {
         }
     }
 
-    /// Waits until no scan runs that is not paused, requests included. The error is that of a pool that has ended.
+    /// Waits until no scan runs that is not paused, requests included. The error is that of a pool
+    /// that has ended.
     pub async fn wait_scan(&self) -> Result<()> {
         loop {
             let changed = self.scan.changed.notified();
@@ -645,8 +671,9 @@ impl Pool {
         self.scan.status()
     }
 
-    /// As a scrub of a pool that is imported read-only: reads and verifies everything, mends nothing, and writes nothing down. What it found damaged is what
-    /// [`Pool::damaged_blocks`] tells from then on.
+    /// As a scrub of a pool that is imported read-only: reads and verifies everything, mends
+    /// nothing, and writes nothing down. What it found damaged is what [`Pool::damaged_blocks`]
+    /// tells from then on.
     pub async fn verify(&self) -> Result<ScanStatus> {
         let scan = &self.scan;
         if !self.readonly || scan.phase.get() == Phase::Look {
@@ -686,7 +713,8 @@ impl Pool {
         Ok(scan.status())
     }
 
-    /// Changes the settings; those of memory and time hold from now on, that of devices from the next round on.
+    /// Changes the settings; those of memory and time hold from now on, that of devices from the
+    /// next round on.
     pub(crate) fn set_scan_tunables(&self, t: ScanTunables, arc_max: u64) {
         let old = self.scan.tunables.replace(t);
         if old.mem_lim_fact != t.mem_lim_fact {
@@ -700,12 +728,14 @@ impl Pool {
         }
     }
 
-    /// Sets how much memory blocks may take that wait to be looked at, in bytes (`zfs_scan_mem_lim_fact` of OpenZFS).
+    /// Sets how much memory blocks may take that wait to be looked at, in bytes
+    /// (`zfs_scan_mem_lim_fact` of OpenZFS).
     pub fn set_scan_memory(&self, bytes: u64) {
         self.scan.memory_max.set(bytes);
     }
 
-    /// Goes on with what an earlier import left, and begins a resilver if devices came back. After the first txg.
+    /// Goes on with what an earlier import left, and begins a resilver if devices came back. After
+    /// the first txg.
     pub(crate) fn resume_scan(&self) {
         self.scan.closed.set(false);
         self.core.zio.set_free_watch(Some(self.scan.clone()));

@@ -1,7 +1,9 @@
-//! The walk: from the roots of the MOS and of every dataset to every block below them, parents first, in pieces that fit into a txg.
+//! The walk: from the roots of the MOS and of every dataset to every block below them, parents
+//! first, in pieces that fit into a txg.
 //!
-//! The place where a piece ends is a block of level 0; the next piece goes down from the root again and passes over what is complete before it. Space accounting
-//! objects come last in a dataset and are not interrupted. Order and place are those of OpenZFS, which can go on where weir stopped.
+//! The place where a piece ends is a block of level 0; the next piece goes down from the root again
+//! and passes over what is complete before it. Space accounting objects come last in a dataset and
+//! are not interrupted. Order and place are those of OpenZFS, which can go on where weir stopped.
 
 use base::{Error, Nanos, ObjectId, Result, Txg};
 use bdev::Bytes;
@@ -46,7 +48,8 @@ fn span(at: &Bookmark, shift: u8) -> (u128, u128) {
     dsl::walk::span(at.level, at.blkid, shift)
 }
 
-/// Whether a block with everything below it comes before the block `resume` of level 0. `shift` is that of the block's object.
+/// Whether a block with everything below it comes before the block `resume` of level 0. `shift` is
+/// that of the block's object.
 fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
     if at.level < 0 || (at.object as i64) < 0 {
         return false;
@@ -79,7 +82,8 @@ impl Walk<'_> {
         self.stopped.is_some()
     }
 
-    /// Whether a block was met by an earlier piece; the place to go on at is forgotten once it is reached.
+    /// Whether a block was met by an earlier piece; the place to go on at is forgotten once it is
+    /// reached.
     fn is_passed(&mut self, at: &Bookmark, shift: u8) -> bool {
         let Some(resume) = self.resume else { return false };
         if is_done(at, &resume, shift) {
@@ -125,7 +129,8 @@ impl Visitor for Walk<'_> {
     /// Encryption leaves pointers in clear: no key is needed.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            // A block of this txg may be rewritten in place by its next pass: that must not find it in the cache.
+            // A block of this txg may be rewritten in place by its next pass: that must not find it
+            // in the cache.
             if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
                 match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
                     Some(block) => Ok(block),
@@ -136,7 +141,8 @@ impl Visitor for Walk<'_> {
             }
         })
     }
-    /// What is wrong with the block is found out when it is looked at, but for what only the walk sees.
+    /// What is wrong with the block is found out when it is looked at, but for what only the walk
+    /// sees.
     fn lost(&mut self, at: Bookmark) {
         self.scan.note_damage(at);
     }
@@ -183,8 +189,9 @@ impl Scan {
 }
 
 impl Pool {
-    /// Meets the old blocks that the txg's writes refer to by dedup: where the pointer stands may have been walked before, and the one that would have been met
-    /// there may be gone when its turn comes. OpenZFS does the same when an entry of a table changes.
+    /// Meets the old blocks that the txg's writes refer to by dedup: where the pointer stands may
+    /// have been walked before, and the one that would have been met there may be gone when its
+    /// turn comes. OpenZFS does the same when an entry of a table changes.
     pub(super) fn meet_newly_shared(&self) {
         for bp in self.ddt.newly_shared() {
             self.scan.meet(&self.tree, &bp, Bookmark::default());
@@ -255,7 +262,8 @@ impl Pool {
         if !self.walk_tree(root, 0, (phys.min_txg, phys.max_txg), txg, until).await {
             return Ok(());
         }
-        // Every dataset descends from $ORIGIN's snapshot; where there is none (old pools), from its own first snapshot.
+        // Every dataset descends from $ORIGIN's snapshot; where there is none (old pools), from its
+        // own first snapshot.
         let dsl = self.dsl();
         let origin = dsl.root().child("$ORIGIN").and_then(|d| d.head()).map_or(0, |o| o.phys().prev_snap_obj);
         if origin != 0 {
@@ -288,7 +296,8 @@ impl Pool {
         self.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
     }
 
-    /// Walks a dataset: from its beginning, its blocks being those born after `min`, or on from where it was left.
+    /// Walks a dataset: from its beginning, its blocks being those born after `min`, or on from
+    /// where it was left.
     async fn walk_dataset(&self, ds: u64, min: Option<u64>, txg: Txg, until: Nanos) -> Result<()> {
         let scan = &self.scan;
         let record = self.dataset_record(ds).await?;
@@ -319,7 +328,8 @@ impl Pool {
             let mut now = scan.now.borrow_mut();
             now.phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             if phys.flags & VISIT_AGAIN != 0 {
-                // It took the place of a destroyed snapshot; what it has beyond that is still to be met.
+                // It took the place of a destroyed snapshot; what it has beyond that is still to be
+                // met.
                 now.phys.flags &= !VISIT_AGAIN;
                 now.queue.insert(ds, phys.cur_max_txg.0);
                 return Ok(());
@@ -337,8 +347,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Meets the blocks of the intent log of a head that a crash left and nobody replayed yet; where the pool cannot be written, of any log. Logs in use are written anew
-    /// all the time, and the log that a snapshot has is its head's.
+    /// Meets the blocks of the intent log of a head that a crash left and nobody replayed yet;
+    /// where the pool cannot be written, of any log. Logs in use are written anew all the time, and
+    /// the log that a snapshot has is its head's.
     async fn walk_log(&self, ds: u64) -> Result<()> {
         let Some(head) = self.dsl().all().into_iter().find(|d| d.object.0 == ds) else { return Ok(()) };
         let Ok(header) = head.zil_header().await else { return Ok(()) };

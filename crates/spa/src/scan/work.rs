@@ -1,4 +1,5 @@
-//! What was gathered, and the tasks that look at it: per top-level vdev by offset, with a bounded number of bytes on their way.
+//! What was gathered, and the tasks that look at it: per top-level vdev by offset, with a bounded
+//! number of bytes on their way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,14 +16,16 @@ use super::{Phase, Scan};
 
 /// What an entry takes in memory, nodes of the tree included.
 const ENTRY_BYTES: u64 = 280;
-/// Bytes gathered at most: a round is no longer than some minutes, and so is what a power cut costs.
+/// Bytes gathered at most: a round is no longer than some minutes, and so is what a power cut
+/// costs.
 const ROUND_BYTES: u64 = 32 << 30;
 /// Copies of one top-level vdev that are looked at together.
 const WORKERS: usize = 256;
 /// Bytes on their way for all devices of a top-level vdev together, unless one alone may have more.
 const TOP_BYTES: u64 = 128 << 20;
 
-/// Whether it is a block of an intent log itself, which has its checksum inside, and not one that a record names.
+/// Whether it is a block of an intent log itself, which has its checksum inside, and not one that a
+/// record names.
 fn is_log_block(bp: &Blkptr) -> bool {
     matches!(bp.checksum_algo(), Some(codec::ChecksumAlgo::Zilog | codec::ChecksumAlgo::Zilog2))
 }
@@ -142,7 +145,8 @@ impl Scan {
     pub(super) fn look(self: &Rc<Self>) {
         self.phase.set(Phase::Look);
         let (scan, generation) = (self.clone(), self.generation.get());
-        // The task ends by itself: when all is looked at, the scan is stopped or the pool is closed.
+        // The task ends by itself: when all is looked at, the scan is stopped or the pool is
+        // closed.
         let task = self.rt.spawn("scan", async move {
             scan.look_at_all(generation).await;
             if scan.generation.get() == generation && scan.phase.get() == Phase::Look && !scan.closed.get() {
@@ -156,7 +160,8 @@ impl Scan {
     pub(super) async fn look_at_all(self: &Rc<Self>, generation: u64) {
         loop {
             let vdevs = self.work.vdevs();
-            // A walk that was under way when the pool was closed may have gathered more, which no worker takes.
+            // A walk that was under way when the pool was closed may have gathered more, which no
+            // worker takes.
             if vdevs.is_empty() || self.generation.get() != generation || self.closed.get() {
                 return;
             }
@@ -212,7 +217,8 @@ impl Scan {
             }
             false => self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
         };
-        // The last block of a log was never written, and what nobody waited for may be incomplete: that is no damage.
+        // The last block of a log was never written, and what nobody waited for may be incomplete:
+        // that is no damage.
         let mut error = out.error.filter(|_| !is_log);
         if bp.is_gang() && *dva == bp.dva(0) && alive.get() && error.is_none() {
             match self.zio.gang_pieces(bp, Prio::Scrub).await {

@@ -1,8 +1,10 @@
-//! Datasets and directories: links between them, deadlists, and every figure of space that they keep, recomputed from the block walk.
+//! Datasets and directories: links between them, deadlists, and every figure of space that they
+//! keep, recomputed from the block walk.
 //!
-//! The rules (format page 05): a dataset refers to what its tree holds; a head's unique space is what was born after its last snapshot; a snapshot's unique space
-//! is what the next dataset's deadlist holds under keys from its own predecessor on; a directory's space is its head's own, what its deadlists hold from its
-//! origin on, its children's, and reservations beyond use.
+//! The rules (format page 05): a dataset refers to what its tree holds; a head's unique space is
+//! what was born after its last snapshot; a snapshot's unique space is what the next dataset's
+//! deadlist holds under keys from its own predecessor on; a directory's space is its head's own,
+//! what its deadlists hold from its origin on, its children's, and reservations beyond use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -270,7 +272,8 @@ impl DslCheck<'_> {
         if have != sum {
             sink.error(format!("{}: deadlist says {have:?}, its lists hold {sum:?}", ds.name));
         }
-        // A key for each snapshot before the last one, and 0; a snapshot's may have those of destroyed ones too.
+        // A key for each snapshot before the last one, and 0; a snapshot's may have those of
+        // destroyed ones too.
         let mut want = BTreeSet::from([0]);
         let mut at = self.ds(ds.phys.prev_snap_obj);
         let mut left = self.dsl.datasets.len();

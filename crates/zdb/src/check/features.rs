@@ -181,7 +181,8 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     }
     let gone = pool.config.vdev_tree.children.iter().any(|c| matches!(c.kind, VdevKind::Indirect | VdevKind::Hole));
     for (f, n) in count(pool, sink) {
-        // Destroying a file system leaves the counts of its v2 bookmarks; removing a vdev may leave its class.
+        // Destroying a file system leaves the counts of its v2 bookmarks; removing a vdev may leave
+        // its class.
         let at_least = f == "com.datto:bookmark_v2" || f == "org.zfsonlinux:allocation_classes" && gone;
         match have.get(f) {
             None if n != 0 => sink.error(format!("feature {f} is not enabled, but used {n} times")),

@@ -1,4 +1,5 @@
-//! File systems: folders against files. Every object is in a folder, an xattr folder, the delete queue or the master node; links, sizes and parents agree.
+//! File systems: folders against files. Every object is in a folder, an xattr folder, the delete
+//! queue or the master node; links, sizes and parents agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 

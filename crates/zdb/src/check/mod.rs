@@ -1,10 +1,13 @@
 //! The checker: everything that the format keeps twice is recomputed and compared.
 //!
-//! In order: space maps are replayed; every block of the MOS and of all datasets is read in all its copies and claimed from the replayed space, while each
-//! dataset's figures are summed; then intent logs, lists of blocks waiting to be freed and the checkpoint claim theirs, and what is left is leaked. With the sums come
-//! the accounting of datasets and directories, feature counts, labels, and in file systems links and parents.
+//! In order: space maps are replayed; every block of the MOS and of all datasets is read in all its
+//! copies and claimed from the replayed space, while each dataset's figures are summed; then intent
+//! logs, lists of blocks waiting to be freed and the checkpoint claim theirs, and what is left is
+//! leaked. With the sums come the accounting of datasets and directories, feature counts, labels,
+//! and in file systems links and parents.
 //!
-//! Errors are facts about the pool, each with its place. A pool of which a part cannot be read is checked as far as it goes.
+//! Errors are facts about the pool, each with its place. A pool of which a part cannot be read is
+//! checked as far as it goes.
 
 mod dsl;
 mod features;
@@ -63,7 +66,8 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
 
     let dsl = sink.take(Dsl::load(pool)).unwrap_or_default();
     dsl.errors.iter().for_each(|e| sink.error(e.clone()));
-    // Snapshots before what was made from them: the errors of a shared block are then told where it is owned.
+    // Snapshots before what was made from them: the errors of a shared block are then told where it
+    // is owned.
     for ds in dsl.by_name() {
         if ds.phys.bp.is_hole() {
             continue;
@@ -119,7 +123,8 @@ pub fn load_space(pool: &PoolReader, listen: &mut dyn FnMut(Finding<'_>)) -> Spa
     Space::load(pool, &mut Sink::new(pool.name(), listen))
 }
 
-/// Claims blocks on the pool's lists of blocks to be freed. What the `$FREE` directory is charged comes back.
+/// Claims blocks on the pool's lists of blocks to be freed. What the `$FREE` directory is charged
+/// comes back.
 fn claim_pending(pool: &PoolReader, walk: &mut Walk, sink: &mut Sink<'_>) -> [u64; 3] {
     let mut freeing = [0; 3];
     for key in ["sync_bplist", "free_bpobj", "com.delphix:obsolete_bpobj"] {

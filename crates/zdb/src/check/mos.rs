@@ -1,4 +1,5 @@
-//! The rest of the MOS: vdev ZAPs, space maps that no metaslab owns, dedup tables, history, and objects that nothing names.
+//! The rest of the MOS: vdev ZAPs, space maps that no metaslab owns, dedup tables, history, and
+//! objects that nothing names.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -187,7 +188,8 @@ pub fn history(pool: &PoolReader) -> Result<(Vec<ondisk::nvlist::NvList>, Option
             bytes.extend(obj.read(at, len as usize)?);
         }
         let mut out = Vec::new();
-        // The creation's record and the ring are read apart: the ring begins at a record of its own.
+        // The creation's record and the ring are read apart: the ring begins at a record of its
+        // own.
         let starts = if phys.bof < phys.pool_create_len {
             vec![&bytes[..create]]
         } else {

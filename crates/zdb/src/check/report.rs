@@ -1,4 +1,5 @@
-//! What a check found, bounded: a pool that is rubble must not fill the memory with messages about it.
+//! What a check found, bounded: a pool that is rubble must not fill the memory with messages about
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +50,8 @@ pub struct CheckReport {
     pub notes: Vec<String>,
     /// Copies read and compared with their checksums.
     pub copies: u64,
-    /// Copies that are wrong on devices of which the configuration says that they miss some; not errors.
+    /// Copies that are wrong on devices of which the configuration says that they miss some; not
+    /// errors.
     pub missed: u64,
     /// Blocks in gangs.
     pub ganged: u64,

@@ -1,7 +1,9 @@
-//! Space maps: what is allocated, replayed from the maps and logs, and whether each map's own figures are right.
+//! Space maps: what is allocated, replayed from the maps and logs, and whether each map's own
+//! figures are right.
 //!
-//! A map is replayed strictly: an ALLOC must meet free space and a FREE allocated space. After the replay the allocated ranges of a vdev wait for the block walk
-//! to claim them; what is left in the end is leaked.
+//! A map is replayed strictly: an ALLOC must meet free space and a FREE allocated space. After the
+//! replay the allocated ranges of a vdev wait for the block walk to claim them; what is left in the
+//! end is leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -144,7 +146,8 @@ pub struct VdevSpace {
 }
 
 impl VdevSpace {
-    /// As [`is_cutting`] for the free segments as they are with what is still in the logs: a histogram may run ahead of its map.
+    /// As [`is_cutting`] for the free segments as they are with what is still in the logs: a
+    /// histogram may run ahead of its map.
     fn is_cutting_with_logs(&self, ms: &Metaslab, have: &[u64; HISTOGRAM_BUCKETS], ashift: u32) -> bool {
         let mut segments = [0; HISTOGRAM_BUCKETS];
         let (mut at, mut free) = (ms.start, 0);
@@ -167,7 +170,8 @@ pub struct Space {
     pub owners: BTreeMap<u64, String>,
 }
 
-/// Every entry of a map, in order, as far as its header counts them. A map longer than `limit` is an error: the same block could be there again and again.
+/// Every entry of a map, in order, as far as its header counts them. A map longer than `limit` is
+/// an error: the same block could be there again and again.
 pub fn for_each_entry(
     obj: &Object,
     shift: u32,
@@ -198,7 +202,8 @@ pub fn for_each_entry(
     Ok(phys)
 }
 
-/// Longest map of a metaslab of `size` bytes: OpenZFS condenses what is more than twice as long as it must be, and no map is shorter than a few blocks.
+/// Longest map of a metaslab of `size` bytes: OpenZFS condenses what is more than twice as long as
+/// it must be, and no map is shorter than a few blocks.
 pub fn map_limit(size: u64, ashift: u32) -> u64 {
     ((size >> ashift) * 64).max(4 << 20)
 }
@@ -418,7 +423,8 @@ impl Space {
         }
         Ok(())
     }
-    /// Claims a range for a block. The error says whether the range is claimed already or was never allocated.
+    /// Claims a range for a block. The error says whether the range is claimed already or was never
+    /// allocated.
     pub fn claim(&mut self, vdev: u32, offset: u64, size: u64) -> Result<()> {
         let place = format!("{vdev}:{offset:x}:{size:x}");
         let Some(v) = self.vdevs.get_mut(&vdev) else {
@@ -440,9 +446,10 @@ fn sparse(h: &[u64; HISTOGRAM_BUCKETS]) -> BTreeMap<usize, u64> {
     h.iter().enumerate().filter(|(_, n)| **n != 0).map(|(i, n)| (i, *n)).collect()
 }
 
-/// Whether segments could have been cut into the pieces of `have`: OpenZFS counts space freed in the last txgs apart and adds without merging. Piece sizes
-/// are known to a factor of two only, so this is a necessary condition: the sums can agree, there are not fewer pieces than segments, and no more space in
-/// large pieces than in large segments. `free`: sectors free in all.
+/// Whether segments could have been cut into the pieces of `have`: OpenZFS counts space freed in
+/// the last txgs apart and adds without merging. Piece sizes are known to a factor of two only, so
+/// this is a necessary condition: the sums can agree, there are not fewer pieces than segments, and
+/// no more space in large pieces than in large segments. `free`: sectors free in all.
 fn is_cutting(have: &[u64; HISTOGRAM_BUCKETS], segments: &[u64; HISTOGRAM_BUCKETS], free: u64) -> bool {
     let at_least = |h: &[u64; HISTOGRAM_BUCKETS], from: usize| -> u128 {
         (from..HISTOGRAM_BUCKETS).map(|k| u128::from(h[k]) << k).sum()

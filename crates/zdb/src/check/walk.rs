@@ -1,7 +1,9 @@
-//! The block walk: every block of the MOS, of every dataset and snapshot, read in all copies and claimed once.
+//! The block walk: every block of the MOS, of every dataset and snapshot, read in all copies and
+//! claimed once.
 //!
-//! A dataset's walk claims only blocks younger than its previous snapshot, which owns the older ones; for the accounting all are visited, as far as that needs
-//! indirect blocks. Each object's tree is compared with what its dnode says, each pointer with what is below it.
+//! A dataset's walk claims only blocks younger than its previous snapshot, which owns the older
+//! ones; for the accounting all are visited, as far as that needs indirect blocks. Each object's
+//! tree is compared with what its dnode says, each pointer with what is below it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -61,7 +63,8 @@ impl Walk {
         Walk { io, space, dedup: HashMap::new(), version, dedup_seen: HashSet::new() }
     }
 
-    /// Claims the space of a block. False when another pointer with the dedup bit claimed it before, or when it is damaged: then it is not read again.
+    /// Claims the space of a block. False when another pointer with the dedup bit claimed it
+    /// before, or when it is damaged: then it is not read again.
     pub fn claim(&mut self, bp: &Blkptr, place: &dyn Fn() -> String, sink: &mut Sink<'_>) -> bool {
         if bp.is_hole() {
             return false;
@@ -151,7 +154,8 @@ impl Walk {
         Ok(())
     }
 
-    /// Walks an object set; `mintxg` is the creation of the snapshot before it. Space by birth comes back.
+    /// Walks an object set; `mintxg` is the creation of the snapshot before it. Space by birth
+    /// comes back.
     pub fn objset(&mut self, os: &Objset, mintxg: u64, snapshot: bool, sink: &mut Sink<'_>) -> Births {
         let mut births = Births::new();
         let place = || format!("{} object set", os.name);
@@ -170,7 +174,8 @@ impl Walk {
         let mut owners: [BTreeMap<u64, Owned>; 3] = Default::default();
         let mut count = 0;
         let mut objects = Vec::new();
-        // Objects are taken a block of dnodes at a time: the walk over them reads the meta-dnode, not the objects.
+        // Objects are taken a block of dnodes at a time: the walk over them reads the meta-dnode,
+        // not the objects.
         os.for_each_object(&mut |r| {
             match r {
                 Ok(obj) => {

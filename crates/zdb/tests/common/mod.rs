@@ -1,4 +1,5 @@
-//! Pools for tests: a small one that is part of the repository, and the reference pools where they are at hand.
+//! Pools for tests: a small one that is part of the repository, and the reference pools where they
+//! are at hand.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::Read;
@@ -36,7 +37,8 @@ pub fn fixture(name: &str) -> Vec<u8> {
     out
 }
 
-/// The extents of a packed image: its size, then where each run of bytes that are not all zero begins, and the bytes.
+/// The extents of a packed image: its size, then where each run of bytes that are not all zero
+/// begins, and the bytes.
 pub fn extents(packed: &[u8]) -> (u64, Vec<(u64, Vec<u8>)>) {
     let size = le64(packed, 0);
     let mut out = Vec::new();

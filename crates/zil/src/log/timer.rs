@@ -1,4 +1,5 @@
-//! When a block that is not full is issued: after a share of the time that the last one took, and not before the devices have made room for it ([`policy::under_way_max`]).
+//! When a block that is not full is issued: after a share of the time that the last one took, and
+//! not before the devices have made room for it ([`policy::under_way_max`]).
 
 use std::rc::Rc;
 
@@ -10,7 +11,8 @@ use crate::lwb::Lwb;
 use crate::policy;
 
 impl Inner {
-    /// Closes a block that commits wait for when it has been open for `share`, and the devices have time for it.
+    /// Closes a block that commits wait for when it has been open for `share`, and the devices have
+    /// time for it.
     pub(super) async fn close_in_time(self: Rc<Self>, lwb: Rc<Lwb>, share: Nanos) {
         let rt = self.os.ctx().rt();
         select2(lwb.changed.notified(), rt.sleep_until(rt.now() + share)).await;

@@ -1,4 +1,5 @@
-//! Commits that have nothing to tell: all records that they have to carry are in blocks, which may still be under way ([`super`]).
+//! Commits that have nothing to tell: all records that they have to carry are in blocks, which may
+//! still be under way ([`super`]).
 
 use std::rc::Rc;
 

@@ -1,6 +1,7 @@
 //! A file system in memory: what POSIX and Linux say that operations do.
 //!
-//! Objects are numbered by the model itself. Errors are only kinds. File data are sparse, in pages, so that files of any size can be modelled.
+//! Objects are numbered by the model itself. Errors are only kinds. File data are sparse, in pages,
+//! so that files of any size can be modelled.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A small random generator: a workload must be the same for the same seed, everywhere and for ever.
+//! A small random generator: a workload must be the same for the same seed, everywhere and for
+//! ever.
 
 /// splitmix64.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! Random operations, each done on a file system and on the model, whose answers must agree.
 //!
-//! Names come from a small set, so that operations meet what others left. A full file system is no failure: what it refuses for lack of space the model does not do
-//! either. Everything follows from the seed and from what the file system answers.
+//! Names come from a small set, so that operations meet what others left. A full file system is no
+//! failure: what it refuses for lack of space the model does not do either. Everything follows from
+//! the seed and from what the file system answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -62,7 +62,8 @@ impl Runner {
             if kind == Kind::Mkdir {
                 inode.mode |= 0o2000;
             }
-            // A set-group-id bit for a group that the maker is not in is a matter of its own: he is root here.
+            // A set-group-id bit for a group that the maker is not in is a matter of its own: he is
+            // root here.
         }
         self.fs_mut(&t).insert(dir, &name, a.obj.0, inode);
         self.adopt_attr(&t, a.obj.0, A | M | C, &a)?;

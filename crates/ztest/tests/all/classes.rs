@@ -1,4 +1,5 @@
-//! Where blocks go: special and dedup vdevs, small blocks of files, what happens when these are full; copies and which metadata has an extra one, and that they serve.
+//! Where blocks go: special and dedup vdevs, small blocks of files, what happens when these are
+//! full; copies and which metadata has an extra one, and that they serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -93,7 +94,8 @@ fn metadata_small_blocks_and_dedup_tables_have_their_vdevs() {
     let mut files = BTreeMap::new();
     let classes = lab.sim.block_on(async {
         let pool = lab.create(&layout, vec![("atime".into(), PropValue::Num(0))]).await.expect("created");
-        // A block may be as large as the limit, in stored bytes: 128 KiB that compress to 16 KiB are small.
+        // A block may be as large as the limit, in stored bytes: 128 KiB that compress to 16 KiB
+        // are small.
         let fs = make(&lab, &pool, "small", &[("special_small_blocks", 16 << 10), ("compression", 15)]).await;
         files.insert(("small", write(&fs, "one sector", &noise(1, 512)).await), true);
         files.insert(("small", write(&fs, "just small", &noise(2, 16 << 10)).await), true);
@@ -168,7 +170,8 @@ fn small_blocks_leave_room_for_metadata() {
     judged(&lab.images(), "classes-full");
 }
 
-/// A special vdev so small that metadata does not fit: it overflows to the normal class, and everything stays readable.
+/// A special vdev so small that metadata does not fit: it overflows to the normal class, and
+/// everything stays readable.
 #[test]
 fn metadata_overflows_to_the_normal_class() {
     static SHAPE: Shape = Shape {
@@ -211,7 +214,8 @@ fn metadata_overflows_to_the_normal_class() {
     assert!(metadata > 5, "only {metadata} blocks of metadata on the normal vdev");
 }
 
-/// `copies` and `redundant_metadata`: how many places, how far apart; one of them damaged is mended by a read, and by a scrub.
+/// `copies` and `redundant_metadata`: how many places, how far apart; one of them damaged is mended
+/// by a read, and by a scrub.
 #[test]
 fn copies_lie_apart_and_serve() {
     static SHAPE: Shape = Shape {

@@ -22,7 +22,8 @@ fn devices_come_and_go() {
     assert!(made > 10, "only {made} changes were made");
 }
 
-/// Power cuts while the tree changes: every image imports, with one state of the files. In the last one labels are cut off behind txgs without changes, which left no uberblock.
+/// Power cuts while the tree changes: every image imports, with one state of the files. In the last
+/// one labels are cut off behind txgs without changes, which left no uberblock.
 #[test]
 fn cuts_leave_a_tree() {
     for (seed, name, txgs, every) in [(3100, "mirror", 3, 60), (3101, "raidz1", 3, 60), (20_261_164, "raidz3", 4, 40)] {

@@ -1,4 +1,5 @@
-//! Encrypted file systems: written, judged by zdb and by a decryptor that shares no code with weir, imported again, given other keys.
+//! Encrypted file systems: written, judged by zdb and by a decryptor that shares no code with weir,
+//! imported again, given other keys.
 
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -188,7 +189,8 @@ fn encrypted_file_systems() {
                 dsl.load_key(&fs(suite.name()), &material(HEX), false).await.unwrap();
                 compare(&pool, &fs(suite.name()), 0..6).await;
             }
-            // Another key for the root; one of its own for the child, which then goes back; one destroyed, once without its key.
+            // Another key for the root; one of its own for the child, which then goes back; one
+            // destroyed, once without its key.
             dsl.change_key(&fs("enc"), key(KeyFormat::Hex, HEX)).await.unwrap();
             dsl.change_key(&fs("enc/child"), key(KeyFormat::Passphrase, "another passphrase")).await.unwrap();
             assert_eq!(dsl.encryption_roots(&fs("enc")).unwrap().len(), 2);
@@ -221,7 +223,8 @@ fn encrypted_file_systems() {
     });
 }
 
-/// A clone takes the place of an encryption root: the key is the clone's then, for the old root and all that inherits from it, now and after an import.
+/// A clone takes the place of an encryption root: the key is the clone's then, for the old root and
+/// all that inherits from it, now and after an import.
 #[test]
 fn the_key_follows_a_promotion() {
     let mut rng = Rng::new(9);

@@ -1,4 +1,5 @@
-//! A top-level vdev that cannot be written or read any more: the pool waits, or says so, and goes on where it was when the device is back. Devices that grow.
+//! A top-level vdev that cannot be written or read any more: the pool waits, or says so, and goes
+//! on where it was when the device is back. Devices that grow.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -337,9 +338,10 @@ fn a_suspended_pool_is_destroyed() {
     });
 }
 
-/// Device files that are cut off, and perhaps grow again, while the pool uses them: noticed by a read alone or by the next sync,
-/// and replaced by what other devices have.
-/// Devices that take no writes end an import and a creation: there is no pool yet for which `zpool clear` could be asked.
+/// Device files that are cut off, and perhaps grow again, while the pool uses them: noticed by a
+/// read alone or by the next sync, and replaced by what other devices have. Devices that take no
+/// writes end an import and a creation: there is no pool yet for which `zpool clear` could be
+/// asked.
 #[test]
 fn an_import_does_not_wait_for_devices_that_take_no_writes() {
     let layout = layout(4212, "raidz1");

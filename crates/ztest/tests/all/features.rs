@@ -1,4 +1,5 @@
-//! Pools that use features which weir lacks: refused or opened for reading only, by name, and never changed.
+//! Pools that use features which weir lacks: refused or opened for reading only, by name, and never
+//! changed.
 
 use dmu::zap;
 use ondisk::feature::{FEATURES, FeatureId, FeatureZap, Release, Support};
@@ -84,7 +85,8 @@ fn same(a: &[DiskImage], b: &[DiskImage]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.size() == b.size() && whole(a) == whole(b))
 }
 
-/// As it is asked for, and with everything that makes an import bolder: going back behind the feature would give up what was written since.
+/// As it is asked for, and with everything that makes an import bolder: going back behind the
+/// feature would give up what was written since.
 async fn refused(lab: &Lab, layout: &Layout, how: ImportOpts) -> String {
     let mut said = String::new();
     for how in [how.clone(), ImportOpts { force: true, rewind: true, missing_log: true, ..how }] {
@@ -149,7 +151,8 @@ fn unknown_features_refuse_by_name_and_touch_nothing() {
             drop(pool);
             match (zap, count) {
                 (_, 0) => {
-                    // Enabled only: nothing on disk differs, the pool is written, and the entry stays as it is.
+                    // Enabled only: nothing on disk differs, the pool is written, and the entry
+                    // stays as it is.
                     assert_eq!(examine(&lab, &layout).await, Unsupported::default());
                     for _ in 0..2 {
                         let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();

@@ -41,7 +41,8 @@ fn records_below_the_unit_of_allocation() {
     judged(&images, "fill-records");
 }
 
-/// A block that is written again and again is charged once a txg, and logged and stored early each time: that must not take the room of the txg.
+/// A block that is written again and again is charged once a txg, and logged and stored early each
+/// time: that must not take the room of the txg.
 #[test]
 fn logs_leave_room_for_their_txg() {
     let layout = Layout { dirty_max: 1 << 30, txg_timeout: Nanos::from_secs(3600), ..one_device(12) };
@@ -66,8 +67,8 @@ fn logs_leave_room_for_their_txg() {
 fn full_pools_refuse_and_go_on() {
     let mut met = Met::default();
     // 3: commits find no room for their log; 40, 84: the log of a full pool is replayed, also where
-    // it takes nearly all the room; 131: blocks that a log names are gang blocks; 398: snapshots are
-    // destroyed while what was freed is not allocatable yet.
+    // it takes nearly all the room; 131: blocks that a log names are gang blocks; 398: snapshots
+    // are destroyed while what was freed is not allocatable yet.
     for seed in [3, 7, 40, 84, 131, 398] {
         let shape = &SHAPES[seed as usize % SHAPES.len()];
         let filled = run_seed(seed, shape, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -79,7 +80,8 @@ fn full_pools_refuse_and_go_on() {
     assert!(met.refused > 0 && met.stalls > 0, "{met:?}");
 }
 
-/// A quota of 18 MiB of which files that are never removed hold nearly all: emptying one of them brings its space back.
+/// A quota of 18 MiB of which files that are never removed hold nearly all: emptying one of them
+/// brings its space back.
 #[test]
 fn a_quota_is_full_of_tracked_files() {
     let met = &mut Met::default();
@@ -102,7 +104,8 @@ async fn append(fs: &Zfs, obj: base::ObjectId, len: u64) -> base::Result<()> {
     Ok(())
 }
 
-/// Limits of what a dataset itself refers to: what a truncation gives back can be written at once, a rollback must fit, and so must what a snapshot adds to a reservation.
+/// Limits of what a dataset itself refers to: what a truncation gives back can be written at once,
+/// a rollback must fit, and so must what a snapshot adds to a reservation.
 #[test]
 fn limits_of_a_dataset() {
     let layout = crate::failmode::layout(5, "stripe");

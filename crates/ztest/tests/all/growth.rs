@@ -1,4 +1,5 @@
-//! Devices that grow under a pool, which uses what is new when it is told to, or never: nothing is lost, wherever the power is cut meanwhile.
+//! Devices that grow under a pool, which uses what is new when it is told to, or never: nothing is
+//! lost, wherever the power is cut meanwhile.
 
 use std::rc::Rc;
 
@@ -48,7 +49,8 @@ async fn check(fs: &Zfs, files: std::ops::Range<u64>) {
     }
 }
 
-/// Writes files from that number on until more is allocated than there was room for; the number after the last.
+/// Writes files from that number on until more is allocated than there was room for; the number
+/// after the last.
 async fn overfill(pool: &Pool, fs: &Zfs, mut n: u64, room: u64) -> u64 {
     while pool.allocator().space(ClassKind::Normal).alloc_raw <= room {
         fill(fs, n..n + 10).await;
@@ -104,7 +106,8 @@ fn check_grown(images: &[DiskImage], shape: &str) {
     }
 }
 
-/// Images that grew while the pool was away: it stays as large as it was until it is told, and both are whole pools for others.
+/// Images that grew while the pool was away: it stays as large as it was until it is told, and both
+/// are whole pools for others.
 #[test]
 fn devices_grow_between_imports() {
     for (seed, shape) in [(4310, "mirror"), (4311, "raidz1")] {
@@ -147,8 +150,8 @@ fn devices_grow_between_imports() {
     }
 }
 
-/// Where the end of a device is now there may be no labels yet, and the cut may tear one label at its front while it is
-/// written; the other one at the front tells everything.
+/// Where the end of a device is now there may be no labels yet, and the cut may tear one label at
+/// its front while it is written; the other one at the front tells everything.
 fn moved(found: String) -> Result<(), String> {
     let list = found.split_once(" leaked: ").map_or("", |(_, list)| list);
     let of_label = |e: &str, labels: &[u32]| labels.iter().any(|n| e.contains(&format!(".img label {n}: ")));
@@ -156,7 +159,8 @@ fn moved(found: String) -> Result<(), String> {
     if (only(&[0, 2, 3]) || only(&[1, 2, 3])) && found.contains(" 0 bytes leaked") { Ok(()) } else { Err(found) }
 }
 
-/// A power cut at every completion from the moment a device is seen to be larger until what is new is full of data.
+/// A power cut at every completion from the moment a device is seen to be larger until what is new
+/// is full of data.
 #[test]
 fn power_cuts_while_a_vdev_grows() {
     for (seed, shape) in [(4320, "mirror"), (4321, "raidz1")] {

@@ -1,4 +1,5 @@
-//! The pool's history: commands and internal events, read back by us, by the independent checker and by zdb.
+//! The pool's history: commands and internal events, read back by us, by the independent checker
+//! and by zdb.
 
 use dsl::props::PropValue;
 use sim::Rng;

@@ -1,4 +1,5 @@
-//! Disks of a world for the checker that shares no code with the engine, and disks from the fixtures.
+//! Disks of a world for the checker that shares no code with the engine, and disks from the
+//! fixtures.
 
 use std::path::Path;
 use std::rc::Rc;

@@ -1,4 +1,5 @@
-//! Ways to import a pool: under a name for a while, without its log device; and what a pool remembers of the commands given to it.
+//! Ways to import a pool: under a name for a while, without its log device; and what a pool
+//! remembers of the commands given to it.
 
 use std::rc::Rc;
 
@@ -105,7 +106,8 @@ fn without_the_log_device() {
     });
 }
 
-/// Whoever embeds the engine may open the devices again as soon as an export has returned: nothing of the pool lives on.
+/// Whoever embeds the engine may open the devices again as soon as an export has returned: nothing
+/// of the pool lives on.
 #[test]
 fn an_exported_pool_lets_go_of_its_devices() {
     let (lab, layout) = lab(5, "mirror");

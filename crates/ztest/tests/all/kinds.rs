@@ -1,4 +1,5 @@
-//! A scrub mends every block there is, whatever it is for: one side of a mirror is noise, and afterwards both sides are the same wherever a pointer leads.
+//! A scrub mends every block there is, whatever it is for: one side of a mirror is noise, and
+//! afterwards both sides are the same wherever a pointer leads.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -42,7 +43,8 @@ async fn mounted(pool: &Pool, name: &str) -> Rc<Zfs> {
     Zfs::open(&ds, MountOpts::from_props(&ds)).await.unwrap()
 }
 
-/// Writes files of several blocks that belong to several users; some of them twice, which dedup finds.
+/// Writes files of several blocks that belong to several users; some of them twice, which dedup
+/// finds.
 async fn files(fs: &Zfs, tag: &str, seed: u64, count: u64) {
     for n in 0..count {
         let name = format!("{tag}{n}-{}", "x".repeat(60));
@@ -56,8 +58,8 @@ async fn files(fs: &Zfs, tag: &str, seed: u64, count: u64) {
     }
 }
 
-/// A pool with snapshots and what only they have, a clone, dead blocks, dedup tables, history, space by owner, a tree that is being freed, and intent logs that
-/// nobody replays.
+/// A pool with snapshots and what only they have, a clone, dead blocks, dedup tables, history,
+/// space by owner, a tree that is being freed, and intent logs that nobody replays.
 async fn make(lab: &Lab, layout: &Layout) -> Rc<Pool> {
     let props =
         vec![("recordsize".to_string(), PropValue::Num(8 << 10)), ("compression".to_string(), PropValue::Num(2))];

@@ -1,4 +1,5 @@
-//! A pool whose last writer kept log space maps and was killed: what the logs say counts, and the first txg brings all of it to the metaslabs.
+//! A pool whose last writer kept log space maps and was killed: what the logs say counts, and the
+//! first txg brings all of it to the metaslabs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

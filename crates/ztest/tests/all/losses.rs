@@ -1,4 +1,5 @@
-//! Devices lost at any moment, and one wrong copy of a block at a time. The long profile: `ztest --losses 0..200`.
+//! Devices lost at any moment, and one wrong copy of a block at a time. The long profile:
+//! `ztest --losses 0..200`.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -56,7 +57,8 @@ fn copies(images: &[DiskImage], content: &[u8]) -> Vec<(usize, u64, usize)> {
     out
 }
 
-/// One sector of one copy of a block is noise: whoever reads it gets the block and mends the copy; a scrub mends it in any case.
+/// One sector of one copy of a block is noise: whoever reads it gets the block and mends the copy;
+/// a scrub mends it in any case.
 #[test]
 fn one_wrong_copy_is_found_and_mended() {
     let mut rng = Rng::new(77);

@@ -12,7 +12,8 @@ fn damaged_pools_are_changed_or_refused() {
     assert!(tally.refused > 0 && tally.failed > 0 && tally.worked > 300 && tally.again > 20, "{tally:?}");
 }
 
-/// A count of clones that cannot grow, a list that can never become empty, an export while a scrub walks: each once ended the engine or kept it busy for ever.
+/// A count of clones that cannot grow, a list that can never become empty, an export while a scrub
+/// walks: each once ended the engine or kept it busy for ever.
 #[test]
 fn what_once_panicked_is_an_error() {
     let mut tally = WriteTally::default();

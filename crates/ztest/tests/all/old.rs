@@ -1,5 +1,6 @@
-//! Pools of old versions, made by zfs-fuse 0.7.0 (fixtures `old/vN`: `zpool create -o version=N`, a file system with 40 files, links and a snapshot; exported):
-//! imported, read, given a snapshot, relieved of another, scrubbed and exported, and not upgraded by any of that.
+//! Pools of old versions, made by zfs-fuse 0.7.0 (fixtures `old/vN`: `zpool create -o version=N`, a
+//! file system with 40 files, links and a snapshot; exported): imported, read, given a snapshot,
+//! relieved of another, scrubbed and exported, and not upgraded by any of that.
 
 use std::rc::Rc;
 
@@ -81,7 +82,8 @@ fn old_pools_are_written_and_stay_old() {
             compare(&fs, false).await;
             fs.unmount().await.expect("unmounted");
             ztest::scan::scrub_clean(&pool).await.unwrap_or_else(|e| panic!("v{version}: {e}"));
-            // What weir made has deadlists of the old form too: it goes again, the newest first, and nothing is missed.
+            // What weir made has deadlists of the old form too: it goes again, the newest first,
+            // and nothing is missed.
             let dsl = pool.dsl();
             for name in ["u", "v"] {
                 dsl.snapshot(vec![format!("{fs_name}@{name}")], false, Vec::new()).await.expect("made");

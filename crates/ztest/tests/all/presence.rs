@@ -42,7 +42,8 @@ fn reborn(r: &mut Runner, images: Vec<DiskImage>, seed: u64) {
     r.lab = Rc::new(Lab::with_images(seed, images, true));
 }
 
-/// A disk comes back as it was some exports ago, without anybody having noted that it was away: it is known to miss what came after.
+/// A disk comes back as it was some exports ago, without anybody having noted that it was away: it
+/// is known to miss what came after.
 #[test]
 fn stale_disks_are_recognised() {
     let mut r = runner(3200, "mirror");
@@ -133,13 +134,15 @@ fn a_hot_spare_stands_in() {
         }
         assert!(found, "no spare was put in");
         r.compare().await?;
-        // The spare is given back by detaching it; the lost one may not be needed, but the spare has not everything.
+        // The spare is given back by detaching it; the lost one may not be needed, but the spare
+        // has not everything.
         r.export().await
     })
     .unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// A disk that fails to write every now and then is given up; one that nothing else has the data of is not.
+/// A disk that fails to write every now and then is given up; one that nothing else has the data of
+/// is not.
 #[test]
 fn worn_disks_are_faulted() {
     let mut r = runner(3204, "mirror");
@@ -192,7 +195,8 @@ fn is_under_way(pool: &spa::Pool) -> bool {
     pool.scan_status().phys.state == ScanState::Scanning || pool.is_resilver_pending()
 }
 
-/// From the request to the moment when nothing is missed any more: without a gap in which a waiter would go.
+/// From the request to the moment when nothing is missed any more: without a gap in which a waiter
+/// would go.
 #[test]
 fn a_resilver_is_under_way_until_it_is_over() {
     for seed in 3210..3216 {

@@ -77,8 +77,9 @@ async fn mounted(pool: &Pool, fs: &str) -> Rc<Zfs> {
     Zfs::open(&ds, MountOpts { atime: Atime::Off, ..MountOpts::from_props(&ds) }).await.unwrap()
 }
 
-/// While a device is brought up to date a dedup'd block moves: its pointer goes to a dataset that was walked already, or to a place that is walked later with a
-/// pointer younger than all that the device misses. Whatever the walk sees, the block is brought.
+/// While a device is brought up to date a dedup'd block moves: its pointer goes to a dataset that
+/// was walked already, or to a place that is walked later with a pointer younger than all that the
+/// device misses. Whatever the walk sees, the block is brought.
 #[test]
 fn shared_blocks_that_move_are_brought_back() {
     for (seed, to) in [(3300, "lab/early"), (3301, "lab/late")] {
@@ -142,8 +143,8 @@ fn shared_blocks_that_move_are_brought_back() {
     }
 }
 
-/// A file system is destroyed that a device missed parts of. Nothing walks what is left of it, so the resilver must not say that the device misses nothing before
-/// all of it is freed.
+/// A file system is destroyed that a device missed parts of. Nothing walks what is left of it, so
+/// the resilver must not say that the device misses nothing before all of it is freed.
 #[test]
 fn a_resilver_waits_for_what_is_being_freed() {
     let mut rng = Rng::new(3310);

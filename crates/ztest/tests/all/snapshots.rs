@@ -1,4 +1,5 @@
-//! Snapshots, clones and what is done to them. The long profiles: `ztest --snapshots 0..200`, `ztest --snapcuts 0..60`.
+//! Snapshots, clones and what is done to them. The long profiles: `ztest --snapshots 0..200`,
+//! `ztest --snapcuts 0..60`.
 
 use ztest::judge::{Level, Verdict, judge};
 use ztest::snaps::{Cut, cuts, run_seed};

@@ -1,4 +1,5 @@
-//! Random workloads against the model; the judges see the pools where they are installed. The long profile: `ztest --workloads 0..200`.
+//! Random workloads against the model; the judges see the pools where they are installed. The long
+//! profile: `ztest --workloads 0..200`.
 
 use ztest::campaign::{Effort, run_seed};
 use ztest::judge::{self, Level, Verdict};

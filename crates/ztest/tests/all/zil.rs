@@ -84,7 +84,8 @@ fn replayed_pools_are_whole() {
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
 }
 
-/// A log that a crash left is looked at by a scrub before anybody replays it: damage on one side of a mirror is mended.
+/// A log that a crash left is looked at by a scrub before anybody replays it: damage on one side of
+/// a mirror is mended.
 #[test]
 fn a_scrub_mends_logs_that_wait_for_replay() {
     const DATA: u64 = 4 << 20;
@@ -152,7 +153,8 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
 }
 
-/// A log whose device is lost with what a crash left in it is given up by an import that goes on without it, whether or not an import had claimed it before.
+/// A log whose device is lost with what a crash left in it is given up by an import that goes on
+/// without it, whether or not an import had claimed it before.
 #[test]
 fn a_log_on_a_lost_device_is_given_up() {
     for claimed in [false, true] {
@@ -211,7 +213,8 @@ fn a_log_on_a_lost_device_is_given_up() {
             pool.export().await.expect("exported");
         });
         let report = zdb::check(&reader(&lab.images()), &CheckOpts::default(), &mut |_| {});
-        // What an import has claimed is in the space maps, and only the first block of the chain could be given back unread, as OpenZFS does.
+        // What an import has claimed is in the space maps, and only the first block of the chain
+        // could be given back unread, as OpenZFS does.
         let other = |e: &&String| !(claimed && e.starts_with("leaked: vdev 1,"));
         assert_eq!(report.errors.iter().find(other), None);
     }
@@ -306,7 +309,8 @@ fn trouble_loses_nothing() {
     }
 }
 
-/// What the pool itself fails to write suspends it: it goes on when it is let, with everything that was acknowledged.
+/// What the pool itself fails to write suspends it: it goes on when it is let, with everything that
+/// was acknowledged.
 #[test]
 fn a_pool_that_was_suspended_goes_on() {
     for (seed, trouble) in [(20_261_132, Trouble::PoolFlush), (20_261_126, Trouble::PoolWrite)] {
@@ -316,8 +320,8 @@ fn a_pool_that_was_suspended_goes_on() {
     }
 }
 
-/// A log block that failed is over before the next one is issued: what the next one holds must not count as durable, since a
-/// replay ends at the failed one.
+/// A log block that failed is over before the next one is issued: what the next one holds must not
+/// count as durable, since a replay ends at the failed one.
 #[test]
 fn a_block_behind_a_failed_one_is_not_durable() {
     for (seed, trouble) in [(20_261_131, Trouble::LogWrites), (20_261_128, Trouble::LogFlushes)] {
@@ -327,7 +331,8 @@ fn a_block_behind_a_failed_one_is_not_durable() {
     }
 }
 
-/// A log device that fails to write its labels, and tears them, keeps one: with the last one everything that was acknowledged there would be gone.
+/// A log device that fails to write its labels, and tears them, keeps one: with the last one
+/// everything that was acknowledged there would be gone.
 #[test]
 fn a_log_device_keeps_a_label() {
     for seed in [20_261_152, 20_261_168, 20_261_169] {
@@ -357,7 +362,8 @@ impl GetData for Slow {
     }
 }
 
-/// Records that somebody else has taken and not yet put into a block are not durable, though no list has them and no block is under way.
+/// Records that somebody else has taken and not yet put into a block are not durable, though no
+/// list has them and no block is under way.
 #[test]
 fn a_commit_waits_for_records_that_are_being_packed() {
     let mut layout = ztest::lab::Layout::draw(&mut sim::Rng::new(4500), 64 << 20);

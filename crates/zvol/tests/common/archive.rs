@@ -1,4 +1,5 @@
-//! The archives that reference pools come in: tar as GNU tar writes it, sparse files included, compressed with zstd; read into memory.
+//! The archives that reference pools come in: tar as GNU tar writes it, sparse files included,
+//! compressed with zstd; read into memory.
 
 use std::collections::BTreeMap;
 use std::io::Read;

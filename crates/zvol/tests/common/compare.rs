@@ -17,7 +17,8 @@ pub struct Comparison {
     /// Objects that agree in every field.
     pub same: u64,
     pub differences: Vec<String>,
-    /// What the engine does not open or read: dataset (without snapshot) to its first sentence and the number of objects.
+    /// What the engine does not open or read: dataset (without snapshot) to its first sentence and
+    /// the number of objects.
     pub refused: BTreeMap<String, (String, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! What a user of every file system, snapshot and volume of a pool finds, seen through the engine: one JSON object each, with the fields of the manifests
-//! that come with reference pools.
+//! What a user of every file system, snapshot and volume of a pool finds, seen through the engine:
+//! one JSON object each, with the fields of the manifests that come with reference pools.
 
 use std::rc::Rc;
 
@@ -103,7 +103,8 @@ fn put_bytes(o: &mut Map<String, Value>, key: &str, value: &[u8]) {
     };
 }
 
-/// Nanoseconds since 1970; beyond 64 bits (after 2262) they wrap, as in programs that ask Linux for nanoseconds.
+/// Nanoseconds since 1970; beyond 64 bits (after 2262) they wrap, as in programs that ask Linux for
+/// nanoseconds.
 fn time_ns(t: WallTime) -> i64 {
     t.secs.wrapping_mul(1_000_000_000).wrapping_add(i64::from(t.nanos))
 }

@@ -82,7 +82,8 @@ pub fn opts() -> EngineOpts {
     opts
 }
 
-/// The pools on the devices, by name, each imported read-only or with the sentence that says why not.
+/// The pools on the devices, by name, each imported read-only or with the sentence that says why
+/// not.
 pub async fn import_all(rt: &rt::Rt, devices: Vec<Rc<dyn BlockDev>>) -> Vec<(String, base::Result<Rc<Pool>>)> {
     let mut out = Vec::new();
     for candidate in spa::scan(devices).await {
