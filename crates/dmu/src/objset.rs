@@ -379,7 +379,7 @@ impl Objset {
     }
     /// Number of objects as of the last sync.
     pub fn used_objects(&self) -> u64 {
-        self.0.meta.st.borrow().phys.bps().iter().map(Blkptr::fill).sum()
+        self.0.meta.st.borrow().phys.fill()
     }
     /// Highest object number that may be in use, as of now.
     pub fn max_object(&self) -> ObjectId {

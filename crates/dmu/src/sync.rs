@@ -127,7 +127,7 @@ impl Objset {
                 st.on_disk.then(|| st.phys.clone())
             };
             (phys.userused, phys.groupused, phys.projectused) = (dnode(0), dnode(1), dnode(2));
-            let fill = phys.meta_dnode.bps().iter().map(Blkptr::fill).sum();
+            let fill = phys.meta_dnode.fill();
             if let Some(key) = self.0.ctx.key() {
                 (phys.portable_mac, phys.local_mac) = key.objset_macs(&phys);
             }

@@ -81,7 +81,7 @@ impl DslPool {
     }
 
     /// What datasets gave up that was born after `txg`.
-    async fn given_up(&self, chain: &[Rc<Dataset>], txg: u64) -> Result<i64> {
+    async fn given_up(&self, chain: impl Iterator<Item = &Rc<Dataset>>, txg: u64) -> Result<i64> {
         let mut sum = Space::default();
         for ds in chain {
             sum.add(self.deadlist_of(ds).await?.space_range(self, txg, u64::MAX).await?);
@@ -152,9 +152,8 @@ impl DslPool {
         let first = clone_chain.last().ok_or_else(|| Error::corrupt(format!("'{name}' has no datasets")))?;
         let unique = self.deadlist_of(first).await?.space_range(self, o.prev_snap_txg, u64::MAX).await?.used;
         let new_origin_txg = old.origin_txg();
-        let clone_snap =
-            self.given_up(&shared, new_origin_txg).await? + self.given_up(&clone_chain, new_origin_txg).await?;
-        let old_snap = self.given_up(&old_chain, o.creation_txg).await?;
+        let clone_snap = self.given_up(shared.iter().chain(&clone_chain), new_origin_txg).await?;
+        let old_snap = self.given_up(old_chain.iter(), o.creation_txg).await?;
         Ok(Plan {
             clone,
             clone_head,

@@ -355,6 +355,11 @@ impl DnodePhys {
     pub fn bps(&self) -> &[Blkptr] {
         &self.blkptr[..usize::from(self.nblkptr)]
     }
+    /// Allocated blocks below, or objects where this is a meta dnode; pointers of a damaged pool
+    /// may count more than there can be.
+    pub fn fill(&self) -> u64 {
+        self.bps().iter().fold(0, |sum, bp| sum.saturating_add(bp.fill()))
+    }
     /// The bonus bytes in use.
     pub fn bonus(&self) -> &[u8] {
         &self.bonus_area[..usize::from(self.bonuslen)]
