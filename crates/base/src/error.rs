@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What went wrong, in terms that a caller can decide by. Front ends map kinds to errno; the engine
+/// The class of an error, for callers that branch on it. Front ends map kinds to errno; the engine
 /// never names errno.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum ErrorKind {
     Checksum,
     /// A device failed an operation.
     Io,
-    /// The pool or call needs something that weir does not do.
+    /// The pool or call needs a feature that weir does not support.
     Unsupported,
     /// An argument is out of range or malformed.
     Invalid,
@@ -58,7 +58,7 @@ pub enum ErrorKind {
     Interrupted,
 }
 
-/// An error: its kind and one sentence that says what is wrong with which object.
+/// An error: its kind, and one sentence that names the object and the fault.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
 
@@ -72,7 +72,7 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// An error of `kind` with `message`.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Error {
         Error(Box::new(Inner { kind, message: message.into() }))
     }

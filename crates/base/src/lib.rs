@@ -1,6 +1,6 @@
 //! Newtypes, units and the error kit shared by every crate of weir.
 //!
-//! Nothing here does I/O, allocates more than a message, or knows a format.
+//! Nothing here does I/O, allocates more than a message, or depends on the on-disk format.
 
 mod error;
 mod ids;
