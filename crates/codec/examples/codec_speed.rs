@@ -2,9 +2,9 @@
 //! `cargo run --release -p codec --example codec_speed [FILE]`.
 //!
 //! Each figure is the best of several short runs over blocks of 128 KiB, in GB/s of uncompressed
-//! data. The first table sets checksums of data that is in memory, not in a cache, beside what the
-//! memory gives: reading it and copying it. FILE is the data to compress; without it, text-like
-//! data is made up, whose ratios mean little.
+//! data. The first table sets checksums of data that is in memory, not in a cache, beside the
+//! memory's own speed: reading it and copying it. FILE is the data to compress; without it,
+//! text-like data is made up, whose ratios mean little.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 //! [DATA_COLUMNS] [BLOCK_SIZE]`.
 //!
 //! Figures are the best of several short runs, in MB/s (10^6 bytes) of data, that is the size of
-//! the block by the time, divided by the number of data columns: what `raidz_test -B` of OpenZFS
-//! prints as disk_bw. Names are those of raidz_test: gen_pq computes P and Q, rec_pr reconstructs
-//! two data columns from P and R. Sizes default to 8 columns and 128 KiB.
+//! the block by the time, divided by the number of data columns: the disk_bw of OpenZFS's
+//! `raidz_test -B`. Names are those of raidz_test: gen_pq computes P and Q, rec_pr reconstructs two
+//! data columns from P and R. Sizes default to 8 columns and 128 KiB.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -25,7 +25,7 @@ pub struct Checksum(pub [u64; 4]);
 /// A byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Endian {
-    /// Least significant byte first; what weir writes.
+    /// Least significant byte first; weir writes this.
     Little,
     /// Most significant byte first; pools written on SPARC and the like.
     Big,
@@ -259,7 +259,7 @@ impl Endian {
 pub struct EmbeddedHash(Sha256);
 
 impl EmbeddedHash {
-    /// Of a block; what it has in its last 40 bytes does not matter.
+    /// Of a block; the content of its last 40 bytes does not matter.
     ///
     /// # Panics
     /// If `block` is shorter than 40 bytes.
@@ -293,8 +293,8 @@ impl EmbeddedHash {
 }
 
 /// The words that belong into the last 32 bytes of `block`: SHA-256 over the block with the magic
-/// and `verifier` in its last 40 bytes, in the byte order `endian`. What the block has there does
-/// not matter.
+/// and `verifier` in its last 40 bytes, in the byte order `endian`. The old content there does not
+/// matter.
 ///
 /// # Panics
 /// If `block` is shorter than 40 bytes.
@@ -332,7 +332,7 @@ impl<'a> EmbeddedVerifier<'a> {
 }
 
 /// Checks the embedded SHA-256 of a label region, uberblock slot or gang header and returns the
-/// byte order of the host that wrote it. `verifier`: what ties the block to its place, for labels
+/// byte order of the host that wrote it. `verifier`: binds the block to its place, for labels
 /// `[offset on the device, 0, 0, 0]`.
 ///
 /// Errors: `Checksum`, also if there is no magic, as in a place never written.

@@ -2,9 +2,9 @@
 //!
 //! Vocabulary. *lsize* is the size of a block as its object sees it, *psize* as it is stored: the
 //! stream that [`compress`] makes, rounded up by the caller to whole sectors and filled with zeros.
-//! So a stream must tell its own end; lz4 and zstd do it with a length in front, the others by
-//! having produced lsize bytes. The headers are part of the stream here: what [`compress`] writes
-//! is what lies on disk (format page 02, section 4).
+//! So a stream must mark its own end; lz4 and zstd do it with a length in front, the others by
+//! having produced lsize bytes. The headers are part of the stream here: [`compress`] writes
+//! exactly the bytes on disk (format page 02, section 4).
 //!
 //! Normal path of a write: [`is_zero`] (a hole, nothing stored), [`compress`] with a limit of 7/8
 //! of lsize, and on `None` the block is stored as it is. Of a read: [`decompress`] into a buffer of
@@ -112,7 +112,7 @@ impl CompressAlgo {
     }
 }
 
-/// What the `compression` property says: an algorithm and, for zstd, a level.
+/// A value of the `compression` property: an algorithm and, for zstd, a level.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Compression {
     /// The algorithm.
@@ -277,7 +277,7 @@ pub fn compress(c: Compression, src: &[u8], dst: &mut [u8], limit: usize) -> Opt
 }
 
 /// Decompresses the stream at the start of `src` into all of `dst`, which is exactly lsize bytes
-/// long. What follows the stream in `src` is ignored: psize is rounded up.
+/// long. Bytes after the stream in `src` are ignored: psize is rounded up.
 ///
 /// Errors: `Corrupt` if `src` is not a stream of exactly that many bytes; `dst` is then
 /// unspecified. `off` copies.
@@ -318,7 +318,7 @@ pub fn is_zero(data: &[u8]) -> bool {
         && rest.iter().fold(0, |acc, b| acc | b) == 0
 }
 
-/// The error of a stream that does not produce what it must.
+/// The error of a stream that does not decompress to the expected bytes.
 pub(crate) fn corrupt(algo: &str, what: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("{algo} stream is damaged: {what}"))
 }

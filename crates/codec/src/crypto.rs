@@ -1,18 +1,18 @@
 //! The cryptography of encrypted datasets, as functions over slices (format page 12).
 //!
-//! Vocabulary. A *wrapping key* (32 bytes) is made from what the user knows
-//! ([`wrapping_key_from_passphrase`], or given as it is). It encrypts a dataset's [`MasterKey`]: a
-//! key for data and a key for HMACs, both random, both fixed for the life of the dataset. Blocks
-//! are not encrypted with the master key but with a [`BlockCipher`] derived from it and from the
-//! *salt* that the block's pointer holds, with the 12-byte *IV* that is there, too. A *tag* (16
-//! bytes) authenticates what was encrypted and, unencrypted, *AAD*.
+//! Vocabulary. A *wrapping key* (32 bytes) comes from a passphrase
+//! ([`wrapping_key_from_passphrase`]) or is given raw. It encrypts a dataset's [`MasterKey`]: a key
+//! for data and a key for HMACs, both random, both fixed for the life of the dataset. Blocks are
+//! not encrypted with the master key but with a [`BlockCipher`] derived from it and from the *salt*
+//! that the block's pointer holds, with the 12-byte *IV* that is there, too. A *tag* (16 bytes)
+//! authenticates the ciphertext and the unencrypted *AAD*.
 //!
 //! Keys and ciphers are in a [`KeyMemory`]. Functions that compute with keys overwrite the stack
 //! that they used.
 //!
-//! What is encrypted and what is AAD in a block of which type is none of this module's business.
-//! AES runs on AES-NI and carry-less multiplication where the machine has them, found out at run
-//! time by the libraries underneath.
+//! Which parts of a block are encrypted or AAD, by its type, is decided elsewhere. AES runs on
+//! AES-NI and carry-less multiplication where the machine has them, found out at run time by the
+//! libraries underneath.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Error, ErrorKind, Result};
@@ -52,7 +52,7 @@ pub enum Suite {
     Aes128Gcm = 6,
     /// AES-192 in GCM mode.
     Aes192Gcm = 7,
-    /// AES-256 in GCM mode: what `encryption=on` means.
+    /// AES-256 in GCM mode: `encryption=on`.
     Aes256Gcm = 8,
 }
 
@@ -191,7 +191,7 @@ pub fn sha512(data: &[u8]) -> [u8; 64] {
     Sha512::digest(data).into()
 }
 
-/// What protects one dataset: the key that block keys are derived from, and the HMAC key.
+/// The keys of one dataset: the one that block keys are derived from, and the HMAC key.
 pub struct MasterKey {
     suite: Suite,
     keys: KeyBox<Keys>,
@@ -222,7 +222,7 @@ pub struct WrappedKey {
     pub iv: [u8; IV_LEN],
     /// Tag of the wrapping.
     pub tag: [u8; TAG_LEN],
-    /// Encrypted master key; what is beyond the suite's key length is zero.
+    /// Encrypted master key; bytes beyond the suite's key length are zero.
     pub master: [u8; 32],
     /// Encrypted HMAC key.
     pub hmac: [u8; 64],

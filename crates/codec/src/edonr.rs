@@ -4,7 +4,7 @@
 //!
 //! The state is sixteen words, two halves p and q. A block of 128 bytes goes through four rows of
 //! two *quasigroup operations* each. One operation takes two vectors of eight words: each is
-//! expanded by sums of five of its words, rotated (two Latin squares say which), then by xors of
+//! expanded by sums of five of its words, chosen by two Latin squares and rotated, then by xors of
 //! three, and the results are added.
 
 type Half = [u64; 8];
@@ -83,8 +83,7 @@ fn compress(state: &mut [Half; 2], block: &[u8; BLOCK]) {
 #[inline(always)]
 fn operate(x: &Half, y: &Half) -> Half {
     let add = u64::wrapping_add;
-    // Five words each, by the first Latin square; sums that several share are named by what is in
-    // them.
+    // Five words each, by the first Latin square; shared sums are named by their words.
     let x04 = add(x[0], x[4]);
     let x17 = add(x[1], x[7]);
     let x0417 = add(x04, x17);

@@ -3,8 +3,7 @@
 //! fletcher4 views a block as u32 words and keeps four u64 sums, each adding up the one before it.
 //! After n words, with i counting words from the *end* (the last word has i = 1), the sums are
 //! `a = Σ w`, `b = Σ i w`, `c = Σ i(i+1)/2 w`, `d = Σ i(i+1)(i+2)/6 w`, all mod 2^64: the weight of
-//! a word is the binomial C(i+k-1, k) for the k-th sum. This closed form is what makes the sums
-//! splittable.
+//! a word is the binomial C(i+k-1, k) for the k-th sum. This closed form makes the sums splittable.
 //!
 //! **Lanes.** A kernel of K lanes lets lane j sum the words j, j+K, j+2K, ... on its own. A word at
 //! position m from the end of lane j is at `i = K m - j` from the end of the block. The wanted
@@ -350,7 +349,7 @@ mod tests {
         out
     }
 
-    /// The definition of format page 02, with nothing clever.
+    /// The definition of format page 02, unoptimised.
     fn model(data: &[u8], big_endian: bool) -> Sums {
         let (mut a, mut b, mut c, mut d) = (0u64, 0u64, 0u64, 0u64);
         for w in data.chunks_exact(4) {

@@ -1,20 +1,20 @@
 //! Memory for keys: kept out of swap and core files, and overwritten when a key goes.
 //!
-//! A [`KeyMemory`] belongs to one pool. It takes page-aligned *chunks* from the allocator, asks the
-//! world to lock each ([`base::PageLock`]), and cuts them into *slots* of one size. A [`KeyBox`]
-//! owns one slot and the value in it: a wrapping key, a master key, a passphrase on its way to
-//! PBKDF2, an AES key schedule. Dropping the box drops the value, overwrites the slot and gives it
-//! back. Chunks stay until the memory and all its boxes are gone, so that locked pages are few and
+//! A [`KeyMemory`] belongs to one pool. It takes page-aligned *chunks* from the allocator, has the
+//! world lock each ([`base::PageLock`]), and cuts them into *slots* of one size. A [`KeyBox`] owns
+//! one slot and the value in it: a wrapping key, a master key, a passphrase on its way to PBKDF2,
+//! an AES key schedule. Dropping the box drops the value, overwrites the slot and gives it back.
+//! Chunks stay until the memory and all its boxes are gone, so that locked pages are few and
 //! contiguous (each locked range costs the kernel a mapping).
 //!
 //! Boxes are made on the engine thread and may be dropped on any: jobs of CPU threads share
 //! ciphers.
 //!
-//! Values that are computed before they are boxed, and what ciphers keep on the stack, are
-//! overwritten by [`burn_stack`] before control leaves this crate.
+//! Values that are computed before they are boxed, and the stack frames of ciphers, are overwritten
+//! by [`burn_stack`] before control leaves this crate.
 //!
 //! A system that does not lock (`RLIMIT_MEMLOCK`) gives memory that may be swapped;
-//! [`KeyMemory::is_locked`] tells.
+//! [`KeyMemory::is_locked`] is then false.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -36,8 +36,7 @@ const PAGE: usize = 4096;
 const SLOT: usize = 1280;
 /// Slots of a chunk.
 const SLOTS: usize = CHUNK / SLOT;
-/// Stack that is overwritten, in words of 8 bytes. What ciphers, HMAC and PBKDF2 use is below 8
-/// KiB.
+/// Stack that is overwritten, in words of 8 bytes. Ciphers, HMAC and PBKDF2 use less than 8 KiB.
 const BURN_WORDS: usize = 2048;
 
 /// A part of the memory that is allocated and locked at once.
@@ -156,7 +155,7 @@ impl<T> KeyBox<T> {
             assert!(size_of::<T>() <= SLOT && align_of::<T>() <= 256 && SLOT.is_multiple_of(256));
         }
         let (chunk, slot) = memory.take();
-        // SAFETY: the slot is large enough and aligned (checked above), and nobody else's.
+        // SAFETY: the slot is large enough and aligned (checked above), and not shared.
         unsafe { chunk.slot(slot).cast::<T>().write(value) };
         KeyBox { chunk, slot, value: PhantomData }
     }
@@ -183,8 +182,8 @@ impl<T> DerefMut for KeyBox<T> {
 
 impl<T> Drop for KeyBox<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is dropped once, here; after that the slot is bytes that nobody else
-        // refers to.
+        // SAFETY: the value is dropped once, here; after that the slot is bytes without other
+        // references.
         let bytes = unsafe {
             self.place().drop_in_place();
             std::slice::from_raw_parts_mut(self.chunk.slot(self.slot).as_ptr(), SLOT)
@@ -251,7 +250,7 @@ mod tests {
         let mut boxes: Vec<KeyBox<u64>> = (0..=SLOTS as u64).map(|n| KeyBox::new(&memory, n)).collect();
         assert_eq!((meter.bytes.load(Ordering::Relaxed), memory.is_locked()), (2 * CHUNK, true));
         boxes.extend((0..SLOTS as u64).map(|n| KeyBox::new(&memory, n)));
-        // The third chunk was refused: it works, and is told.
+        // The third chunk was not locked: it works, and `is_locked` is false.
         assert_eq!((meter.bytes.load(Ordering::Relaxed), memory.is_locked()), (2 * CHUNK, false));
         assert!(boxes.iter().zip((0..=SLOTS as u64).chain(0..)).all(|(b, n)| **b == n));
         drop(memory);

@@ -1,7 +1,8 @@
-//! Checksums and compression: what turns the bytes of a block into the bytes on disk and back.
+//! Checksums and compression, parity and encryption: transform a block into its bytes on disk and
+//! back.
 //!
-//! Everything here is a pure function over slices. Nothing knows a block pointer, a pool or a
-//! device; callers take the algorithm numbers from block pointers and properties and hand over
+//! Everything here is a pure function over slices. Nothing depends on block pointers, pools or
+//! devices; callers take the algorithm numbers from block pointers and properties and hand over
 //! whole blocks. Facts: format page 02, sections 3 and 4 (checksums, compression), page 01, section
 //! 2 (embedded checksums).
 //!

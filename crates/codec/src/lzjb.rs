@@ -1,7 +1,7 @@
 //! LZJB, the compressor of pools without LZ4 (format page 02, section 4).
 //!
-//! A stream is groups of a map byte and up to eight items; bit k of the map, lowest first, says
-//! what item k is: 0 a literal byte, 1 a copy of two bytes `b0 b1`, length `(b0 >> 2) + 3` (3..=66)
+//! A stream is groups of a map byte and up to eight items; bit k of the map, lowest first, is the
+//! kind of item k: 0 a literal byte, 1 a copy of two bytes `b0 b1`, length `(b0 >> 2) + 3` (3..=66)
 //! from `((b0 & 3) << 8) | b1` (1..=1023) bytes back. The stream ends where lsize bytes are
 //! produced. A copy may overlap its own output, which repeats a pattern.
 
@@ -47,7 +47,7 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(out)
 }
 
-/// The distance and length of an earlier occurrence of what is at `at`.
+/// The distance and length of an earlier occurrence of the bytes at `at`.
 #[inline]
 fn find(src: &[u8], at: usize, places: &mut [u32; 1 << HASH_BITS]) -> Option<(usize, usize)> {
     let here: &[u8; 3] = src[at..].first_chunk()?;
@@ -83,7 +83,7 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<()> {
                 let &[b0, b1] = src.get(at..).and_then(<[u8]>::first_chunk).ok_or_else(short)?;
                 at += 2;
                 let distance = usize::from(b0 & 3) << 8 | usize::from(b1);
-                // Like the reference, the last copy may be longer than what is left of the block.
+                // Like the reference, the last copy may be longer than the rest of the block.
                 let len = (usize::from(b0 >> 2) + MIN_MATCH).min(dst.len() - out);
                 if distance == 0 || distance > out {
                     return Err(corrupt("lzjb", format_args!("a copy from {distance} bytes back at byte {out}")));

@@ -36,7 +36,7 @@ pub const DATA_COLUMNS_MAX: usize = 255;
 pub const PARITY_MAX: usize = 3;
 
 /// Computes the parity columns of a row: P if there is one, P and Q if two, P, Q and R if three.
-/// What they held before does not matter.
+/// Their old content does not matter.
 ///
 /// Data columns may differ in length; each parity column must be as long as the longest of them.
 /// Lengths need not be multiples of anything, though multiples of 512 bytes are the fast case.
@@ -54,10 +54,10 @@ pub fn generate(data: &[&[u8]], parity: &mut [&mut [u8]]) {
 /// `parity[y]` is parity column y (P, Q, R) where it may be used, and `None` where it is lost or
 /// shall be left out, as when all ways to read a damaged row are tried one by one. Of those given,
 /// the first `missing.len()` are used. The slices of the missing columns have their full length;
-/// what they held before does not matter. With nothing missing nothing is done.
+/// their old content does not matter. With nothing missing nothing is done.
 ///
-/// The result is what the given columns say, right or wrong: whether it is the block only its
-/// checksum can tell.
+/// The result follows from the given columns, right or wrong: only the block's checksum can verify
+/// it.
 ///
 /// # Panics
 /// If `missing` is not ascending or out of range, if fewer parity columns are given than columns
@@ -171,7 +171,7 @@ fn inverse(a: u8) -> u8 {
     EXP[255 - usize::from(LOG[usize::from(a)])]
 }
 
-/// What data column `i` of `k` is multiplied with in parity column `y`.
+/// The factor of data column `i` of `k` in parity column `y`.
 fn weight(y: usize, i: usize, k: usize) -> u8 {
     EXP[y * (k - 1 - i) % 255]
 }
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn every_minor_of_the_weights_is_invertible() {
         // Weights depend on k - 1 - i alone, and multiplying all columns by a constant changes no
-        // rank: the differences of positions are what counts, so the first of them may be the last
+        // rank: only the differences of positions count, so the first of them may be the last
         // column.
         let k = DATA_COLUMNS_MAX;
         for a in 0..k - 1 {

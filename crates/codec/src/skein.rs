@@ -2,10 +2,10 @@
 //! Family"; format page 02: the key is the pool's salt).
 //!
 //! Skein chains the tweakable block cipher Threefish-512: each block of 64 bytes is encrypted with
-//! the chaining value as key and a tweak that says what kind of block it is and how many bytes came
-//! before, and the result plus the block (xor) is the next chaining value. A keyed hash runs the
-//! key, then the configuration, then the message through this chain, and at last a counter whose
-//! "encryption" is the output.
+//! the chaining value as key and a tweak with the block's kind and the number of bytes so far, and
+//! the result plus the block (xor) is the next chaining value. A keyed hash runs the key, then the
+//! configuration, then the message through this chain, and at last a counter whose "encryption" is
+//! the output.
 
 /// Kinds of input, already at their place in the second word of the tweak.
 const TYPE_KEY: u64 = 0;

@@ -34,8 +34,8 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(out)
 }
 
-/// Fills `dst` from the stream `src`. Like the reference, the last token may be longer than what is
-/// left of the block.
+/// Fills `dst` from the stream `src`. Like the reference, the last token may be longer than the
+/// rest of the block.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<()> {
     let (mut at, mut out) = (0, 0);
     let short = || corrupt("zle", "it ends too early");

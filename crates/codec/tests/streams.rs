@@ -1,5 +1,5 @@
-//! Properties of every compression algorithm and level: what goes in comes out, limits hold, damage
-//! is an error.
+//! Properties of every compression algorithm and level: a round trip gives the input, limits hold,
+//! damage is an error.
 
 #![allow(clippy::unwrap_used)]
 
@@ -227,8 +227,8 @@ fn noise_is_no_stream_but_never_panics() {
         for _ in 0..2000 {
             let n = rng.below(200);
             let mut src = block(1, n, &mut rng);
-            // Let the lengths of lz4 and zstd be plausible most of the time, or nothing behind them
-            // is reached.
+            // Let the lengths of lz4 and zstd be plausible most of the time, or the code behind
+            // them is not reached.
             if src.len() > 8 && rng.below(8) != 0 {
                 let header = if c.algo == CompressAlgo::Zstd { 8 } else { 4 };
                 if matches!(c.algo, CompressAlgo::Zstd | CompressAlgo::Lz4) {

@@ -4,19 +4,18 @@
 //! by Horner's rule in registers, and writes each result once. So every byte is read once and
 //! written once, whatever the number of parities. Everything is generic over a [`Vector`], the
 //! bytes that one instruction works on; the loops are inlined into one function for each
-//! instruction set, which is where the instructions are switched on.
+//! instruction set, which enables the instructions.
 //!
 //! **Segments.** Columns differ in length, so a row is cut at the end of each column. Within a
-//! segment a column is there or it is not, and a column that is not there only multiplies. What is
-//! left at the end of a segment, shorter than a vector, is done byte by byte; in rows as pools have
-//! them (multiples of a sector) nothing is left.
+//! segment a column is there or it is not, and a column that is not there only multiplies. The rest
+//! of a segment, shorter than a vector, is done byte by byte; rows of pools (multiples of a sector)
+//! have no rest.
 //!
 //! **Products.** Doubling is a shift and a conditional xor. Any other constant factor is two table
 //! lookups, one for each nibble, since multiplication is linear in the bits; GFNI does it in one
 //! instruction, as an 8 x 8 matrix of bits.
 
-// Loops over rows and vectors have constant bounds and are unrolled; an index says plainly which
-// row is meant.
+// Loops over rows and vectors have constant bounds and are unrolled; an index names the row.
 #![allow(clippy::needless_range_loop)]
 
 use super::{PARITY_MAX, mul};
@@ -67,7 +66,7 @@ impl Kernel {
     }
 }
 
-/// What becomes of the sums of a row.
+/// The use of the sums of a row.
 pub(super) enum Output<'a, 'b> {
     /// They are the parity columns P, Q, R, as many as there are.
     Parity(&'a mut [&'b mut [u8]]),
@@ -81,7 +80,7 @@ pub(super) struct Lost<'a, 'b> {
     pub parity: [Option<&'a [u8]>; PARITY_MAX],
     /// The lost columns, as many as there are parity columns.
     pub columns: Vec<&'a mut &'b mut [u8]>,
-    /// `[j][t]`: what the t-th syndrome counts in lost column j.
+    /// `[j][t]`: the factor of the t-th syndrome in lost column j.
     pub factors: [[u8; PARITY_MAX]; PARITY_MAX],
 }
 
@@ -107,8 +106,7 @@ pub(super) fn run(kernel: Kernel, columns: &[&[u8]], len: usize, mut output: Out
                 }
                 let rows = (1u8 << rows.len()) - 1;
                 // SAFETY: the pointers are to columns of at least `to` bytes, borrowed here for
-                // writing, and null where `rows` has no bit. `kernel` is available, says the
-                // contract.
+                // writing, and null where `rows` has no bit. `kernel` is available by the contract.
                 unsafe { segment.run(kernel, rows, &Store { into }) }
             }
             Output::Lost(lost) => {
@@ -134,7 +132,7 @@ pub(super) fn run(kernel: Kernel, columns: &[&[u8]], len: usize, mut output: Out
                 solve.factors = lost.factors;
                 // SAFETY: parity pointers are to at least `to` bytes wherever `rows` has a bit, the
                 // other pointers are null or to at least `to` bytes borrowed here for writing.
-                // `kernel` is available, says the contract.
+                // `kernel` is available by the contract.
                 unsafe { segment.run(kernel, rows, &solve) }
             }
         }
@@ -209,7 +207,7 @@ impl Segment<'_> {
         let factors = finish.prepare::<V>();
         while self.to - at >= U * V::BYTES {
             // SAFETY: columns that do not end before the segment have `to` bytes, and the strip
-            // ends there or before. `finish` is good for the strip, says the contract.
+            // ends there or before. `finish` is valid for the strip by the contract.
             unsafe {
                 let mut sums = [[V::zero(); U]; PARITY_MAX];
                 for column in self.columns {
@@ -240,8 +238,8 @@ impl Segment<'_> {
     }
 }
 
-/// Several bytes, each of them a number of the field. What they need must be checked before: all
-/// functions are to be inlined into one that switches the instructions on.
+/// Several bytes, each of them an element of the field. The caller must have checked for the
+/// instructions: all functions are to be inlined into one that enables them.
 trait Vector: Copy {
     const BYTES: usize;
     /// A constant to multiply with, prepared.
@@ -262,7 +260,7 @@ trait Vector: Copy {
     }
 }
 
-/// What happens with the sums of a strip.
+/// The last step with the sums of a strip.
 trait Finish {
     /// Constants of the whole segment.
     type Prepared<V: Vector>;
@@ -271,7 +269,8 @@ trait Finish {
     /// Takes the sums of the strip at byte `at` of the columns.
     ///
     /// # Safety
-    /// The columns behind the pointers must have the whole strip, and the machine what `V` needs.
+    /// The columns behind the pointers must have the whole strip, and the machine the instructions
+    /// of `V`.
     unsafe fn finish<V: Vector, const ROWS: u8, const U: usize>(
         &self,
         prepared: &Self::Prepared<V>,
@@ -300,7 +299,7 @@ impl Finish for Store {
         for y in 0..PARITY_MAX {
             if ROWS & (1 << y) != 0 {
                 for u in 0..U {
-                    // SAFETY: the column has the strip, says the contract.
+                    // SAFETY: the column has the strip by the contract.
                     unsafe { sums[y][u].store(self.into[y].add(at + u * V::BYTES)) };
                 }
             }
@@ -320,7 +319,7 @@ impl Finish for Solve {
     type Prepared<V: Vector> = [[V::Factor; PARITY_MAX]; PARITY_MAX];
     #[inline(always)]
     fn prepare<V: Vector>(&self) -> Self::Prepared<V> {
-        // SAFETY: only `strips` calls this, in a function that has what `V` needs.
+        // SAFETY: only `strips` calls this, in a function that enables the instructions of `V`.
         let row = |factors: [u8; PARITY_MAX]| unsafe {
             [V::factor(factors[0]), V::factor(factors[1]), V::factor(factors[2])]
         };
@@ -337,8 +336,8 @@ impl Finish for Solve {
         let lost = ROWS.count_ones() as usize;
         for u in 0..U {
             let at = at + u * V::BYTES;
-            // SAFETY: the columns have the strip, says the contract, and parity pointers are there
-            // for each row.
+            // SAFETY: by the contract the columns have the strip, and each row has a parity
+            // pointer.
             unsafe {
                 let mut syndromes = [V::zero(); PARITY_MAX];
                 let mut t = 0;
@@ -386,12 +385,12 @@ impl Vector for Byte {
     }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Byte {
-        // SAFETY: readable, says the caller.
+        // SAFETY: the caller guarantees that it is readable.
         Byte(unsafe { *from })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: writable, says the caller.
+        // SAFETY: the caller guarantees that it is writable.
         unsafe { *to = self.0 }
     }
     #[inline(always)]
@@ -431,12 +430,12 @@ impl Vector for Word {
     }
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Word {
-        // SAFETY: readable, says the caller; no alignment is asked for.
+        // SAFETY: the caller guarantees that it is readable; no alignment is needed.
         Word(unsafe { from.cast::<u64>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: writable, says the caller; no alignment is asked for.
+        // SAFETY: the caller guarantees that it is writable; no alignment is needed.
         unsafe { to.cast::<u64>().write_unaligned(self.0) }
     }
     #[inline(always)]
@@ -476,7 +475,7 @@ fn nibble_tables(factor: u8) -> [[u8; 16]; 2] {
 }
 
 /// The product with `factor` as a matrix of bits, as GF2P8AFFINEQB takes it: byte 7 - i holds the
-/// row of bit i of the result, whose bit j says whether bit j of the operand counts.
+/// row of bit i of the result, whose bit j selects bit j of the operand.
 #[cfg(any(target_arch = "x86_64", test))]
 fn bit_matrix(factor: u8) -> u64 {
     let mut rows = [0u8; 8];
@@ -528,7 +527,7 @@ mod x86 {
 
                 #[inline(always)]
                 unsafe fn zero() -> Self {
-                    // SAFETY: the machine has the instructions, says the caller.
+                    // SAFETY: the caller guarantees that the machine has the instructions.
                     unsafe { $name($zero()) }
                 }
                 #[inline(always)]
