@@ -110,7 +110,7 @@ impl fmt::Display for Dva {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Blkptr(pub [u64; 16]);
 
-/// What a pointer read from disk is checked against by [`Blkptr::validate`].
+/// The limits of [`Blkptr::validate`] for a pointer read from disk.
 #[derive(Clone, Copy, Debug)]
 pub struct BpLimits<'a> {
     /// Largest logical size to accept, in bytes.
@@ -123,7 +123,7 @@ pub struct BpLimits<'a> {
 }
 
 impl BpLimits<'_> {
-    /// Only what the format itself demands.
+    /// The limits of the format itself.
     pub const FORMAT: BpLimits<'static> = BpLimits { max_block: MAX_BLOCK, vdev_sizes: &[], max_birth: Txg(u64::MAX) };
 }
 
@@ -167,7 +167,7 @@ impl Blkptr {
         Blkptr(le64_words(b))
     }
     /// The pointer at the start of `b`. Fails only when `b` is shorter than a pointer;
-    /// [`Blkptr::validate`] judges what it says.
+    /// [`Blkptr::validate`] checks its fields.
     pub fn parse(b: &[u8]) -> Result<Blkptr> {
         Blkptr::at(b, 0)
             .ok_or_else(|| Error::corrupt(format!("a block pointer needs 128 bytes, {} are there", b.len())))
@@ -206,7 +206,7 @@ impl Blkptr {
     pub fn is_embedded(&self) -> bool {
         self.bits(39, 1) != 0
     }
-    /// What is embedded: 0 data, 1 reserved, 2 a redacted block without payload. Meaningful only
+    /// The embedded type: 0 data, 1 reserved, 2 a redacted block without payload. Meaningful only
     /// for embedded pointers.
     pub fn embedded_type(&self) -> u8 {
         self.bits(40, 8) as u8
@@ -224,7 +224,7 @@ impl Blkptr {
         !self.is_embedded() && self.0[1] >> 63 != 0
     }
     /// Whether DVA 2, the fill's upper half and half the checksum hold encryption parameters rather
-    /// than what they are named for.
+    /// than their usual content.
     pub fn is_encrypted_data(&self) -> bool {
         self.encrypted() && self.level() == 0 && self.otype().is_encrypted_ok()
     }
@@ -263,7 +263,7 @@ impl Blkptr {
     pub fn embedded_psize(&self) -> usize {
         self.bits(25, 7) as usize + 1
     }
-    /// The payload of an embedded pointer and how many bytes of it count (clipped to what fits).
+    /// The payload of an embedded pointer and how many bytes of it count (clipped to the maximum).
     pub fn payload(&self) -> ([u8; EMBEDDED_MAX], usize) {
         let mut raw = [0u8; EMBEDDED_MAX];
         let words = PAYLOAD_WORDS.map(|i| self.0[i]);
@@ -324,7 +324,7 @@ impl Blkptr {
         Txg(self.0[W_BIRTH])
     }
     /// Txg in which the bytes reached their place: the logical birth unless dedup or device removal
-    /// made it another.
+    /// changed it.
     pub fn phys_birth(&self) -> Txg {
         if self.is_embedded() || self.0[W_PHYS_BIRTH] == 0 { self.birth() } else { Txg(self.0[W_PHYS_BIRTH]) }
     }
@@ -415,7 +415,7 @@ impl Blkptr {
     pub fn set_level(&mut self, level: u8) {
         self.set_bits(56, 5, u64::from(level));
     }
-    /// Says that the content is little-endian, or not.
+    /// Sets whether the content is little-endian.
     pub fn set_little_endian(&mut self, le: bool) {
         self.set_bits(63, 1, u64::from(le));
     }
@@ -457,7 +457,7 @@ impl Blkptr {
         bp
     }
 
-    /// What the block adds to a dataset's uncompressed sum (format page 05 section 5).
+    /// The block's share of a dataset's uncompressed sum (format page 05 section 5).
     pub fn ucsize(&self) -> u64 {
         let metadata = self.level() > 0 || self.otype().is_metadata();
         if self.is_hole() {
@@ -536,9 +536,8 @@ impl Blkptr {
         self.validate_place(limits)
     }
 
-    /// The part of [`Blkptr::validate`] that concerns where the copies are. Alone it is for the
-    /// records of remap deadlists, which are pointers with a place and a birth and nothing else
-    /// (format page 14 section 5).
+    /// The part of [`Blkptr::validate`] that checks the DVAs. Alone it is for the records of remap
+    /// deadlists, which are pointers with only a DVA and a birth (format page 14 section 5).
     pub fn validate_place(&self, limits: &BpLimits<'_>) -> Result<()> {
         let bad = |what: &str| Err(Error::corrupt(format!("block pointer {self}: {what}")));
         let n = self.ndvas();

@@ -1,10 +1,10 @@
 //! Lists of block pointers on disk: bpobjs, deadlists and the queue of trees to be freed (format
 //! pages 05 section 4 and 15 sections 1 to 4).
 //!
-//! A *bpobj* is an object whose data is packed block pointers and whose bonus counts them and what
-//! they hold; it may also own other bpobjs, by number, in an object of their own. A *deadlist* is a
-//! ZAP from txg to bpobj whose bonus has the totals. The *bptree* is a queue of whole object sets
-//! being destroyed.
+//! A *bpobj* is an object whose data is packed block pointers and whose bonus has their number and
+//! sizes; it may also own other bpobjs, by number, in an object of their own. A *deadlist* is a ZAP
+//! from txg to bpobj whose bonus has the totals. The *bptree* is a queue of whole object sets being
+//! destroyed.
 
 use base::{Error, Result, Txg};
 
@@ -61,7 +61,7 @@ impl BpobjPhys {
         assert!(matches!(size, BPOBJ_SIZE_V0 | BPOBJ_SIZE_V1 | BPOBJ_SIZE_V2 | BPOBJ_SIZE_V3));
         BpobjPhys { size, num_blkptrs: 0, bytes: 0, comp: 0, uncomp: 0, subobjs: 0, num_subobjs: 0, num_freed: 0 }
     }
-    /// The header in bonus `b`, in the form that its length tells.
+    /// The header in bonus `b`, in the form that its length implies.
     pub fn parse(b: &[u8]) -> Result<BpobjPhys> {
         let size = match b.len() {
             0..16 => return Err(Error::corrupt(format!("block pointer list with a header of {} bytes", b.len()))),

@@ -1,12 +1,12 @@
 //! Conversion of blocks that a machine of the other byte order wrote (format page 02 section 7).
 //!
-//! A block pointer says in which order its block was written. After decompression [`swap_block`]
-//! converts such a block in place, by its level and object type, and everything above sees
-//! little-endian bytes only. What is an array of bytes (file data, packed lists, system attributes)
-//! stays as it is; system attributes carry their own magic number and are converted where they are
-//! read, since their widths are in the registry ([`crate::sa`]).
+//! A block pointer records its block's byte order. After decompression [`swap_block`] converts such
+//! a block in place, by its level and object type, and everything above sees little-endian bytes
+//! only. Arrays of bytes (file data, packed lists, system attributes) stay as they are; system
+//! attributes carry their own magic number and are converted where they are read, since their
+//! widths are in the registry ([`crate::sa`]).
 //!
-//! Malformed blocks are converted as far as they make sense: the parser behind judges the result.
+//! Malformed blocks are converted as far as they make sense: the parser validates the result.
 //! Nothing here fails, and every loop is bounded by the block.
 
 use crate::blkptr::BLKPTR_SIZE;
@@ -206,7 +206,7 @@ mod tests {
         dn.write_to(&mut block[512..]);
         big.write_to(&mut block[1024..]);
         let native = block.clone();
-        // What a big-endian machine writes: swap by hand what the first dnode has.
+        // The block as a big-endian machine writes it; check the first dnode's fields by hand.
         swap_block_to_be(&mut block);
         assert_eq!(block[512 + 8..512 + 10], [0, 1]);
         assert_eq!(block[512 + 192..512 + 200], [1, 2, 3, 4, 5, 6, 7, 8]);

@@ -8,9 +8,9 @@
 //!
 //! [`DnodePhys`] is an owned copy with named fields; [`DnodePhys::parse`] checks every field that a
 //! size or a shift is computed from, so the helpers below it can neither overflow nor run past the
-//! bonus. [`slots`] walks a block of dnodes: only the walk tells the inner slots of a large dnode
-//! from dnodes. Writing goes the other way with [`DnodePhys::write_to`], which zeroes what the
-//! fields do not cover.
+//! bonus. [`slots`] walks a block of dnodes: only the walk can separate the inner slots of a large
+//! dnode from dnodes. [`DnodePhys::write_to`] is the reverse; it zeroes the bytes that no field
+//! covers.
 
 use base::{Error, Result, align_up};
 
@@ -47,7 +47,7 @@ pub const DNODE_USEROBJUSED_ACCOUNTED: u8 = 8;
 /// A dnode that is in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DnodePhys {
-    /// What the object's data is; never `NONE`.
+    /// Type of the object's data; never `NONE`.
     pub otype: ObjectType,
     /// log2 of the size of indirect blocks, 12 to 17.
     pub indblkshift: u8,
@@ -55,7 +55,7 @@ pub struct DnodePhys {
     pub nlevels: u8,
     /// Number of block pointers, 1 to 3, fixed when the object is made.
     pub nblkptr: u8,
-    /// What the bonus is; `NONE` without one.
+    /// Type of the bonus; `NONE` without one.
     pub bonustype: ObjectType,
     /// Checksum number, 0 inherits.
     pub checksum: u8,
@@ -71,7 +71,7 @@ pub struct DnodePhys {
     pub extra_slots: u8,
     /// Highest block id ever written; 0 also when nothing was.
     pub maxblkid: u64,
-    /// Space charged, in the unit that [`DNODE_USED_BYTES`] tells; see [`DnodePhys::used_bytes`].
+    /// Space charged, in the unit that [`DNODE_USED_BYTES`] selects; see [`DnodePhys::used_bytes`].
     pub used: u64,
     /// Block pointers; those from `nblkptr` on are not stored.
     pub blkptr: [Blkptr; 3],
@@ -82,7 +82,7 @@ pub struct DnodePhys {
     pub spill: Option<Blkptr>,
 }
 
-/// What a slot of a block of dnodes is.
+/// A slot of a block of dnodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
     /// Nothing is here.
@@ -154,8 +154,8 @@ pub fn slots(block: &[u8]) -> Result<Vec<Slot>> {
 }
 
 impl DnodePhys {
-    /// A new object without blocks. `blksz` is a multiple of 512 up to 16 MiB; `bonuslen` fits what
-    /// `slots` leaves.
+    /// A new object without blocks. `blksz` is a multiple of 512 up to 16 MiB; `bonuslen` fits the
+    /// room in `slots`.
     pub fn new(
         otype: ObjectType,
         blksz: u32,
@@ -346,7 +346,7 @@ impl DnodePhys {
     pub fn used_bytes(&self) -> u64 {
         if self.flags & DNODE_USED_BYTES != 0 { self.used } else { self.used.saturating_mul(512) }
     }
-    /// Sets the space charged, in bytes, and the flag that says so.
+    /// Sets the space charged, in bytes, and [`DNODE_USED_BYTES`].
     pub fn set_used_bytes(&mut self, used: u64) {
         self.used = used;
         self.flags |= DNODE_USED_BYTES;

@@ -3,8 +3,8 @@
 //!
 //! A *directory* is a node of the pool's name tree with its space limits and properties; a
 //! *dataset* is one object set, a head or a snapshot, linked to its neighbours in time. Both are
-//! arrays of u64 of fixed length. The padding of both is kept, so that what newer software put
-//! there survives a rewrite.
+//! arrays of u64 of fixed length. The padding of both is kept, so that fields of newer software
+//! survive a rewrite.
 
 use base::{Error, Result};
 

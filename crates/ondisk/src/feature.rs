@@ -1,5 +1,5 @@
-//! Feature flags: what a pool of version 5000 may contain, one table row each (format page 10
-//! section 3, behaviour 4.3).
+//! Feature flags: the format extensions of pools of version 5000, one table row each (format page
+//! 10 section 3, behaviour 4.3).
 //!
 //! A feature is *enabled* when it has an entry in one of the MOS's two feature ZAPs,
 //! `features_for_read` (without it the pool cannot be read) or `features_for_write` (without it the
@@ -15,13 +15,13 @@ use base::{Error, Result};
 /// Which ZAP counts the feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FeatureZap {
-    /// `features_for_read`: software that does not know it cannot read the pool while it is active.
+    /// `features_for_read`: software without the feature cannot read the pool while it is active.
     Read,
     /// `features_for_write`: such software can read the pool but not write it.
     Write,
 }
 
-/// What weir can do with a pool in which the feature is active. Ordered: more is greater.
+/// weir's support for a pool in which the feature is active. Ordered: more is greater.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Support {
     /// The pool is refused.
@@ -73,13 +73,13 @@ pub struct Feature {
     pub depends: &'static [FeatureId],
     /// The first release with it.
     pub release: Release,
-    /// What weir does with pools where it is active.
+    /// weir's support for pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it when nothing else is asked for, as OpenZFS does
-    /// with all that it knows: every feature that weir may enable ([`Feature::may_be_enabled`]),
-    /// those of OpenZFS 2.1 among them.
+    /// Whether `zpool create` of weir enables it by default, as OpenZFS does with all its features:
+    /// every feature that weir may enable ([`Feature::may_be_enabled`]), those of OpenZFS 2.1 among
+    /// them.
     pub default_on: bool,
-    /// What it is for, as `feature_descriptions` gets it.
+    /// Its purpose, as stored in `feature_descriptions`.
     pub description: &'static str,
 }
 
@@ -200,8 +200,8 @@ impl std::fmt::Display for FeatureId {
     }
 }
 
-/// `wanted` and everything that it depends on, each once, dependencies before what needs them: the
-/// order to enable them in.
+/// `wanted` and everything that it depends on, each once, dependencies first: the order to enable
+/// them in.
 pub fn enable_closure_ids(wanted: &[FeatureId]) -> Vec<FeatureId> {
     fn add(id: FeatureId, out: &mut Vec<FeatureId>) {
         // The table has no cycles (a test), so this ends.
@@ -224,7 +224,7 @@ pub fn enable_closure<S: AsRef<str>>(names: &[S]) -> Result<Vec<FeatureId>> {
     Ok(enable_closure_ids(&names.iter().map(lookup).collect::<Result<Vec<_>>>()?))
 }
 
-/// What weir enables on a new pool, dependencies first.
+/// The features that weir enables on a new pool, dependencies first.
 pub fn default_features() -> Vec<FeatureId> {
     enable_closure_ids(&FEATURES.iter().filter(|f| f.default_on).map(|f| f.id).collect::<Vec<_>>())
 }
@@ -263,9 +263,9 @@ fn keep(set: Vec<FeatureId>, f: impl Fn(FeatureId) -> bool) -> Vec<FeatureId> {
     set.into_iter().filter(|&id| f(id)).collect()
 }
 
-/// What weir can do with a pool in which the features with `guids` are active, and the guids that
-/// keep it from doing more (the worst first). `zap` is where they are counted: an unknown feature
-/// stops reading only in `features_for_read`.
+/// weir's support for a pool in which the features with `guids` are active, and the guids that
+/// limit it (the worst first). `zap` is where they are counted: an unknown feature stops reading
+/// only in `features_for_read`.
 pub fn support_of<'a>(zap: FeatureZap, guids: impl IntoIterator<Item = &'a str>) -> (Support, Vec<&'a str>) {
     let one = |guid: &str| match FeatureId::by_guid(guid) {
         Some(id) => id.get().support,

@@ -1,10 +1,9 @@
-//! Gang blocks: a block in up to three pieces, for want of one run of free space (format page 02
-//! section 6).
+//! Gang blocks: a block in up to three pieces, where no single run of free space is large enough
+//! (format page 02 section 6).
 //!
 //! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data,
 //! joined in order, is the block as the gang pointer describes it (stored size, compression,
-//! checksum); a child may be a gang again. A header proves itself with a SHA-256 that starts from
-//! where it is.
+//! checksum); a child may be a gang again. A header is verified by a SHA-256 seeded with its place.
 
 use base::{Error, ErrorKind, Result};
 use codec::Endian;
@@ -25,8 +24,8 @@ pub const GANG_CHILDREN: usize = 3;
 /// least a sector long.
 pub const GANG_MAX_DEPTH: u32 = 16;
 
-/// What the header's checksum starts from: vdev and offset of the first copy of the pointer that
-/// names it, and its physical birth.
+/// The seed of the header's checksum: vdev and offset of the first copy of the pointer that names
+/// it, and its physical birth.
 pub fn verifier(parent: &Blkptr) -> [u64; 4] {
     let dva = parent.dva(0);
     [u64::from(dva.vdev().0), dva.offset(), parent.phys_birth().0, 0]
@@ -99,8 +98,8 @@ pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_H
 }
 
 /// Sizes of the three pieces of `psize` bytes, multiples of `unit` but for the last; 0 where a
-/// piece is not needed. What is not larger than a unit is divided into multiples of 512: space may
-/// be there in smaller units on another vdev.
+/// piece is not needed. A size of at most one unit is divided into multiples of 512: space may be
+/// there in smaller units on another vdev.
 pub fn piece_sizes(psize: u64, unit: u64) -> [u64; GANG_CHILDREN] {
     let unit = if psize <= unit { 512 } else { unit };
     let mut left = psize;

@@ -4,7 +4,7 @@
 //! The history object's bonus is a [`HistoryPhys`]; its data is a log of records, each a u64 length
 //! (little-endian always) and a native nvlist of that length. *Logical* offsets only grow: `bof` is
 //! where the oldest record starts, `eof` where the next goes. The record of `zpool create` at the
-//! front (`pool_create_len` bytes) is never overwritten; what follows it is a ring of
+//! front (`pool_create_len` bytes) is never overwritten; the rest is a ring of
 //! `phys_max_off - pool_create_len` bytes.
 //!
 //! Appending: [`encode_record`], then for its length and for its body in turn: while
@@ -12,7 +12,7 @@
 //! it; write at the places that [`HistoryPhys::extents`] gives for `eof`; move `eof` on.
 //!
 //! Reading: the create record from 0, then from `bof` to `eof` through [`HistoryPhys::extents`];
-//! [`Records`] cuts what was read into lists.
+//! [`Records`] splits the bytes into lists.
 
 use base::{Error, ObjectId, Result, ResultExt, Txg};
 
@@ -164,7 +164,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// Who and when, for the records below.
+/// User, host and time of the records below.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// Seconds since 1970.

@@ -2,9 +2,8 @@
 //! only.
 //!
 //! When a top-level vdev is removed its allocated ranges are copied elsewhere, and a *mapping*
-//! object says where each went: entries sorted by source offset. A *births* object says in which
-//! txg the copies up to an offset were made. A destination may be on a vdev that was removed later
-//! itself.
+//! object records where each went: entries sorted by source offset. A *births* object records the
+//! txg of the copies up to an offset. A destination may be on a vdev that was removed later itself.
 
 use base::{Error, Result, Txg};
 

@@ -1,10 +1,9 @@
 //! The on-disk format of OpenZFS: bytes to types and back, without I/O.
 //!
-//! A block that was read goes through [`byteswap::swap_block`] once if its block pointer says that
-//! it was written big-endian; every parser here assumes little-endian bytes after that, and every
-//! builder writes little-endian. All bytes are treated as hostile: parsers give `base::Error` of
-//! kind `Corrupt` and never panic, loop without bound, or allocate more than a small multiple of
-//! their input.
+//! A block that was read goes through [`byteswap::swap_block`] once if its block pointer marks it
+//! big-endian; every parser here assumes little-endian bytes after that, and every builder writes
+//! little-endian. All bytes are treated as hostile: parsers give `base::Error` of kind `Corrupt`
+//! and never panic, loop without bound, or allocate more than a small multiple of their input.
 
 pub mod blkptr;
 pub mod bpobj;

@@ -1,15 +1,15 @@
-//! Object types: what a block or bonus buffer holds, as dnodes and block pointers name it (format
-//! page 02 section 2).
+//! Object types: the kind of content of a block or bonus buffer, stored in dnodes and block
+//! pointers (format page 02 section 2).
 //!
 //! Types 0 to 53 are fixed numbers. Newer structures use the self-describing `DMU_OTN` form,
-//! `0x80 | 0x40 metadata | 0x20 encrypted | byteswap index`, which says all that generic code
+//! `0x80 | 0x40 metadata | 0x20 encrypted | byteswap index`, which holds all that generic code
 //! needs: whether the block is metadata (compression and copies policy, accounting), whether an
 //! encrypted dataset encrypts it, and how to convert it from the other byte order.
 
 use std::fmt;
 
 /// An object type as stored in dnodes and block pointers. Any byte can be held;
-/// [`ObjectType::is_valid`] says whether the format defines it.
+/// [`ObjectType::is_valid`] is true if the format defines it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ObjectType(pub u8);
 

@@ -17,7 +17,7 @@ use crate::zil::{ZIL_HEADER_SIZE, ZilHeader};
 pub const OBJSET_SIZE_V1: usize = 1024;
 /// Block size with user and group accounting.
 pub const OBJSET_SIZE_V2: usize = 2048;
-/// Block size with project accounting too; what is written today.
+/// Block size with project accounting too; new object sets have it.
 pub const OBJSET_SIZE_V3: usize = 4096;
 
 /// Object set flag: user and group space accounting is complete.
@@ -27,7 +27,7 @@ pub const OBJSET_USEROBJACCOUNTING_COMPLETE: u64 = 2;
 /// Object set flag: project accounting is complete.
 pub const OBJSET_PROJECTQUOTA_COMPLETE: u64 = 4;
 
-/// What an object set is.
+/// Type of an object set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u64)]
 pub enum ObjsetType {
@@ -72,11 +72,11 @@ pub struct ObjsetPhys {
     pub meta_dnode: DnodePhys,
     /// The intent log's header; ignored in snapshots.
     pub zil_header: ZilHeader,
-    /// What the object set is.
+    /// Type of the object set.
     pub os_type: ObjsetType,
     /// `OBJSET_*` flags.
     pub flags: u64,
-    /// MAC over what is the same on every machine (encryption).
+    /// MAC over the fields that are the same on every machine (encryption).
     pub portable_mac: [u8; 32],
     /// MAC over the rest (encryption).
     pub local_mac: [u8; 32],
@@ -153,8 +153,8 @@ impl ObjsetPhys {
         })
     }
 
-    /// The block's bytes, [`ObjsetPhys::size`] of them. An accounting dnode for which the size has
-    /// no place must not be there.
+    /// The block's bytes, [`ObjsetPhys::size`] of them. An accounting dnode that does not fit in
+    /// the size must be absent.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut b = vec![0u8; self.size];
         self.meta_dnode.write_to(&mut b);

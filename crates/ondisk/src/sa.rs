@@ -8,7 +8,7 @@
 //!
 //! To read: [`AttrTable`] from the registry ZAP, [`Layouts`] from the layouts ZAP, then [`fields`]
 //! for where each attribute is. To change the set or a length: list all attributes in order,
-//! [`plan`] says how many stay in the bonus, [`Layouts::find`] or [`Layouts::next_number`] give
+//! [`plan`] computes how many stay in the bonus, [`Layouts::find`] or [`Layouts::next_number`] give
 //! each side its layout, [`build`] makes each side's bytes. Values of fixed length are overwritten
 //! in place.
 
@@ -28,8 +28,8 @@ pub const SPILL_MAX: usize = 128 << 10;
 /// First layout number that the layouts ZAP can hold.
 pub const FIRST_LAYOUT: u16 = 2;
 
-/// Attributes that file systems know. Discriminants are the standard numbers; a dataset's own are
-/// in its registry.
+/// The standard attributes of file systems. Discriminants are the standard numbers; a dataset's own
+/// are in its registry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub enum Attr {
@@ -220,11 +220,11 @@ impl AttrTable {
     pub fn num(&self, attr: Attr) -> Option<u16> {
         self.known[attr as usize]
     }
-    /// What attribute a number is, if it is one of those known.
+    /// The attribute of a number, if it is a standard one.
     pub fn attr(&self, num: u16) -> Option<Attr> {
         Attr::ALL.into_iter().find(|&a| self.num(a) == Some(num))
     }
-    /// What is registered under a number.
+    /// The registry entry of a number.
     pub fn info(&self, num: u16) -> Option<&AttrInfo> {
         self.attrs.get(usize::from(num))
     }
@@ -473,7 +473,7 @@ pub fn swap_buffer(b: &mut [u8], table: &AttrTable, layouts: &Layouts) -> Result
     Ok(())
 }
 
-/// Who owns an object, as space accounting sees it.
+/// The owner of an object, for space accounting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OwnerIds {
     /// User.
@@ -621,7 +621,7 @@ mod tests {
                 prop_assert_eq!(&b[f.offset..f.offset + f.len], &v[..]);
                 prop_assert_eq!(f.offset % 8, 0);
             }
-            // What the plan says is what building gives.
+            // `plan` predicts the result of `build`.
             let sizes: Vec<(usize, bool)> = values.iter().map(|(v, k)| (v.len(), *k)).collect();
             let p = plan(&sizes, 832).unwrap();
             if p.in_bonus == attrs.len() {

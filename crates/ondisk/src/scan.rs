@@ -19,7 +19,7 @@ pub const VISIT_AGAIN: u64 = 1;
 /// Flag: the scrub is paused (`DSF_SCRUB_PAUSED`).
 pub const PAUSED: u64 = 2;
 
-/// What a scan does.
+/// The function of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum ScanFunc {
     /// There was none.
@@ -27,7 +27,7 @@ pub enum ScanFunc {
     None,
     /// Reads everything.
     Scrub,
-    /// Reads what a device may miss.
+    /// Reads the blocks that a device may miss.
     Resilver,
 }
 
@@ -48,7 +48,7 @@ pub enum ScanState {
 /// The record.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ScanPhys {
-    /// What it does.
+    /// Its function.
     pub func: ScanFunc,
     /// How far it is.
     pub state: ScanState,
@@ -87,8 +87,7 @@ pub struct ScanPhys {
 }
 
 impl ScanPhys {
-    /// Reads a record; words that are missing are 0, and what it says is not believed further than
-    /// it makes sense.
+    /// Reads a record; missing words are 0, unknown functions and states `None`.
     pub fn from_words(words: &[u64]) -> ScanPhys {
         let w = |i: usize| words.get(i).copied().unwrap_or(0);
         ScanPhys {

@@ -1,11 +1,11 @@
-//! Space maps: the log of allocations and frees that says what is free on a device (format page 06
-//! section 2).
+//! Space maps: the log of allocations and frees from which a device's free space follows (format
+//! page 06 section 2).
 //!
 //! A space map is an object whose data is a stream of entries, each one or two u64 words, in units
-//! of `1 << shift` bytes, and whose bonus says how much of the stream counts, how much is
-//! allocated, and (with feature spacemap_histogram) how large the free segments are. Read in order
+//! of `1 << shift` bytes, and whose bonus holds the valid length of the stream, the allocated
+//! bytes, and (with feature spacemap_histogram) a histogram of the free segments. Read in order
 //! from an all-free state, an ALLOC entry adds a range that was free and a FREE entry removes one
-//! that was allocated; anything else is damage, which the reader of the map must notice.
+//! that was allocated; anything else is damage, which the reader of the map must detect.
 //!
 //! Entries come in groups headed by an informational debug entry. Runs longer than 32768 units,
 //! offsets beyond 47 bits and everything in log space maps use the two-word form (feature
@@ -54,9 +54,9 @@ impl MapType {
 /// One entry of a space map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
-    /// What the entries after it are, for people.
+    /// Header of a group of entries, informational.
     Debug {
-        /// What the group does.
+        /// ALLOC or FREE.
         kind: MapType,
         /// Sync pass that wrote it.
         pass: u16,
@@ -67,7 +67,7 @@ pub enum Entry {
     Pad,
     /// A range.
     Run {
-        /// What happened to it.
+        /// ALLOC or FREE.
         kind: MapType,
         /// The top-level vdev; 0 in the maps of metaslabs.
         vdev: VdevId,
@@ -221,7 +221,7 @@ impl Encoder {
     fn push(&mut self, word: u64) {
         self.out.extend_from_slice(&word.to_le_bytes());
     }
-    /// Length of the map with what was encoded so far.
+    /// Length of the map with the entries encoded so far.
     pub fn length(&self) -> u64 {
         self.start + self.out.len() as u64
     }
@@ -249,7 +249,7 @@ pub struct SpaceMapPhys {
 }
 
 impl SpaceMapPhys {
-    /// The header in bonus `b`, in the form that its length tells.
+    /// The header in bonus `b`, in the form that its length implies.
     pub fn parse(b: &[u8]) -> Result<SpaceMapPhys> {
         if b.len() < SPACE_MAP_SIZE_V0 {
             return Err(Error::corrupt(format!("space map header of {} bytes", b.len())));

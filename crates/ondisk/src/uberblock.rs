@@ -1,12 +1,11 @@
 //! Uberblocks: the roots of the pool's tree, one per synced txg, in a ring in every label (format
 //! page 01 section 6).
 //!
-//! The ring is 128 KiB of *slots* of 1 KiB to 8 KiB, as the top-level vdev's ashift says. Txg N
-//! goes to slot N modulo the number of slots, so a torn write costs the newest root only and the
-//! one before it is still there. A slot ends in an embedded SHA-256 tied to its offset on the
-//! device.
+//! The ring is 128 KiB of *slots* of 1 KiB to 8 KiB, by the top-level vdev's ashift. Txg N goes to
+//! slot N modulo the number of slots, so a torn write costs the newest root only and the one before
+//! it is still there. A slot ends in an embedded SHA-256 tied to its offset on the device.
 //!
-//! Import reads every slot of every label, drops what does not verify, and takes the [`best`]:
+//! Import reads every slot of every label, drops those that do not verify, and takes the [`best`]:
 //! highest txg, then time, then multihost sequence.
 
 use base::{Error, Result, ResultExt, Txg};
@@ -40,13 +39,13 @@ pub struct Uberblock {
     pub timestamp: u64,
     /// The MOS; its birth may be older than `txg`.
     pub rootbp: Blkptr,
-    /// Newest version that the writer knew.
+    /// Newest version that the writer supports.
     pub software_version: u64,
-    /// [`MMP_MAGIC`], or 0 from writers that do not know multihost.
+    /// [`MMP_MAGIC`], or 0 from writers without multihost.
     pub mmp_magic: u64,
     /// Nanoseconds between multihost writes, 0 when multihost is off.
     pub mmp_delay: u64,
-    /// Multihost settings: bits 0 to 2 say which of interval (ms, bits 8 to 31), sequence (32 to
+    /// Multihost settings: bits 0 to 2 mark which of interval (ms, bits 8 to 31), sequence (32 to
     /// 47), fail intervals (48 to 63) are valid.
     pub mmp_config: u64,
     /// Txg of the pool's checkpoint, 0 when there is none.
@@ -78,8 +77,8 @@ pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> u64 {
     label_offset + RING_OFFSET + slot * slot_size(ashift) as u64
 }
 
-/// No pool gets as far: a thousand txgs a second for a hundred million years. What follows a txg of
-/// a pool is a number for certain.
+/// No pool gets as far: a thousand txgs a second for a hundred million years. So the txgs after a
+/// pool's txg cannot overflow.
 const TXG_END: Txg = Txg(1 << 62);
 
 impl Uberblock {
@@ -196,7 +195,7 @@ impl Uberblock {
         }
     }
 
-    /// What uberblocks are ordered by: the highest is the newest.
+    /// The sort key of uberblocks: the highest is the newest.
     pub fn rank(&self) -> (Txg, u64, u64) {
         (self.txg, self.timestamp, self.mmp_seq())
     }

@@ -7,10 +7,9 @@
 //! top-level vdev that its leaf is under, without ZAPs; the *aux* form is an entry in the lists of
 //! spares and cache devices, without a place in the tree.
 //!
-//! [`VdevConfig::from_nvlist`] reads any of them and keeps the keys that it does not know; the
-//! `to_` functions write them in the order of real code. Reading checks types and bounds the size
-//! of the tree only, so that a tool can show a damaged tree; [`VdevConfig::validate`] checks what
-//! an import relies on.
+//! [`VdevConfig::from_nvlist`] reads any of them and keeps unknown keys; the `to_` functions write
+//! them in the order of OpenZFS. Reading checks types and bounds the size of the tree only, so that
+//! a tool can show a damaged tree; [`VdevConfig::validate`] checks what an import relies on.
 
 use std::collections::BTreeSet;
 
@@ -28,10 +27,11 @@ pub const ASHIFT_RANGE: std::ops::RangeInclusive<u64> = 9..=16;
 pub const METASLAB_SHIFT_MIN: u32 = 24;
 /// Largest metaslab shift that is chosen while the count allows: 16 GiB.
 pub const METASLAB_SHIFT_MAX: u32 = 34;
-/// Most metaslabs that a top-level vdev gets, whatever that makes their size.
+/// Most metaslabs that a top-level vdev gets, even if that makes them larger than
+/// [`METASLAB_SHIFT_MAX`].
 pub const METASLAB_COUNT_MAX: u64 = 131_072;
 
-/// What a vdev is.
+/// The kind of a vdev.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VdevKind {
     /// The root of the tree; its guid is the pool's.
@@ -443,7 +443,8 @@ impl VdevConfig {
         if !self.children.is_empty() {
             l.put_lists("children", self.children.iter().map(|c| c.to_nvlist(form)).collect());
         }
-        // Pushed, not put: a known name here is a mistyped one, and what is typed above it counts.
+        // Pushed, not put: a known name here has a wrong type, and the typed field above takes
+        // precedence.
         for (name, value) in &self.unknown {
             l.push(name.as_str(), value.clone());
         }

@@ -1,5 +1,5 @@
 //! The intent log on disk: header, chain blocks and the common part of records (format page 07).
-//! Reading only.
+//! Chain blocks are only read here; crate `zil` builds them.
 //!
 //! An object set's header names the first block of a chain. Each block carries a `zil_chain` of 184
 //! bytes with the pointer of the next block and a count of the bytes in use; in *slim* blocks
@@ -79,8 +79,8 @@ impl ZilHeader {
     pub fn is_empty(&self) -> bool {
         *self == ZilHeader::default()
     }
-    /// Whether records wait to be replayed, as far as the header alone can tell: it has a log that
-    /// either is unclaimed or says so.
+    /// Whether records wait to be replayed, as far as the header alone shows: it has a log that is
+    /// unclaimed or has [`ZIL_REPLAY_NEEDED`].
     pub fn may_need_replay(&self) -> bool {
         !self.log.is_hole() && (self.claim_txg.0 == 0 || self.flags & ZIL_REPLAY_NEEDED != 0)
     }

@@ -1,10 +1,9 @@
-//! The records of an intent log (format page 07 section 5): what each of them says, from bytes and
-//! to bytes.
+//! The records of an intent log (format page 07 section 5): parsing and encoding.
 //!
 //! A record is a common part of 32 bytes ([`crate::zil::Record`]) and a body that depends on its
 //! type. [`Op`] is the body. Parsing borrows nothing that it can copy cheaply: names and data stay
-//! slices of the record. Encoding makes the record with its common part; txg and sequence number
-//! are filled in by whoever packs it into a block.
+//! slices of the record. Encoding makes the record with its common part; the packer of a block
+//! fills in txg and sequence number.
 
 use base::{Error, Result};
 
@@ -85,10 +84,10 @@ pub mod setattr {
     pub const XVATTR: u64 = 1 << 31;
 }
 
-/// What a create record makes.
+/// The kind of object that a create record makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Make {
-    /// A file, device, FIFO or socket: the mode tells.
+    /// A file, device, FIFO or socket, by the mode.
     File,
     /// A directory.
     Dir,
@@ -145,14 +144,14 @@ pub struct LrAcl<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What a record says.
+/// The operation of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op<'a> {
     /// Make an object.
     Create {
-        /// What it is.
+        /// Its kind.
         make: Make,
-        /// Who and where.
+        /// Owner, place and mode.
         body: Create,
         /// Attributes beyond those of POSIX.
         attr: Option<LrAttr>,
@@ -169,7 +168,7 @@ pub enum Op<'a> {
         dir: u64,
         /// The name.
         name: &'a [u8],
-        /// What it names is a directory.
+        /// The name is of a directory.
         is_dir: bool,
     },
     /// Give another name.
@@ -225,7 +224,7 @@ pub enum Op<'a> {
     Setattr {
         /// The object.
         object: u64,
-        /// What is said.
+        /// The new values.
         set: LrSetattr,
         /// Attributes beyond those of POSIX.
         attr: Option<LrAttr>,
@@ -250,7 +249,7 @@ pub enum WriteData<'a> {
     Block(Blkptr),
 }
 
-/// The values of a SETATTR record; the mask says which count.
+/// The values of a SETATTR record; the mask selects the valid ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LrSetattr {
     /// Bits of [`setattr`].
@@ -288,7 +287,7 @@ impl<'a> Fields<'a> {
     fn rest(&self, off: usize) -> Result<&'a [u8]> {
         self.b.get(off..).ok_or_else(|| self.short())
     }
-    /// A name with its NUL at `off`; what follows it.
+    /// A name with its NUL at `off`, and the offset after it.
     fn name(&self, off: usize) -> Result<(&'a [u8], usize)> {
         let rest = self.rest(off)?;
         let end = rest.iter().position(|&c| c == 0);
@@ -325,7 +324,8 @@ impl<'a> Fields<'a> {
             projid: self.word(off + 40)?,
         })
     }
-    /// ACL and domains at `off` after an ACL create body; what follows them.
+    /// The ACL at `off` after an ACL create body, the offset behind it and its fuids, and the
+    /// number of domains.
     fn acl(&self, off: usize) -> Result<(Option<LrAcl<'a>>, usize, u64)> {
         let (count, domains, fuids) = (self.word(104)?, self.word(112)?, self.word(120)?);
         let (bytes, flags) = (self.word(128)?, self.word(136)?);
@@ -337,7 +337,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// How the types of create records are made up: what, with an ACL, with attributes.
+/// The parts of a create record's type: kind of object, with an ACL, with attributes.
 fn create_form(txtype: u64) -> Option<(Make, bool, bool)> {
     Some(match txtype {
         tx::CREATE => (Make::File, false, false),
@@ -355,7 +355,7 @@ fn create_form(txtype: u64) -> Option<(Make, bool, bool)> {
 }
 
 impl<'a> Op<'a> {
-    /// What a record says. `Unsupported` for types that are not known.
+    /// The operation of a record. `Unsupported` for unknown types.
     pub fn parse(record: &Record<'a>) -> Result<Op<'a>> {
         let f = Fields { b: record.bytes, what: record.txtype };
         if let Some((make, with_acl, with_attr)) = create_form(record.txtype) {

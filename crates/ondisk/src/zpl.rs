@@ -68,7 +68,7 @@ pub mod pflags {
     pub const XATTR: u64 = 0x1;
     /// Has inheritable ACEs.
     pub const INHERIT_ACE: u64 = 0x2;
-    /// The ACL says what the mode says.
+    /// The ACL is equivalent to the mode.
     pub const ACL_TRIVIAL: u64 = 0x4;
     /// Has object ACEs.
     pub const ACL_OBJ_ACE: u64 = 0x8;
@@ -80,7 +80,7 @@ pub mod pflags {
     pub const ACL_AUTO_INHERIT: u64 = 0x40;
     /// A scan stamp follows the znode.
     pub const BONUS_SCANSTAMP: u64 = 0x80;
-    /// Nobody is denied execution.
+    /// No ACE denies execution.
     pub const NO_EXECS_DENIED: u64 = 0x100;
     /// DOS read-only.
     pub const READONLY: u64 = 0x1 << 32;
@@ -132,7 +132,7 @@ pub fn new_pflags(mode: u64, projid: bool) -> u64 {
     f
 }
 
-/// A directory entry's value: what is there and which object.
+/// A directory entry's value: type and object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Dirent {
     /// The mode's type bits shifted right by 12; 0 in file systems of version 1.
@@ -181,9 +181,10 @@ pub const ACE_EXECUTE: u32 = 0x20;
 /// ACE mask: delete children.
 pub const ACE_DELETE_CHILD: u32 = 0x40;
 
-/// What the owner may always do: read and write xattrs, attributes, ACL and owner, and synchronise.
+/// Access that the owner always has: read and write xattrs, attributes, ACL and owner, and
+/// synchronise.
 const OWNER_ALWAYS: u32 = 0x1E_0198;
-/// What everyone may always do: read xattrs, attributes and ACL, and synchronise.
+/// Access that everyone always has: read xattrs, attributes and ACL, and synchronise.
 const ALWAYS: u32 = 0x12_0088;
 
 /// An access control entry.
@@ -191,11 +192,11 @@ const ALWAYS: u32 = 0x12_0088;
 pub struct Ace {
     /// `ACE_ALLOW`, `ACE_DENY`, 2 audit, 3 alarm, 5 to 8 object forms.
     pub kind: u16,
-    /// Who and how inherited.
+    /// Kind of subject, and inheritance.
     pub flags: u16,
     /// Which accesses.
     pub mask: u32,
-    /// Whom, when the flags do not tell.
+    /// Uid or gid, when the flags name no class.
     pub who: Option<u64>,
 }
 
@@ -244,8 +245,8 @@ pub fn aces_to_bytes(aces: &[Ace]) -> Vec<u8> {
     b
 }
 
-/// The ACL that says what a mode says (format page 08 section 4). `delete_child`: writing includes
-/// deleting children, as OpenZFS 2.1 writes it for new objects.
+/// The ACL that is equivalent to a mode (format page 08 section 4). `delete_child`: writing
+/// includes deleting children, as OpenZFS 2.1 writes it for new objects.
 pub fn trivial_acl(mode: u64, delete_child: bool) -> Vec<Ace> {
     let bits = |shift: u32| -> u32 {
         let m = mode >> shift;
@@ -314,7 +315,7 @@ pub struct ZnodePhys {
     pub gid: u64,
     /// The ACL's 88 bytes (format page 16 section 3).
     pub acl: Vec<u8>,
-    /// What follows: a symlink's target, or a scan stamp.
+    /// The bytes after it: a symlink's target, or a scan stamp.
     pub tail: Vec<u8>,
 }
 

@@ -1,6 +1,6 @@
-//! The parsers on bytes that OpenZFS wrote: each file of `golden/` says where it is from. A file is
-//! a comment, the length of the block (with `lz4` when the bytes are as stored, compressed), and
-//! lines of offset and bytes; what is not listed is zero.
+//! The parsers on bytes that OpenZFS wrote: each file of `golden/` names its origin. A file is a
+//! comment, the length of the block (with `lz4` when the bytes are as stored, compressed), and
+//! lines of offset and bytes; unlisted bytes are zero.
 
 #![allow(clippy::unwrap_used)]
 

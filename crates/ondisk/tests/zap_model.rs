@@ -234,8 +234,8 @@ proptest! {
         z.check(&model);
     }
 
-    /// Bytes of a good leaf are spoiled; nothing panics or hangs, and what an operation refuses to
-    /// do it has not half done.
+    /// Bytes of a good leaf are spoiled; nothing panics or hangs, and an operation that fails
+    /// changes nothing.
     #[test]
     fn damaged_leaves_are_survived(seed in any::<u64>(), spoil in proptest::collection::vec((0usize..2048, any::<u8>()), 1..12), name in 0u64..40) {
         let mut leaf = Leaf::init(vec![0; 2048], KeyKind::String, 0, 0, seed & 1 != 0);

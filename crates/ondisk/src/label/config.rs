@@ -1,9 +1,8 @@
-//! What label configs and the configuration object say, typed (format page 01 section 4, page 10
-//! section 2.2).
+//! Label configs and the configuration object, typed (format page 01 section 4, page 10 section
+//! 2.2).
 //!
-//! Reading wants the keys that an import cannot do without and keeps those it does not know;
-//! writing puts keys in the order of real code, so a config that real code wrote comes out byte for
-//! byte.
+//! Reading requires the keys that an import needs and keeps unknown ones; writing puts keys in the
+//! order of OpenZFS, so a config that OpenZFS wrote comes out byte for byte.
 
 use std::collections::BTreeSet;
 
@@ -234,8 +233,8 @@ impl LabelConfig {
         l
     }
 
-    /// Top-level vdevs of the pool with holes: what the label says, or what it implies when it is
-    /// too old to say (page 01 section 4).
+    /// Top-level vdevs of the pool with holes: the label's count, or the one that an old label
+    /// without it implies (page 01 section 4).
     pub fn top_level_count(&self) -> u64 {
         self.vdev_children.unwrap_or_else(|| self.vdev_tree.id.saturating_add(1))
     }
@@ -390,7 +389,7 @@ impl MosConfig {
     }
 }
 
-/// What the label of a device says that the device is.
+/// The role of a device by its label.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant, reason = "one per device, and the large one is the common one")]
 pub enum DeviceLabel {

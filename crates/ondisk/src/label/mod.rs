@@ -2,14 +2,13 @@
 //!
 //! A leaf device carries four copies of a 256 KiB *label*, two at its front and two at its end, so
 //! that no single accident takes all. Each has a boot environment block, the *config* (an nvlist
-//! that says which pool and which place in its vdev tree the device is, see [`LabelConfig`]) and a
-//! ring of uberblocks (see [`crate::uberblock`]). Between the labels lies the space that block
-//! pointers address.
+//! with the device's pool and place in the vdev tree, see [`LabelConfig`]) and a ring of uberblocks
+//! (see [`crate::uberblock`]). Between the labels lies the space that block pointers address.
 //!
 //! Each region ends in an embedded SHA-256 that is tied to its absolute offset on the device: a
-//! label copied to another place is not valid there. The functions here take and give whole regions
-//! and that offset; who reads and writes them is the business of the caller. Offsets are relative
-//! to the leaf (the partition or file), never to the disk around it.
+//! label copied to another place is not valid there. The functions here take and return whole
+//! regions and that offset; the caller does the I/O. Offsets are relative to the leaf (the
+//! partition or file), never to the disk around it.
 
 mod config;
 
@@ -59,8 +58,8 @@ pub const fn label_offsets(size: u64) -> [u64; LABELS] {
     [0, LABEL_SIZE, end.saturating_sub(2 * LABEL_SIZE), end.saturating_sub(LABEL_SIZE)]
 }
 
-/// Allocatable bytes of a leaf of `size` bytes: what is left between the front 4 MiB and the last
-/// two labels, 0 on a device that is too small.
+/// Allocatable bytes of a leaf of `size` bytes: the space between the front 4 MiB and the last two
+/// labels, 0 on a device that is too small.
 pub const fn usable_size(size: u64) -> u64 {
     aligned_size(size).saturating_sub(DATA_START + END_RESERVED)
 }
@@ -94,15 +93,15 @@ pub fn parse_config(region: &[u8], device_offset: u64) -> Result<NvList> {
     parse_config_with(region, device_offset, &mut EmbeddedVerifier::default())
 }
 
-/// As [`parse_config`], for several labels of a device: what is the same in them is hashed once.
+/// As [`parse_config`], for several labels of a device: equal content is hashed once.
 pub fn parse_config_with<'a>(region: &'a [u8], device_offset: u64, sums: &mut EmbeddedVerifier<'a>) -> Result<NvList> {
     check_len(region, CONFIG_SIZE, "label config")?;
     sums.verify(region, verifier(device_offset)).at(|| format!("label config at {device_offset:#x}"))?;
     parse_config_unchecked(region)
 }
 
-/// As [`parse_config`] without the checksum: what the scan for importable pools does, so that it
-/// also lists pools whose labels are damaged.
+/// As [`parse_config`] without the checksum: for the scan for importable pools, which also lists
+/// pools whose labels are damaged.
 pub fn parse_config_unchecked(region: &[u8]) -> Result<NvList> {
     check_len(region, CONFIG_SIZE, "label config")?;
     NvList::decode(&region[..CONFIG_SIZE - ECK_SIZE]).at(|| "label config")
@@ -144,7 +143,7 @@ pub fn seal_config(config: &NvList, device_offset: u64) -> Result<Vec<u8>> {
     Ok(region.bytes)
 }
 
-/// What the boot environment block of a label holds.
+/// The content of a label's boot environment block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BootEnv {
     /// Version 0: text up to the first NUL, empty on a fresh label.
@@ -188,8 +187,8 @@ pub fn seal_boot_env(env: &BootEnv, device_offset: u64) -> Result<Vec<u8>> {
 }
 
 /// A whole fresh label ([`LABEL_SIZE`] bytes) for `label_offset`: `config`, an empty boot
-/// environment, a zeroed uberblock ring. The first 8 KiB are zero; who wants to keep what is there
-/// must write from [`BOOT_ENV_OFFSET`] on.
+/// environment, a zeroed uberblock ring. The first 8 KiB are zero; to keep the old ones, write from
+/// [`BOOT_ENV_OFFSET`] on.
 pub fn fresh_label(config: &NvList, label_offset: u64) -> Result<Vec<u8>> {
     let mut label = vec![0; BOOT_ENV_OFFSET as usize];
     label.extend(seal_boot_env(&BootEnv::Raw(Vec::new()), label_offset + BOOT_ENV_OFFSET)?);

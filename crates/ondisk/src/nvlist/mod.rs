@@ -1,17 +1,17 @@
-//! Name-value lists: the self-describing records that labels, the pool's configuration, its history
-//! and send streams are made of.
+//! Name-value lists: the self-describing records of labels, the pool's configuration, its history
+//! and send streams.
 //!
 //! An *nvlist* is an ordered list of *pairs*: a name, one of 27 types, a value. Values may be
 //! nvlists again. Two packed forms exist on disk (format page 01 section 3): *XDR* (big-endian,
 //! 4-byte units: labels, the configuration object) and *native* (the writer's byte order and
 //! structure layout: history records). [`NvList::decode`] tells them apart by the first header byte
 //! and reads either in both byte orders; [`NvList::encode_xdr`] and [`NvList::encode_native`] write
-//! them as a little-endian host does. Order is kept, so a list that real code packed and we
+//! them as a little-endian host does. Order is kept, so a list that OpenZFS packed and weir
 //! unpacked packs to the same bytes again.
 //!
-//! Packed bytes are hostile. Every size is checked against what is left of the input before it is
-//! used, nesting ends at [`MAX_DEPTH`], no allocation is larger than a small multiple of the input,
-//! and errors name the key and offset.
+//! Packed bytes are hostile. Every size is checked against the rest of the input before it is used,
+//! nesting ends at [`MAX_DEPTH`], no allocation is larger than a small multiple of the input, and
+//! errors name the key and offset.
 //!
 //! Names are unique by convention (flag 1). Lists that break it decode, and a look-up gives the
 //! first; [`NvList::put`] replaces.
@@ -27,7 +27,7 @@ use base::{Error, ErrorKind, Result};
 pub const MAX_DEPTH: u32 = 32;
 /// Largest packed list that is read, in bytes: far above any that real code writes.
 pub const MAX_PACKED: usize = 64 << 20;
-/// Longest name, in bytes: what the native form's 16-bit size of it can state.
+/// Longest name, in bytes: the limit of the native form's 16-bit name size.
 pub const MAX_NAME: usize = i16::MAX as usize - 1;
 /// The flag of a list whose names are unique (`NV_UNIQUE_NAME`, format page 01 section 3).
 pub const UNIQUE_NAME: u32 = 1;
@@ -231,7 +231,7 @@ fn utf8(bytes: &[u8], at: usize) -> Result<String> {
     }
 }
 
-/// The number of elements that a type wants, if it is fixed.
+/// Checks the number of elements against the type's, if that is fixed.
 fn check_nelem(type_id: u32, nelem: usize, at: usize) -> Result<()> {
     let want = match type_id {
         1 => 0,
@@ -327,7 +327,8 @@ impl NvList {
             None => self.pairs.push((name.to_owned(), value)),
         }
     }
-    /// Appends without looking for `name`: for long lists whose names the caller knows to be new.
+    /// Appends without looking for `name`: for long lists; the caller guarantees that the name is
+    /// new.
     pub fn push(&mut self, name: impl Into<String>, value: NvValue) {
         self.pairs.push((name.into(), value));
     }
@@ -422,7 +423,7 @@ impl IntoIterator for NvList {
 }
 
 impl FromIterator<(String, NvValue)> for NvList {
-    /// Collects pairs whose names the caller knows to differ.
+    /// Collects pairs; the caller guarantees that their names differ.
     fn from_iter<I: IntoIterator<Item = (String, NvValue)>>(pairs: I) -> NvList {
         NvList { flags: UNIQUE_NAME, pairs: pairs.into_iter().collect() }
     }

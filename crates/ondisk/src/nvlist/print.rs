@@ -42,8 +42,8 @@ impl fmt::Display for Indented<'_> {
                         let head = if i == 0 { String::new() } else { format!("{:indent$}{name}", "") };
                         write!(f, "{head}[{i}]:\n{}", l.indented(indent + 4))?;
                     }
-                    // An empty array prints nothing in zdb; the name is already out, so say that it
-                    // is empty.
+                    // An empty array prints nothing in zdb; the name is already out, so mark it as
+                    // empty.
                     if a.is_empty() {
                         f.write_str(":\n")?;
                     }

@@ -47,7 +47,7 @@ impl<'a> Reader<'a> {
         self.opaque(n)
     }
     /// The counter in front of an array's elements; it must repeat the pair's element count and fit
-    /// in what is left.
+    /// in the rest.
     fn counted(&mut self, nelem: usize, width: usize) -> Result<()> {
         let at = self.at();
         let n = self.u32()? as usize;

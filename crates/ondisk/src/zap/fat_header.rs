@@ -2,8 +2,8 @@
 //!
 //! The table maps the top `shift` bits of a hash to a leaf's block id. It begins in the second half
 //! of the header block; grown, it is a run of blocks. Growing by degrees is possible on disk: while
-//! `nextblk` is not 0 the old table answers reads and stores go to both. This code finds such a
-//! state and says where a store must go ([`Header::also_store`]); it never starts one.
+//! `nextblk` is not 0 the old table answers reads and stores go to both. This code detects such a
+//! state and gives the second place of a store ([`Header::also_store`]); it never starts one.
 
 use base::{Error, Result};
 
@@ -48,7 +48,7 @@ pub struct TableSlot {
     pub offset: usize,
 }
 
-/// What doubling the table needs.
+/// The blocks of a doubled table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
     /// First block of the new table.
@@ -195,7 +195,7 @@ impl Header {
 
     /// Doubles the table in the header: allocates its blocks and changes the fields. The caller
     /// fills the new blocks with [`init_table_block`] from the old table and frees the old blocks.
-    /// Fails when no hash bits would be left to tell leaves apart.
+    /// Fails when no hash bits would be left to distinguish leaves.
     pub fn grow_table(&mut self) -> Result<Growth> {
         if self.table_nextblk != 0 {
             return Err(Error::unsupported("fat ZAP pointer table is being grown already"));

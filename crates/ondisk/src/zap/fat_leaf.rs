@@ -56,7 +56,7 @@ pub struct LeafEntry {
     next: u16,
 }
 
-/// What came of an insertion or update.
+/// The result of an insertion or update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeafInsert {
     /// Done; the entry has this cd.
@@ -118,7 +118,7 @@ impl<B: AsRef<[u8]>> Leaf<B> {
     pub fn bytes(&self) -> &[u8] {
         self.b.as_ref()
     }
-    /// What the keys are.
+    /// The kind of the keys.
     pub fn key_kind(&self) -> KeyKind {
         self.kind
     }
@@ -493,7 +493,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
         chunks.first().copied().unwrap_or(END)
     }
 
-    /// Adds an entry. The caller knows that the key is not there. `cd`: as given, or the lowest
+    /// Adds an entry. The caller guarantees that the key is absent. `cd`: as given, or the lowest
     /// free one. An entry too large for any leaf of this size is an error of kind `TooBig`.
     pub fn insert(&mut self, key: &[u8], hash: u64, cd: Option<u32>, value: &ZapValue) -> Result<LeafInsert> {
         value.check()?;

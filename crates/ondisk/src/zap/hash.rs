@@ -57,7 +57,7 @@ pub fn normalise(name: &[u8], normflags: u64) -> Cow<'_, [u8]> {
             Cow::Borrowed(name)
         };
     }
-    // Bytes that are not UTF-8 stay as they are and end a run of text; what is around them is
+    // Bytes that are not UTF-8 stay as they are and end a run of text; the text around them is
     // normalised.
     let mut out = Vec::with_capacity(name.len());
     for chunk in name.utf8_chunks() {

@@ -30,7 +30,7 @@ pub struct MicroEntry<'a> {
     pub cd: u32,
 }
 
-/// What came of an insertion.
+/// The result of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MicroInsert {
     /// Done, in this slot.
@@ -142,8 +142,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
         let at = (usize::from(slot) + 1) * ENTRY;
         &mut self.b.as_mut()[at..at + ENTRY]
     }
-    /// Stores an entry in the first free slot. The caller knows that the name is not there and
-    /// gives the lowest `cd` free for its hash ([`MicroIndex::free_cd`]).
+    /// Stores an entry in the first free slot. The caller guarantees that the name is absent and
+    /// passes the lowest `cd` free for its hash ([`MicroIndex::free_cd`]).
     pub fn insert(&mut self, name: &[u8], value: u64, cd: u32) -> MicroInsert {
         assert!(
             !name.is_empty() && name.len() <= MICRO_MAX_NAME && !name.contains(&0),
@@ -155,8 +155,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> MicroZap<B> {
         self.put(slot as u16, name, value, cd);
         MicroInsert::Done(slot as u16)
     }
-    /// Stores an entry in `slot`, which the caller knows to be free; otherwise as
-    /// [`MicroZap::insert`].
+    /// Stores an entry in `slot`, which must be free; otherwise as [`MicroZap::insert`].
     pub fn put(&mut self, slot: u16, name: &[u8], value: u64, cd: u32) {
         assert!(
             !name.is_empty() && name.len() <= MICRO_MAX_NAME && !name.contains(&0),
@@ -241,7 +240,7 @@ impl MicroIndex {
     pub fn insert(&mut self, hash: u64, cd: u32, slot: u16) {
         self.map.insert((hash, cd), slot);
     }
-    /// Forgets an entry.
+    /// Removes an entry.
     pub fn remove(&mut self, hash: u64, cd: u32) -> Option<u16> {
         self.map.remove(&(hash, cd))
     }

@@ -1,10 +1,10 @@
 //! ZAP objects: named values, the format's dictionaries and directories (format page 04).
 //!
-//! A *micro* ZAP is one block of 64-byte entries, each a name of up to 49 bytes and one u64. What
-//! it cannot hold makes it *fat*: an extensible hash table whose block 0 is a [`Header`] with a
-//! pointer table that maps the top bits of a name's hash to a [`Leaf`] block; a full leaf splits in
-//! two by the next hash bit, and when the table has no bit left for that it doubles, first from the
-//! header's second half to a block of its own, then to twice the blocks.
+//! A *micro* ZAP is one block of 64-byte entries, each a name of up to 49 bytes and one u64. An
+//! entry that it cannot hold makes it *fat*: an extensible hash table whose block 0 is a [`Header`]
+//! with a pointer table that maps the top bits of a name's hash to a [`Leaf`] block; a full leaf
+//! splits in two by the next hash bit, and when the table has no bit left for that it doubles,
+//! first from the header's second half to a block of its own, then to twice the blocks.
 //!
 //! This module holds kernels over single blocks, in memory and synchronous. Which block to read,
 //! dirty or allocate is decided above. To look up: hash the name with [`ZapParams::hash`]; find the
@@ -13,7 +13,7 @@
 //! reached its shift, then [`Leaf::split`], point the upper half of the table range
 //! ([`split_range`]) at the new leaf, and try again.
 //!
-//! Entries with equal hashes are told apart by a *collision differentiator* `cd`, the lowest number
+//! A *collision differentiator* `cd` distinguishes entries with equal hashes: the lowest number
 //! free among them. All walks are in order of (hash, cd), micro and fat alike, so a cursor survives
 //! insertions, removals and the change from micro to fat.
 
@@ -66,7 +66,7 @@ pub const NORM_C: u64 = 0x50;
 /// Normalisation form KC.
 pub const NORM_KC: u64 = 0x60;
 
-/// What a ZAP's keys are.
+/// The kind of a ZAP's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum KeyKind {
     /// Names: bytes without NUL (a NUL ends them on disk).
@@ -93,11 +93,11 @@ pub enum Match {
     Exact,
     /// Equal after Unicode normalisation, case kept.
     Normalised,
-    /// Equal after normalisation and folding, as far as the ZAP's flags ask for them.
+    /// Equal after the normalisation and folding of the ZAP's flags.
     Folded,
 }
 
-/// What determines the hash of a key in a ZAP.
+/// The parameters of the hash of a key in a ZAP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZapParams {
     /// Start of every hash; not 0.
@@ -113,7 +113,7 @@ impl ZapParams {
     pub fn hash_bits(&self) -> u32 {
         if self.flags & FLAG_HASH64 != 0 { 48 } else { 28 }
     }
-    /// What the keys are.
+    /// The kind of the keys.
     pub fn key_kind(&self) -> KeyKind {
         if self.flags & FLAG_UINT64_KEY != 0 { KeyKind::U64 } else { KeyKind::String }
     }
@@ -131,7 +131,7 @@ impl ZapParams {
         };
         h & !(u64::MAX >> self.hash_bits())
     }
-    /// Whether the stored key is what `wanted` asks for.
+    /// Whether the stored key matches `wanted`.
     pub fn matches(&self, stored: &[u8], wanted: &[u8], how: Match) -> bool {
         if stored == wanted {
             return true;
@@ -203,7 +203,7 @@ impl ZapValue {
     pub fn as_bytes(&self) -> Option<&[u8]> {
         (self.int_size == 1).then_some(self.bytes.as_slice())
     }
-    /// As text without its NUL, when the integers are bytes; what is not UTF-8 is replaced.
+    /// As text without its NUL, when the integers are bytes; bytes that are not UTF-8 are replaced.
     pub fn as_text(&self) -> Option<String> {
         self.as_cstr().map(|s| String::from_utf8_lossy(s).into_owned())
     }
@@ -241,7 +241,7 @@ pub enum ZapKind {
     Fat,
 }
 
-/// Tells the form of a ZAP from its block 0.
+/// The form of a ZAP, from its block 0.
 pub fn kind(block0: &[u8]) -> Result<ZapKind> {
     match try_le64(block0, 0) {
         Some(BLOCK_MICRO) => Ok(ZapKind::Micro),

@@ -87,8 +87,8 @@ fn records_end_at_damage() {
 }
 
 proptest! {
-    /// The ring against a model that keeps every record: what is left is the create record and the
-    /// newest ones, in order.
+    /// The ring against a model that keeps every record: the create record and the newest ones
+    /// remain, in order.
     #[test]
     fn appending_keeps_the_newest(lens in proptest::collection::vec(1usize..90, 1..80)) {
         let mut h = HistoryPhys { phys_max_off: 700, ..HistoryPhys::default() };

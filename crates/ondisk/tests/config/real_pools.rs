@@ -54,7 +54,7 @@ fn zdb_label(text: &str, image: &str) -> Option<String> {
     Some(body.split_once("    labels = ").unwrap().0.to_owned())
 }
 
-/// Checks all devices of a pool and says how many labels there were.
+/// Checks all devices of a pool and returns the number of labels.
 fn check(pools: &Path, name: &str) -> usize {
     let unpacked = Unpacked::new(pools, name);
     let dir = unpacked.0.join(name);
