@@ -3,15 +3,15 @@
 //! A C library's allocator serves page-aligned requests badly: its header before each block costs
 //! another page, half as much memory again for blocks of 8 KiB, and first touch of its memory is
 //! page by page. Where the world offers a [`ChunkSource`], buffers come from chunks of 2 MiB
-//! instead, which the kernel has backed once and for all: first touches are what costs. A chunk
+//! instead, which the kernel backs once and for all, because first touches are expensive. A chunk
 //! belongs to one size class until its last block is given back; then it serves any class. Chunks
 //! are never given back, so the process keeps the address space of its peak, but the world may take
 //! the memory of empty ones when it is short.
 //!
 //! Invariants: there are never more chunks than blocks in use have needed at some time;
 //! `partial[class]` holds exactly the chunks of the class with room, each at `Chunk::at`; a block
-//! belongs to the chunk that its address rounded down names; blocks that no source gave are not
-//! found here and are their allocator's.
+//! belongs to the chunk at its address rounded down; blocks from outside the chunks are not found
+//! here and belong to their allocator.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -19,8 +19,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Bytes of a chunk, and its alignment.
 pub const CHUNK: usize = 2 << 20;
-/// Empty chunks that stay as they are: 32 MiB. The world is told of others, which it may take the
-/// memory of.
+/// Empty chunks that stay backed: 32 MiB. The world may reclaim the memory of further ones.
 const RESERVE: usize = 16;
 /// A class that would waste more than this of a chunk is not served.
 const WASTE_MAX: usize = CHUNK / 8;
@@ -39,7 +38,7 @@ pub struct ChunkSource {
     pub idle: unsafe fn(NonNull<u8>),
 }
 
-/// What the arena holds, in bytes.
+/// Memory use of the arena, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ArenaStats {
     /// Blocks in use.
@@ -59,7 +58,7 @@ struct Chunk {
     free: Vec<u16>,
     /// Blocks from this number on were never used.
     carved: usize,
-    /// What was never used is zero.
+    /// Blocks from `carved` on read as zero.
     fresh: bool,
     /// Place in the list of chunks with room.
     at: usize,
@@ -79,8 +78,8 @@ struct Arena {
 static SOURCE: OnceLock<ChunkSource> = OnceLock::new();
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
-/// Says where buffers' memory comes from, for the whole process; the first one to say so decides.
-/// Without a word it is the global allocator.
+/// Sets the source of buffer memory for the whole process; the first call decides. The default is
+/// the global allocator.
 pub fn set_chunk_source(source: ChunkSource) {
     let _ = SOURCE.set(source);
 }
@@ -113,7 +112,7 @@ pub(crate) fn give(p: NonNull<u8>, bytes: usize) -> bool {
     with(|a| a.give(p.as_ptr().expose_provenance(), bytes, source))
 }
 
-/// What the arena of the process holds.
+/// Memory use of the process's arena.
 pub fn arena_stats() -> ArenaStats {
     with(|a| ArenaStats { live: a.live, used: a.chunks.len() * CHUNK, reserve: a.reserve.len() * CHUNK })
 }

@@ -10,8 +10,8 @@ use crate::{Bytes, pool};
 /// any device known.
 pub const PAGE: usize = 4096;
 
-/// What recycled memory is filled with in debug builds, so that a use of stale bytes shows, and
-/// shows the same each time.
+/// Fill byte of recycled memory in debug builds, so that a use of stale bytes shows, and shows the
+/// same each time.
 #[cfg(debug_assertions)]
 const STALE: u8 = 0xdb;
 
@@ -22,7 +22,7 @@ const STALE: u8 = 0xdb;
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
-    /// What `pool::take` gave; 0 exactly if nothing was taken.
+    /// Capacity from `pool::take`; 0 exactly if nothing was taken.
     cap: usize,
 }
 
@@ -43,7 +43,7 @@ impl Buf {
     }
 
     /// `len` bytes of unspecified content, for a caller that writes all of them. The memory is
-    /// initialised, so reading it is defined, but what it holds may be another buffer's past: never
+    /// initialised, so reading it is defined, but it may hold another buffer's old content: never
     /// let it reach a disk or a client.
     pub fn for_overwrite(len: usize) -> Buf {
         #[allow(unused_mut)]
@@ -86,8 +86,8 @@ impl Buf {
         Bytes::from(self)
     }
 
-    /// Where the bytes start; valid for writes of `len()` bytes while the buffer lives and nobody
-    /// else borrows it. For devices that hand the memory to a kernel.
+    /// Where the bytes start; valid for writes of `len()` bytes while the buffer lives and is not
+    /// borrowed elsewhere. For devices that hand the memory to a kernel.
     pub fn as_raw_mut(&mut self) -> *mut u8 {
         self.ptr.as_ptr()
     }

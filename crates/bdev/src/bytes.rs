@@ -13,8 +13,8 @@ const ZEROS: usize = 16 << 20;
 
 #[repr(C, align(4096))]
 struct ZeroPages(UnsafeCell<[u8; ZEROS]>);
-// SAFETY: nobody ever writes through the cell; it only keeps the linker from storing 16 MiB of
-// zeros in the file.
+// SAFETY: the cell is never written; it only keeps the linker from storing 16 MiB of zeros in the
+// file.
 unsafe impl Sync for ZeroPages {}
 static ZERO_PAGES: ZeroPages = ZeroPages(UnsafeCell::new([0; ZEROS]));
 
@@ -88,8 +88,8 @@ impl Bytes {
         Bytes { owner: self.owner.clone(), ptr, len }
     }
 
-    /// The memory as a buffer to change, if nobody else shares it and these bytes are the whole of
-    /// a buffer: no copy is made. Otherwise the bytes come back unchanged.
+    /// The memory as a mutable buffer, if this is the only handle and covers the whole of a buffer:
+    /// no copy is made. Otherwise the bytes come back unchanged.
     pub fn try_unique(self) -> Result<Buf, Bytes> {
         let whole = match self.owner.as_deref() {
             Some(Owner::Buf(b)) => b.raw() == self.ptr && b.len() == self.len,
@@ -143,8 +143,8 @@ impl Deref for Bytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: `ptr..ptr+len` lies within the owner's memory (or static memory), initialised,
-        // and nobody writes it while any handle exists: the owner sits in an Arc and is only taken
-        // out by its last handle.
+        // and never written while any handle exists: the owner sits in an Arc and is only taken out
+        // by its last handle.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 }

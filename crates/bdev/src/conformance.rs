@@ -2,8 +2,8 @@
 //!
 //! [`run`] writes all over the area it is given and asserts (panics) at the first breach, with the
 //! name of the check. Two runs with the same options do the same, so a simulated world repeats a
-//! failure. What needs a power cut is for the simulator's own tests; what is checked here about a
-//! flush is only that it ends and orders nothing away.
+//! failure. Checks that need a power cut are in the simulator's own tests; of a flush this suite
+//! checks only that it ends and orders nothing away.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use rt::join::join_all;
 
 use crate::{BlockDev, Buf, Bytes, Done, MAX_SEGMENTS, Op, discard, flush, read, readv, run as start, write, writev};
 
-/// What the suite may do and how long.
+/// Operations that the suite may use, and its length.
 #[derive(Clone, Debug)]
 pub struct Opts {
     /// The bytes of the device that it may destroy, whole physical sectors, at least 8 MiB; the
@@ -304,7 +304,7 @@ impl Suite {
             self.rt.yield_now().await;
             assert!(other.iter().all(|&b| b == 0x55), "a device wrote into memory that it does not own");
         }
-        // Nobody waits for the dropped writes; a range that they do not touch is not disturbed.
+        // The dropped writes have no waiter; a range that they do not touch is not disturbed.
         let got = read(self.dev(), self.area.start, s).await.expect("read");
         assert!(got[..] == data[..s]);
         // Their handles on the data go away once they are through.

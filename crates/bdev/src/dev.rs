@@ -12,7 +12,7 @@ use crate::{Buf, Bytes};
 /// Most segments that one operation may carry.
 pub const MAX_SEGMENTS: usize = 1024;
 
-/// What a device is and can do, as found when it was opened.
+/// Identity and abilities of a device, as found when it was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DevInfo {
     /// The name that messages call it by: its path, or a made-up name of a model.
@@ -38,18 +38,18 @@ pub struct DevInfo {
 /// One operation, with the memory it works on.
 #[derive(Debug)]
 pub enum Op {
-    /// Fill `bufs`, one after the other, with what stands at `offset`.
+    /// Fill `bufs`, one after the other, from `offset` on.
     Read {
         /// Where to start, in bytes.
         offset: u64,
-        /// What to fill; comes back in [`Done::bufs`].
+        /// The buffers to fill; come back in [`Done::bufs`].
         bufs: Vec<Buf>,
     },
     /// Store `bufs`, one after the other, at `offset`.
     Write {
         /// Where to start, in bytes.
         offset: u64,
-        /// What to store.
+        /// The data to write.
         bufs: Vec<Bytes>,
         /// Whether these bytes must be durable by the time the write completes, as after a flush,
         /// of which nothing else may be concluded.
@@ -57,8 +57,7 @@ pub enum Op {
     },
     /// Make every write that has completed durable.
     Flush,
-    /// Tell the device that nobody needs these bytes; reads give anything until they are written
-    /// again.
+    /// Discard (TRIM) these bytes; reads return anything until they are written again.
     Discard {
         /// Where to start, in bytes.
         offset: u64,
@@ -67,7 +66,7 @@ pub enum Op {
     },
 }
 
-/// What a completed operation hands back.
+/// The result of a completed operation.
 #[derive(Default, Debug)]
 pub struct Done {
     /// The buffers of a read, in their order and filled to their length; empty for other
@@ -75,7 +74,7 @@ pub struct Done {
     pub bufs: Vec<Buf>,
 }
 
-/// What a device calls once an operation is over.
+/// The callback of an operation; the device calls it once the operation is over.
 pub type Completion = Box<dyn FnOnce(Result<Done>)>;
 
 /// A leaf device: bytes in sectors, with a flush.
@@ -101,25 +100,25 @@ pub type Completion = Box<dyn FnOnce(Result<Done>)>;
 ///   bytes or a mixture by sector.
 /// * **Order.** None between operations in flight. A read submitted after a write completed sees
 ///   the write, flushed or not. Overlapping operations in flight, at least one of them a write,
-///   have no defined result: not asking is the caller's part.
+///   have no defined result: the caller must not submit them.
 /// * **Flush.** A completed flush made durable every write that had *completed before the flush was
 ///   submitted*, and nothing else may be concluded from it: a write in flight at that moment may be
 ///   lost by a power cut even if it completes before the flush does. Without a flush a completed
 ///   write may be lost, or survive, sector by sector. Whether a failed flush lost earlier writes is
 ///   unknown: the caller must treat them as lost.
-/// * **Durable writes.** A durable write that completed is itself as after a flush. It says nothing
-///   of any other write, one of the same bytes before it excepted, which is gone. One that failed
-///   is a write that failed.
-/// * **Depth.** Any number of operations may be submitted; the device queues what the medium cannot
-///   take at once. Keeping the number small is the vdev queue's job.
+/// * **Durable writes.** A durable write that completed is itself as after a flush. It makes no
+///   other write durable; an earlier write of the same bytes is superseded. A durable write that
+///   failed counts as a failed write.
+/// * **Depth.** Any number of operations may be submitted; the device queues those that the medium
+///   cannot take at once. Keeping the number small is the vdev queue's job.
 pub trait BlockDev {
-    /// What the device is.
+    /// Identity and abilities of the device.
     fn info(&self) -> &DevInfo;
 
-    /// Starts `op`; `done` hears its result later. See the contract above.
+    /// Starts `op`; `done` gets its result later. See the contract above.
     fn submit(&self, op: Op, done: Completion);
 
-    /// Usable bytes now: what [`BlockDev::refresh_size`] found last, else what the device had when
+    /// Usable bytes now: the size that [`BlockDev::refresh_size`] found last, else the size when
     /// opened.
     fn size(&self) -> u64 {
         self.info().size_bytes
@@ -156,7 +155,7 @@ impl Op {
         }
     }
 
-    /// What messages call it.
+    /// The operation's name in messages.
     pub fn verb(&self) -> &'static str {
         match self {
             Op::Read { .. } => "read",
@@ -215,7 +214,7 @@ struct Slot {
     over: bool,
 }
 
-/// The completing end; its drop tells the waiter that no result will come.
+/// The completing end; its drop wakes the waiter, which fails if there is no result.
 struct Finish(Rc<RefCell<Slot>>);
 
 impl Drop for Finish {
@@ -287,7 +286,7 @@ pub async fn flush(dev: &dyn BlockDev) -> Result<()> {
     run(dev, Op::Flush).await.map(drop)
 }
 
-/// Tells the device that `len` bytes at `offset` are not needed.
+/// Discards `len` bytes at `offset`.
 pub async fn discard(dev: &dyn BlockDev, offset: u64, len: u64) -> Result<()> {
     run(dev, Op::Discard { offset, len }).await.map(drop)
 }

@@ -1,19 +1,18 @@
-//! A device that keeps what is written in memory until it is flushed: what a volatile write cache
-//! does to those who forget to flush.
+//! A device that keeps writes in memory until a flush: a model of a volatile write cache that
+//! exposes missing flushes.
 //!
-//! **What for.** A program that ends without warning loses nothing on a plain file, because the
-//! operating system keeps what was written. Behind this device it loses everything since the last
-//! flush, as a power cut would take it from a disk. Tests that kill the program find missing
-//! flushes with it.
+//! **Purpose.** A program that is killed loses nothing on a plain file, because the page cache
+//! keeps its writes. Behind this device it loses everything since the last flush, as a power cut
+//! would take it from a disk. Tests that kill the program find missing flushes with it.
 //!
-//! **The normal path.** A write is copied, sector by sector, and completes. A flush takes
-//! everything that is held at that moment, writes it in the order of its place, flushes the device
-//! below, and completes. A durable write is kept too, and taken below by itself before it
-//! completes. A read asks the device below and lays what is held over it.
+//! **The normal path.** A write is copied, sector by sector, and completes. A flush takes all
+//! sectors held at that moment, writes them in order of offset, flushes the device below, and
+//! completes. A durable write is kept too, and taken below by itself before it completes. A read
+//! reads the device below and overlays the held sectors.
 //!
 //! **Invariants.** A sector is given up only once the device below has written it, so a read finds
 //! the newest bytes at any moment. One flush at a time: two that write the same sector would have
-//! no order. What a failed flush took stays held, and the next one tries again.
+//! no order. Sectors of a failed flush stay held, and the next flush tries again.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -38,7 +37,7 @@ pub struct HeldDev {
 struct Shared {
     below: Rc<dyn BlockDev>,
     sector: u64,
-    /// What is not below yet, by the offset of its sector.
+    /// Sectors not written below yet, by offset.
     held: RefCell<BTreeMap<u64, Bytes>>,
     /// Held while a flush is under way.
     flushing: Mutex<()>,
@@ -80,7 +79,7 @@ impl Shared {
 
     async fn read(&self, offset: u64, bufs: Vec<Buf>) -> Result<Vec<Buf>> {
         let len: u64 = bufs.iter().map(|b| b.len() as u64).sum();
-        // As of now: what a flush takes below in the meantime is not needed from there.
+        // A snapshot before the read: sectors that a flush writes below meanwhile come from here.
         let over: Vec<(u64, Bytes)> =
             self.held.borrow().range(offset..offset + len).map(|(&at, b)| (at, b.clone())).collect();
         let mut bufs = readv(&*self.below, offset, bufs).await?;
@@ -115,7 +114,7 @@ impl Shared {
     }
 }
 
-/// Copies `bytes` over what stands at `at` in a list of buffers.
+/// Copies `bytes` into a list of buffers at `at`.
 fn lay_over(bufs: &mut [Buf], at: usize, bytes: &[u8]) {
     let (mut start, mut done) = (0, 0);
     for b in bufs {
@@ -130,7 +129,7 @@ fn lay_over(bufs: &mut [Buf], at: usize, bytes: &[u8]) {
     }
 }
 
-/// What is held as writes: neighbours together, as many as one operation carries.
+/// The held sectors as writes: neighbours together, as many as one operation carries.
 fn runs(held: &BTreeMap<u64, Bytes>, sector: u64) -> Vec<(u64, Vec<Bytes>)> {
     let most = MAX_SEGMENTS.min(RUN_BYTES_MAX / sector as usize).max(1);
     let mut out: Vec<(u64, Vec<Bytes>)> = Vec::new();

@@ -1,9 +1,9 @@
 //! The leaf of the storage stack: block devices that take owned buffers by submission.
 //!
-//! Vocabulary. A [`Buf`] is memory that one owner may change: what a read fills, what a caller
-//! prepares. A [`Bytes`] is frozen memory that many may read: what a write takes, what caches and
-//! CPU jobs share. A [`BlockDev`] is a file, a disk or a model of one; its contract stands on the
-//! trait, and [`conformance`] checks it on any implementation.
+//! Vocabulary. A [`Buf`] is memory with one owner who may change it: reads and callers fill it. A
+//! [`Bytes`] is frozen memory with many readers: writes take it, caches and CPU jobs share it. A
+//! [`BlockDev`] is a file, a disk or a model of one; its contract stands on the trait, and
+//! [`conformance`] checks it on any implementation.
 //!
 //! The normal path: a caller fills a `Buf`, freezes it, submits [`Op::Write`] with a list of
 //! `Bytes`; the device calls the completion once, later, from the engine's loop. The helpers

@@ -73,7 +73,7 @@ impl MemDev {
         self.state.write(offset, data);
     }
 
-    /// Makes the device larger; [`BlockDev::size`] says so at once. A device never shrinks.
+    /// Grows the device; [`BlockDev::size`] is larger at once. A device never shrinks.
     pub fn grow(&self, size: u64) {
         assert!(size >= self.state.size.get() && size.is_multiple_of(self.info.logical_sector as u64));
         self.state.size.set(size);

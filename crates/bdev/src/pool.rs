@@ -1,12 +1,12 @@
 //! Recycling of buffer memory, per thread and by size class.
 //!
-//! First touch of fresh pages costs several times what the copy into them costs (0.3 GB/s was
+//! First touch of fresh pages costs several times as much as the copy into them (0.3 GB/s was
 //! measured on a machine whose hypervisor has to supply the page), and the C library gives large
 //! allocations back to the kernel as soon as they are freed. So dropped memory waits here for its
-//! next use. The list is bounded in bytes per thread; what does not fit is freed. Memory in the
-//! list is initialised: it holds what its last owner left.
+//! next use. The list is bounded in bytes per thread; memory beyond the bound is freed. Memory in
+//! the list is initialised: it holds its last owner's content.
 //!
-//! Where the world has set up the arena (`arena`), it serves most sizes instead: what waited here
+//! Where the world has set up the arena (`arena`), it serves most sizes instead: buffers kept here
 //! would keep its chunks from becoming empty.
 //!
 //! Classes: every whole number of pages up to 16, then four steps per power of two up to 16 MiB and
@@ -25,7 +25,7 @@ const SMALL: usize = 16;
 const MAX_PAGES: usize = 5120;
 /// One past the largest class index.
 const CLASSES: usize = 64;
-/// Bytes that a thread keeps unless told otherwise.
+/// Bytes that a thread keeps by default.
 const DEFAULT_LIMIT: usize = 64 << 20;
 
 struct Lists {
@@ -59,8 +59,7 @@ thread_local! {
         RefCell::new(Lists { free: (0..CLASSES).map(|_| Vec::new()).collect(), held: 0, limit: DEFAULT_LIMIT });
 }
 
-/// Sets how many bytes of dropped buffers the calling thread keeps for reuse, and frees what is
-/// above it.
+/// Sets how many bytes of dropped buffers the calling thread keeps for reuse, and frees the excess.
 pub fn set_thread_limit(bytes: usize) {
     let _ = LISTS.try_with(|l| {
         let mut l = l.borrow_mut();
@@ -74,8 +73,8 @@ pub fn thread_pooled() -> usize {
     LISTS.try_with(|l| l.borrow().held).unwrap_or(0)
 }
 
-/// The class of a request of `pages` pages and the pages that the class holds; no class for what is
-/// never kept.
+/// The class of a request of `pages` pages and the pages that the class holds; no class for
+/// requests that are never pooled.
 fn class_of(pages: usize) -> (Option<usize>, usize) {
     if pages <= SMALL {
         return (Some(pages - 1), pages);
