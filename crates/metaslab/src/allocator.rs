@@ -18,7 +18,7 @@ use crate::store::{LoadedMap, SpaceMapStore};
 use crate::tunables::AllocTunables;
 use crate::weight::Weight;
 
-/// What space is for.
+/// The purpose of space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ClassKind {
     /// Data and metadata.
@@ -49,8 +49,8 @@ impl ClassKind {
     }
 }
 
-/// What is known of a metaslab before it is loaded: its entry in the metaslab array and the header
-/// of its space map.
+/// Summary of a metaslab that is not loaded: its entry in the metaslab array and the header of its
+/// space map.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MsSummary {
     /// Its space map object; `None` if it was never used.
@@ -64,7 +64,7 @@ pub struct MsSummary {
 }
 
 /// Space figures of a class, as of the last commit. The `_raw` ones are bytes of the vdevs, the
-/// others are deflated: what datasets are charged.
+/// others are deflated, as charged to datasets.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ClassSpace {
     /// All metaslabs, deflated.
@@ -122,7 +122,7 @@ struct Inner {
     /// Blocks born until then are held back when they are freed.
     checkpoint: Option<Txg>,
     held_back: Vec<(VdevId, Run)>,
-    /// Metaslabs that are set aside, and who waits for one of them.
+    /// Metaslabs that are set aside; `aside_over` wakes the waiters for one of them.
     aside: BTreeSet<(VdevId, u64)>,
     aside_over: Rc<Notify>,
 }
@@ -163,7 +163,7 @@ enum Found {
     Nothing,
 }
 
-/// How picky a search is. Copies of a block are to survive damage that has an extent.
+/// How strict a search is. Copies of a block are kept apart, to survive local damage.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tier {
     /// At least an eighth of the vdev away from other copies, in no metaslab that is in use for
@@ -209,7 +209,7 @@ impl Inner {
         }
     }
 
-    /// Recomputes what the group knows of a metaslab after `change`.
+    /// Applies `change` to a metaslab and updates the group's totals and weights.
     fn change<T>(&mut self, vdev: VdevId, ms: u64, change: impl FnOnce(&mut Metaslab) -> T) -> T {
         let m = self.ms(vdev, ms);
         let (weight, frag, settled) = (m.weight, m.fragmentation, m.settled);
@@ -350,8 +350,8 @@ impl Inner {
                 continue;
             }
             let m = self.ms(vdev, ms);
-            // Weights are hopes: histograms on disk count touching segments apart, and what came
-            // back since is not weighed. Before there is "no space", look.
+            // Weights are estimates: histograms on disk count touching segments apart, and do not
+            // include later frees. Check the metaslab itself before "no space".
             let may_fit = if tier == Tier::Any { m.most() >= asize } else { weight.0.may_fit(asize) };
             if m.broken.is_some() || m.aside > 0 || !may_fit {
                 continue;
@@ -371,8 +371,7 @@ impl Inner {
                 }
                 return Found::At(dva);
             }
-            // It promised more than it has, for instance because others took of it since it was
-            // weighed.
+            // Its weight was too high, for instance because of allocations since it was computed.
             self.change(vdev, ms, Metaslab::reweigh);
         }
     }
@@ -418,8 +417,8 @@ impl Inner {
         self.loaded.iter().map(one).sum()
     }
 
-    /// Unloads what has been idle for long, and while memory is short whatever is idle, the longest
-    /// first.
+    /// Unloads metaslabs that have long been idle; while memory is short all idle ones, the longest
+    /// idle first.
     fn unload_idle(&mut self, txg: Txg) {
         let (limit, delay) = (self.tunables.memory_limit, self.tunables.unload_delay);
         let mut memory = self.memory();
@@ -473,7 +472,7 @@ impl Allocator {
 
     /// Adds the metaslabs of `top` (its `ms_shift` is set), `summaries` one for each in order, to
     /// `class`. A normal vdev with many metaslabs sets the one with the least allocated aside for
-    /// the intent log. Everything here may come from disk: what cannot be is `Corrupt`.
+    /// the intent log. All of this may come from disk: impossible values are `Corrupt`.
     pub fn add_top(&self, top: Rc<Top>, class: ClassKind, summaries: Vec<MsSummary>) -> Result<()> {
         let (vdev, shift) = (top.id, top.ms_shift.get());
         let bad = |what: String| Err(Error::corrupt(format!("top-level vdev {vdev}: {what}")));
@@ -528,8 +527,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives nothing out on a vdev any more, or again: it is about to be removed. What is allocated
-    /// there can be freed.
+    /// Stops allocation on a vdev that is about to be removed, or allows it again. Frees still
+    /// work.
     pub fn set_passive(&self, vdev: VdevId, passive: bool) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -545,7 +544,7 @@ impl Allocator {
         }
     }
 
-    /// Bytes of a vdev that are not free for good: allocated, or freed less than some txgs ago.
+    /// Bytes of a vdev in use: allocated, or freed too few txgs ago.
     pub fn in_use(&self, vdev: VdevId) -> u64 {
         let inner = self.inner.borrow();
         let own = inner.groups.iter().filter(|g| g.vdev == vdev);
@@ -560,7 +559,7 @@ impl Allocator {
         top.iter().flat_map(|t| &t.metaslabs).filter_map(|m| m.object).collect()
     }
 
-    /// Forgets a vdev on which nothing is in use. Its id may be added again.
+    /// Drops a vdev on which nothing is in use. Its id may be added again.
     pub fn remove_top(&self, vdev: VdevId) {
         self.set_passive(vdev, true);
         assert_eq!(self.in_use(vdev), 0, "a vdev that is removed has nothing on it");
@@ -575,8 +574,8 @@ impl Allocator {
         }
     }
 
-    /// Gives nothing out in a metaslab until [`Allocator::put_back`], and tells what is free there:
-    /// space that nobody has anything on. Calls may nest.
+    /// Stops allocation in a metaslab until [`Allocator::put_back`] and returns its free ranges,
+    /// which hold no live data. Calls may nest.
     pub async fn set_aside(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
         {
             let mut inner = self.inner.borrow_mut();
@@ -591,13 +590,14 @@ impl Allocator {
         loaded.map(|()| free.unwrap_or_default())
     }
 
-    /// What to wait for before there is no space: somebody may have set aside what there is.
+    /// The event to wait for before "no space": the free space may be in a metaslab that is set
+    /// aside.
     fn waits_for_aside(&self) -> Option<Rc<Notify>> {
         let inner = self.inner.borrow();
         (!inner.aside.is_empty()).then(|| inner.aside_over.clone())
     }
 
-    /// Ends what [`Allocator::set_aside`] began.
+    /// Undoes [`Allocator::set_aside`].
     pub fn put_back(&self, vdev: VdevId, ms: u64) {
         let mut inner = self.inner.borrow_mut();
         // The vdev may have left the pool meanwhile.
@@ -648,7 +648,7 @@ impl Allocator {
             let found = self.inner.borrow_mut().search(class, psize, txg, avoid, hint);
             match found {
                 Found::At(dva) => return Ok(dva),
-                // What cannot be loaded is passed over from now on.
+                // A metaslab that fails to load is passed over from now on.
                 Found::Load(vdev, ms) => drop(self.load(vdev, ms).await),
                 Found::Nothing => match self.waits_for_aside() {
                     Some(over) => over.notified().await,
@@ -741,8 +741,8 @@ impl Allocator {
         Ok(inner.groups[group].class)
     }
 
-    /// Takes back at once what was allocated in `txg`, not taken since, and never written: a write
-    /// that failed to find all it needs.
+    /// Takes back at once an allocation of `txg` that was not taken since and never written: its
+    /// write failed to allocate the rest.
     pub fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
@@ -754,7 +754,7 @@ impl Allocator {
     /// cannot be one of ours, or is known to be free.
     ///
     /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg`
-    /// itself, once that is. What a checkpoint refers to is held back instead
+    /// itself, once that is. Blocks of a checkpoint are held back instead
     /// ([`Allocator::take_held_back`]); a birth of 0 is never of a checkpoint.
     pub fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
@@ -781,8 +781,8 @@ impl Allocator {
         !self.inner.borrow().held_back.is_empty()
     }
 
-    /// What was freed but stays allocated for the checkpoint, since the last call: by vdev,
-    /// ascending, within metaslabs.
+    /// Ranges freed since the last call that stay allocated for the checkpoint: by vdev, ascending,
+    /// within metaslabs.
     pub fn take_held_back(&self) -> BTreeMap<VdevId, Vec<Run>> {
         let mut all = std::mem::take(&mut self.inner.borrow_mut().held_back);
         all.sort_unstable();
@@ -793,7 +793,7 @@ impl Allocator {
         out
     }
 
-    /// Marks as allocated in `txg` what is free according to its space map but in use: the blocks
+    /// Marks as allocated in `txg` space that the space map has as free but that is in use: blocks
     /// of an intent log that is to be replayed. The error of a metaslab that cannot be loaded, or
     /// `Corrupt` if the space is not free.
     pub async fn claim(&self, dva: Dva, txg: Txg) -> Result<()> {
@@ -934,7 +934,7 @@ impl Allocator {
         out
     }
 
-    /// What a metaslab covers of its vdev.
+    /// The range of its vdev that a metaslab covers.
     pub fn metaslab_run(&self, vdev: VdevId, ms: u64) -> Run {
         self.inner.borrow_mut().ms(vdev, ms).run
     }
@@ -974,8 +974,7 @@ impl Group {
     }
 }
 
-/// Ends a load: with its result, or, if the loading future is dropped, by letting somebody else
-/// try.
+/// Ends a load: with its result, or, if the loading future is dropped, by letting a waiter try.
 struct LoadGuard<'a> {
     allocator: &'a Allocator,
     vdev: VdevId,
@@ -990,7 +989,7 @@ impl LoadGuard<'_> {
         r
     }
 
-    /// Back to unloaded; gives those who wait.
+    /// Back to unloaded; returns the waiters.
     fn leave(&self) -> Option<Rc<Notify>> {
         let mut inner = self.allocator.inner.borrow_mut();
         let m = inner.ms(self.vdev, self.ms);

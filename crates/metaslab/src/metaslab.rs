@@ -1,4 +1,4 @@
-//! One metaslab: its trees, what it gives out, what it writes.
+//! One metaslab: its trees, its allocations, its writes to the space map.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use crate::store::LoadedMap;
 use crate::tunables::AllocTunables;
 use crate::weight::{Weight, fragmentation};
 
-/// What the sync of a txg must write to the space map of one metaslab.
+/// The entries that the sync of a txg must write to the space map of one metaslab.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MsChanges {
     /// Allocated since the last call, ascending, absolute in the top-level vdev.
@@ -39,20 +39,20 @@ pub(crate) enum State {
 }
 
 pub(crate) struct Loaded {
-    /// What can be allocated now.
+    /// Space that can be allocated now.
     pub free: RangeTree,
     /// Where the last allocation ended, by the lowest bit set of its size: equal sizes stay
     /// together.
     cursors: [u64; 64],
 }
 
-/// What changes of a metaslab in txgs that are not settled. Exists only while there is something.
+/// Changes of a metaslab in txgs that are not settled. Exists only while there are any.
 struct Pending {
     allocating: [RangeTree; TXG_SIZE],
     freeing: [RangeTree; TXG_SIZE],
     /// As `freeing`, of blocks born in the same txg whose ALLOC was taken already.
     freeing_born: [RangeTree; TXG_SIZE],
-    /// Born and freed in the same txg before the ALLOC was taken: the map never hears of it.
+    /// Born and freed in the same txg before the ALLOC was taken: the space map gets no entry.
     returning: [RangeTree; TXG_SIZE],
     freed: RangeTree,
     freed_born: RangeTree,
@@ -101,7 +101,7 @@ impl Pending {
 }
 
 pub(crate) struct Metaslab {
-    /// What it covers.
+    /// The range that it covers.
     pub run: Run,
     shift: u8,
     pub object: Option<ObjectId>,
@@ -112,7 +112,7 @@ pub(crate) struct Metaslab {
     /// Free segments according to its map; `None` if not known.
     histogram: Option<[u64; BUCKETS]>,
     pub state: State,
-    /// Why it cannot be loaded; it gives out nothing then.
+    /// Why it cannot be loaded; it allocates nothing then.
     pub broken: Option<Error>,
     pending: Option<Box<Pending>>,
     /// Allocated (deferred frees included) and deferred as of the last commit.
@@ -123,7 +123,7 @@ pub(crate) struct Metaslab {
     pub used: Txg,
     /// The group that it belongs to.
     pub group: usize,
-    /// Nothing is given out for as long as somebody works on its free space.
+    /// Holders of `set_aside`: no allocation while it is above 0.
     pub aside: u32,
 }
 
@@ -195,7 +195,7 @@ impl Metaslab {
         self.pending.is_some()
     }
 
-    /// Says that it has changes of `txg`; true if that was not known.
+    /// Marks it as changed in `txg`; true if it was not yet.
     pub fn list(&mut self, txg: Txg) -> bool {
         !std::mem::replace(&mut self.pending().listed[txg.slot()], true)
     }
@@ -206,7 +206,7 @@ impl Metaslab {
         self.pending.as_deref().is_some_and(has)
     }
 
-    /// Recomputes weight and fragmentation from what is known.
+    /// Recomputes weight and fragmentation.
     pub fn reweigh(&mut self) {
         let in_use = self.pending.is_some();
         let (weight, frag) = match &self.state {
@@ -231,7 +231,7 @@ impl Metaslab {
         self.fragmentation = frag;
     }
 
-    /// Gives out `asize` bytes in `txg`, if it is loaded and has them in one piece.
+    /// Allocates `asize` bytes in `txg`, if it is loaded and has them in one piece.
     pub fn allocate(&mut self, asize: u64, txg: Txg, t: &AllocTunables) -> Option<u64> {
         let size = self.run.size;
         if self.aside > 0 {
@@ -246,7 +246,7 @@ impl Metaslab {
         Some(start)
     }
 
-    /// Takes back at once what was allocated in `txg` and never written.
+    /// Takes back at once an allocation of `txg` that was never written.
     pub fn unalloc(&mut self, start: u64, asize: u64, txg: Txg) -> Result<()> {
         self.pending().allocating[txg.slot()].remove(start, asize).at(|| "undoing an allocation")?;
         let State::Loaded(l) = &mut self.state else { unreachable!("a metaslab with allocations is loaded") };
@@ -263,7 +263,7 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Frees in `txg` a range born in `birth`. What is free already, as far as is known, is damage.
+    /// Frees in `txg` a range born in `birth`. A range known to be free already is `Corrupt`.
     pub fn free(&mut self, start: u64, asize: u64, birth: Txg, txg: Txg) -> Result<()> {
         let slot = txg.slot();
         if let State::Loaded(l) = &self.state
@@ -322,7 +322,7 @@ impl Metaslab {
         Some(sum)
     }
 
-    /// Bytes of a map that holds nothing but what is allocated, if loaded.
+    /// Bytes of a condensed map (only the allocated ranges), if loaded.
     fn optimal_length(&self) -> Option<u64> {
         let free = &self.loaded()?.free;
         let segments = free.len() as u64 + 1;
@@ -350,8 +350,8 @@ impl Metaslab {
             p.recent.push((txg, allocs.clone(), list.clone()));
         }
         let added: u64 = allocs.iter().map(|r| r.size).sum();
-        // A map that was never read may be damaged and count less than is freed; loading it will
-        // tell.
+        // A map that was never read may be damaged and count less than is freed; loading it detects
+        // that.
         self.alloc = (self.alloc + added).saturating_sub(frees.total());
         if let Some(h) = self.histogram_in_map() {
             self.histogram = Some(h);
@@ -452,11 +452,11 @@ impl Metaslab {
         Ok(free)
     }
 
-    /// Brings free space as a map has it up to date with what happened since.
+    /// Applies the changes since the map was written to its free space.
     fn apply_pending(&self, free: &mut RangeTree) -> Result<()> {
         let Some(p) = &self.pending else { return Ok(()) };
         // The map may or may not have these; a range changes at most once within the txgs in
-        // question, so saying it again does no harm.
+        // question, so applying it again does no harm.
         for (_, allocs, frees) in &p.recent {
             allocs.iter().try_for_each(|r| free.clear_range(r.start, r.size))?;
             frees.iter().try_for_each(|r| free.set_range(r.start, r.size))?;
@@ -472,7 +472,7 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Forgets its free space, if nothing is pending.
+    /// Unloads it: drops its free space, if nothing is pending.
     pub fn unload(&mut self) -> bool {
         if self.pending.is_some() || !self.is_loaded() {
             return false;

@@ -1,10 +1,10 @@
-//! Sets of ranges with the questions that an allocator asks of them.
+//! Sets of ranges with the queries of an allocator.
 //!
 //! A [`RangeTree`] covers one metaslab (or any area) and counts in units of its allocation size, so
-//! that a segment costs eight bytes. Segments are disjoint and never touch: what touches is merged.
-//! They are keyed by their *end*: taking space from the front of a segment, which is what a
-//! first-fit allocator does nearly always, then changes a value in place. An indexed tree also
-//! keeps its segments by size, for best fit and for "how large is the largest".
+//! that a segment costs eight bytes. Segments are disjoint and never touch: adjacent ones are
+//! merged. They are keyed by their *end*: taking space from the front of a segment, nearly always
+//! the case in a first-fit allocator, then changes a value in place. An indexed tree also keeps its
+//! segments by size, for best fit and for "how large is the largest".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -41,7 +41,7 @@ pub enum RangeError {
     Overlap(Run),
     /// Not all of this range is there.
     Missing(Run),
-    /// This range lies outside of what the tree covers, is not whole units, or is empty.
+    /// This range lies outside the tree's area, is not whole units, or is empty.
     OutOfRange(Run),
 }
 
@@ -118,7 +118,7 @@ impl RangeTree {
         RangeTree::new(self.base, u64::from(self.units) << self.shift, self.shift)
     }
 
-    /// What the tree covers.
+    /// The area that the tree covers.
     pub fn area(&self) -> Run {
         Run { start: self.base, size: u64::from(self.units) << self.shift }
     }
@@ -231,7 +231,7 @@ impl RangeTree {
         }
     }
 
-    /// Removes whatever of a range is there. Ranges outside of the area are an error.
+    /// Removes the part of a range that is there. Ranges outside of the area are an error.
     pub fn clear_range(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         let (s, e) = self.units_of(start, size)?;
         while let Some((ss, se)) = self.after(s)
@@ -242,7 +242,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Adds whatever of a range is not there yet. Ranges outside of the area are an error.
+    /// Adds the part of a range that is not there yet. Ranges outside of the area are an error.
     pub fn set_range(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         self.clear_range(start, size)?;
         self.add(start, size)
@@ -265,7 +265,7 @@ impl RangeTree {
         self.by_end.iter().map(|(&end, &start)| self.run(start, end))
     }
 
-    /// What is *not* in the set, ascending.
+    /// The ranges *not* in the set, ascending.
     pub fn gaps(&self) -> impl Iterator<Item = Run> + '_ {
         let ends = self.by_end.iter().map(|(&end, &start)| (start, end)).chain([(self.units, self.units)]);
         let mut at = 0;
@@ -276,7 +276,7 @@ impl RangeTree {
         })
     }
 
-    /// What is not in the set, as an indexed set.
+    /// The complement, as an indexed set.
     pub fn complement(&self) -> RangeTree {
         let area = self.area();
         let mut out = RangeTree::indexed(area.start, area.size, self.shift);
@@ -286,7 +286,7 @@ impl RangeTree {
         out
     }
 
-    /// Empties the set and gives what was in it.
+    /// Empties the set and returns its content.
     pub fn take(&mut self) -> RangeTree {
         let empty = RangeTree { by_size: self.by_size.as_ref().map(|_| BTreeSet::new()), ..self.empty_like() };
         std::mem::replace(self, empty)

@@ -10,7 +10,7 @@ use crate::range_tree::{RangeTree, Run};
 /// A boxed future of an engine trait.
 pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What the last commit says about a metaslab.
+/// The state of a metaslab in the last commit.
 #[derive(Clone, Debug)]
 pub struct LoadedMap {
     /// Allocated ranges (absolute in the top-level vdev) of a tree that covers exactly the
@@ -36,7 +36,7 @@ pub trait SpaceMapStore {
 }
 
 /// Replays the space map of one metaslab, entry by entry, from an all-free state. Overlapping
-/// allocations, frees of what is free, and ranges outside of the metaslab are damage.
+/// allocations, frees of free space, and ranges outside of the metaslab are damage.
 #[derive(Clone, Debug)]
 pub struct Replay {
     allocated: RangeTree,
@@ -92,7 +92,7 @@ impl Replay {
         Ok(self.allocated)
     }
 
-    /// The allocated ranges, whatever the header says.
+    /// The allocated ranges, without a check against the header.
     pub fn into_allocated(self) -> RangeTree {
         self.allocated
     }

@@ -1,5 +1,5 @@
-//! Tunables of the allocator, with OpenZFS's defaults (behaviour 3.5) except where a field says
-//! otherwise.
+//! Tunables of the allocator, with OpenZFS's defaults (behaviour 3.5) except where noted at a
+//! field.
 
 /// Tunables of the allocator.
 #[derive(Clone, PartialEq, Eq, Debug)]

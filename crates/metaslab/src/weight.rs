@@ -68,8 +68,8 @@ impl Weight {
         (self.0 != 0 && self.0 & SPACE_BASED == 0).then_some((self.0 >> INDEX_SHIFT) as u32 & 0x3f)
     }
 
-    /// Whether an allocation of `asize` bytes may succeed; a hope, since the weight knows powers of
-    /// two only.
+    /// Whether an allocation of `asize` bytes may succeed; an estimate, since the weight counts
+    /// powers of two only.
     pub fn may_fit(self, asize: u64) -> bool {
         match self.index() {
             Some(index) => asize.checked_shr(index + 1).unwrap_or(0) == 0,

@@ -92,7 +92,7 @@ struct World {
     store: Rc<Store>,
     tops: Vec<Rc<Top>>,
     alloc: Rc<Allocator>,
-    /// Everything that is in use, or was freed too recently to be given out.
+    /// Everything that is in use, or was freed too recently to be allocated.
     blocks: BTreeMap<(VdevId, u64), Block>,
     /// The maps being written by the txg that syncs.
     working: BTreeMap<(VdevId, u64), Map>,
@@ -129,7 +129,7 @@ impl World {
         w
     }
 
-    /// A new allocator from what the last commit says.
+    /// A new allocator from the state of the last commit.
     fn import(&mut self) {
         self.alloc = Allocator::new(self.rt.clone(), self.store.clone(), self.tunables.clone());
         for top in &self.tops {
@@ -246,7 +246,7 @@ impl World {
         assert!(self.alloc.dirty_metaslabs(txg).is_empty());
     }
 
-    /// Every map written in `txg` says exactly what is in use after it.
+    /// Every map written in `txg` lists exactly the space in use after it.
     fn check_maps(&self, txg: Txg) {
         for (&(vdev, ms), map) in &self.working {
             let (ashift, ms_shift) = self.store.geometry.borrow()[&vdev];
@@ -364,7 +364,7 @@ fn random_life_agrees_with_the_model() {
                 let fill = [80, 50, 20][(i / 20) as usize];
                 w.txg(fill).await;
                 if w.rt.rng_below(10) == 0 {
-                    // What the open txg did so far is lost with the process.
+                    // The changes of the open txg are lost with the process.
                     let open = w.open;
                     w.blocks.retain(|_, b| b.birth < open);
                     w.blocks.values_mut().for_each(|b| b.freed = b.freed.filter(|f| *f < open));
