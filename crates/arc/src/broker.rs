@@ -1,18 +1,18 @@
 //! One limit for several pools.
 //!
-//! Each pool's cache lives on its own thread and reports what it holds and what it missed
-//! ([`Demand`], a plain value); whoever owns the pools passes the reports on and sets each cache to
-//! the limit that comes out.
+//! Each pool's cache lives on its own thread and reports its size and its ghost hits ([`Demand`], a
+//! plain value); the owner of the pools passes the reports to the broker and sets each cache to the
+//! resulting limit.
 
 use std::collections::BTreeMap;
 
-/// What a pool's cache says about itself.
+/// The memory demand of a pool's cache.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Demand {
     /// Bytes that it holds.
     pub size: u64,
-    /// Bytes that it read again soon after it had dropped them, since its last report: what a
-    /// larger limit would have kept.
+    /// Bytes that it read again soon after it had dropped them, since its last report: a larger
+    /// limit would have kept them.
     pub missed: u64,
 }
 
@@ -23,9 +23,9 @@ pub struct MemBroker {
     pools: BTreeMap<u64, Demand>,
 }
 
-/// Every pool keeps this part of an equal share, whatever the others want.
+/// Every pool keeps this part of an equal share, regardless of the others' demand.
 const FLOOR_OF_EQUAL: u64 = 4;
-/// A missed byte speaks as loud as so many held ones: they are counted over a short time.
+/// Weight of a missed byte against a held one: misses are counted over a short time.
 const MISSED_WEIGHT: u64 = 4;
 
 /// The limits of pools with these demands: together exactly `total` (nothing for no pools).

@@ -1,4 +1,4 @@
-//! The shell around [`Core`]: reads what is not there, once for all who ask at the same time.
+//! The shell around [`Core`]: reads missing blocks, one device read for all concurrent readers.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::core::{ArcStats, Core, Key};
 /// Whose memory is charged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum MemKind {
-    /// Cached dnodes and what is attached to them.
+    /// Cached dnodes and their attached state.
     Dnode,
     /// In-memory indexes of ZAPs.
     ZapIndex,
@@ -33,12 +33,12 @@ pub enum MemKind {
 /// How many kinds there are.
 const KINDS: usize = 5;
 
-/// A read on its way, and those who wait for it.
+/// A read in flight, and its waiters.
 #[derive(Default)]
 struct Pending {
     result: RefCell<Option<Result<Bytes>>>,
     done: Notify,
-    /// The block was dropped or written anew meanwhile: what is read is not kept.
+    /// The block was dropped or rewritten meanwhile: the result is not cached.
     stale: Cell<bool>,
 }
 
@@ -54,8 +54,8 @@ struct Inner {
 #[derive(Clone)]
 pub struct Arc(Rc<Inner>);
 
-/// The duty of the one who reads: to tell the others, even if its future is dropped half-way (then
-/// one of them reads).
+/// Wakes the waiters of a read, even if the reading future is dropped half-way (then one of them
+/// reads).
 struct Leader<'a> {
     inner: &'a Inner,
     key: Key,
@@ -101,8 +101,8 @@ impl Arc {
         self.read_with(bp, None, prio).await
     }
 
-    /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; what is kept is
-    /// decrypted. Who has no key must not ask: what is in memory is given without one.
+    /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; the cache keeps
+    /// plaintext. A hit needs no key, so callers without the key must not call this.
     pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         let c = &*self.0;
         let key = Key::of(bp);
@@ -111,8 +111,8 @@ impl Arc {
         {
             return Ok(data);
         }
-        // Boxed, because what it takes to read a device is many times larger than what it takes to
-        // find a block here, and every future above this one would hold, and move, room for it.
+        // Boxed, because the state of a device read is many times larger than that of a hit, and
+        // every future above this one would hold, and move, room for it.
         Box::pin(self.read_missing(key, bp, crypt, prio)).await
     }
 
@@ -131,7 +131,7 @@ impl Arc {
                 Some(Err(e)) => return Err(e),
                 // Two pointers disagree about the block's size: each must see for itself.
                 Some(Ok(_)) => return c.zio.read_with(bp, crypt, prio).await,
-                // Whoever read went away.
+                // The reading future was dropped.
                 None => {}
             }
             if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
@@ -153,8 +153,8 @@ impl Arc {
         result
     }
 
-    /// Starts to read a block that will be wanted soon, unless it is here or on its way. What goes
-    /// wrong shows when it is read.
+    /// Starts to read a block that will be wanted soon, unless it is here or on its way. Errors
+    /// surface when the block is read.
     pub fn prefetch(&self, bp: &Blkptr, prio: Prio) {
         let Some(key) = Key::of(bp) else { return };
         if self.0.core.borrow().contains(&key) || self.0.pending.borrow().contains_key(&key) {
@@ -172,8 +172,8 @@ impl Arc {
         self.0.core.borrow_mut().get(&key, bp.lsize(), self.0.now_ms())
     }
 
-    /// Keeps a block that is being written, lsize bytes in native order; replaces what is here.
-    /// `meta` says whether it is metadata.
+    /// Keeps a block that is being written, lsize bytes in native order; replaces a cached one.
+    /// `meta`: whether it is metadata.
     pub fn insert(&self, bp: &Blkptr, data: Bytes, meta: bool) {
         let Some(key) = Key::of(bp) else { return };
         self.disown(&key);
@@ -187,7 +187,7 @@ impl Arc {
         self.0.core.borrow_mut().forget(&key);
     }
 
-    /// A read of `key` that is on its way is not kept, and nobody new joins it.
+    /// The result of a read of `key` in flight is not cached, and no new reader joins it.
     fn disown(&self, key: &Key) {
         if let Some(p) = self.0.pending.borrow_mut().remove(key) {
             p.stale.set(true);
@@ -207,7 +207,7 @@ impl Arc {
         self.0.charged[kind as usize].get()
     }
 
-    /// Changes the limit, in bytes; what is above it is dropped at once.
+    /// Changes the limit, in bytes; evicts down to it at once.
     pub fn set_limit(&self, limit: u64) {
         self.0.core.borrow_mut().set_limit(limit);
     }
@@ -223,7 +223,7 @@ impl Arc {
     pub fn stats(&self) -> ArcStats {
         self.0.core.borrow().stats()
     }
-    /// What to tell a [`crate::MemBroker`]; the misses count from the last call on.
+    /// The report for a [`crate::MemBroker`]; misses count from the last call on.
     pub fn demand(&self) -> Demand {
         let mut core = self.0.core.borrow_mut();
         Demand { size: core.size(), missed: core.take_missed() }

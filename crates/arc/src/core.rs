@@ -11,8 +11,8 @@ use crate::slab::Slab;
 pub use crate::slab::Key;
 
 impl Key {
-    /// What the block at `bp` is known by; `None` for holes and embedded blocks, which nothing is
-    /// gained by keeping.
+    /// The cache key of the block at `bp`; `None` for holes and embedded blocks, which need no
+    /// caching.
     pub fn of(bp: &Blkptr) -> Option<Key> {
         if bp.is_embedded() || bp.is_hole() {
             return None;
@@ -114,7 +114,7 @@ fn is_part(data: &Bytes) -> bool {
     data.footprint() > data.len() + data.len() / 4 + PAGE
 }
 
-/// What a share's book entry costs, roughly a slot of a B-tree node.
+/// Bytes of a share's book entry, roughly a slot of a B-tree node.
 const SHARE_COST: u64 = 40;
 
 impl Core {
@@ -171,7 +171,7 @@ impl Core {
         self.slab.find(key).is_some_and(|i| self.slab.get(i).list() < list_of(State::MruGhost, false))
     }
 
-    /// A read of `key` found nothing: learns from its ghost, if there is one.
+    /// A miss of `key`: a hit on its ghost, if there is one, adapts the target.
     pub fn miss(&mut self, key: &Key) {
         self.counters.misses += 1;
         let Some(i) = self.slab.find(key) else { return };
@@ -192,7 +192,7 @@ impl Core {
         self.counters.coalesced += 1;
     }
 
-    /// Keeps `data` under `key` and drops what was there, if there is room or room can be made. A
+    /// Caches `data` under `key` in place of the old entry, if there is room or room can be made. A
     /// block whose ghost is here is frequent at once.
     pub fn put(&mut self, key: Key, data: Bytes, meta: bool, now_ms: u32) {
         let mut state = State::Mru;
@@ -241,7 +241,7 @@ impl Core {
         self.make_room_within();
     }
 
-    /// Changes the limit, and drops what is above it.
+    /// Changes the limit, and evicts down to it.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
         self.target_mru = self.target_mru.min(limit);
@@ -413,8 +413,8 @@ impl Core {
         false
     }
 
-    /// Keeps the ghosts within what the algorithm can learn from (behaviour section 3.6): a list of
-    /// ghosts at most half of the three other states, headers their share of the limit.
+    /// Trims the ghosts to a useful size (behaviour section 3.6): a list of ghosts at most half of
+    /// the three other states, headers their share of the limit.
     fn trim_ghosts(&mut self) {
         let live = self.live();
         let live = live.data() + live.meta();
@@ -511,8 +511,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever happens, a hit gives what was last put in, the limit holds, and the books are
-        /// right.
+        /// After any sequence of operations, a hit returns the last data put, the limit holds, and
+        /// the books are right.
         #[test]
         fn hits_are_current_and_the_limit_holds(acts in proptest::collection::vec(act(), 1..400)) {
             let mut c = Core::new(700_000);
@@ -607,7 +607,7 @@ mod tests {
         round(&mut c);
         assert!(c.stats().mru_ghost_hits > 0 && c.target_mru > 1 << 20, "{:?}", c.stats());
         assert!(c.stats().hits > 200, "a plain list would have none");
-        // By now all are frequent, and what was dropped of them is missed.
+        // By now all are frequent, and the evicted ones give ghost hits.
         round(&mut c);
         assert!(c.stats().mfu_ghost_hits > 0 && c.target_mru < 1 << 20, "{:?}", c.stats());
         c.check();

@@ -66,7 +66,7 @@ pub(crate) fn victim(live: &Live, target_mru: u64, limit: u64) -> Option<(State,
 }
 
 /// The target of the MRU's bytes after a read met a ghost of `weight` bytes; `ghosts` is the bytes
-/// of (MRU ghosts, MFU ghosts). The smaller of the two lists of ghosts speaks the louder: a hit in
+/// of (MRU ghosts, MFU ghosts). A hit in the smaller of the two ghost lists weighs more: a hit in
 /// it is the less likely.
 pub(crate) fn adapt(target_mru: u64, hit: State, weight: u64, ghosts: (u64, u64), limit: u64) -> u64 {
     let scaled = |mine: u64, other: u64| weight.saturating_mul((other / mine.max(1)).max(1));

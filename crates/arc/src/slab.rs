@@ -16,7 +16,7 @@ pub(crate) const LISTS: usize = 8;
 /// `Entry::list` of a free slot.
 const FREE: u8 = u8::MAX;
 
-/// What a block is known by.
+/// The cache key of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
     /// Second word of the first DVA: offset and gang bit.

@@ -1,4 +1,5 @@
-//! The cache over real block I/O: one read for all who ask, current bytes, a limit that holds.
+//! The cache over real block I/O: one read for all concurrent readers, current bytes, a limit that
+//! holds.
 #![allow(clippy::unwrap_used)]
 
 mod common;
