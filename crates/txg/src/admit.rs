@@ -63,7 +63,7 @@ impl TxgPool {
             let (length, slept) = self.delay(start).await;
             (delay, held) = (length, held || slept);
         }
-        // Looking takes time as well, which is not a delay.
+        // The checks take time as well, which is not a delay.
         let waited = if held { p.rt.now().since(came) } else { Nanos(0) };
         if waited > Nanos(0) {
             p.count(|s| (s.delayed, s.delayed_time) = (s.delayed + 1, s.delayed_time + waited));
@@ -92,7 +92,7 @@ impl TxgPool {
         let _blocked = Blocked::new(p);
         // Asked anew each time: the settings may have changed.
         while policy::at_limit(p.dirty.get(), &p.tunables.get()) {
-            // Nothing dirty, and yet at a limit of nothing: one goes on, or nobody ever would.
+            // Nothing dirty, yet at the limit: the limit is 0. One goes on, else none ever would.
             if p.dirty.get() == 0 {
                 break;
             }
@@ -106,8 +106,8 @@ impl TxgPool {
         Ok(true)
     }
 
-    /// Sleeps the delay of the curve, after whoever sleeps already (steps 1 to 5): the delay, and
-    /// whether anything was left of it to sleep.
+    /// Sleeps the delay of the curve, after the sleepers before it (steps 1 to 5). Returns the
+    /// delay, and whether any of it remained to sleep.
     async fn delay(&self, start: Nanos) -> (Nanos, bool) {
         let p = &*self.0;
         let mut slept = false;
@@ -149,7 +149,7 @@ impl TxgPool {
                 towrite: p.towrite_of[open.slot()].get(),
                 tempreserved: p.reserved_of[open.slot()].get().saturating_add(bytes),
             };
-            // A txg that nobody has written to yet takes anything.
+            // A txg without writes yet takes a write of any size.
             let fresh = moment.towrite == 0 && p.reserved_of[open.slot()].get() == 0;
             match legacy::admit(&moment, p.write_limit.get().effective(&t)) {
                 _ if fresh => return Ok(held),

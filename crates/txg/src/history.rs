@@ -1,4 +1,4 @@
-//! What happened to the last hundred txgs, for instruments.
+//! The history of the last hundred txgs, for statistics.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub enum TxgState {
 /// One txg's life. Moments are of the world's clock; those not reached yet are 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxgRecord {
-    /// Which one.
+    /// The txg.
     pub txg: Txg,
     /// How far it got.
     pub state: TxgState,
@@ -39,7 +39,7 @@ pub struct TxgRecord {
     pub sync_start: Nanos,
     /// When it was on disk.
     pub synced: Nanos,
-    /// Bytes made dirty in it, all told.
+    /// Bytes made dirty in it, in total.
     pub dirty: u64,
     /// Transactions delayed or blocked while it was open.
     pub delayed: u64,

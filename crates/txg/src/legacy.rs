@@ -1,20 +1,20 @@
 //! The write throttle of 2008 to 2013, for comparison (behaviour section 3.3).
 //!
-//! Each txg may grow to a *write limit*: what the pool wrote lately in `zfs_txg_synctime_ms`, by a
-//! smoothed throughput. In the last eighth of it every transaction sleeps one tick; what exceeds
-//! the limit waits for the next txg. Its quirks are kept: each thread sleeps its tick on its own,
-//! so a thousand threads are hardly slowed down; nobody sleeps when the txg before is syncing or
-//! has synced already, so the ticks only bite when three txgs exist; and whoever came too late
-//! waits for a whole sync.
+//! Each txg may grow to a *write limit*: the bytes that the pool writes in `zfs_txg_synctime_ms` at
+//! its smoothed throughput. In the last eighth of it every transaction sleeps one tick;
+//! transactions beyond the limit wait for the next txg. Its quirks are kept: each thread sleeps its
+//! tick on its own, so a thousand threads are hardly slowed down; none sleeps when the txg before
+//! is syncing or has synced already, so the ticks only apply when three txgs exist; and a late
+//! transaction waits for a whole sync.
 
 use base::{Nanos, Txg};
 
 use crate::policy::TxgTunables;
 
-/// Syncs that took no longer say nothing about throughput.
+/// Syncs that took no longer do not count for the throughput.
 const WRITE_TIME_MIN: Nanos = Nanos(1_000_000);
 
-/// What the throttle has learned.
+/// The measured throughput and the write limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteLimit {
     /// Smoothed throughput of syncs, bytes a millisecond; 0 as long as nothing is known.
@@ -29,8 +29,8 @@ impl WriteLimit {
         WriteLimit { throughput: 0, limit: t.write_limit_min }
     }
 
-    /// After a sync that wrote `data` bytes in `time`: three parts old, one part new; too little
-    /// data or time says nothing.
+    /// After a sync that wrote `data` bytes in `time`: three parts old, one part new; syncs with
+    /// too little data or time do not count.
     pub fn after_sync(self, data: u64, time: Nanos, t: &TxgTunables) -> WriteLimit {
         if data <= t.write_limit_min / 8 || time <= WRITE_TIME_MIN {
             return self;
@@ -47,18 +47,18 @@ impl WriteLimit {
     }
 }
 
-/// What a transaction does that would join the open txg.
+/// The decision for a transaction that would join the open txg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// Goes on.
     Go,
     /// Sleeps one tick, then goes on.
     Tick,
-    /// Waits for the next txg and asks again.
+    /// Waits for the next txg and tries again.
     NextTxg,
 }
 
-/// What the decision depends on.
+/// Input of the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment {
     /// The open txg.
@@ -67,7 +67,7 @@ pub struct Moment {
     pub syncing: Txg,
     /// Bytes dirtied in the open txg so far.
     pub towrite: u64,
-    /// What transactions that hold the open txg may still write, at worst.
+    /// Bytes that transactions in the open txg may still write, at worst.
     pub tempreserved: u64,
 }
 
@@ -144,9 +144,9 @@ mod tests {
             [m(0, 0, 10), m(700, 0, 10), m(701, 0, 10), m(800, 0, 10), m(801, 0, 10)],
             [Go, Go, Tick, Tick, NextTxg]
         );
-        // Half of what is reserved counts.
+        // Half of the reservation counts.
         assert_eq!([m(600, 200, 10), m(600, 204, 10), m(600, 404, 10)], [Go, Tick, NextTxg]);
-        // With 11 syncing or synced nobody ticks; the limit stays.
+        // With 11 syncing or synced there are no ticks; the limit stays.
         assert_eq!([m(799, 0, 11), m(801, 0, 11)], [Go, NextTxg]);
         assert_eq!(admit(&Moment { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 0), Go);
         assert_eq!(admit(&Moment { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 7), NextTxg);

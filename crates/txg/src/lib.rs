@@ -11,8 +11,8 @@
 //! waits), then [`TxgPool::hold_open`] gives the open txg and a hold on it, changes are made and
 //! reported with [`TxgPool::dirty_add`], and the hold is dropped. For the pool: [`TxgPool::run`]
 //! closes the open txg when a fifth of the dirty limit is in it, when 5 s have passed since the
-//! last sync began, or when somebody waits; the holds drain; the sync function is called;
-//! [`TxgPool::dirty_done`] takes bytes back as their writes end; whoever waited for the txg wakes.
+//! last sync began, or when there is a waiter; the holds drain; the sync function is called;
+//! [`TxgPool::dirty_done`] takes bytes back as their writes end; the waiters of the txg wake.
 //!
 //! Policy is apart from waiting: [`policy`], [`throttle`] and [`legacy`] have the decisions as pure
 //! functions over numbers (behaviour sections 3.1 and 3.3), `admit` and `pool` are the shell that

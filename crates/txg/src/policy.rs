@@ -1,12 +1,12 @@
 //! The decisions of the write throttle and of the txg pipeline, as functions of numbers (behaviour
 //! section 3.1).
 //!
-//! The throttle spreads the cost of a full dirty buffer evenly: below a share of the limit nobody
-//! waits; above it each transaction is delayed by `scale * (dirty - min) / (max - dirty)`, a
+//! The throttle spreads the cost of a full dirty buffer evenly: below a share of the limit there is
+//! no delay; above it each transaction is delayed by `scale * (dirty - min) / (max - dirty)`, a
 //! hyperbola that reaches any delay before the limit, so that the admitted rate meets the rate of
 //! the disk somewhere on the curve. Delays are *serialised* over the whole pool: each one starts
 //! where the one before ended, so the delay is the inverse of the admitted rate whatever the number
-//! of clients. Only at the limit itself does anybody block outright.
+//! of clients. Only at the limit itself do transactions block.
 
 use base::{Nanos, TXG_SIZE};
 
@@ -56,7 +56,7 @@ pub struct TxgTunables {
     /// Of the policy `legacy-2008`: a write limit for good, 0 for none
     /// (`zfs_write_limit_override`).
     pub write_limit_override: u64,
-    /// Of the policy `legacy-2008`: what a transaction sleeps in the last eighth of the limit
+    /// Of the policy `legacy-2008`: the sleep of a transaction in the last eighth of the limit
     /// (`zfs_throttle_delay`, one tick).
     pub throttle_delay: Nanos,
     /// Sync passes from which on frees are put off to the next txg (`zfs_sync_pass_deferred_free`).
@@ -109,7 +109,7 @@ impl TxgTunables {
 }
 
 impl Default for TxgTunables {
-    /// Those of a machine with more memory than the limits look at: 4 GiB may be dirty.
+    /// The defaults of a machine with more memory than the limits consider: 4 GiB may be dirty.
     fn default() -> TxgTunables {
         TxgTunables::for_memory(1 << 40)
     }
@@ -175,7 +175,7 @@ pub fn dirty_percent(dirty: u64, tunables: &TxgTunables) -> u32 {
 pub enum SyncCause {
     /// A txg is closed and drained already.
     Quiesced,
-    /// Somebody waits for a txg that has not synced.
+    /// A waiter for a txg that has not synced.
     Waiter,
     /// The timeout since the last sync began has passed.
     Timeout,

@@ -1,9 +1,9 @@
-//! The pipeline: which txg is open, who holds it, what is dirty, and the loop that syncs.
+//! The pipeline: the open txg, its holds, dirty bytes, and the loop that syncs.
 //!
 //! Everything that moves a txg forward is a plain function that runs to its end (`close`,
-//! `drained`), called by whoever makes it possible: the last hold that is dropped, the sync loop
-//! when it takes a txg, a request to close. Only clients in [`TxgPool::throttle`], waiters and the
-//! loop in [`TxgPool::run`] ever wait.
+//! `drained`), called by the event that makes it possible: the last hold that is dropped, the sync
+//! loop when it takes a txg, a request to close. Only clients in [`TxgPool::throttle`], waiters and
+//! the loop in [`TxgPool::run`] ever wait.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     pub(crate) synced: Cell<Txg>,
     /// All txgs below this one are to be closed.
     pub(crate) close_below: Cell<Txg>,
-    /// Somebody waits for this txg to be synced; the highest.
+    /// The highest txg with a waiter for its sync.
     pub(crate) sync_wanted: Cell<Txg>,
     pub(crate) holds: [Cell<u64>; TXG_SIZE],
 
@@ -99,9 +99,9 @@ pub(crate) struct Inner {
     pub(crate) changed: Cell<Option<(Nanos, Nanos)>>,
     /// All that was made dirty in each txg, written meanwhile or not.
     pub(crate) towrite_of: [Cell<u64>; TXG_SIZE],
-    /// What transactions that hold each txg said they may write.
+    /// Bytes reserved by the transactions that hold each txg.
     pub(crate) reserved_of: [Cell<u64>; TXG_SIZE],
-    /// What the throttle of 2008 learned.
+    /// The limit of the throttle of 2008.
     pub(crate) write_limit: Cell<WriteLimit>,
     /// When the dirty share was last above that of delays; only the policy `smoothing` looks at it.
     pub(crate) above: Cell<Option<Nanos>>,
@@ -136,12 +136,12 @@ pub struct TxgHold {
     pool: Rc<Inner>,
     /// The txg that the transaction belongs to.
     pub txg: Txg,
-    /// What the transaction may write.
+    /// Bytes that the transaction may write.
     reserved: u64,
 }
 
 impl TxgHold {
-    /// Says what the transaction may write, in bytes.
+    /// Reserves the bytes that the transaction may write.
     pub(crate) fn reserve(&mut self, bytes: u64) {
         let of = &self.pool.reserved_of[self.txg.slot()];
         of.set(of.get().saturating_sub(self.reserved).saturating_add(bytes));
@@ -198,7 +198,7 @@ impl Inner {
         self.rt.trace(Groups::TXG, || Event::Txg { txg: txg.0, phase, dirty, limit, of_txg });
     }
 
-    /// The open txg got a change; the loop hears of the first.
+    /// The open txg got a change; the first one wakes the loop.
     fn note_change(&self) {
         let now = self.rt.now();
         let first = match self.changed.get() {
@@ -211,7 +211,7 @@ impl Inner {
         self.changed.set(Some((first, now)));
     }
 
-    /// Asks for every txg up to and including `txg` to be closed.
+    /// Requests the close of every txg up to and including `txg`.
     pub(crate) fn want_closed(&self, txg: Txg) {
         if self.close_below.get() <= txg {
             self.close_below.set(txg.next());
@@ -219,7 +219,7 @@ impl Inner {
         self.close_if_wanted();
     }
 
-    /// Closes the open txg if somebody wants that and the stage behind it is free.
+    /// Closes the open txg if that was requested and the stage behind it is free.
     fn close_if_wanted(&self) {
         let open = self.open.get();
         let free = self.quiescing.get().is_none() && self.quiesced.get().is_none();
@@ -272,7 +272,7 @@ impl Inner {
     }
 
     /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets
-    /// the delay of its moment; all of them once there is so little that nobody is delayed.
+    /// the delay of its moment; all of them once dirty bytes are below the start of the curve.
     pub(crate) fn let_through(&self) {
         let (dirty, t) = (self.dirty.get(), self.tunables.get());
         if self.space.waiters() == 0 || policy::at_limit(dirty, &t) && dirty > 0 {
@@ -516,7 +516,7 @@ impl TxgPool {
             p.syncing.set(Some(txg));
             p.record(txg, |r| (r.state, r.sync_start) = (TxgState::Syncing, now));
             p.trace_state(txg, TxgPhase::Syncing);
-            // Whoever asked for the next txg to be closed may have it now.
+            // A request to close the next txg can be met now.
             p.close_if_wanted();
             let result = sync(txg).await;
             p.syncing.set(None);
@@ -529,7 +529,7 @@ impl TxgPool {
             let towrite = p.towrite_of[txg.slot()].get();
             p.write_limit.set(p.write_limit.get().after_sync(towrite, now.since(last_start), &p.tunables.get()));
             p.trace_state(txg, TxgPhase::Synced);
-            // What nobody took back was dirtied for nothing, or by the sync itself.
+            // Bytes that no `dirty_done` took back were dirtied in vain, or by the sync itself.
             let left = p.dirty_of[txg.slot()].replace(0);
             let log = p.wrlog_of[txg.slot()].replace(0);
             p.wrlog.set(p.wrlog.get() - log);
@@ -540,7 +540,7 @@ impl TxgPool {
         }
     }
 
-    /// What an administrator asked for at `asked` is on disk with `txg`.
+    /// Records that an administrative operation requested at `asked` is on disk with `txg`.
     pub fn admin_done(&self, txg: Txg, asked: Nanos) {
         let p = &*self.0;
         let now = p.rt.now();
@@ -572,7 +572,8 @@ impl TxgPool {
     pub fn last_synced(&self) -> Txg {
         self.0.synced.get()
     }
-    /// What the throttle of 2008 learned from syncs; it learns under every policy.
+    /// The limit of the throttle of 2008, from the measured throughput; it is updated under every
+    /// policy.
     pub fn write_limit(&self) -> WriteLimit {
         self.0.write_limit.get()
     }
@@ -583,7 +584,7 @@ impl TxgPool {
     /// Changes the settings; they hold from the next decision on.
     pub fn set_tunables(&self, tunables: TxgTunables) {
         self.0.tunables.set(tunables);
-        // Whoever sleeps a delay sleeps what it is now.
+        // Sleeping transactions wake and sleep by the new settings.
         self.0.last_wakeup.set(self.0.last_wakeup.get().min(self.0.rt.now()));
         self.0.retuned.notify_all();
         self.0.set_dirty(self.0.dirty.get());
@@ -599,7 +600,7 @@ impl TxgPool {
     }
 }
 
-/// The loop is alive; if its future is dropped, nobody waits for it in vain.
+/// The loop is alive; if its future is dropped, its waiters fail instead of hanging.
 struct Running<'a>(&'a Inner);
 
 impl Drop for Running<'_> {

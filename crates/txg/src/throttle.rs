@@ -1,14 +1,14 @@
-//! The throttles that there are: values of one enum, chosen per pool and changed at run time.
+//! The throttle policies: values of one enum, chosen per pool and changed at run time.
 //!
 //! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever
 //!   delays longer.
 //! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. Dirty bytes
-//!   are taken back device by device as each writes its part of a block ([`retired`] says how
-//!   much); later versions wait for the whole block.
+//!   are taken back device by device as each writes its part of a block ([`retired`] computes the
+//!   share); later versions wait for the whole block.
 //! * `legacy-2008`: a limit per txg, learned from how fast txgs were written ([`crate::legacy`]).
 //! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay
 //!   that goes on.
-//! * `none`: nobody is delayed; at the limit everybody blocks.
+//! * `none`: no delay; at the limit all transactions block.
 
 use base::{Error, Nanos, Result};
 
@@ -66,7 +66,7 @@ impl ThrottlePolicy {
     }
 }
 
-/// What the delay of a transaction depends on.
+/// Input of a transaction's delay.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Load {
     /// Dirty bytes.
@@ -92,7 +92,7 @@ pub fn delay(load: &Load, t: &TxgTunables) -> Nanos {
     }
 }
 
-/// What is left of a delay after the overload: `smoothing_scale * dirty / (max - dirty)` for
+/// The rest of a delay after the overload: `smoothing_scale * dirty / (max - dirty)` for
 /// `write_smoothing` after the dirty share was above the share where delays begin, then nothing.
 pub fn smoothing_ns(load: &Load, t: &TxgTunables) -> Nanos {
     let within = load.above.is_some_and(|at| load.now < at + t.write_smoothing);
@@ -153,7 +153,7 @@ mod tests {
         {
             assert_eq!(us(Smoothing, &load(500, 0, above, now)), want, "{above:?} at {now}");
         }
-        // 100000 * 0.25 / 0.75 = 33 us; 0.9 / 0.1 = 900 us but the curve says 1.5 ms.
+        // 100000 * 0.25 / 0.75 = 33 us; 0.9 / 0.1 = 900 us but the curve gives 1.5 ms.
         assert_eq!(us(Smoothing, &load(250, 0, Some(0), 1)), 33);
         assert_eq!(us(Smoothing, &load(900, 0, Some(0), 1)), 1499);
         assert_eq!(us(Smoothing, &load(1001, 0, Some(0), 1)), 100_000);

@@ -165,7 +165,7 @@ fn a_fifth_of_the_limit_closes_a_txg_and_the_gauge_follows() {
 fn delays_are_the_curve_and_serialised() {
     let sim = Sim::new(SimConfig::seeded(5));
     let rt = sim.rt();
-    // No loop: what is dirty stays dirty.
+    // No loop: dirty bytes stay dirty.
     let pool = TxgPool::new(rt.clone(), Txg(4), tunables(100 * MIB), DirtyGauge::default());
     sim.block_on(async {
         let hold = pool.hold();
@@ -173,7 +173,7 @@ fn delays_are_the_curve_and_serialised() {
         pool.throttle(rt.now()).await.unwrap();
         assert_eq!((rt.now(), pool.stats().delayed), (Nanos(0), 0), "up to 60 % nobody waits");
         pool.dirty_add(hold.txg, 20 * MIB);
-        // 500 us each at 80 %, whoever asks: ten clients leave one after the other.
+        // 500 us each at 80 %, regardless of the client: ten clients leave one after the other.
         let clients: Vec<_> = (0..10)
             .map(|_| {
                 let (p, r) = (pool.clone(), rt.clone());
@@ -187,7 +187,7 @@ fn delays_are_the_curve_and_serialised() {
         left.sort();
         assert_eq!(left, (1..=10).map(|n| Nanos::from_us(500 * n)).collect::<Vec<_>>());
         assert_eq!((pool.stats().delayed, pool.history().last().unwrap().delayed), (10, 10));
-        // Whoever took long anyway is not delayed.
+        // A transaction that took long anyway is not delayed.
         let now = rt.now();
         pool.throttle(now - Nanos::from_us(501)).await.unwrap();
         assert_eq!(rt.now(), now);
