@@ -43,7 +43,7 @@ impl Sim {
     /// call.
     ///
     /// # Panics
-    /// With the report of who is blocked if `fut` can never be ready.
+    /// With the report of the blocked tasks if `fut` can never be ready.
     pub fn block_on<T>(&self, fut: impl Future<Output = T>) -> T {
         match self.try_block_on(fut) {
             Ok(value) => value,
@@ -72,8 +72,8 @@ impl Sim {
     pub fn run_for(&self, span: Nanos) {
         self.run_until(self.now() + span);
     }
-    /// Runs the world until nothing can run any more, and reports who is left. Tasks that sleep in
-    /// a loop never end it.
+    /// Runs the world until nothing can run any more, and reports the remaining tasks. Tasks that
+    /// sleep in a loop never end it.
     pub fn run_until_idle(&self) -> StallReport {
         self.drive(None, None).expect_err("without an awaited future only a report ends a run")
     }
@@ -82,8 +82,8 @@ impl Sim {
     pub fn stop_at_step(&self, step: Option<u64>) {
         self.handle.0.stop_at.set(step);
     }
-    /// Cuts the power: what each disk keeps is drawn from `seed`, then the world ends. The images
-    /// are in the order of the disks.
+    /// Cuts the power: `seed` draws the writes that each disk keeps, then the world ends. The
+    /// images are in the order of the disks.
     pub fn power_cut(self, disks: &[SimDisk], seed: u64) -> Vec<DiskImage> {
         self.power_cut_with(disks, CutStyle::Seeded, seed)
     }

@@ -1,4 +1,4 @@
-//! Why a simulation stopped before the awaited future was ready, and who was waiting.
+//! Why a simulation stopped before the awaited future was ready, and the waiting tasks.
 
 use std::fmt;
 
@@ -8,14 +8,15 @@ use rt::{Rank, TaskId};
 /// Why it stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StallCause {
-    /// No task is ready and no event is to come: the tasks wait for each other, or for nobody.
+    /// No task is ready and no event is to come: the tasks wait for each other, or their wakers are
+    /// gone.
     Blocked,
     /// The virtual time allowed has passed.
     TimeLimit,
-    /// The turn asked for by [`crate::Sim::stop_at_step`] was reached.
+    /// The turn set by [`crate::Sim::stop_at_step`] was reached.
     StepLimit,
     /// Tasks were polled very often without time moving: a busy loop around `yield_now` or a waker
-    /// that never rests.
+    /// that is called all the time.
     Livelock,
     /// The world was ended by [`crate::SimHandle::crash`].
     Crashed,
@@ -34,7 +35,7 @@ pub struct BlockedTask {
     pub holds: Vec<Rank>,
 }
 
-/// The state of a simulation that stopped early. Its `Display` is what a failing test prints.
+/// The state of a simulation that stopped early. Failing tests print its `Display`.
 #[derive(Clone, Debug)]
 pub struct StallReport {
     /// Why it stopped.

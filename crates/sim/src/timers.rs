@@ -1,7 +1,7 @@
 //! Events to come, ordered by (deadline, order of arming): an indexed binary heap.
 //!
-//! Cancelling takes an event out for good, so armies of time-outs that never fire leave nothing
-//! behind to step over.
+//! Cancelling takes an event out for good, so the many time-outs that never fire leave nothing
+//! behind to skip.
 
 use rt::TimerId;
 

@@ -34,18 +34,18 @@ pub enum Pick {
     Fifo,
 }
 
-/// What a world is like.
+/// Configuration of a world.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     /// Decides everything that is left to chance.
     pub seed: u64,
     /// Virtual cores that CPU jobs run on (the engine's own core is beside them).
     pub cores: usize,
-    /// Physical memory that the engine is told of, in bytes.
+    /// Physical memory as the engine sees it, in bytes.
     pub physmem: u64,
     /// The wall clock when the world begins.
     pub wall_clock: WallTime,
-    /// Who the machine is.
+    /// The machine's identity.
     pub identity: HostIdentity,
     /// Which ready task runs next.
     pub pick: Pick,
@@ -140,7 +140,7 @@ pub(crate) enum Moment {
     CpuDone,
 }
 
-/// A device that wants to know when the world ends.
+/// A device to notify when the world ends.
 pub(crate) trait PowerOff {
     /// From now on nothing reaches the medium and nothing completes.
     fn power_off(&self);
@@ -284,8 +284,7 @@ impl SimWorld {
     }
     pub(crate) fn call_at(&self, at: Nanos, call: Box<dyn FnOnce()>) -> TimerId {
         if self.dead.get() {
-            // Not armed, and not dropped inside somebody's borrow: a dead world's callers hold
-            // none.
+            // Not armed. Dropping it here is safe: the callers of a dead world hold no borrow.
             drop(call);
             return TimerId(0);
         }
@@ -517,7 +516,7 @@ impl SimWorld {
             drop(tasks);
             drop(timers);
         }
-        // What drops submitted meanwhile is let go too.
+        // Operations that drops submitted meanwhile are dropped too.
         for device in devices.iter().filter_map(Weak::upgrade) {
             device.power_off();
         }
@@ -579,7 +578,7 @@ impl World for SimWorld {
             return;
         }
         let (start, end) = {
-            // Urgent jobs push bulk ones aside; that those then take longer is neglected.
+            // Urgent jobs displace bulk ones; the longer time of those is neglected.
             let cores = if class == CpuClass::Urgent { &self.urgent_cores } else { &self.cores };
             let mut cores = cores.borrow_mut();
             let core = cores.iter_mut().min().expect("a world has a core");
@@ -588,8 +587,8 @@ impl World for SimWorld {
             (start, *core)
         };
         self.cpu_busy.set(self.cpu_busy.get() + cost);
-        // At any instant within its time: a job that reads memory which changes meanwhile is found
-        // out.
+        // At any instant within its time: a job that reads memory which changes meanwhile is
+        // detected.
         let at = Nanos(self.cpu_rng.borrow_mut().between(start.0, end.0));
         let me = self.me.clone();
         let run = move || {

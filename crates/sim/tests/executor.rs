@@ -172,7 +172,7 @@ fn a_crash_drops_everything_and_reaches_no_disk() {
     impl Drop for Loud {
         fn drop(&mut self) {
             self.0.set(self.0.get() + 1);
-            // What a careless Drop might do.
+            // As a careless Drop might do.
             self.1.spawn("ghost", async {});
             bdev::BlockDev::submit(
                 &self.2,

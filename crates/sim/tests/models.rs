@@ -1,5 +1,4 @@
-//! Sanity of the timing models: what a disk of the kind does, within the accuracy that one expects
-//! of a model.
+//! Sanity of the timing models: figures of real disks of the kind, within the accuracy of a model.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,7 +10,7 @@ use sim::{HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
 
 const GIB: u64 = 1 << 30;
 
-/// What the workers do.
+/// The workers' load.
 #[derive(Clone, Copy)]
 struct Work {
     write: bool,

@@ -1,4 +1,4 @@
-//! Power cuts against a model of what a disk may and may not forget.
+//! Power cuts against a model of the writes that a disk may and may not lose.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -18,16 +18,16 @@ use super::truncated::Truncated;
 use crate::Rng;
 use crate::world::{self, PowerOff, SimHandle, SimWorld};
 
-/// What a disk is like.
+/// Configuration of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// The name in messages.
     pub name: String,
-    /// What is on it.
+    /// Its content.
     pub image: DiskImage,
     /// How long operations take.
     pub model: Model,
-    /// Decides what is left to chance: times of [`Model::Random`], failures, tears.
+    /// Seed of all random choices: times of [`Model::Random`], failures, tears.
     pub seed: u64,
     /// Unit of offsets and lengths, in bytes.
     pub logical_sector: u32,
@@ -35,8 +35,7 @@ pub struct DiskConfig {
     pub physical_sector: u32,
     /// Bytes that a power cut never tears apart.
     pub tear_unit: u64,
-    /// Whether completed writes wait for a flush; a disk with protection against power loss says
-    /// no.
+    /// Whether completed writes wait for a flush; false for a disk with power-loss protection.
     pub volatile: bool,
     /// Whether discards work.
     pub supports_discard: bool,
@@ -70,7 +69,7 @@ impl DiskConfig {
     }
 }
 
-/// What a disk has done so far.
+/// Counters of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Completed reads, failed ones included, as in all counts.
@@ -124,9 +123,9 @@ struct State {
     rng: Rng,
     counters: Counters,
     log: Option<DiskLog>,
-    /// Offset and length of each read, if somebody wants to know.
+    /// Offset and length of each read, if recorded.
     reads: Option<Vec<(u64, u64)>>,
-    /// What tests do at completions to come: how many come first, and what.
+    /// Callbacks of tests at later completions: how many complete first, and the callback.
     triggers: Vec<(u64, Box<dyn FnOnce()>)>,
     truncated: Option<Truncated>,
     /// Completions that will never be called: the power is off.
@@ -157,7 +156,7 @@ impl SimDisk {
     pub fn from_image(sim: &SimHandle, image: DiskImage, model: Model, seed: u64) -> SimDisk {
         SimDisk::with(sim, DiskConfig::new(image, model, seed))
     }
-    /// A disk as `config` says.
+    /// A disk by `config`.
     pub fn with(sim: &SimHandle, config: DiskConfig) -> SimDisk {
         let size = config.image.size();
         assert!(size.is_multiple_of(u64::from(config.logical_sector)), "a disk has whole sectors");
@@ -222,7 +221,7 @@ impl SimDisk {
     pub fn unflushed(&self) -> usize {
         self.0.state.borrow().durability.pending_len()
     }
-    /// Cuts the power: from now on no operation completes. What is left is drawn from `seed`.
+    /// Cuts the power: from now on no operation completes. `seed` draws the remaining content.
     pub fn power_cut(&self, seed: u64) -> DiskImage {
         self.power_cut_with(CutStyle::Seeded, seed)
     }
@@ -232,7 +231,7 @@ impl SimDisk {
         self.0.power_off();
         image
     }
-    /// What a power cut now may leave, without cutting it.
+    /// A possible image after a power cut now, without the cut.
     pub fn what_if_cut(&self, style: CutStyle, seed: u64) -> DiskImage {
         self.0.state.borrow().durability.cut(style, seed)
     }
@@ -279,7 +278,7 @@ impl SimDisk {
         self.0.state.borrow_mut().log.take()
     }
 
-    /// Begins to remember which places are read.
+    /// Begins to record the places of reads.
     pub fn watch_reads(&self) {
         self.0.state.borrow_mut().reads = Some(Vec::new());
     }
@@ -298,8 +297,8 @@ impl SimDisk {
     pub fn unfault(&self, id: FaultId) {
         self.0.state.borrow_mut().faults.remove(id);
     }
-    /// Calls `f` when `n` more operations have completed (0: at the next), just before the owner of
-    /// that one hears of it.
+    /// Calls `f` when `n` more operations have completed (0: at the next), just before that one's
+    /// completion runs.
     pub fn at_completion(&self, n: u64, f: impl FnOnce() + 'static) {
         self.0.state.borrow_mut().triggers.push((n, Box::new(f)));
     }
@@ -326,8 +325,8 @@ impl SimDisk {
         state.current.write(offset, data);
         state.durability.stable_mut().write(offset, data);
     }
-    /// Puts the whole contents back to `image`, of the same size, now and for good. What is in
-    /// flight still arrives.
+    /// Puts the whole contents back to `image`, of the same size, now and for good. Writes in
+    /// flight still arrive.
     pub fn restore(&self, image: &DiskImage) {
         let mut state = self.0.state.borrow_mut();
         assert!(state.log.is_none(), "a recorded log would not know of it");
@@ -338,8 +337,8 @@ impl SimDisk {
             truncated.len = image.size();
         }
     }
-    /// The disk is a file, and somebody cuts it off behind `len` bytes; then it `grows` to its old
-    /// size. Later operations find out as those of a real file do (see `truncated`).
+    /// The disk is a file, and another program truncates it to `len` bytes; then it `grows` to its
+    /// old size. Later operations notice as those of a real file do (see `truncated`).
     pub fn truncate(&self, len: u64, grows: bool) {
         let mut state = self.0.state.borrow_mut();
         assert!(state.log.is_none(), "a recorded log would not know of it");
@@ -359,14 +358,14 @@ impl SimDisk {
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         self.0.state.borrow().current.read_vec(offset, len)
     }
-    /// What it has done so far.
+    /// Its counters.
     pub fn counters(&self) -> Counters {
         self.0.state.borrow().counters
     }
 }
 
 impl State {
-    /// What is due at this completion.
+    /// The triggers due at this completion.
     fn take_triggers(&mut self) -> Vec<Box<dyn FnOnce()>> {
         let mut due = Vec::new();
         for (left, f) in std::mem::take(&mut self.triggers) {
@@ -377,8 +376,7 @@ impl State {
         }
         due
     }
-    /// Whether the model says of a durable write only that its bytes are in the cache: now they
-    /// leave it.
+    /// Whether a completed durable write is only in the model's cache; submits the flush of it.
     fn settles(&mut self, now: Nanos, op: u64) -> bool {
         let Some(write) = self.in_flight.get_mut(&op) else { return false };
         if std::mem::take(&mut write.to_settle) {
@@ -394,7 +392,7 @@ impl State {
             log.entries.push(Entry { seq, at: world.time(), moment });
         }
     }
-    /// What in flight an operation overlaps that it must not, in words.
+    /// Names an operation in flight that this one must not overlap.
     fn overlapped(&self, kind: OpKind, offset: u64, len: u64) -> Option<String> {
         if kind == OpKind::Flush || kind == OpKind::Read && !self.durability.overlaps_in_flight(offset, len) {
             return None;
@@ -533,8 +531,8 @@ impl PowerOff for Inner {
             self.world.disarm(id);
         }
         if self.world.is_dead() {
-            // Nobody can hear of it any more; completions may own the disk, so they must not stay
-            // in it.
+            // Dropping the completions wakes no task any more; they may own the disk, so they must
+            // not stay in it.
             let limbo = std::mem::take(&mut self.state.borrow_mut().limbo);
             drop(limbo);
         }

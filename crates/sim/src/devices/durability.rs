@@ -1,4 +1,4 @@
-//! What a power cut may take back.
+//! Which writes a power cut may lose.
 //!
 //! A disk's writes pass three states. *In flight*: submitted; a cut leaves the old bytes, the new
 //! ones, or a mixture by sector. *Pending*: completed, but no flush submitted later has completed;
@@ -17,7 +17,7 @@ use bdev::Bytes;
 use super::image::DiskImage;
 use crate::Rng;
 
-/// What an operation does to the medium.
+/// The change of the medium by an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Write { offset: u64, data: Arc<[Bytes]> },
@@ -43,11 +43,11 @@ impl Change {
             Change::Discard { offset, len } => to.zero(*offset, *len),
         }
     }
-    /// Applies those sectors for which `keep` says so.
+    /// Applies those sectors for which `keep` is true.
     pub(crate) fn apply_torn(&self, to: &mut DiskImage, sector: u64, mut keep: impl FnMut() -> bool) {
         let (offset, len) = self.range();
         let mut whole = DiskImage::zeroed(to.size());
-        // What the write would leave, taken from sector by sector.
+        // The result of the whole write; sectors are copied from it.
         whole.share(to, offset, len);
         self.apply(&mut whole);
         let mut at = offset;
@@ -72,11 +72,11 @@ pub(crate) enum Moment {
     Completed { op: u64, torn: Option<u64>, kept: bool },
     /// A flush was submitted.
     FlushSubmitted { op: u64 },
-    /// It completed; `honest` if it did what it should.
+    /// It completed; `honest` if it did flush.
     FlushCompleted { op: u64, honest: bool },
 }
 
-/// What a power cut does to writes that are not stable.
+/// The effect of a power cut on writes that are not stable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CutStyle {
     /// One of the others, drawn from the seed, or a fate for each write: kept, dropped or torn.

@@ -57,8 +57,8 @@ pub enum Fault {
         /// Where.
         range: Range<u64>,
     },
-    /// Flushes succeed and do nothing: a disk that lies. A test that this does not break proves
-    /// nothing.
+    /// Flushes succeed and do nothing: a disk that ignores flushes. A test that passes with this
+    /// proves nothing.
     LyingFlush,
     /// Everything that is submitted fails with an I/O error and leaves no trace: the disk was
     /// pulled out.
@@ -69,7 +69,7 @@ pub enum Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FaultId(pub(crate) u64);
 
-/// What becomes of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Fate {
     pub(crate) fail: bool,
@@ -133,7 +133,7 @@ impl Faults {
                 true
             }
             Fault::Offline => {
-                // What is not there is not even written in part.
+                // A missing device does not write even a part.
                 (fate.fail, fate.lose) = (true, true);
                 true
             }
@@ -141,7 +141,7 @@ impl Faults {
         });
         fate
     }
-    /// Spoils what a read of `offset` gives.
+    /// Corrupts the result of a read of `offset`.
     pub(crate) fn spoil(&self, offset: u64, out: &mut [u8]) {
         for (_, fault) in &self.list {
             let Fault::FlipOnRead { range } = fault else { continue };

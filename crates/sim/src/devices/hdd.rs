@@ -23,7 +23,7 @@ const DESTAGE_MAX: u64 = 1 << 20;
 /// A rotation missed by less than this is not missed: it is rounding.
 const ROUNDING: Nanos = Nanos(5_000);
 
-/// What a spinning disk is made of.
+/// Parameters of a spinning disk.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HddModel {
     /// Turns a minute.
@@ -114,7 +114,7 @@ struct Request {
     arrived: Nanos,
 }
 
-/// What the head is doing.
+/// The current work of the head.
 #[derive(Clone, Copy)]
 enum Work {
     Serve(u64),

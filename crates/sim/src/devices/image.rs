@@ -139,8 +139,7 @@ impl DiskImage {
         bytes.iter_mut().for_each(|b| *b = !*b);
         self.write(offset, &bytes);
     }
-    /// Calls `each` with offset and bytes of every part in memory, in order; what is not passed is
-    /// zeros.
+    /// Calls `each` with offset and bytes of every part in memory, in order; the rest is zeros.
     pub fn for_each_part(&self, mut each: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
         for (number, chunk) in &self.chunks {
             let offset = number * CHUNK as u64;
@@ -151,7 +150,7 @@ impl DiskImage {
         }
         Ok(())
     }
-    /// Writes the disk as a sparse file, replacing what is there.
+    /// Writes the disk as a sparse file, replacing an old file.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut file = File::create(path)?;
         file.set_len(self.size)?;

@@ -16,7 +16,7 @@ pub(crate) struct Entry {
     pub(crate) moment: Moment,
 }
 
-/// What happened to one disk, in order.
+/// The moments of one disk, in order.
 #[derive(Clone, Debug)]
 pub struct DiskLog {
     pub(crate) base: DiskImage,

@@ -1,8 +1,8 @@
 //! Modelled disks.
 //!
 //! A [`SimDisk`] has three independent parts: the *medium* ([`DiskImage`]: sparse bytes, cheap to
-//! clone), the *durability* of what was written (which bytes a power cut may take back) and the
-//! *timing* of operations ([`Model`]). Faults sit in front of all three.
+//! clone), the *durability* of writes (which bytes a power cut may lose) and the *timing* of
+//! operations ([`Model`]). Faults sit in front of all three.
 
 mod disk;
 mod durability;

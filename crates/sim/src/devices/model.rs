@@ -1,8 +1,8 @@
 //! How long operations take.
 //!
-//! A model knows nothing of contents or durability. It is told of submissions, names the moment of
-//! its next completion, and is asked which operations have completed by now. It keeps its own
-//! schedule: being asked late (the engine's core was busy) does not make the device slower.
+//! A model is independent of contents and durability. It takes submissions, computes the time of
+//! its next completion, and lists the operations completed by now. It keeps its own schedule: a
+//! late query (the engine's core was busy) does not make the device slower.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -69,7 +69,7 @@ impl Model {
     }
 }
 
-/// What a model is told about an operation.
+/// A model's view of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) op: u64,

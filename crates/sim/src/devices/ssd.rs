@@ -4,8 +4,8 @@
 //! A write is done when the buffer took it; it is programmed later, die after die in turn (flash
 //! translation spreads small writes), so a burst beyond the buffer runs at the speed of the dies. A
 //! read goes to the die that its address names and waits at most half a program there: flash
-//! suspends programs for reads. A flush waits for the buffer. Everything follows from what is known
-//! at submission, so a completion's moment is computed once.
+//! suspends programs for reads. A flush waits for the buffer. The state at submission determines
+//! everything, so a completion's moment is computed once.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ use base::Nanos;
 use super::fault::OpKind;
 use super::model::{Shape, transfer};
 
-/// What a flash disk is made of.
+/// Parameters of a flash disk.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SsdModel {
     /// Dies that work at the same time.
@@ -32,8 +32,8 @@ pub struct SsdModel {
     pub command: Nanos,
     /// Bytes of the write buffer; 0 makes each write wait for its program.
     pub buffer: u64,
-    /// Whether the buffer survives a power cut, so that a flush costs only the command. (What a cut
-    /// really takes is the disk's `volatile`.)
+    /// Whether the buffer survives a power cut, so that a flush costs only the command. (The disk's
+    /// `volatile` decides what a cut loses.)
     pub protected: bool,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Ssd {
     next_die: usize,
     in_until: Nanos,
     out_until: Nanos,
-    /// (when it is programmed, bytes) of what is in the buffer.
+    /// (when it is programmed, bytes) of the writes in the buffer.
     buffered: BinaryHeap<Reverse<(Nanos, u64)>>,
     buffered_bytes: u64,
 }

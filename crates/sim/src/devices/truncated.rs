@@ -1,8 +1,8 @@
-//! A file that is a device and is truncated by somebody else, and perhaps grows again, as the
+//! A file that is a device and is truncated by another program, and perhaps grows again, as the
 //! devices of `host` see it.
 //!
-//! What lay behind the cut is gone: reads give zeros where the file is long enough, and fail where
-//! it is not. The device finds out by such a read, or with a write to the last two labels, before
+//! Data behind the cut is gone: reads give zeros where the file is long enough, and fail where it
+//! is not. The device finds out by such a read, or with a write to the last two labels, before
 //! which it looks. From then on every operation fails with [`base::ErrorKind::Corrupt`] until the
 //! device is opened again.
 
@@ -11,7 +11,7 @@ use bdev::Op;
 /// Bytes of the two labels at the end of a device (format page 01 section 1).
 const LAST_LABELS: u64 = 512 << 10;
 
-/// What became of the file.
+/// State of the truncated file.
 pub(crate) struct Truncated {
     /// Bytes that it has now.
     pub(crate) len: u64,
