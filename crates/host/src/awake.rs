@@ -1,14 +1,13 @@
 //! Keeping cores out of idle states while short requests come and go.
 //!
-//! A core that has nothing to do is halted, and waking it costs 1 to 100 us, on virtual machines
-//! around 50: several times what answering a request takes. It is paid by whoever waits for us,
-//! each time, since a client that waits leaves its core with nothing to do. Linux has a request for
-//! that, `/dev/cpu_dma_latency` (Documentation/power/pm_qos_interface): as long as the file is
-//! open, idle cores obey the latency written into it, and 0 lets them poll. Measured on two virtual
-//! cores with 20,000 creations through FUSE: 350 us each without, 175 with it.
+//! An idle core is halted, and waking it costs 1 to 100 us, on virtual machines around 50: several
+//! times the cost of a request. Each client that waits for us pays it, each time, since its own
+//! core is idle meanwhile. Linux has an interface against that, `/dev/cpu_dma_latency`
+//! (Documentation/power/pm_qos_interface): as long as the file is open, idle cores obey the latency
+//! written into it, and 0 lets them poll. Measured on two virtual cores with 20,000 creations
+//! through FUSE: 350 us each without, 175 with it.
 //!
-//! Vocabulary: a *wait* is the time that the engine had nothing to do; it is *short* up to
-//! [`SHORT`].
+//! Vocabulary: a *wait* is the time that the engine was idle; it is *short* up to [`SHORT`].
 //!
 //! The normal path: waits that end are reported ([`Awake::waited`]); [`STREAK`] short ones on end
 //! open the file, which stays open until a wait lasts [`QUIET`]. The engine cuts its waits to that
@@ -26,7 +25,7 @@ use std::time::Duration;
 const FILE: &str = "/dev/cpu_dma_latency";
 /// The longest wait that a request in a dense sequence explains: a handful of wake-ups.
 pub(crate) const SHORT: Duration = Duration::from_micros(500);
-/// A wait after which the sequence is over.
+/// A wait of this length ends the sequence.
 pub(crate) const QUIET: Duration = Duration::from_millis(5);
 /// Short waits on end that make a sequence.
 const STREAK: u32 = 64;
@@ -43,7 +42,7 @@ pub enum KeepAwake {
     Auto,
 }
 
-/// The request and what speaks for it.
+/// The request and the history of waits that decides on it.
 #[derive(Debug)]
 pub(crate) struct Awake {
     mode: KeepAwake,
@@ -65,7 +64,7 @@ impl Awake {
         }
     }
 
-    /// Counts a wait; what to do about the request.
+    /// Counts a wait; returns the change of the request.
     fn judge(&mut self, wait: Duration) -> Verdict {
         self.streak = if wait <= SHORT { (self.streak + 1).min(STREAK) } else { 0 };
         match (self.held.is_some(), wait >= QUIET, self.streak >= STREAK) {
@@ -95,7 +94,7 @@ impl Awake {
         }
     }
 
-    /// The longest wait before [`Awake::waited`] must be told.
+    /// The longest wait before [`Awake::waited`] must be called.
     pub(crate) fn limit(&self) -> Option<Duration> {
         self.held.as_ref().map(|_| QUIET)
     }

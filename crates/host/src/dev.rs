@@ -1,8 +1,8 @@
 //! Files and disks as block devices.
 //!
 //! An operation becomes one [`Raw`] transfer over a list of the caller's own buffers. Where the
-//! transfer is direct and a segment does not suit (its address or length is not aligned as the
-//! medium asks), the whole operation goes through one aligned buffer instead. Short transfers go on
+//! transfer is direct and a segment is unsuitable (its address or length is not aligned for the
+//! medium), the whole operation goes through one aligned buffer instead. Short transfers go on
 //! where they stopped.
 
 use std::cell::Cell;
@@ -35,7 +35,7 @@ struct DevShared {
 }
 
 impl DevShared {
-    /// Why an operation must not be tried: the file is not what it was.
+    /// The reason not to try an operation: the file was truncated.
     fn truncated(&self, op: &Op) -> Option<Found> {
         match op {
             Op::Write { offset, .. } if !self.opened.block_device && self.truncation.found().is_none() => {
@@ -54,12 +54,12 @@ impl DevShared {
 impl HostDev {
     /// Opens the file or disk at `path`. `rt` must belong to an [`crate::Engine`] of this thread.
     /// The open itself, with its lock, is done on the spot. "X is in use by another process"
-    /// ([`ErrorKind::Busy`]) if somebody has it locked.
+    /// ([`ErrorKind::Busy`]) if it is locked.
     pub fn open(rt: &Rt, path: impl AsRef<Path>, opts: OpenOpts) -> Result<Rc<dyn BlockDev>> {
         Ok(HostDev::open_dev(rt, path, opts)?)
     }
 
-    /// As [`HostDev::open`], for those who want to know more about it than `BlockDev` tells.
+    /// As [`HostDev::open`], but with the type, which offers more than `BlockDev`.
     pub fn open_dev(rt: &Rt, path: impl AsRef<Path>, opts: OpenOpts) -> Result<Rc<HostDev>> {
         let engine = Handle::need(rt)?;
         let opened = open(path.as_ref(), opts)?;
@@ -128,7 +128,7 @@ enum Kind {
 struct DevOp {
     dev: Rc<DevShared>,
     kind: Kind,
-    /// What is left to transfer, from `first` on.
+    /// The rest of the transfer, from `first` on.
     iov: Vec<libc::iovec>,
     first: usize,
     /// Where the rest goes.

@@ -1,9 +1,9 @@
-//! Operations on descriptors, as the engine gives them to whatever carries them out.
+//! Operations on descriptors, as the engine gives them to a driver.
 //!
 //! A [`Raw`] operation names memory by pointer; its [`Owner`] keeps that memory (and the
-//! descriptor) alive in the engine's table until the operation is over, whatever becomes of those
-//! who wait. A [`Driver`] carries operations out and is the one place where the engine thread
-//! waits: [`crate::ring`] or, without io_uring, [`crate::poller`].
+//! descriptor) alive in the engine's table until the operation is over, even if its waiters are
+//! dropped. A [`Driver`] carries operations out and is the one place where the engine thread waits:
+//! [`crate::ring`] or, without io_uring, [`crate::poller`].
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::engine::Inner;
 
 /// Bit of a token that marks the poll which precedes an operation.
 pub(crate) const POLL_BIT: u64 = 1 << 63;
-/// Token of completions that nobody waits for.
+/// Token of completions without a waiter.
 pub(crate) const NOBODY: u64 = u64::MAX;
 /// Token of the bell.
 pub(crate) const BELL: u64 = u64::MAX - 1;
@@ -130,14 +130,14 @@ pub(crate) const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_
 /// `BLKDISCARD` of `linux/fs.h`: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
-/// Who keeps an operation's memory and hears its result.
+/// The owner of an operation's memory, which gets its result.
 pub(crate) trait Owner {
     /// The operation is over with `res`. Gives back itself and another operation to go on with (a
     /// short transfer), or nothing when done. Runs without any borrow of the engine held.
     fn complete(self: Box<Self>, engine: &Rc<Inner>, res: i32) -> Option<(Request, Box<dyn Owner>)>;
 }
 
-/// What carries operations out. Methods never call back into the engine.
+/// Carries operations out. Methods never call back into the engine.
 pub(crate) trait Driver {
     /// Takes an operation; it may not start before the next [`Driver::turn`].
     ///
@@ -146,16 +146,16 @@ pub(crate) trait Driver {
     unsafe fn submit(&mut self, token: u64, req: Request);
     /// Asks for the end of an operation. It completes all the same, perhaps with `-ECANCELED`.
     fn cancel(&mut self, token: u64);
-    /// Starts what was submitted and reports what is over into `done`; waits for something to be
-    /// over, at most for the time given (None: for ever), if `wait` says so.
+    /// Starts submitted operations and reports completed ones into `done`; waits for a completion
+    /// as `wait` says.
     fn turn(&mut self, wait: Wait, done: &mut Vec<(u64, i32)>);
-    /// Asks for the end of everything.
+    /// Asks for the end of all operations.
     fn cancel_all(&mut self);
-    /// What this driver is called in reports.
+    /// The driver's name in reports.
     fn name(&self) -> &'static str;
     /// System calls made by [`Driver::turn`] so far.
     fn enters(&self) -> u64;
-    /// Whether idle cores may be kept awake from now on; drivers that never do take no notice.
+    /// Whether idle cores may be kept awake from now on; drivers that never do ignore it.
     fn set_keep_awake(&mut self, _mode: KeepAwake) {}
 }
 

@@ -1,9 +1,9 @@
 //! The engine: tasks, timers, callbacks and the loop that serves them.
 //!
-//! One turn of the loop: take what other threads sent, run deferred callbacks, poll the tasks that
-//! were woken (a bounded number, each once), fire timers that are due, then give the driver its
-//! turn: it starts what was submitted and reports what is over, and those completions run. If
-//! nothing at all is left to do, the driver's turn waits, until the next timer at most.
+//! One turn of the loop: take messages of other threads, run deferred callbacks, poll the tasks
+//! that were woken (a bounded number, each once), fire timers that are due, then give the driver
+//! its turn: it starts submitted operations and reports completed ones, whose completions run. If
+//! nothing is left to do, the driver's turn waits, until the next timer at most.
 //!
 //! Invariants: no borrow is held while a task, a completion or a waker runs; nothing is polled from
 //! within a wake-up or a completion; memory of an operation in flight stays in `ops` until the
@@ -42,7 +42,7 @@ const MAIN: u32 = u32::MAX;
 /// them their memory.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 
-/// What carries out I/O.
+/// Choice of the I/O driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum BackendChoice {
     /// io_uring where the kernel offers it, else threads.
@@ -61,9 +61,9 @@ pub struct EngineConfig {
     pub cpu_threads: usize,
     /// How much nicer CPU threads are than the engine, 0 to 19.
     pub cpu_nice: i32,
-    /// What carries out I/O.
+    /// The I/O driver.
     pub backend: BackendChoice,
-    /// Who the machine is; found out if None.
+    /// The machine's identity; determined if None.
     pub identity: Option<HostIdentity>,
     /// Seed of the engine's choices; from the system's entropy if None.
     pub seed: Option<u64>,
@@ -84,7 +84,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// Counters of what the engine did, from its start.
+/// Counters of the engine, from its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EngineStats {
     /// Turns of the loop.
@@ -133,8 +133,7 @@ pub(crate) struct Inner {
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
     cpu_done: RefCell<Slab<Box<dyn FnOnce()>>>,
     cpu: Workers,
-    /// For jobs that somebody waits for: at the engine's own priority, so that they displace those
-    /// of `cpu`.
+    /// For jobs with a waiter: at the engine's own priority, so that they displace those of `cpu`.
     cpu_urgent: Workers,
     ops: RefCell<Slab<OpSlot>>,
     last_op: Cell<u64>,
@@ -228,7 +227,7 @@ impl Engine {
         RemoteSpawner::new(self.0.shared.clone())
     }
 
-    /// What carries out I/O: `io_uring` or `threads`.
+    /// The I/O driver: `io_uring` or `threads`.
     pub fn backend(&self) -> &'static str {
         self.0.driver.borrow().name()
     }
@@ -275,7 +274,7 @@ impl Handle {
         RemoteSpawner::new(self.0.shared.clone())
     }
 
-    /// What carries out I/O: `io_uring` or `threads`.
+    /// The I/O driver: `io_uring` or `threads`.
     pub fn backend(&self) -> &'static str {
         self.0.driver.borrow().name()
     }
@@ -373,7 +372,7 @@ impl Inner {
         }
     }
 
-    /// How long the driver may wait now. If it may, other threads have been told to ring.
+    /// How long the driver may wait now. If it may, other threads ring the bell from now on.
     fn may_wait(&self) -> Wait {
         if !self.ready.borrow().is_empty() || !self.deferred.borrow().is_empty() {
             return Wait::No;
@@ -452,14 +451,14 @@ impl Inner {
         }
     }
 
-    /// Starts an operation whose memory `owner` keeps, and gives the token to cancel it by.
+    /// Starts an operation whose memory `owner` keeps, and returns the token to cancel it by.
     ///
     /// # Safety
-    /// What the operation points to is owned by `owner` and neither moves nor is touched until the
-    /// owner hears of the end.
+    /// `owner` owns the memory that the operation points to; it neither moves nor is touched until
+    /// the owner gets the result.
     pub(crate) unsafe fn start(&self, req: Request, owner: Box<dyn Owner>) -> u64 {
         if self.ended.get() {
-            // Nobody would wait for the end before the memory goes.
+            // The engine would free the memory without waiting for the end.
             drop(owner);
             return 0;
         }
@@ -479,7 +478,7 @@ impl Inner {
         token
     }
 
-    /// Asks for the end of an operation; its owner hears of it in any case.
+    /// Asks for the end of an operation; its owner gets a result in any case.
     pub(crate) fn cancel(&self, token: u64) {
         let live = self.ops.borrow_mut().get_mut(index_of(token)).is_some_and(|s| s.token == token);
         if live {
@@ -548,7 +547,7 @@ impl Inner {
                 lost.extend(self.ops.borrow_mut().take_all());
             }
         }
-        // A device that does not answer may still write there one day.
+        // A device that does not answer may still write there later.
         lost.into_iter().for_each(std::mem::forget);
     }
 }
@@ -623,7 +622,7 @@ impl World for Inner {
         let shared = self.shared.clone();
         let workers = if class == CpuClass::Urgent { &self.cpu_urgent } else { &self.cpu };
         workers.run(Box::new(move || {
-            // The panic of a job is the engine's: it goes on there.
+            // A panic of a job is resumed on the engine's thread.
             let panic: Option<Box<dyn Any + Send>> = catch_unwind(AssertUnwindSafe(job)).err();
             let _ = shared.post(Msg::CpuDone { id, panic });
         }));

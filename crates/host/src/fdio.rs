@@ -1,7 +1,7 @@
 //! Reads and writes of descriptors that become ready: FUSE, pipes, sockets.
 //!
 //! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
-//! a future asks the kernel to end the operation and abandons its result: what it may have read is
+//! a future asks the kernel to end the operation and abandons its result: bytes already read are
 //! lost.
 //!
 //! A read first waits for readiness and then reads, both in one submission, so that it works the
@@ -33,7 +33,7 @@ pub struct FdIo {
     engine: Handle,
 }
 
-/// What a read gives: how many bytes came, and the buffers it was given.
+/// The result of a read: the number of bytes, and the buffers passed in.
 #[derive(Debug)]
 pub struct ReadDone {
     /// Bytes read, over the buffers in their order; 0 at the end of a stream.
@@ -96,7 +96,7 @@ impl FdOp {
 
 impl Owner for FdOp {
     fn complete(mut self: Box<Self>, _: &Rc<Inner>, res: i32) -> Option<(Request, Box<dyn Owner>)> {
-        // The future is gone: nobody wants the result.
+        // The future is gone, so the result is not needed.
         let alone = Rc::strong_count(&self.state) == 1;
         if !alone && (res == -libc::EAGAIN || res == -libc::EINTR) {
             return Some((self.request(true), self));
@@ -156,8 +156,8 @@ impl Drop for FdFuture {
         let finished = self.state.borrow_mut().result.take();
         match finished {
             Some((fd, _)) if self.what == What::Accept && fd >= 0 => {
-                // SAFETY: a descriptor that the kernel made for this operation and that nobody has
-                // taken.
+                // SAFETY: a descriptor that the kernel made for this operation and that has no
+                // other owner.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
             Some(_) => {}
@@ -199,8 +199,8 @@ impl FdIo {
         FdFuture { engine: self.engine.clone(), token, state, over: false, what }
     }
 
-    /// Reads once, as much as there is, into `header` and then into `payload`: what FUSE asks for,
-    /// so that the data of a write lands where it stays. At most [`MAX_SEGMENTS`] buffers.
+    /// Reads once, as much as there is, into `header` and then into `payload`: for FUSE, so that
+    /// the data of a write is read into its final place. At most [`MAX_SEGMENTS`] buffers.
     pub async fn readv_fd(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
         let (result, m) = self.start(fd, What::Read, Memory { header, payload, ..Memory::default() }).await;
         ReadDone { result, header: m.header, payload: m.payload }

@@ -1,16 +1,16 @@
-//! The block device of a mount, without which the kernel keeps `sync` and `syncfs` to itself.
+//! The block device of a mount, without which the kernel does not pass on `sync` and `syncfs`.
 //!
-//! Linux asks a FUSE server to make everything durable (`FUSE_SYNCFS`) only if the mount is one of
-//! type `fuseblk`, which stands on a block device, and only since 6.18 ("fuse: enable FUSE_SYNCFS
-//! for all fuseblk servers"). For mounts of type `fuse` both calls return at once. weir's devices
-//! are not suitable: a file system is not on one device, and they are in use. So such a mount gets
-//! a device of its own that holds nothing: a loop device over 4 KiB of memory. The kernel opens it
+//! Linux has a FUSE server make everything durable (`FUSE_SYNCFS`) only if the mount is one of type
+//! `fuseblk`, which stands on a block device, and only since 6.18 ("fuse: enable FUSE_SYNCFS for
+//! all fuseblk servers"). For mounts of type `fuse` both calls return at once. weir's devices are
+//! not suitable: a file system is not on one device, and they are in use. So such a mount gets a
+//! device of its own that holds nothing: a loop device over 4 KiB of memory. The kernel opens it
 //! exclusively and looks at its number only; it goes with the mount (`LO_FLAGS_AUTOCLEAR`), also if
 //! the process is killed.
 //!
-//! The list of mounts shows as source what was given as path of the device. That should be the
-//! dataset, so the thread that mounts works in a folder of its own where a symbolic link of that
-//! name leads to the device.
+//! The list of mounts shows the path of the device as source. That should be the dataset, so the
+//! thread that mounts works in a folder of its own where a symbolic link of that name leads to the
+//! device.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -27,9 +27,9 @@ const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// 52 bytes of `struct loop_info64`.
 const LOOP_CONFIG_BYTES: usize = 304;
 const LOOP_CONFIG_FLAGS: usize = 8 + 52;
-/// Bytes of the device: a block of the largest size that a mount asks for unless told otherwise.
+/// Bytes of the device: a block of the largest size that a mount uses by default.
 const DEVICE_BYTES: u64 = 4096;
-/// How often a device that was free is taken by somebody else before we can.
+/// Tries to get a free device, which another process may take first.
 const TRIES: u32 = 16;
 /// The first kernel that passes `sync` on.
 const KERNEL: (u32, u32) = (6, 18);
@@ -61,7 +61,7 @@ impl SyncDevice {
         Some(SyncDevice { _device: device, _folder: folder, source: source.to_owned() })
     }
 
-    /// What to give as source of the mount.
+    /// The source of the mount.
     pub(crate) fn source(&self) -> &str {
         &self.source
     }
@@ -98,7 +98,7 @@ fn loop_device() -> Option<(File, String)> {
     if memory < 0 {
         return None;
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     let memory = File::from(unsafe { OwnedFd::from_raw_fd(memory) });
     memory.set_len(DEVICE_BYTES).ok()?;
     let control = open("/dev/loop-control")?;

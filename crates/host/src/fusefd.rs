@@ -1,10 +1,10 @@
 //! FUSE: the device, mounting and unmounting.
 //!
-//! Root opens `/dev/fuse` and mounts by itself. Everybody else asks `fusermount3`, which is set-uid
+//! Root opens `/dev/fuse` and mounts by itself. Other users run `fusermount3`, which is set-uid
 //! root: it mounts and sends the open device back over a socket.
 //!
-//! Whatever walks a path may wait for a file system that the engine itself serves: the parent of a
-//! mount point is often one of ours, and unmounting writes back dirty pages. So all of it runs on a
+//! A path walk may wait for a file system that the engine itself serves: the parent of a mount
+//! point is often one of ours, and unmounting writes back dirty pages. So all of it runs on a
 //! thread of its own ([`blocking`]) while the engine goes on answering. Mounts are found in the
 //! list of mounts, not by looking at paths: see [`crate::MountTable`].
 //!
@@ -36,17 +36,17 @@ use crate::process::{effective_gid, effective_uid};
 const DEVICE: &str = "/dev/fuse";
 /// The helper of ordinary users, from libfuse 3.
 const HELPER: &str = "fusermount3";
-/// How often the helper is asked to unmount what it does not find, though it is there.
+/// Tries of the helper to unmount a mount that it does not find, though it is there.
 const HELPER_TRIES: u32 = 10;
 
 /// How a FUSE file system is mounted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FuseMount {
-    /// What stands for the device in the list of mounts.
+    /// The source in the list of mounts.
     pub source: String,
     /// The type is `fuse.SUBTYPE`, or `fuse` if None.
     pub subtype: Option<String>,
-    /// Users other than the one who mounts may use it.
+    /// Users other than the mounting one may use it.
     pub allow_other: bool,
     /// The kernel checks permissions by mode and owner.
     pub default_permissions: bool,
@@ -58,7 +58,7 @@ pub struct FuseMount {
     pub nodev: bool,
     /// Nothing can be executed.
     pub noexec: bool,
-    /// The list of mounts says `noatime`.
+    /// The list of mounts shows `noatime`.
     pub noatime: bool,
     /// The mount gets a block device where that makes the kernel pass `sync` and `syncfs` on
     /// ([`crate::fusedev`]); without one otherwise.
@@ -105,7 +105,7 @@ struct Slot<T> {
     waker: Option<Waker>,
 }
 
-/// Tells who waits that the thread is done, also when it panics.
+/// Wakes the waiter when the thread is done, also when it panics.
 struct End<T>(Arc<Mutex<Slot<T>>>);
 
 impl<T> Drop for End<T> {
@@ -168,8 +168,8 @@ pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FuseP
     Ok((Rc::new(fd), place))
 }
 
-/// What [`fuse_unmount`] unmounted, kept alive out of sight. It ends when this is dropped, unless
-/// somebody else has a copy; dropping may wait for the file system.
+/// A mount that [`fuse_unmount`] detached, kept alive outside the tree. It ends when this is
+/// dropped, unless another namespace has a copy; dropping may wait for the file system.
 pub struct HeldMount(OwnedFd);
 
 impl HeldMount {
@@ -186,8 +186,8 @@ impl HeldMount {
 }
 
 /// Ends the mount at `place`. [`ErrorKind::Busy`], and nothing changed, if it is in use or mounted
-/// elsewhere in this mount namespace. Where the kernel allows the file system goes on until what is
-/// given is dropped. None if it was not mounted here any more, too.
+/// elsewhere in this mount namespace. Where the kernel allows, the file system lives on until the
+/// returned mount is dropped. None also if it was not mounted here any more.
 pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
     let place = place.clone();
     blocking(move || {
@@ -217,8 +217,8 @@ pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
     .await?
 }
 
-/// Takes a file system out of the tree wherever it is mounted here; it ends when nobody uses it any
-/// more. `force`: every request fails from now on.
+/// Takes a file system out of the tree wherever it is mounted here; it ends with its last user.
+/// `force`: every request fails from now on.
 pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
     let place = place.clone();
     blocking(move || {
@@ -231,8 +231,8 @@ pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
             };
             result = result.and(detached);
         }
-        // The helper cannot force; who mounted may cut the connection, where the files for that are
-        // mounted.
+        // The helper cannot force; the mounting user may cut the connection, where the files for
+        // that are mounted.
         if let Some(connection) = place.connection().filter(|_| force) {
             abort(connection);
         }
@@ -244,12 +244,12 @@ pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
 /// Error number of a FUSE file system whose server is gone, as the documentation of statfs(2) and
 /// the kernel's fuse/dev.c have it.
 const NOT_CONNECTED: i32 = libc::ENOTCONN;
-/// How long a mount may take to say whether its server lives. A server that was killed counts as
-/// alive until the kernel has closed what it had open.
+/// Time for a mount to show whether its server lives. A server that was killed counts as alive
+/// until the kernel has closed its files.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Detaches FUSE mounts whose server is gone, as far as `wanted` says yes and this user mounted
-/// them; gives where they were. Mounts of servers that live, or do not answer in time, stay.
+/// Detaches FUSE mounts whose server is gone, if `wanted` is true and this user mounted them;
+/// returns their paths. Mounts of servers that live, or do not answer in time, stay.
 pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'static) -> Result<Vec<PathBuf>> {
     blocking(move || {
         let user = effective_uid();
@@ -280,8 +280,8 @@ pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'sta
     .await?
 }
 
-/// Asks the file system at `path` on a thread of its own. Not the attributes of its root: the
-/// kernel may remember them for long.
+/// Probes the file system at `path` by `statfs` on a thread of its own. Not by the attributes of
+/// its root: the kernel may cache them for long.
 fn is_dead(path: &Path) -> bool {
     let Ok(path) = c_string(path.as_os_str().as_bytes(), "the mount point") else { return false };
     let (tell, told) = std::sync::mpsc::channel();
@@ -291,7 +291,7 @@ fn is_dead(path: &Path) -> bool {
         // SAFETY: a NUL-terminated path and a place for the answer, both alive across the call.
         let failed = unsafe { libc::statfs(path.as_ptr(), &raw mut st) } != 0;
         let dead = failed && io::Error::last_os_error().raw_os_error() == Some(NOT_CONNECTED);
-        // The one who asks may have given up.
+        // The receiver may have timed out.
         let _ = tell.send(dead);
     };
     let started = std::thread::Builder::new().name("weir-probe".into()).spawn(ask);
@@ -304,8 +304,8 @@ fn abort(connection: u32) {
     let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
-/// Lets the kernel read ahead up to `kib` in files of a mount, where we may say so. Without effect
-/// otherwise: it is only a matter of speed.
+/// Lets the kernel read ahead up to `kib` in files of a mount, where that is allowed. Without
+/// effect otherwise: it only affects speed.
 pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
     let Some((major, minor)) = place.dev else { return };
     let set = move || {
@@ -318,7 +318,7 @@ pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
 
 /// From `linux/mount.h`: make a copy of a mount, and give it as a descriptor.
 const OPEN_TREE_CLONE: libc::c_uint = 1;
-/// From `linux/mount.h`: what is moved is the descriptor itself.
+/// From `linux/mount.h`: the descriptor itself is moved.
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
 
 /// A copy of the mount at `path` that is nowhere in the tree (Linux 5.2).
@@ -361,7 +361,7 @@ fn open_device() -> Result<OwnedFd> {
     if fd < 0 {
         return Err(os_error(DEVICE, "cannot be opened", &io::Error::last_os_error()));
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -400,8 +400,7 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
         };
         Ok(if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
     };
-    // Whatever is in the way of a mount with a device (no loop devices, a container), the one
-    // without may work.
+    // Where a mount with a device fails (no loop devices, a container), the one without may work.
     if opts.sync_passes
         && let Some(device) = fusedev::SyncDevice::new(&opts.source)
         && mount_as(device.source(), "fuseblk")?.is_ok()
@@ -432,8 +431,8 @@ fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> 
     let mut command = Command::new(HELPER);
     command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     if let Some(s) = socket {
-        // The helper inherits a copy without close-on-exec, made between fork and exec by nobody
-        // else: the descriptor itself is inheritable from here until `socket` is dropped by our
+        // The helper inherits a copy without close-on-exec, made between fork and exec by this call
+        // only: the descriptor itself is inheritable from here until `socket` is dropped by our
         // caller.
         inherit(s.as_raw_fd()).map_err(|e| os_error(HELPER, "fcntl", &e))?;
         command.env("_FUSE_COMMFD", s.as_raw_fd().to_string());
@@ -446,7 +445,7 @@ fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> 
     })?;
     let mut said = String::new();
     if let Some(out) = child.stderr.take() {
-        // What it says is short; a limit all the same.
+        // Its messages are short; a limit all the same.
         let _ = out.take(4096).read_to_string(&mut said);
     }
     let status = child.wait().map_err(|e| os_error(HELPER, "wait", &e))?;
@@ -521,7 +520,7 @@ fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
     msg.msg_controllen = size_of_val(&control);
-    // SAFETY: all that `msg` points to lives across the call and is as long as it says.
+    // SAFETY: all that `msg` points to lives across the call and has the length stated in it.
     let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
     if n < 0 {
         return Err(io::Error::last_os_error());

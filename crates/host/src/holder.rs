@@ -1,15 +1,14 @@
-//! Who holds a block device: for the sentence that refuses it.
+//! The holder of a busy block device, for the error message.
 //!
-//! The kernel says only that a device is busy. What it shows elsewhere says why: the list of
-//! mounts, the swap areas, the holders in sysfs (md, device mapper), and the same for its
-//! partitions and for the disk that it is a partition of.
+//! The kernel reports only that a device is busy. The reason is elsewhere: in the list of mounts,
+//! the swap areas, the holders in sysfs (md, device mapper), and the same for its partitions and
+//! for the disk that it is a partition of.
 
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What holds the block device at `path`, such as "it is mounted at '/home'"; none if nothing is
-/// known.
+/// The holder of the block device at `path`, such as "it is mounted at '/home'"; None if unknown.
 pub fn holder(path: &Path) -> Option<String> {
     let meta = std::fs::metadata(path).ok()?;
     if !meta.file_type().is_block_device() {
@@ -64,7 +63,7 @@ fn partitions(sys: &Path) -> Vec<(String, u64)> {
     out
 }
 
-/// What holds the device with this number itself.
+/// The holder of the device with this number itself.
 fn held(dev: u64) -> Option<String> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if let Some(at) = mounted_at(&mounts, dev, &block_number) {

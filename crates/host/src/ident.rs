@@ -1,4 +1,4 @@
-//! What the machine is and has: identity, memory, entropy.
+//! The machine: identity, memory, entropy.
 
 use rt::HostIdentity;
 
@@ -6,7 +6,7 @@ use rt::HostIdentity;
 /// here and nowhere else; without the file it is 0.
 const HOSTID_FILE: &str = "/etc/hostid";
 
-/// Who this machine is, as a pool records it.
+/// The identity of this machine, as a pool records it.
 pub fn host_identity() -> HostIdentity {
     let hostid = match std::fs::read(HOSTID_FILE) {
         Ok(bytes) => bytes.first_chunk::<4>().map_or(0, |b| u64::from(u32::from_ne_bytes(*b))),

@@ -1,13 +1,13 @@
 //! The production world: real time, real devices, one engine thread that waits in one place.
 //!
 //! An [`Engine`] belongs to the thread that made it. It implements `rt::World`, so the engine
-//! crates run on its [`Engine::rt`] and know nothing of what is below. The thread polls tasks while
-//! any is ready; when none is, it enters the kernel once, in its io_uring, and whatever happens
-//! next (a device completion, a readable descriptor, a timer, a message from another thread) ends
-//! that one wait. Where io_uring is not to be had the same operations run on a small thread pool
-//! and the wait is a `ppoll`; nothing above can tell.
+//! crates run on its [`Engine::rt`] and are independent of the layers below. The thread polls tasks
+//! while any is ready; when none is, it enters the kernel once, in its io_uring, and the next event
+//! (a device completion, a readable descriptor, a timer, a message from another thread) ends that
+//! one wait. Where io_uring is not available the same operations run on a small thread pool and the
+//! wait is a `ppoll`; the layers above see no difference.
 //!
-//! What the edges use beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
+//! Interfaces of the edges beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
 //! (reads and writes of descriptors with owned buffers, for FUSE), [`UnixListener`] and
 //! [`UnixStream`] (the control socket), and [`RemoteSpawner`], the only way into an engine from
 //! another thread.

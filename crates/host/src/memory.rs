@@ -1,8 +1,8 @@
 //! Memory for buffers: chunks straight from the kernel.
 //!
 //! No huge pages are asked for: where a hypervisor has to supply the memory under them, a first
-//! touch was measured to cost several times that of small pages, which the kernel takes from what
-//! was used lately.
+//! touch was measured to cost several times that of small pages, which the kernel takes from
+//! recently used memory.
 
 use std::ptr::NonNull;
 
@@ -17,8 +17,8 @@ fn map() -> Option<NonNull<u8>> {
         return None;
     }
     let head = p.addr().next_multiple_of(CHUNK) - p.addr();
-    // SAFETY: `head` is below CHUNK, so all three parts lie within the mapping; nobody has used any
-    // of it.
+    // SAFETY: `head` is below CHUNK, so all three parts lie within the mapping; none of it has been
+    // used.
     unsafe {
         let chunk = p.byte_add(head);
         if head > 0 {

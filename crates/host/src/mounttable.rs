@@ -1,9 +1,8 @@
 //! The list of mounts of this process's mount namespace (`/proc/self/mountinfo`).
 //!
-//! Reading it never asks a file system, so it cannot block, which a look at a path can: the path
-//! may lead through a mount whose server is dead or hangs. A mount is known by its device number,
-//! which is its file system's: it stays the same when somebody moves the mount or makes copies of
-//! it.
+//! Reading it never calls a file system, so it cannot block, unlike a path lookup: the path may
+//! lead through a mount whose server is dead or hangs. A mount is identified by its device number,
+//! which is its file system's: it stays the same when the mount is moved or copied.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -36,7 +35,7 @@ pub struct MountEntry {
     pub at: PathBuf,
     /// The type, with its subtype (`fuse.zfs`).
     pub fstype: String,
-    /// What stands for the device.
+    /// The mount's source.
     pub source: String,
     /// Options of the file system.
     pub options: String,

@@ -1,4 +1,4 @@
-//! Opening files and disks: access, locks, sizes, what direct I/O asks for.
+//! Opening files and disks: access, locks, sizes, alignment of direct I/O.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,17 +23,17 @@ pub enum Direct {
     On,
 }
 
-/// Who else may have the device open. Only programs that lock too are kept out.
+/// Sharing of an open device. Only programs that lock too are kept out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Lock {
-    /// Nobody if it is opened for writing, else other readers.
+    /// Exclusive if it is opened for writing, else shared with other readers.
     #[default]
     Auto,
-    /// Nobody.
+    /// No other opener.
     Exclusive,
     /// Others that share.
     Shared,
-    /// Anybody: for looking at labels.
+    /// No lock: for reading labels.
     None,
 }
 
@@ -44,14 +44,14 @@ pub struct OpenOpts {
     pub write: bool,
     /// Whether to bypass the page cache.
     pub direct: Direct,
-    /// Who else may have it open.
+    /// Sharing with other openers.
     pub lock: Lock,
 }
 
-/// Alignment of addresses and lengths that direct I/O is sure to be content with where the kernel
-/// does not say, in bytes.
+/// Alignment of addresses and lengths that always suffices for direct I/O where the kernel reports
+/// none, in bytes.
 const SAFE_ALIGN: u32 = 512;
-/// Physical sector that files are said to have: default ashift 12.
+/// Physical sector reported for files: default ashift 12.
 const FILE_PHYSICAL: u32 = 4096;
 /// Logical sector of files.
 const FILE_LOGICAL: u32 = 512;
@@ -62,9 +62,9 @@ const BLKPBSZGET: libc::Ioctl = 0x127b;
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 const BLKROGET: libc::Ioctl = 0x125e;
 
-/// An open device and what was found out about it.
+/// An open device and its properties.
 pub(crate) struct Opened {
-    /// Direct if `direct` says so.
+    /// Direct if `direct` is set.
     pub(crate) file: File,
     /// The same through the page cache, for transfers that direct I/O does not take. Only beside a
     /// direct `file`.
@@ -74,7 +74,7 @@ pub(crate) struct Opened {
     pub(crate) block_device: bool,
 }
 
-/// What direct I/O asks for, in bytes.
+/// Alignment for direct I/O, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DirectAlign {
     pub(crate) memory: u32,
@@ -112,9 +112,9 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
     }
     let block_device = kind.is_block_device();
     let open_with = |flags: i32| -> io::Result<File> {
-        // The kernel's own claim on a disk: refused while it is mounted or part of something, and
-        // what wants to claim it meanwhile (mkfs, mount, swapon, md) is refused. Only looking at it
-        // stays possible.
+        // The kernel's own claim on a disk (O_EXCL): refused while the disk is mounted or part of
+        // another device; later claims (mkfs, mount, swapon, md) are refused. Opens without a claim
+        // stay possible.
         let claim = if block_device && (opts.write || opts.lock != Lock::None) { libc::O_EXCL } else { 0 };
         OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
     };
@@ -122,7 +122,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
         match e.kind() {
             io::ErrorKind::ResourceBusy => in_use(&name),
             io::ErrorKind::ReadOnlyFilesystem => Error::new(ErrorKind::ReadOnly, format!("{name} is read only")),
-            // A disk that refuses writing says the same as one that may not be opened at all.
+            // A read-only disk gives the same error as one without permission.
             io::ErrorKind::PermissionDenied if block_device && opts.write && is_readonly_disk(meta.rdev()) => {
                 Error::new(ErrorKind::ReadOnly, format!("{name} is read only"))
             }
@@ -199,8 +199,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
             && if block_device {
                 queue_attribute(dev, "discard_max_bytes").is_some_and(|n| n > 0)
             } else {
-                // Behind the end there is nothing to lose: this only asks whether the file system
-                // can.
+                // Punching behind the end loses no data: it only tests whether the file system can.
                 // SAFETY: plain fallocate on a descriptor that we own.
                 unsafe { libc::fallocate(fd, PUNCH_HOLE, size as i64, 4096) == 0 }
             },
@@ -243,7 +242,7 @@ fn ioctl_u32(fd: RawFd, request: libc::Ioctl) -> io::Result<u32> {
     u32::try_from(value).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// What direct I/O on `file` asks for; None if it does not work at all.
+/// Alignment of direct I/O on `file`; None if it does not work at all.
 fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
     // SAFETY: statx is plain data for which zeros are a value.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
@@ -253,7 +252,7 @@ fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
     let sane = |n: u32| n.is_power_of_two() && n <= 65536;
     if r == 0 && st.stx_mask & libc::STATX_DIOALIGN != 0 {
         let (memory, offset) = (st.stx_dio_mem_align, st.stx_dio_offset_align);
-        // Both 0: the file system says no.
+        // Both 0: the file system has no direct I/O.
         return (sane(memory) && sane(offset)).then_some(DirectAlign { memory, offset: offset.max(logical) });
     }
     // An older kernel: try.
@@ -287,7 +286,7 @@ pub fn open_untrusted(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
-/// Whether the kernel says that the disk or partition numbered `dev` cannot be written to.
+/// Whether the disk or partition numbered `dev` is read-only by sysfs.
 fn is_readonly_disk(dev: u64) -> bool {
     let path = format!("/sys/dev/block/{}:{}/ro", libc::major(dev), libc::minor(dev));
     std::fs::read_to_string(path).is_ok_and(|s| s.trim() == "1")

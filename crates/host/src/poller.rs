@@ -37,7 +37,7 @@ impl Poller {
 
 struct SendRaw(Raw);
 // SAFETY: `Driver::submit`'s contract keeps the memory that the operation names until its
-// completion was reported, and until then nobody else touches it: it may be used from another
+// completion was reported, and until then it is not touched elsewhere: it may be used from another
 // thread.
 unsafe impl Send for SendRaw {}
 

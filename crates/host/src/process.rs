@@ -1,5 +1,5 @@
-//! What the daemon and the program ask of the system about processes: users, sessions, signals,
-//! local time.
+//! Process services of the system for the daemon and the program: users, sessions, signals, local
+//! time.
 //!
 //! Signals are taken one at a time by a thread that waits for them ([`Signals`]); nothing runs in a
 //! signal handler.
@@ -25,8 +25,8 @@ pub fn effective_gid() -> u32 {
     unsafe { libc::getegid() }
 }
 
-/// Who is at the other end of a Unix socket, as of when the connection was made (at the side that
-/// connects: of when the other began to listen).
+/// Credentials of the other end of a Unix socket, as of when the connection was made (at the side
+/// that connects: of when the other began to listen).
 pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -54,15 +54,15 @@ pub fn raise_open_files() {
     }
 }
 
-/// Makes this process one that owes nothing to whoever started it: no descriptors but the standard
-/// ones, no variables but those that `keep` wants, a fixed `PATH`, `/` as its folder, 022 as its
-/// umask. To be called first of all, before there is a second thread.
+/// Removes state inherited from the parent process: no descriptors but the standard ones, no
+/// variables but those that `keep` accepts, a fixed `PATH`, `/` as its folder, 022 as its umask. To
+/// be called first of all, before there is a second thread.
 pub fn shed_inheritance(keep: impl Fn(&str) -> bool, path: &str) {
     // SAFETY: nothing of ours is open yet beyond the standard descriptors, which stay.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
     let names: Vec<_> = std::env::vars_os().map(|(name, _)| name).collect();
     for name in names.into_iter().filter(|n| !n.to_str().is_some_and(&keep)) {
-        // SAFETY: the process has one thread, so nobody reads the environment meanwhile.
+        // SAFETY: the process has one thread, so the environment has no other reader.
         unsafe { std::env::remove_var(name) };
     }
     // SAFETY: as above.
@@ -87,7 +87,7 @@ pub fn forbid_new_privileges() {
 
 /// Makes `file` this process's standard output and standard error.
 pub fn redirect_output(file: &std::fs::File) {
-    // SAFETY: dup2 of a descriptor that is open onto the standard ones, which nobody owns.
+    // SAFETY: dup2 of a descriptor that is open onto the standard ones, which have no owner.
     unsafe {
         libc::dup2(file.as_raw_fd(), libc::STDOUT_FILENO);
         libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO);
@@ -151,7 +151,7 @@ impl Signals {
             if signal > 0 {
                 return true;
             }
-            // A signal that is not ours interrupted the wait: go on with what is left of it.
+            // A signal that is not ours interrupted the wait: go on with the rest of it.
             if std::time::Instant::now() >= until {
                 return false;
             }

@@ -32,7 +32,7 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-/// The result-to-be of a remote call: [`RemoteCall::wait`] for it, or await it (in any executor).
+/// The future result of a remote call: [`RemoteCall::wait`] for it, or await it (in any executor).
 /// Dropping it leaves the call to run.
 #[must_use = "the result of a remote call, or `drop` it to let the call run alone"]
 pub struct RemoteCall<T>(Arc<Cell<T>>);
@@ -71,7 +71,7 @@ impl RemoteSpawner {
     }
 
     /// Runs `f` on the engine's thread and the future that it gives as a task there. The call
-    /// starts even if nobody waits for its result. [`ErrorKind::Interrupted`] if the engine ends
+    /// starts even without a waiter for its result. [`ErrorKind::Interrupted`] if the engine ends
     /// first.
     pub fn call<T, F, Fut>(&self, f: F) -> RemoteCall<T>
     where

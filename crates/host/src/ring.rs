@@ -3,11 +3,11 @@
 //!
 //! The ring is made for one issuing thread with deferred completion work, so that completions are
 //! processed only when the engine enters the kernel, never by interrupting it. A flag in shared
-//! memory says when such work waits; a turn with nothing to submit and no such work costs no system
-//! call. Reads that are likely to succeed at once are tried by plain system calls for as long as
-//! the engine looks, and go to the ring when it stops. The bell is read by an operation that is
-//! always in flight. Discards of block devices have no ring operation on older kernels and go to a
-//! worker thread.
+//! memory is set while such work waits; a turn with nothing to submit and no such work costs no
+//! system call. Reads that are likely to succeed at once are tried by plain system calls for as
+//! long as the engine looks, and go to the ring when it stops. The bell is read by an operation
+//! that is always in flight. Discards of block devices have no ring operation on older kernels and
+//! go to a worker thread.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,13 +25,13 @@ use crate::workers::Workers;
 
 /// Entries of the submission queue: more are submitted in two steps.
 const SQ_ENTRIES: u32 = 256;
-/// Entries of the completion queue; the kernel keeps what overflows.
+/// Entries of the completion queue; the kernel keeps the overflow.
 const CQ_ENTRIES: u32 = 4096;
 
 pub(crate) struct Ring {
     ring: IoUring,
     shared: Arc<Shared>,
-    /// What found the submission queue full.
+    /// Requests that found the submission queue full.
     backlog: VecDeque<(u64, Request)>,
     /// Where the bell's reading goes.
     bell_count: Box<u64>,

@@ -1,9 +1,9 @@
 //! Memory for keys on a real machine: locked (`mlock`), left out of core files, overwritten.
 //!
-//! [`SystemPageLock`] is what engines lock their key memory with. [`SecretBytes`] is a buffer for
-//! keys on their way in: what a command reads from a prompt or a file, the message that carries it,
-//! the request that was made of it. It has pages of its own, so that locking and unlocking concern
-//! no other memory.
+//! Engines lock their key memory with [`SystemPageLock`]. [`SecretBytes`] is a buffer for incoming
+//! keys: the bytes that a command reads from a prompt or a file, the message that carries them, the
+//! request made of it. It has pages of its own, so that locking and unlocking concern no other
+//! memory.
 //!
 //! The system may refuse to lock (`RLIMIT_MEMLOCK`). The memory is used all the same.
 
@@ -112,8 +112,8 @@ impl SecretBytes {
         self.len += bytes.len();
     }
 
-    /// Appends what one `read` gives, at most `max` bytes: how many. Nothing of it is kept
-    /// elsewhere.
+    /// Appends the bytes of one `read`, at most `max`; returns their number. No other copy of them
+    /// is kept.
     pub fn read_from(&mut self, from: &mut impl std::io::Read, max: usize) -> std::io::Result<usize> {
         self.reserve(max);
         // SAFETY: the bytes behind `len` are in the mapping and initialised (a mapping begins with
@@ -124,7 +124,7 @@ impl SecretBytes {
         Ok(n)
     }
 
-    /// Forgets what is behind the first `len` bytes.
+    /// Cuts to the first `len` bytes and wipes the rest.
     pub fn truncate(&mut self, len: usize) {
         if len < self.len {
             self.wipe(len);

@@ -1,10 +1,10 @@
-//! What other threads may touch of an engine: its queue of wake-ups and messages, and the bell that
-//! ends its sleep.
+//! The part of an engine that is shared with other threads: its queue of wake-ups and messages, and
+//! the bell that ends its sleep.
 //!
-//! Everything goes into one queue under a mutex. Whoever adds to it rings the bell (an eventfd that
-//! the engine's one wait includes) only if the engine said that it sleeps. The engine says so
-//! *before* it looks at the queue for the last time, so that an addition is either seen by that
-//! look or finds the flag and rings.
+//! Everything goes into one queue under a mutex. A thread that adds to it rings the bell (an
+//! eventfd that the engine's one wait includes) only if the flag `sleeping` is set. The engine sets
+//! it *before* its last check of the queue, so that an addition is either seen by that check or
+//! finds the flag and rings.
 
 use std::any::Any;
 use std::io;
@@ -21,7 +21,7 @@ pub(crate) enum Msg {
     Call(Box<dyn FnOnce(&Rt) + Send>),
     /// A worker thread finished the I/O operation `token`: a count, or a negative errno.
     Io { token: u64, res: i32 },
-    /// A CPU job ended; with what it panicked, if it did.
+    /// A CPU job ended; with its panic, if it did panic.
     CpuDone { id: u32, panic: Option<Box<dyn Any + Send>> },
 }
 
@@ -45,7 +45,7 @@ impl Shared {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a fresh descriptor that nobody else owns.
+        // SAFETY: a fresh descriptor without another owner.
         let bell = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Shared { queue: Mutex::default(), sleeping: AtomicBool::new(false), bell })
     }
@@ -87,14 +87,14 @@ impl Shared {
         }
     }
 
-    /// Moves what has come into `ready` and `msgs`, which are empty.
+    /// Moves queued entries into `ready` and `msgs`, which are empty.
     pub(crate) fn take(&self, ready: &mut Vec<Arc<TaskHeader>>, msgs: &mut Vec<Msg>) {
         let mut q = self.lock();
         std::mem::swap(&mut q.ready, ready);
         std::mem::swap(&mut q.msgs, msgs);
     }
 
-    /// Says that the engine is about to sleep; whether it may (nothing has come).
+    /// Marks the engine as about to sleep; returns whether it may (the queue is empty).
     pub(crate) fn fall_asleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         let q = self.lock();
@@ -110,7 +110,7 @@ impl Shared {
         self.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// Lets nothing more in and gives out what is there, except results of I/O.
+    /// Closes the queue and returns its content, except results of I/O.
     pub(crate) fn close(&self) -> Incoming {
         let mut q = self.lock();
         q.closed = true;
@@ -119,8 +119,8 @@ impl Shared {
         Incoming { ready: std::mem::take(&mut q.ready), msgs, closed: true }
     }
 
-    /// Results of worker threads that came after the queue was closed are still wanted: they say
-    /// that memory is free.
+    /// Results of worker threads after the queue was closed, which are still needed: only then is
+    /// their memory free.
     pub(crate) fn take_io(&self) -> Vec<(u64, i32)> {
         let msgs = std::mem::take(&mut self.lock().msgs);
         msgs.into_iter()
@@ -149,7 +149,7 @@ pub(crate) struct TaskHeader {
 }
 
 impl TaskHeader {
-    /// A header that counts as queued: whoever makes it hands it to the ready queue.
+    /// A header that counts as queued: its creator puts it into the ready queue.
     pub(crate) fn new(id: u64, slot: u32, shared: Arc<Shared>) -> TaskHeader {
         TaskHeader { id, slot, queued: AtomicBool::new(true), shared }
     }

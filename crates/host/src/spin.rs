@@ -1,30 +1,30 @@
 //! Whether to look for completions for a moment before going to sleep.
 //!
-//! A thread that sleeps in the kernel hears of a completion late: an interrupt, a wake-up, on
+//! A thread that sleeps in the kernel notices a completion late: an interrupt, a wake-up, on
 //! virtual machines the way back of a halted core, 20 to 100 us in all, which is as much as a fast
-//! disk needs for a read and several times what a FUSE request costs. Whoever sends a request pays
-//! for waking the sleeper, too. So before it sleeps the engine looks at the ring for a moment.
+//! disk needs for a read and several times the cost of a FUSE request. The sender of a request pays
+//! for waking the sleeper, too. So before it sleeps the engine polls the ring for a moment.
 //! Measured with `bench_dmu` (rows=randr) on an SSD that ends one of 8 reads every 40 us: 0.72 of
 //! the raw rate without looking, 0.9 with it, at the same CPU time an operation, since a sleep and
 //! a wake-up cost as much.
 //!
-//! Invariants: looks that come to nothing make further ones rare, so a slow disk, a slow client or
-//! an idle pool cost at most [`SPIN_MAX`] in each of [`RARE`] waits; whoever lost its core to
-//! somebody else while it looked stops looking, because others need the core.
+//! Invariants: looks in vain make further ones rare, so a slow disk, a slow client or an idle pool
+//! cost at most [`SPIN_MAX`] in each of [`RARE`] waits; an engine that lost its core to another
+//! thread while it looked stops looking, because others need the core.
 
 use std::time::Duration;
 
 /// The longest look.
 pub(crate) const SPIN_MAX: Duration = Duration::from_micros(100);
-/// A gap between two looks at the ring from which on the core was somebody else's meanwhile: a
-/// slice of the scheduler is longer, interrupts are shorter.
+/// A gap between two looks at the ring from which on another thread had the core meanwhile: a slice
+/// of the scheduler is longer, interrupts are shorter.
 pub(crate) const STOLEN: Duration = Duration::from_micros(500);
 /// After looks in vain, one wait of so many begins with a look.
 const RARE: u32 = 32;
-/// How much success is remembered: looks in vain, one after the other, until they become rare.
+/// Memory of success: looks in vain, one after the other, until they become rare.
 const TRUST_MAX: u32 = 8;
 
-/// What the last looks came to.
+/// The success of the last looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Spin {
     trust: u32,
@@ -38,8 +38,7 @@ impl Spin {
         (self.trust > 0 || self.waits.is_multiple_of(RARE)).then_some(SPIN_MAX)
     }
 
-    /// What a look came to: whether something was found, and whether the core was ours all the
-    /// time.
+    /// Records a look: whether something was found, and whether the core was ours all the time.
     pub(crate) fn looked(&mut self, found: bool, alone: bool) {
         self.trust = match (found, alone) {
             (_, false) => 0,

@@ -1,5 +1,5 @@
-//! The terminal as a screen: its size, single keys, and its state given back whatever ends the
-//! program's use of it.
+//! The terminal as a screen: its size, single keys, and its state, which is always restored at the
+//! end.
 
 use std::io::{IsTerminal, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::Signals;
 
-/// Columns and rows of the terminal on standard output, if it is one and says so.
+/// Columns and rows of the terminal on standard output, if it is one and reports them.
 pub fn terminal_size() -> Option<(usize, usize)> {
     // SAFETY: winsize is plain data that the request fills.
     let size = unsafe {
@@ -17,7 +17,7 @@ pub fn terminal_size() -> Option<(usize, usize)> {
     size.map(|s| (usize::from(s.ws_col), usize::from(s.ws_row))).filter(|(w, h)| *w > 0 && *h > 0)
 }
 
-/// What ended a wait.
+/// The event that ended a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     /// The time is over.
@@ -52,7 +52,7 @@ impl Screen {
             (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
             // A program that is stopped would leave its screen to the shell.
             keys.c_cc[libc::VSUSP] = 0;
-            // SAFETY: a valid pointer to what tcgetattr gave, changed.
+            // SAFETY: a valid pointer to the result of tcgetattr, changed.
             unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &raw const keys) };
         }
         say("\x1b[?1049h\x1b[?25l");
@@ -109,7 +109,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         say("\x1b[?25h\x1b[?1049l");
         if let Some(before) = &self.before {
-            // SAFETY: a valid pointer to what tcgetattr gave.
+            // SAFETY: a valid pointer to the result of tcgetattr.
             unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, before) };
         }
     }

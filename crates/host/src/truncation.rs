@@ -1,15 +1,14 @@
-//! Whether a file that is a device was truncated by somebody else, and perhaps grew again: then
+//! Whether a file that is a device was truncated by another program, and perhaps grew again: then
 //! part of the pool is gone, and reads of it give zeros where the file is long enough.
 //!
-//! Looking costs two system calls without I/O, so it is done where it matters and seldom: with
+//! A check costs two system calls without I/O, so it is done where it matters and seldom: with
 //! writes to the last two labels, of which there are some in every txg. Those writes would make the
 //! file as long as it was; nothing before them does. A file that was truncated and grew again has
-//! its length already, but a hole where the label's configuration was. Holes that were there before
-//! mean nothing: a new device has no label yet.
+//! its length already, but a hole where the label's configuration was. Older holes do not count: a
+//! new device has no label yet.
 //!
-//! Once found it stays found: what the file held is gone, so every operation on the device fails
-//! until it is opened again, with [`base::ErrorKind::Corrupt`]: what it held is gone, also what was
-//! written to it a moment ago.
+//! Once found it stays found: every operation on the device fails with [`base::ErrorKind::Corrupt`]
+//! until it is opened again, because the file's content is gone, also the latest writes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -20,7 +19,7 @@ const LABEL_BYTES: u64 = 256 << 10;
 /// Where the configuration stands in a label.
 const CONFIG_OFFSET: u64 = 16 << 10;
 
-/// What is known of a file.
+/// The state known of a file.
 #[derive(Default)]
 pub(crate) struct Truncation {
     /// The place of the configuration in the third label has been seen to hold data.
@@ -28,7 +27,7 @@ pub(crate) struct Truncation {
     found: Cell<Option<Found>>,
 }
 
-/// What was found.
+/// The finding of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Found {
     /// Shorter than it was: bytes now, bytes expected.
@@ -47,7 +46,7 @@ impl std::fmt::Display for Found {
 }
 
 impl Truncation {
-    /// What was found before, if anything.
+    /// The earlier finding, if any.
     pub(crate) fn found(&self) -> Option<Found> {
         self.found.get()
     }
@@ -86,7 +85,7 @@ impl Truncation {
     }
 }
 
-/// Whether there is a hole at `offset`; false where the file system does not say.
+/// Whether there is a hole at `offset`; false where the file system cannot tell.
 fn is_hole(file: &File, offset: u64) -> bool {
     let Ok(at) = libc::off_t::try_from(offset) else { return false };
     // SAFETY: plain lseek on a descriptor that we own; every transfer names its offset.

@@ -27,7 +27,7 @@ pub struct UnixStream {
     fd: Fd,
 }
 
-/// Who is at the other end of a connection, as of when it was made.
+/// Credentials of the other end of a connection, as of when it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCred {
     /// Its process.
@@ -39,7 +39,7 @@ pub struct PeerCred {
 }
 
 impl PeerCred {
-    /// Whether the peer is root or the user that this process runs as: who may control a daemon.
+    /// Whether the peer is root or the user that this process runs as: those may control a daemon.
     pub fn is_owner(&self) -> bool {
         // SAFETY: no preconditions.
         self.uid == 0 || self.uid == unsafe { libc::geteuid() }
@@ -47,8 +47,8 @@ impl PeerCred {
 }
 
 impl UnixListener {
-    /// Listens at `path`, for the owner only (mode 0600). A socket file that nobody listens at any
-    /// more is replaced; [`ErrorKind::Busy`] if somebody does.
+    /// Listens at `path`, for the owner only (mode 0600). A socket file without a listener is
+    /// replaced; [`ErrorKind::Busy`] if there is one.
     pub fn bind(rt: &Rt, path: impl AsRef<Path>) -> Result<UnixListener> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -111,7 +111,7 @@ impl UnixStream {
         Ok((UnixStream::from_std(rt, a)?, UnixStream::from_std(rt, b)?))
     }
 
-    /// Who is at the other end.
+    /// Credentials of the other end.
     pub fn peer_cred(&self) -> Result<PeerCred> {
         let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -131,7 +131,7 @@ impl UnixStream {
         Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
     }
 
-    /// Reads what there is, at most `buf`'s length: how many bytes came (0: the other end has
+    /// Reads the bytes available, at most `buf`'s length: their number (0: the other end has
     /// closed), and the buffer.
     pub async fn read(&self, buf: Buf) -> (Result<usize>, Buf) {
         let d = self.io.readv_fd(&self.fd, buf, Vec::new()).await;
@@ -186,7 +186,7 @@ impl UnixStream {
         Ok(())
     }
 
-    /// Tells the other end that nothing more will be written.
+    /// Signals the end of writing to the other end.
     pub fn shutdown_write(&self) -> Result<()> {
         // SAFETY: plain shutdown on a descriptor that we own.
         if unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_WR) } != 0 {

@@ -1,10 +1,10 @@
 //! USDT probes: trace events for `bpftrace`, `perf` and `gdb`, which find them in notes of the
 //! program file (`.note.stapsdt`, shown by `readelf -n`).
 //!
-//! A probe is one `nop` and a note that says where its arguments are. Beside it stands a counter
-//! (its *semaphore*) that the kernel raises while somebody is attached: [`wanted`] adds these up to
-//! groups of events, and only while there are some does anybody listen for [`fire`]. So a program
-//! that nobody looks at makes no event. Each probe's first argument is the pool's name as a C
+//! A probe is one `nop` and a note with the places of its arguments. Beside it stands a counter
+//! (its *semaphore*) that the kernel raises while a tracer is attached: [`wanted`] collects these
+//! into groups of events, and only while there are some is there a listener for [`fire`]. So a
+//! program without a tracer makes no event. Each probe's first argument is the pool's name as a C
 //! string; times are in nanoseconds. docs/probes.md lists them.
 
 use std::ffi::CStr;
@@ -74,7 +74,7 @@ macro_rules! semaphores {
             #[unsafe(link_section = ".probes")]
             static $semaphore: AtomicU16 = AtomicU16::new(0);
         )*
-        /// The groups of events that somebody is attached to.
+        /// The groups of events with a tracer attached.
         pub fn wanted() -> Groups {
             let mut all = Groups(0);
             $(
@@ -110,7 +110,7 @@ pub fn fire(pool: &CStr, event: &Event) {
         Event::Admin { txg, waited } => probe!(ADMIN, "admin", pool, txg, waited.0),
         Event::Admitted { txg, waited, delay } => probe!(ADMITTED, "admitted", pool, txg, waited.0, delay.0),
         Event::Issued { leaf, class, write, offset, len, items, queued, active } => {
-            // What scripts ask for first: bpftrace sees six arguments on x86-64.
+            // The most used arguments first: bpftrace sees six arguments on x86-64.
             probe!(ISSUED, "issued", pool, leaf, class, write, queued, active, offset, len, items);
         }
         Event::Done { leaf, class, write, len, total, disk, ok } => {
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn probes_are_off_until_somebody_is_attached() {
         assert_eq!(wanted(), Groups(0));
-        // What the kernel does when somebody attaches.
+        // As the kernel does when a tracer attaches.
         DONE.fetch_add(1, Ordering::Relaxed);
         assert_eq!(wanted(), Groups::IO);
         let event = Event::Done { leaf: 1, class: 2, write: true, len: 3, total: Nanos(4), disk: Nanos(5), ok: true };

@@ -4,11 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Waits until one of `fds` can be read or has been closed at its other end, at most `span`: for
-/// each of them whether it is so.
+/// Waits until one of `fds` can be read or has been closed at its other end, at most `span`.
+/// Returns for each whether it is so.
 ///
 /// # Errors
-/// What `poll(2)` says. An interruption by a signal counts as the end of the wait.
+/// The errors of `poll(2)`. An interruption by a signal counts as the end of the wait.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], span: Duration) -> io::Result<Vec<bool>> {
     let mut list: Vec<libc::pollfd> =
         fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();

@@ -13,7 +13,7 @@ struct Queue {
     jobs: VecDeque<Job>,
     idle: usize,
     threads: usize,
-    /// Threads that there may be; who finds more ends.
+    /// The most threads; a thread that finds more ends.
     max: usize,
     stop: bool,
 }
@@ -46,7 +46,7 @@ impl Workers {
         Workers { core: Arc::new(core), name, nice, handles: Mutex::default() }
     }
 
-    /// Changes how many threads there may be, at least one. What runs goes on to its end.
+    /// Changes how many threads there may be, at least one. Running jobs go on to their end.
     pub(crate) fn set_max(&self, max: usize) {
         self.core.lock().max = max.max(1);
         self.core.wake.notify_all();

@@ -113,7 +113,7 @@ fn sizes_follow_the_file() {
         assert_eq!(dev.size(), SIZE + 512, "not before it is asked");
         assert_eq!(dev.refresh_size().expect("a size"), SIZE + 8192);
         bdev::write(&*dev, SIZE + 4096, bdev::Bytes::zeroed(4096)).await.expect("the new end");
-        // Behind our back: reads that find no medium say so.
+        // Shrunk by another program: reads behind the end fail.
         file.set_len(SIZE).expect("shrink");
         let e = bdev::read(&*dev, SIZE + 4096, 4096).await.expect_err("nothing there");
         assert_eq!(e.kind(), ErrorKind::Corrupt);
@@ -143,7 +143,7 @@ fn a_truncated_file_is_an_error_also_when_it_grew_again() {
             assert_eq!(e.kind(), ErrorKind::Corrupt);
             assert!(e.to_string().contains("truncated"), "{e}");
             assert_eq!(file.metadata().expect("its size").len(), if grows { SIZE } else { 1 << 20 }, "left alone");
-            // For good: what it held is gone.
+            // For good: its content is gone.
             bdev::read(&*dev, 0, 4096).await.expect_err("no reads either");
         });
     }
@@ -175,7 +175,7 @@ fn an_engine_that_ends_waits_for_its_devices() {
         let rt = engine.rt();
         let dev = HostDev::open(&rt, &path, rw()).expect("open");
         let data = bdev::Bytes::copy_from(&[3; 1 << 20]);
-        // More than a ring takes at once, with nobody to wait for the results.
+        // More than a ring takes at once, without waiters for the results.
         for i in 0..1000u64 {
             let op = bdev::Op::Write { offset: (i % 16) << 20, bufs: vec![data.clone()], durable: false };
             drop(bdev::run(&*dev, op));
@@ -197,7 +197,7 @@ fn rt_less_block_on<T>(fut: impl Future<Output = T>) -> T {
     }
 }
 
-/// Destroys what is on the block device that the variable names; for a loop device, say.
+/// Destroys the content of the block device that the variable names; for a loop device, say.
 #[test]
 #[ignore = "needs a block device to destroy, named by WEIR_TEST_BLOCK_DEVICE"]
 fn block_devices_keep_the_contract() {

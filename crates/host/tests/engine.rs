@@ -134,8 +134,8 @@ fn cpu_jobs_run_elsewhere_and_come_back() {
 #[test]
 fn an_urgent_cpu_job_passes_all_bulk_ones() {
     both(|rt| async move {
-        // Every bulk job waits for a word that only the urgent job gives: it would never end behind
-        // them.
+        // Every bulk job waits for a signal that only the urgent job gives: it would never end
+        // behind them.
         let (tell, told) = std::sync::mpsc::channel::<()>();
         let told = std::sync::Arc::new(std::sync::Mutex::new(told));
         let bulk: Vec<_> = (0..8)
@@ -316,7 +316,7 @@ fn sockets_connect_and_carry_large_messages() {
         let path = dir.join("control");
         let listener = UnixListener::bind(&rt, &path).expect("bind");
         assert_eq!(UnixListener::bind(&rt, &path).err().expect("taken").kind(), ErrorKind::Busy);
-        // The second one knocked to see whether somebody listens.
+        // The second `bind` connected to test for a listener.
         let knock = listener.accept().await.expect("accept");
         assert!(knock.read_exact(1).await.expect("read").is_none());
         let message = Bytes::from((0..3_000_000u32).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
