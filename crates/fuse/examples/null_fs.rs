@@ -1,6 +1,6 @@
-//! A file system that does nothing, to see what FUSE itself costs: `cargo run --release -p fuse
-//! --example null_fs -- DIR` mounts it and measures with one client thread, `... -- DIR serve`
-//! serves until it is unmounted.
+//! A file system that does nothing, to measure the cost of FUSE itself:
+//! `cargo run --release -p fuse --example null_fs -- DIR` mounts it and measures with one client
+//! thread, `... -- DIR serve` serves until it is unmounted.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -84,8 +84,8 @@ fn per_second(name: &str, threads: usize, bytes: usize, op: impl Fn() + Send + S
     );
 }
 
-/// CPU time of the first thread, the engine's, in nanoseconds: says more than wall time where
-/// others use the machine.
+/// CPU time of the first thread, the engine's, in nanoseconds: steadier than wall time on a shared
+/// machine.
 fn engine_cpu() -> u64 {
     let path = format!("/proc/self/task/{}/schedstat", std::process::id());
     let text = std::fs::read_to_string(path).unwrap_or_default();

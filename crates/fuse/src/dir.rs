@@ -11,12 +11,12 @@ const DIRENT: usize = 24;
 /// Bytes before that when attributes come with it.
 const ENTRY: usize = 128;
 
-/// How the kernel sees what a listing names: where a session serves several file systems, by other
+/// The kernel's view of a listing's entries: a session of several file systems translates the
 /// numbers.
 pub(crate) trait DirView {
     /// An inode number.
     fn ino(&self, ino: u64) -> u64;
-    /// What a name leads to, which then has one more reference; None if the kernel is to look it up
+    /// The object of a name, which then has one more reference; None if the kernel is to look it up
     /// by itself.
     fn hand_out(&self, entry: &Entry) -> Option<Entry>;
 }
@@ -58,8 +58,8 @@ impl DirOut {
     }
 
     /// Adds an entry: its inode number, `d_type`, and the offset that resumes the listing behind
-    /// it. `entry` is what it leads to, if that is wanted and known; the kernel then holds one more
-    /// reference to it. False if it does not fit: then nothing was added.
+    /// it. `entry` is its object, if wanted and known; the kernel then holds one more reference to
+    /// it. False if it does not fit: then nothing was added.
     pub fn push(&mut self, name: &[u8], ino: u64, dtype: u8, next: u64, entry: Option<&Entry>) -> bool {
         if self.buf.len() + self.bytes_of(name.len()) > self.limit {
             return false;

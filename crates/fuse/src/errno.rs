@@ -1,4 +1,4 @@
-//! Error numbers: the one place where the engine's error kinds become what system calls return.
+//! Error numbers: the one place that maps the engine's error kinds to errno values.
 
 use base::{Error, ErrorKind};
 
@@ -6,13 +6,13 @@ use base::{Error, ErrorKind};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
 
-/// The operation is not there; for most requests the kernel never asks again.
+/// The operation is not supported; for most requests the kernel never sends it again.
 pub const NO_SYS: Errno = Errno(libc::ENOSYS);
 /// The request makes no sense.
 pub const INVALID: Errno = Errno(libc::EINVAL);
 /// The name or object is not there.
 pub const NO_ENTRY: Errno = Errno(libc::ENOENT);
-/// The file may not be changed, whoever asks.
+/// The file may not be changed by any user.
 pub const DENIED: Errno = Errno(libc::EPERM);
 /// There is no such extended attribute.
 pub const NO_DATA: Errno = Errno(libc::ENODATA);

@@ -15,11 +15,9 @@ use crate::snapdir::SnapSource;
 use crate::tree::{Member, Tree, why_not};
 use crate::zfs::ZfsHandler;
 
-/// How often the kernel is told to forget what it only remembers, while programs look names up in
-/// between.
+/// Tries to make the kernel drop cached nodes, while programs look names up in between.
 const FORGET_TRIES: u32 = 3;
-/// How long it may take to tell that it forgot: its messages wait for their turn among the
-/// requests.
+/// Time for the kernel's FORGET messages, which wait for their turn among the requests.
 const FORGETS_WAIT: Nanos = Nanos::from_ms(500);
 
 /// A file system that is seen within the mount of another one.
@@ -31,8 +29,8 @@ pub struct Grafted {
 }
 
 /// Shows `zfs` at `at`, a folder within `outer`, which was mounted with
-/// [`crate::MountOpts::holds_others`]. What `outer` was told of programs, devices and set-id bits
-/// counts for `zfs` as well, and so does that it is read-only.
+/// [`crate::MountOpts::holds_others`]. The options of `outer` on programs, devices, set-id bits and
+/// read-only apply to `zfs` as well.
 pub async fn graft(
     rt: &Rt,
     outer: &Rc<Mounted>,
@@ -44,7 +42,7 @@ pub async fn graft(
         return Err(Error::unsupported("the mount around it serves one file system only"));
     };
     let place = at.to_owned();
-    // Looking at it leads through the session itself.
+    // The path lookup goes through the session itself.
     let look = host::blocking(move || {
         let real = std::fs::canonicalize(&place)?;
         let ino = std::fs::metadata(&real)?.ino();
@@ -85,8 +83,8 @@ impl Grafted {
         self.member.ended().await;
     }
 
-    /// Takes it out. `force`: also while it is in use; what is open gives errors then.
-    /// `Busy`, and it stays as it is, if it is in use and that is not asked for.
+    /// Takes it out. `force`: also while it is in use; open files give errors then. `Busy`, and
+    /// nothing changes, if it is in use without `force`.
     pub async fn unmount(&self, force: bool) -> Result<()> {
         let (rt, member) = (&self.rt, &self.member);
         if !self.is_alive() {

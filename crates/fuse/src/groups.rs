@@ -1,11 +1,10 @@
-//! The groups of the process that made a request. A request carries one group only; the kernel
-//! knows the others.
+//! The groups of the process that made a request. A request carries one group only; the others come
+//! from `/proc`.
 
 use crate::handler::Caller;
 
 /// Whether the caller may set the set-group-id bit of a file of group `gid`: it belongs to the
-/// group, or is root. A process that is not to be seen here belongs to the group that its request
-/// says alone.
+/// group, or is root. A process that is not visible here has only the group of its request.
 pub(crate) fn may_keep_sgid(caller: Caller, gid: u32) -> bool {
     caller.uid == 0 || caller.gid == gid || groups_of(caller.pid).contains(&gid)
 }

@@ -1,4 +1,4 @@
-//! What a file system offers to a session.
+//! The interface of a file system to a session.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::dir::DirOut;
 use crate::errno::{Errno, NO_SYS, NOT_TTY};
 use crate::session::Kernel;
 
-/// Who made a request.
+/// The process that made a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// User id for file access.
@@ -17,8 +17,8 @@ pub struct Caller {
     pub gid: u32,
     /// Process, 0 for the kernel itself.
     pub pid: u32,
-    /// Permission bits that new objects do not get, unless an ACL says which they get. Only there
-    /// when something is made.
+    /// Permission bits that new objects do not get, unless a default ACL sets them. Only set in
+    /// requests that create.
     pub umask: u32,
 }
 
@@ -60,18 +60,18 @@ pub struct Attr {
     pub rdev: (u32, u32),
     /// Preferred size of transfers.
     pub blksize: u32,
-    /// How long the kernel may remember them.
+    /// How long the kernel may cache them.
     pub ttl: Duration,
 }
 
-/// What a name leads to.
+/// The result of a lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry {
-    /// Node id; 0 means that there is nothing, and that the kernel may remember that for `ttl`.
+    /// Node id; 0 means that there is nothing, and that the kernel may cache that for `ttl`.
     pub node: u64,
-    /// Tells apart objects that had the node id one after the other.
+    /// Distinguishes successive objects with the same node id.
     pub generation: u64,
-    /// How long the kernel may remember what the name leads to.
+    /// How long the kernel may cache the name.
     pub ttl: Duration,
     /// Attributes.
     pub attr: Attr,
@@ -80,7 +80,7 @@ pub struct Entry {
 /// An open file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Opened {
-    /// What later requests name it by.
+    /// The handle for later requests.
     pub fh: u64,
     /// `FOPEN_` flags of [`crate::proto`].
     pub flags: u32,
@@ -142,10 +142,10 @@ pub struct StatFs {
 pub struct WriteHow {
     /// Set-uid and set-gid bits go.
     pub kill_suidgid: bool,
-    /// Pages of a shared mapping that the kernel writes back in its own time: who changed them is
-    /// not known.
+    /// Pages of a shared mapping that the kernel writes back in its own time: the writing process
+    /// is unknown.
     pub from_cache: bool,
-    /// What was written is durable when the request ends (`O_SYNC`, `O_DSYNC`).
+    /// The data is durable when the request ends (`O_SYNC`, `O_DSYNC`).
     pub sync: bool,
 }
 
@@ -156,12 +156,11 @@ pub struct WriteHow {
 pub trait Handler: 'static {
     /// The kernel forgets `count` of the references that replies with an [`Entry`] gave to it.
     fn forget(&self, node: u64, count: u64) {}
-    /// The session begins; `kernel` is the way to tell the kernel something that it did not ask
-    /// for.
+    /// The session begins; `kernel` sends notifications to the kernel.
     fn begin(&self, kernel: Kernel) {}
     /// The session is over: nothing else will come.
     async fn end(&self) {}
-    /// What `name` in a directory leads to.
+    /// Looks up `name` in a directory.
     async fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         Err(NO_SYS)
     }
@@ -263,8 +262,8 @@ pub trait Handler: 'static {
     fn may_be_cached(&self, node: u64, fh: u64) -> bool {
         false
     }
-    /// Whether somebody may have stored to a shared mapping of `node` what the kernel has not
-    /// written back. `lseek` may then wait for the kernel.
+    /// Whether a shared mapping of `node` may have stores that the kernel has not written back.
+    /// `lseek` may then wait for the kernel.
     fn may_be_mapped(&self, node: u64) -> bool {
         false
     }
@@ -276,7 +275,7 @@ pub trait Handler: 'static {
     async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
         Ok(())
     }
-    /// Makes a file or directory durable; `datasync`: what is needed to read its data.
+    /// Makes a file or directory durable; `datasync`: only as far as needed to read its data.
     async fn fsync(&self, node: u64, fh: u64, datasync: bool) -> Result<(), Errno> {
         Err(NO_SYS)
     }

@@ -5,22 +5,22 @@
 //! answers it, in the same turn of the engine's loop whenever the answer needs no disk: handing it
 //! to another thread would cost several times the request itself.
 //!
-//! From the bottom up: [`wire`] takes bytes apart and puts them together, [`proto`] knows the
-//! requests and replies of the protocol (version 7, minor 31 and later), `session` reads,
-//! dispatches and answers, [`Handler`] is what a file system offers to a session, `zfs` is the
-//! handler that serves a [`zpl::Zfs`], and [`mount`] puts it at its place.
+//! From the bottom up: [`wire`] decodes and encodes bytes, [`proto`] has the requests and replies
+//! of the protocol (version 7, minor 31 and later), `session` reads, dispatches and answers,
+//! [`Handler`] is the interface of a file system, `zfs` is the handler that serves a [`zpl::Zfs`],
+//! and [`mount`] puts it at its place.
 //!
 //! The *node id* of a request names an object: it is the object's number, but for the root, which
-//! FUSE calls 1 (object 1 of a file system is its master node, so the number is free). We are the
-//! only ones who change the file system, so the kernel may remember names and attributes for long;
-//! it knows itself what it changed. A plain user's file systems within each other share a session:
-//! see [`graft()`] and `tree`.
+//! FUSE calls 1 (object 1 of a file system is its master node, so the number is free). Nothing else
+//! changes the file system, so the kernel may cache names and attributes for long; it tracks its
+//! own changes. A plain user's file systems within each other share a session: see [`graft()`] and
+//! `tree`.
 //!
 //! Requests come from the kernel, which checks much, but not everything (a file descriptor of the
-//! device may be passed around): what does not parse is answered with an error and changes nothing.
+//! device may be passed around): a request that does not parse gets an error and changes nothing.
 //!
-//! Never touch a path below a mount point of ours from the engine thread: the kernel would ask the
-//! engine, which waits. [`host::blocking`] is for that.
+//! Never touch a path below a mount point of ours from the engine thread: the kernel would send a
+//! request to the engine, which waits. [`host::blocking`] is for that.
 
 mod dir;
 pub mod errno;

@@ -1,4 +1,4 @@
-//! Mounting, and what is mounted.
+//! Mounting and mounts.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -13,16 +13,16 @@ use crate::tree::Tree;
 
 pub use crate::session::SessionStats;
 
-/// How long a forced end is waited for.
+/// Wait for a forced end.
 pub(crate) const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 
-/// How often, and how long after each other, a mount without open files is tried that a path walk
-/// of another process may hold.
+/// Tries, and the wait between them, to unmount a mount without open files that another process's
+/// path walk may hold.
 const WALKS_TRIES: u32 = 20;
 const WALKS_WAIT: Nanos = Nanos::from_ms(10);
 
-/// How long the kernel may take to tell of files that were closed before the mount ended here: it
-/// does so in the background.
+/// Time for the kernel's RELEASE of files that were closed before the mount ended here: it sends
+/// them in the background.
 pub(crate) const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
 
 /// How long copies of a mount in other mount namespaces may keep it alive after it was unmounted,
@@ -32,12 +32,12 @@ const COPIES_WAIT: Nanos = Nanos::from_secs(1);
 /// How to mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOpts {
-    /// Users other than the one who mounts may use it. For ordinary users `/etc/fuse.conf` must
-    /// allow that.
+    /// Users other than the mounting one may use it. For ordinary users `/etc/fuse.conf` must allow
+    /// that.
     pub allow_other: bool,
     /// The kernel checks permissions by mode and owner.
     pub default_permissions: bool,
-    /// What stands for the device in the list of mounts: the dataset.
+    /// The source in the list of mounts: the dataset.
     pub fsname: String,
     /// The type in the list of mounts is `fuse.SUBTYPE`; exactly `fuse` if None.
     pub subtype: Option<String>,
@@ -49,7 +49,7 @@ pub struct MountOpts {
     pub nodev: bool,
     /// Nothing can be executed (property `exec=off`).
     pub noexec: bool,
-    /// The list of mounts says `noatime` (property `atime=off`).
+    /// The list of mounts shows `noatime` (property `atime=off`).
     pub noatime: bool,
     /// `sync` and `syncfs` reach the file system, where the kernel can do that: Linux 6.18 for
     /// mounts by root, which are then of type `fuseblk.SUBTYPE` and hold a loop device each.
@@ -57,9 +57,9 @@ pub struct MountOpts {
     /// The kernel gathers small writes. It then decides sizes and times, and an error of a write
     /// may show at `fsync` only.
     pub writeback: bool,
-    /// The kernel asks for POSIX ACLs and evaluates them; it then always checks permissions.
+    /// The kernel reads POSIX ACLs and evaluates them; it then always checks permissions.
     pub posix_acl: bool,
-    /// Other file systems can be shown within the mount by [`crate::graft()`]; the kernel asks for
+    /// Other file systems can be shown within the mount by [`crate::graft()`]; the kernel reads
     /// ACLs then, whether or not the first file system has them.
     pub holds_others: bool,
     /// How far the kernel reads ahead, in KiB; set where we may.
@@ -87,8 +87,7 @@ impl Default for MountOpts {
     }
 }
 
-/// A mount. Dropping it does not end it: that is for [`Mounted::unmount`], or for whoever unmounts
-/// it by hand.
+/// A mount. Dropping it does not end it: [`Mounted::unmount`] or an unmount by hand does.
 pub struct Mounted {
     rt: Rt,
     core: Rc<Core>,
@@ -96,12 +95,12 @@ pub struct Mounted {
     tree: Option<Rc<Tree>>,
 }
 
-/// Mounts what `handler` serves at `mountpoint`, a directory.
+/// Mounts the file system of `handler` at `mountpoint`, a directory.
 pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, opts: MountOpts) -> Result<Rc<Mounted>> {
     mount_tree(rt, handler, mountpoint, opts, None).await
 }
 
-/// The same for what serves the file systems of `tree`, if there is one.
+/// As [`mount_handler`], for a handler of the file systems of `tree`, if given.
 pub(crate) async fn mount_tree(
     rt: &Rt,
     handler: impl Handler,
@@ -110,7 +109,7 @@ pub(crate) async fn mount_tree(
     tree: Option<Rc<Tree>>,
 ) -> Result<Rc<Mounted>> {
     let place = mountpoint.to_owned();
-    // The list of mounts has the real path. Looking for it may lead through mounts of our own.
+    // The list of mounts has the real path. Its lookup may go through mounts of our own.
     let real = host::blocking(move || std::fs::canonicalize(place)).await?;
     let real = real.map_err(|e| {
         let kind = match e.kind() {
@@ -140,10 +139,10 @@ pub(crate) async fn mount_tree(
 
 impl Mounted {
     /// Unmounts and waits until every request was dealt with. `lazy`: it vanishes from the tree at
-    /// once, the session ends when it is used no more, and that is not waited for. `force`: what is
-    /// under way fails, and files that are open give errors; it ends wherever there are copies of
-    /// it. `Busy`, and it stays as it is, if it is in use and neither is asked for. Copies in other
-    /// mount namespaces in which no file is open are no use: they end, too.
+    /// once, the session ends with its last use, without a wait for that. `force`: requests under
+    /// way fail, and open files give errors; copies of the mount end, too. `Busy`, and nothing
+    /// changes, if it is in use with neither. Copies in other mount namespaces without open files
+    /// do not count as use: they end, too.
     pub async fn unmount(&self, lazy: bool, force: bool) -> Result<()> {
         if self.core.is_over() {
             self.core.ended().await;
@@ -162,8 +161,8 @@ impl Mounted {
         let mut tries = 0;
         let held = loop {
             match fuse_unmount(&self.place).await {
-                // Whoever walks a path through it, such as a program that looks at all mounts,
-                // holds it for a moment.
+                // A process that walks a path through it, such as a scan of all mounts, holds it
+                // for a moment.
                 Err(e) if e.kind() == ErrorKind::Busy && !self.core.has_open() && tries < WALKS_TRIES => {
                     tries += 1;
                     self.rt.sleep(WALKS_WAIT).await;
@@ -205,13 +204,12 @@ impl Mounted {
         &self.place.path
     }
 
-    /// Whether it is in the tree of mounts: the session may live on after somebody unmounted it
-    /// lazily.
+    /// Whether it is in the tree of mounts: the session may live on after a lazy unmount.
     pub fn is_attached(&self, table: &MountTable) -> bool {
         !self.core.is_over() && self.place.dev.is_none_or(|dev| !table.of(dev).is_empty())
     }
 
-    /// Waits until it is unmounted, by whomever, and every request was dealt with.
+    /// Waits until it is unmounted and every request was dealt with.
     pub async fn ended(&self) {
         self.core.ended().await;
     }

@@ -1,9 +1,9 @@
-//! The protocol: which requests there are, what their bytes mean, how replies are laid out.
+//! The protocol: requests, their encoding, and the layout of replies.
 //!
-//! Version 7 of the FUSE protocol, as `linux/fuse.h` (7.45) describes it; what is used here has
+//! Version 7 of the FUSE protocol, as `linux/fuse.h` (7.45) describes it; everything used here has
 //! been there since 7.31, apart from `TMPFILE` (7.37) and `STATX` (7.39). A request is a header of
 //! 40 bytes and arguments; a reply a header of 16 bytes and a body. Fields are in the byte order of
-//! the machine. Fields of requests that nobody here needs are skipped by length.
+//! the machine. Unused fields of requests are skipped by length.
 
 use crate::errno::{Errno, INVALID};
 use crate::handler::{Attr, Caller, Entry, Opened, SetAttr, SetTime, StatFs, Time};
@@ -11,11 +11,11 @@ use crate::wire::{Fields, Put};
 
 /// Major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// The oldest minor version that is spoken (Linux 5.4).
+/// The oldest minor version that is supported (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 /// The newest one that is known.
 pub const MINOR_MAX: u32 = 45;
-/// That of Linux 6.3; 6.2 speaks the one before.
+/// That of Linux 6.3; 6.2 has the one before.
 pub const MINOR_6_3: u32 = 38;
 /// Bytes of a request's header.
 pub const IN_HEADER: usize = 40;
@@ -71,7 +71,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Flags of `INIT`: what kernel and file system can do. The upper half travels in a field of its
+/// Flags of `INIT`: abilities of kernel and file system. The upper half travels in a field of its
 /// own.
 #[allow(missing_docs)] // The names are those of the protocol.
 pub mod init {
@@ -100,7 +100,7 @@ pub mod init {
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 /// `FOPEN_KEEP_CACHE`, cached data stay valid.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-/// `FOPEN_CACHE_DIR`: the kernel may remember the listing.
+/// `FOPEN_CACHE_DIR`: the kernel may cache the listing.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// `FOPEN_NOFLUSH`: closing needs no `FLUSH`.
 pub const FOPEN_NOFLUSH: u32 = 1 << 5;
@@ -138,13 +138,13 @@ const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub struct InHeader {
     /// Bytes of the whole request.
     pub len: u32,
-    /// What is asked for, see [`opcode`].
+    /// The operation, see [`opcode`].
     pub opcode: u32,
     /// Names the request in its reply.
     pub unique: u64,
     /// The object that it is about.
     pub node: u64,
-    /// Who asks.
+    /// The calling process.
     pub caller: Caller,
     /// Bytes of extensions at the end of the arguments.
     pub ext: usize,
@@ -162,8 +162,8 @@ impl InHeader {
     }
 }
 
-/// What a request asks for, `WRITE` without its data.
-// Requests and fields have the names of the protocol; `Handler` says what they mean.
+/// The operation of a request, `WRITE` without its data.
+// Requests and fields have the names of the protocol; `Handler` documents them.
 #[allow(missing_docs)]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op<'a> {
@@ -312,7 +312,7 @@ pub enum Op<'a> {
     Other,
 }
 
-/// What the kernel says at the beginning.
+/// The kernel's INIT request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Init {
     /// Major version.
@@ -321,7 +321,7 @@ pub struct Init {
     pub minor: u32,
     /// Most bytes that it reads ahead.
     pub max_readahead: u32,
-    /// What it can do, see [`init`].
+    /// Its abilities, see [`init`].
     pub flags: u64,
 }
 
@@ -449,7 +449,7 @@ fn optional_fh(f: &mut Fields<'_>) -> Result<Option<u64>, Errno> {
 
 fn parse_init(f: &mut Fields<'_>) -> Result<Init, Errno> {
     let (major, minor) = (f.u32()?, f.u32()?);
-    // A kernel of another major version says no more that we could understand.
+    // The rest of the request of another major version is unknown.
     if major != MAJOR {
         return Ok(Init { major, minor, max_readahead: 0, flags: 0 });
     }
@@ -494,14 +494,14 @@ pub fn forgets(list: &[u8]) -> impl Iterator<Item = (u64, u64)> {
     std::iter::from_fn(move || Some((f.u64().ok()?, f.u64().ok()?)))
 }
 
-/// What we say at the beginning.
+/// The reply to INIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InitReply {
     /// Minor version that is spoken.
     pub minor: u32,
     /// Most bytes to read ahead.
     pub max_readahead: u32,
-    /// What is used, see [`init`].
+    /// The abilities in use, see [`init`].
     pub flags: u64,
     /// Requests of the background (readahead, direct I/O) that may be under way.
     pub max_background: u16,
@@ -537,21 +537,21 @@ pub fn put_header(out: &mut impl Put, unique: u64, error: Option<Errno>, body: u
     out.u64(unique);
 }
 
-/// Adds a message that the kernel did not ask for: what it remembers of a node's attributes and
-/// ACLs is out of date. Cached data stay (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
+/// Adds a notification: the kernel must drop a node's cached attributes and ACLs. Cached data stay
+/// (`FUSE_NOTIFY_INVAL_INODE` with a negative offset).
 pub fn put_attrs_stale(out: &mut impl Put, node: u64) {
     put_inval_inode(out, node, -1, 0);
 }
 
-/// Adds a message that the kernel did not ask for: it must drop pages of a node, `len` bytes from
-/// `offset`, or all from there on if `len` is 0 (`FUSE_NOTIFY_INVAL_INODE`).
+/// Adds a notification: the kernel must drop pages of a node, `len` bytes from `offset`, or all
+/// from there on if `len` is 0 (`FUSE_NOTIFY_INVAL_INODE`).
 pub fn put_drop_pages(out: &mut impl Put, node: u64, offset: u64, len: u64) {
     // Files end below 2^63.
     put_inval_inode(out, node, offset.cast_signed(), len.cast_signed());
 }
 
-/// Adds a message that the kernel did not ask for: it must drop a name of a directory, and what it
-/// remembers below it (`FUSE_NOTIFY_INVAL_ENTRY`).
+/// Adds a notification: the kernel must drop a name of a directory, and its cached nodes below it
+/// (`FUSE_NOTIFY_INVAL_ENTRY`).
 pub fn put_drop_name(out: &mut impl Put, dir: u64, name: &[u8]) {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const BODY: usize = 16;
@@ -588,7 +588,7 @@ pub fn put_attr(out: &mut impl Put, a: &Attr) {
     }
 }
 
-/// Adds what a name leads to (128 bytes).
+/// Adds the entry of a name (128 bytes).
 pub fn put_entry(out: &mut impl Put, e: &Entry) {
     out.u64(e.node);
     out.u64(e.generation);
@@ -754,7 +754,7 @@ mod tests {
         assert_eq!(Op::parse(opcode::SETXATTR, &args[..args.len() - 1], true), Err(INVALID));
         let old = [&args[..8], &args[16..]].concat();
         assert_eq!(Op::parse(opcode::SETXATTR, &old, false), Ok(set(false)));
-        // A size beyond what was sent.
+        // A size beyond the data sent.
         args[..4].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert_eq!(Op::parse(opcode::SETXATTR, &args, true), Err(INVALID));
     }
@@ -849,7 +849,7 @@ mod tests {
         assert_eq!(out[32 + 128..][..8], halves(&[0x123, 0x45678]));
     }
 
-    /// Nothing that a request may hold makes the parser do worse than refuse.
+    /// The parser refuses malformed requests and never panics.
     #[test]
     fn hostile_arguments() {
         let mut z = 1u64;

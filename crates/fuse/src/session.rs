@@ -1,11 +1,12 @@
 //! A session: reads requests, hands them to the handler, writes replies.
 //!
 //! Some tasks, the *workers*, take turns. One of them is the *leader*: it alone reads the device,
-//! in one operation of the engine's ring, and at once begins to serve what came. Most requests need
-//! no wait: the leader answers and reads the next one, all in its own poll, without a task or an
-//! allocation per request. If the request must wait (for a disk, a transaction, a lock), the leader
-//! first makes another worker the leader, and then waits as long as it takes. Having answered it
-//! becomes leader if there is none, else waits to be made leader, or ends if enough others wait.
+//! in one operation of the engine's ring, and at once begins to serve the request. Most requests
+//! need no wait: the leader answers and reads the next one, all in its own poll, without a task or
+//! an allocation per request. If the request must wait (for a disk, a transaction, a lock), the
+//! leader first makes another worker the leader, and then waits as long as it takes. Having
+//! answered it becomes leader if there is none, else waits to be made leader, or ends if enough
+//! others wait.
 //!
 //! Invariants: there is one leader, unless as many workers as may exist all serve requests (then
 //! the next one to be done leads) or the session is over. A reply is one system call, made at once.
@@ -38,7 +39,7 @@ use crate::proto::{
 use crate::snapdir::{node_in, object_of};
 use crate::wire::{Put, Small};
 
-/// Most bytes of one write or read: the most that kernels allow unless told otherwise (256 pages).
+/// Most bytes of one write or read: the default limit of kernels (256 pages).
 pub(crate) const IO_MAX: usize = 1 << 20;
 /// Bytes of one data buffer: the usual record size.
 const DATA_BUF: usize = 128 << 10;
@@ -50,16 +51,15 @@ const WORKERS_MAX: usize = 256;
 const IDLE_MAX: usize = 16;
 /// Most slices of one reply (the kernel takes 1024); a reply of more is copied together.
 const SLICES_MAX: usize = 512;
-/// Failures of the device one after the other, of kinds that should pass, after which the session
-/// ends.
+/// Successive transient failures of the device after which the session ends.
 const READ_ERRORS_MAX: u32 = 16;
 /// Requests of the background under way at most.
 const MAX_BACKGROUND: u16 = 128;
 /// Most bytes of output of a control operation or an extended attribute.
 const SMALL_OUTPUT_MAX: u32 = 64 << 10;
 
-/// What is used of what kernels offer. Not `ATOMIC_O_TRUNC`: with it, Linux asks us to truncate
-/// before it finds that the file is a program that runs, and must not be written to.
+/// The kernel abilities in use. Not `ATOMIC_O_TRUNC`: with it, Linux has us truncate before it
+/// finds that the file is a running program, and must not be written to.
 const WANTED: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -87,11 +87,11 @@ pub struct SessionStats {
     pub refused: u64,
 }
 
-/// The way from a handler to the kernel, for what the kernel did not ask for.
+/// A handler's channel for notifications to the kernel.
 #[derive(Clone, Default)]
 pub struct Kernel {
     core: Weak<Core>,
-    /// What the kernel sees in front of the object numbers of live files.
+    /// The upper bits of the kernel's node ids of live files, above the object numbers.
     slot: u64,
 }
 
@@ -106,34 +106,33 @@ impl Kernel {
         node_in(self.slot, object_of(node))
     }
 
-    /// Has the kernel drop a name of a directory, and forget what it only remembers below it. Both
-    /// as the kernel has them.
+    /// Has the kernel drop a name of a directory and its cached nodes below it. Both as the kernel
+    /// has them.
     pub(crate) async fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(core) = self.core.upgrade() else { return };
         core.drop_name(dir, name).await;
     }
 
-    /// What the kernel remembers of a node's attributes is out of date from now on. Called before
-    /// the reply to the request that changed them, so that whoever waits for that reply sees the
-    /// new ones.
+    /// Has the kernel drop a node's cached attributes. Called before the reply to the request that
+    /// changed them, so that the waiter for that reply sees the new ones.
     pub fn attrs_changed(&self, node: u64) {
         let Some(core) = self.core.upgrade() else { return };
         let mut message = Small::new();
         proto::put_attrs_stale(&mut message, self.outer(node));
-        // The only errors mean that the kernel remembers nothing of the node, or is gone.
+        // The only errors mean that the kernel caches nothing of the node, or is gone.
         let _ = core.send(&[IoSlice::new(message.as_slice())]);
     }
 
-    /// Has the kernel write back what was stored to mappings of these bytes of a node, and waits
-    /// for that. Pages of them leave its cache. The caller must not hold up the answer to any other
-    /// request meanwhile.
+    /// Has the kernel write back stores to mappings of these bytes of a node, and waits for that.
+    /// Pages of them leave its cache. The caller must not hold up the answer to any other request
+    /// meanwhile.
     pub async fn write_back(&self, node: u64, bytes: std::ops::Range<u64>) {
         let Some(core) = self.core.upgrade() else { return };
         core.drop_pages_in(self.outer(node), bytes.start, bytes.end - bytes.start).await;
     }
 
-    /// The kernel is new enough to look after two things (both since Linux 6.2; what tells versions
-    /// apart changed with 6.3): it says with an empty `SETATTR` that set-id bits must go before
+    /// The kernel is new enough to handle two things (both since Linux 6.2; the protocol's minor
+    /// version changed with 6.3): it sends an empty `SETATTR` when set-id bits must go before
     /// `FALLOCATE`, and it takes the set-group-id bit from the mode of a new file whose maker may
     /// not set it.
     pub fn looks_after_ids(&self) -> bool {
@@ -150,7 +149,7 @@ pub(crate) struct Core {
     /// Requests that go on without a worker.
     aside: Cell<usize>,
     has_leader: Cell<bool>,
-    /// Nothing more is to be read, whatever comes.
+    /// No more requests are to be read.
     cut: Cell<bool>,
     /// Wakes the leader while it waits for a request.
     leader: RefCell<Option<Waker>>,
@@ -164,10 +163,10 @@ pub(crate) struct Core {
     open: Cell<u64>,
     closed_waiters: RefCell<Vec<Sender<()>>>,
     setxattr_ext: Cell<bool>,
-    /// Minor version of the protocol that is spoken.
+    /// Minor version of the protocol in use.
     minor: Cell<u32>,
-    /// The kernel drops cached pages of what is written past its cache (Linux 6.6, which says so by
-    /// offering shared mappings of such files).
+    /// The kernel drops cached pages of a write past its cache (Linux 6.6, detected by its offer of
+    /// shared mappings of such files).
     direct_is_coherent: Cell<bool>,
     writeback: bool,
     /// The kernel is asked to evaluate ACLs, and not to apply umasks.
@@ -227,7 +226,7 @@ impl Core {
         }
     }
 
-    /// Nothing more comes: whoever waits to lead ends.
+    /// No more requests come: workers that wait to lead end.
     fn set_over(&self) {
         self.over.set(true);
         self.has_leader.set(false);
@@ -242,8 +241,7 @@ impl Core {
         self.stats.set(s);
     }
 
-    /// Writes a reply. Errors mean that nobody waits for it any more, but for replies that are
-    /// wrong themselves.
+    /// Writes a reply. Errors mean that its waiter is gone, except for malformed replies.
     fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(fd) = self.fd.borrow().clone() else { return Ok(()) };
         match write_now(fd.as_fd(), parts) {
@@ -331,7 +329,7 @@ impl Reply {
     }
 }
 
-/// Memory of a request: what the device is read into.
+/// The buffers that a request is read into.
 struct Request {
     head: Buf,
     data: Vec<Buf>,
@@ -360,8 +358,8 @@ impl Request {
 }
 
 /// Takes the first `size` bytes of the data out. A buffer that is at least half full goes as it is
-/// and leaves an empty one; what is in a buffer that is not is copied, so that few bytes do not
-/// hold much memory.
+/// and leaves an empty one; the data of any other is copied, so that few bytes do not hold much
+/// memory.
 fn take_data(bufs: &mut [Buf], size: usize) -> Vec<Bytes> {
     let mut left = size;
     let mut out = Vec::with_capacity(size.div_ceil(DATA_BUF));
@@ -440,14 +438,15 @@ impl<H: Handler> Session<H> {
             core.fd.replace(None);
             core.ended.set(true);
             for waiter in core.ended_waiters.take() {
-                // Whoever does not wait any more does not mind.
+                // The waiter may be gone.
                 let _ = waiter.send(());
             }
         }
     }
 
     /// Goes on with a request that waits for the kernel, which may wait for the answer to another
-    /// request: no worker is held for it. As many as the kernel has requests under way.
+    /// request: no worker is held for it. Their number is limited by the kernel's requests under
+    /// way.
     fn aside(self: &Rc<Self>, name: &'static str, request: impl Future<Output = ()> + 'static) {
         self.core.aside.set(self.core.aside.get() + 1);
         let session = self.clone();
@@ -486,7 +485,7 @@ impl<H: Handler> Session<H> {
             if core.idle.borrow().len() >= IDLE_MAX {
                 return;
             }
-            // The buffers go to whoever needs some.
+            // The next leader takes over the buffers.
             self.spare.replace(Some(request));
             let (tx, rx): (Sender<()>, Receiver<()>) = oneshot();
             core.idle.borrow_mut().push(tx);
@@ -595,8 +594,8 @@ impl<H: Handler> Session<H> {
             let how = WriteHow { kill_suidgid, from_cache, sync };
             let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
             if done == Err(DENIED) && from_cache {
-                // The file has become immutable: a store to a shared mapping that nobody may make
-                // must not be seen.
+                // The file has become immutable: a forbidden store to a shared mapping must not be
+                // visible.
                 let (core, node) = (self.core.clone(), h.node);
                 self.rt.spawn("fuse drop pages", async move { core.drop_pages(node).await });
             }
@@ -724,7 +723,7 @@ impl<H: Handler> Session<H> {
             Op::Destroy => Reply::Empty,
             Op::Ioctl { cmd, input, out_size } => {
                 if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
-                    // What was stored to shared mappings before the flags change may still be
+                    // Stores to shared mappings from before the change of flags may still be
                     // written.
                     self.core.drop_pages(node).await;
                 }
@@ -753,18 +752,18 @@ impl<H: Handler> Session<H> {
                 Reply::small(|s| s.u64(at))
             }
             Op::SyncFs => empty(fs.syncfs().await)?,
-            // Every request ends by itself; told so, the kernel does not ask again.
+            // Every request ends by itself; after this error the kernel sends no more of these.
             Op::Interrupt { .. } | Op::Init(_) | Op::Other => return Err(NO_SYS),
         })
     }
 
-    /// What the handler wants of an open file, as far as the kernel does it well.
+    /// The handler's flags of an open file, less those that the kernel handles wrongly.
     fn opened(&self, o: Opened) -> Opened {
         let without = if self.core.direct_is_coherent.get() { 0 } else { FOPEN_DIRECT_IO };
         Opened { flags: o.flags & !without, ..o }
     }
 
-    /// The first request: what both sides can do.
+    /// The first request: negotiates abilities.
     fn begin(&self, i: &Init) -> Result<Reply, Errno> {
         let mut r = InitReply {
             minor: proto::MINOR_MAX.min(i.minor),
@@ -776,7 +775,7 @@ impl<H: Handler> Session<H> {
             max_pages: (IO_MAX / 4096) as u16,
         };
         if i.major > proto::MAJOR {
-            // It will ask again with our version.
+            // The kernel sends INIT again with our version.
             return Ok(Reply::small(|s| proto::put_init(s, &r)));
         }
         if i.major < proto::MAJOR || i.minor < proto::MINOR_MIN || i.flags & init::MAX_PAGES == 0 {
@@ -802,7 +801,7 @@ fn empty(r: Result<(), Errno>) -> Result<Reply, Errno> {
     r.map(|()| Reply::Empty)
 }
 
-/// The answer to a caller with a buffer of `size` bytes; 0 asks for the length only.
+/// The answer to a caller with a buffer of `size` bytes; 0 is a query of the length only.
 fn sized(value: Vec<u8>, size: u32) -> Result<Reply, Errno> {
     let len = u32::try_from(value.len()).map_err(|_| RANGE)?;
     match size {
@@ -826,7 +825,7 @@ mod tests {
     use super::*;
     use crate::handler::{Attr, WriteHow};
 
-    /// Knows one name; looking for `slow` waits until something else was looked for.
+    /// Has one name; a lookup of `slow` waits for the lookup of another name.
     struct Fs {
         other: Notify,
         looked: Cell<bool>,
@@ -908,7 +907,7 @@ mod tests {
         fn send(&self, message: &[u8]) {
             self.0.send(message).expect("send");
         }
-        /// The next reply: what it answers, its error, its body.
+        /// The next reply: its request, its error, its body.
         fn reply(&self) -> (u64, i32, Vec<u8>) {
             let mut buf = vec![0; 200_000];
             let n = self.0.recv(&mut buf).expect("a reply");
@@ -970,7 +969,7 @@ mod tests {
                 args.extend(&want);
                 let (error, body) = k.ask(opcode::WRITE, 11, &args);
                 assert_eq!((error, &body[..4]), (0, &(size as u32).to_ne_bytes()[..]));
-                // A size that is not what came.
+                // A size that differs from the data sent.
                 args.pop();
                 assert_eq!(k.ask(opcode::WRITE, 12, &args).0, -libc::EINVAL);
             }

@@ -1,9 +1,9 @@
 //! `.zfs/snapshot`: the snapshots of a file system as folders of its mount.
 //!
 //! A node id has the object number in its low 48 bits and a *slot* above: 0 is the live file
-//! system, [`CONTROL`] the two folders that exist nowhere else, and the rest are snapshots that
-//! somebody looked into since the mount began. A slot keeps its number as long as the mount lives;
-//! when its snapshot is destroyed its nodes are stale.
+//! system, [`CONTROL`] the two folders that exist nowhere else, and the rest are snapshots entered
+//! since the mount began. A slot keeps its number as long as the mount lives; when its snapshot is
+//! destroyed its nodes are stale.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -29,7 +29,7 @@ pub(crate) const SNAP_DIR: u64 = CONTROL << OBJECT_BITS | 2;
 /// The name of the folder.
 pub(crate) const CTL_NAME: &[u8] = b".zfs";
 const SNAP_NAME: &[u8] = b"snapshot";
-/// How long the kernel may remember the folders.
+/// How long the kernel may cache the folders.
 const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
@@ -37,7 +37,7 @@ const DT_DIR: u8 = 4;
 /// A future on the engine's thread.
 type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Says what snapshots there are and opens them.
+/// Lists snapshots and opens them.
 pub trait SnapSource {
     /// Whether listings show `.zfs` (property `snapdir`).
     fn is_visible(&self) -> bool;
@@ -110,7 +110,7 @@ impl SnapDir {
         }
     }
 
-    /// What `.zfs` leads to.
+    /// The entry of `.zfs`.
     pub(crate) fn entry(&self) -> Entry {
         Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1, self.created), ..Entry::default() }
     }
@@ -118,7 +118,7 @@ impl SnapDir {
         if node == CTL_DIR || node == SNAP_DIR { Ok(folder(node, 0, self.created)) } else { Err(Errno(libc::ESTALE)) }
     }
 
-    /// What a name in one of the folders leads to: a folder, or a slot with its file system.
+    /// Looks up a name in one of the folders: a folder, or a slot with its file system.
     pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
         if name == b"." {
             return Ok(Found::Folder(Entry { node: parent, ttl: TTL, attr: self.attr(parent)?, ..Entry::default() }));
@@ -178,7 +178,7 @@ impl SnapDir {
     }
 }
 
-/// What a name in `.zfs` leads to.
+/// The result of a lookup in `.zfs`.
 pub(crate) enum Found {
     /// One of the folders.
     Folder(Entry),
@@ -186,7 +186,7 @@ pub(crate) enum Found {
     Root(u64, Rc<Zfs>),
 }
 
-/// The error for changes of what cannot be changed.
+/// The error for changes of snapshots and of the folders here.
 pub(crate) fn read_only() -> Errno {
     Errno::from(base::Error::from(ErrorKind::ReadOnly))
 }

@@ -7,34 +7,34 @@
 //!
 //! # Vocabulary
 //!
-//! The *members* of a tree are its file systems, each with its own handler; the first one is what
-//! the session was mounted for. A member other than the first *covers* a folder of another member:
-//! where a name leads to that folder the kernel is given the member's root. Node ids within a
-//! member, as its handler has them, are *inner*; those of the session are *outer*. Both have an
-//! object number in their low 48 bits and a slot above (see [`crate::snapdir`]). An outer slot
-//! stands for one inner slot of one member; those of the live first member are the same.
+//! The *members* of a tree are its file systems, each with its own handler; the session was mounted
+//! for the first one. A member other than the first *covers* a folder of another member: a lookup
+//! of that folder gives the kernel the member's root. Node ids within a member, as its handler has
+//! them, are *inner*; those of the session are *outer*. Both have an object number in their low 48
+//! bits and a slot above (see [`crate::snapdir`]). An outer slot stands for one inner slot of one
+//! member; those of the live first member are the same.
 //!
 //! # A request
 //!
-//! 1. The outer slot says which member it is for; one that has left answers ESTALE.
+//! 1. The outer slot selects the member; one that has left answers ESTALE.
 //! 2. The member's handler serves it, with inner nodes.
-//! 3. Nodes and inode numbers of the answer become outer. A covered folder becomes the root of what
-//!    covers it.
+//! 3. Nodes and inode numbers of the answer become outer. A covered folder becomes the root of the
+//!    covering member.
 //!
 //! Names in two members are on two devices for `rename` and `link` (EXDEV). A covered folder cannot
 //! be removed or renamed (EBUSY), as elsewhere.
 //!
 //! # Leaving
 //!
-//! A member is in use while the kernel knows a node of it: it holds a reference for each open file,
-//! working folder, mapping and watch, and for what it only remembers. Told to drop the name of the
-//! covered folder, it forgets what it only remembers. What is left is in use.
+//! A member is in use while the kernel has a node of it: it holds a reference for each open file,
+//! working folder, mapping and watch, and for cached nodes. On a notification to drop the name of
+//! the covered folder, it forgets the cached nodes. The remaining ones are in use.
 //!
 //! # Invariants
 //!
-//! The kernel has exactly as many references to a slot as `known` says: entries are counted when
-//! they go out, and `FORGET` gives them back. A slot of a member that left is free for another one
-//! only when that is zero.
+//! `known` is exactly the kernel's number of references to a slot: entries are counted when they go
+//! out, and `FORGET` gives them back. A slot of a member that left is free for another one only
+//! when that is zero.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -51,10 +51,10 @@ use crate::session::Kernel;
 use crate::snapdir::{node_in, object_of, slot_of};
 use crate::zfs::ZfsHandler;
 
-/// Slots are what 64 bits leave beside an object number.
+/// Slots use the bits of 64 above an object number.
 const SLOTS_MAX: usize = 1 << 16;
 const STALE: Errno = Errno(libc::ESTALE);
-/// Who looks names up where no process asked.
+/// The caller of lookups that no process requested.
 pub(crate) const NO_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
 /// Where a member is: a folder of another one.
@@ -73,7 +73,7 @@ pub(crate) struct Member {
     pub(crate) fs: ZfsHandler,
     /// None for the first one.
     pub(crate) place: Option<Place>,
-    /// What covers folders of it, by their inner nodes.
+    /// Members that cover folders of it, by their inner nodes.
     covered: RefCell<BTreeMap<u64, Rc<Member>>>,
     /// Files and directories that are open.
     pub(crate) open: Gate,
@@ -113,7 +113,7 @@ impl Member {
     pub(crate) fn holds_others(&self) -> bool {
         !self.covered.borrow().is_empty()
     }
-    /// What covers a folder.
+    /// The member that covers a folder.
     pub(crate) fn over(&self, node: u64) -> Option<Rc<Member>> {
         self.covered.borrow().get(&node).cloned()
     }
@@ -128,7 +128,7 @@ impl Member {
     }
 }
 
-/// What an outer slot stands for.
+/// The target of an outer slot.
 struct Slot {
     member: Rc<Member>,
     inner: u64,
@@ -173,7 +173,7 @@ impl Slots {
         Ok(at as u64)
     }
 
-    /// Gives up the slot if its member has left and the kernel does not know it any more.
+    /// Gives up the slot if its member has left and the kernel has no references to it any more.
     fn free(&mut self, at: usize) {
         let Some(Some(slot)) = self.all.get(at) else { return };
         if slot.known == 0 && slot.member.is_gone() {
@@ -233,7 +233,7 @@ impl Tree {
         live.map(|s| s.member.clone()).collect()
     }
 
-    /// What a node of the kernel's leads to.
+    /// Resolves a node of the kernel.
     pub(crate) fn enter(self: &Rc<Self>, node: u64) -> Result<Inside, Errno> {
         let slots = self.slots.borrow();
         let slot = slots.get(node).filter(|s| !s.member.is_gone()).ok_or(STALE)?;
@@ -317,7 +317,7 @@ impl Tree {
         Ok(member)
     }
 
-    /// Has the kernel drop the name of the folder that a member covers, and what it remembers below
+    /// Has the kernel drop the name of the folder that a member covers, and its cached nodes below
     /// it.
     pub(crate) async fn drop_name(&self, member: &Member) {
         let Some(place) = &member.place else { return };
@@ -326,7 +326,7 @@ impl Tree {
         kernel.drop_name(dir, &place.name).await;
     }
 
-    /// Takes a member out of the tree: what it covered is seen again.
+    /// Takes a member out of the tree: the covered folder is visible again.
     pub(crate) fn remove(&self, member: &Member) {
         if let Some(place) = &member.place {
             place.parent.covered.borrow_mut().remove(&place.folder);
@@ -352,7 +352,7 @@ impl Inside {
         Attr { ino: self.tree.ino(&self.member, a.ino), ..a }
     }
 
-    /// What a name leads to, as the kernel gets it.
+    /// The result of a lookup, as the kernel gets it.
     pub(crate) async fn entry(&self, e: Entry) -> Result<Entry, Errno> {
         if e.node == 0 {
             return Ok(e);
@@ -384,7 +384,7 @@ impl DirView for Inside {
         self.tree.ino(&self.member, ino)
     }
     fn hand_out(&self, e: &Entry) -> Option<Entry> {
-        // The kernel asks for what covers the folder when it needs it.
+        // The kernel looks the covering member up when it needs it.
         if self.member.over(e.node).is_some() {
             return None;
         }

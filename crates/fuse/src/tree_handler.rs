@@ -1,7 +1,7 @@
 //! Serves the requests of a session of several file systems: each goes to the member that its node
 //! is in.
 //!
-//! See [`crate::tree`] for what becomes of nodes and inode numbers.
+//! See [`crate::tree`] for the translation of nodes and inode numbers.
 
 use std::rc::Rc;
 
@@ -141,7 +141,7 @@ impl Handler for TreeHandler {
         at.member.fs.statfs(at.node).await
     }
     async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
-        // What has left has nothing open.
+        // A member that has left has no open files.
         let Ok(at) = self.0.enter(node) else { return Ok(()) };
         let released = at.member.fs.release(at.node, fh).await;
         at.member.open.down(at.member.open.count().min(1));

@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
         self.0 = rest;
         Ok(head)
     }
-    /// Bytes that nobody reads.
+    /// Skips unused bytes.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.bytes(n).map(drop)
     }
@@ -86,7 +86,7 @@ impl Small {
     pub fn new() -> Small {
         Small::default()
     }
-    /// What is there.
+    /// The bytes so far.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

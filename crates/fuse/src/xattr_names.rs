@@ -8,7 +8,7 @@ use base::{Error, ErrorKind};
 
 use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED};
 
-/// Namespaces that programs may fill; the kernel checks who may.
+/// Namespaces that programs may write; the kernel checks their permission.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Attributes of the system are ACLs alone.

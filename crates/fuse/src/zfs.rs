@@ -1,18 +1,18 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that
-//! [`zpl::Zfs::open_file`] keeps, so file handles are bits that say what must be known of them
-//! later, [`UNSEEN`], [`MAPPABLE`] and [`PAST_CACHE`]. What the kernel may remember, and for how
-//! long, is decided in [`attr_ttl`] and by [`ZfsHandler::new`].
+//! [`zpl::Zfs::open_file`] keeps, so file handles are flags needed later, [`UNSEEN`], [`MAPPABLE`]
+//! and [`PAST_CACHE`]. [`attr_ttl`] and [`ZfsHandler::new`] decide what the kernel may cache, and
+//! for how long.
 //!
-//! Through a shared mapping of a file that is open for reading and writing stores reach us late,
-//! and until then what we know of its holes may be wrong.
+//! Stores through a shared mapping of a file that is open for reading and writing reach us late;
+//! until then our view of its holes may be wrong.
 //!
 //! With `HANDLE_KILLPRIV_V2` the kernel leaves it to us to take set-id bits and capabilities from a
-//! file that changes. It says when set-id bits must go: with a flag, or (`fallocate`, writes
-//! through its cache) with a `SETATTR` that asks for nothing. Capabilities go with each change.
-//! Where the answer does not carry the new mode the kernel is told that what it remembers is out of
-//! date, before the answer.
+//! file that changes. It signals when set-id bits must go: with a flag, or (`fallocate`, writes
+//! through its cache) with an empty `SETATTR`. Capabilities go with each change. Where the answer
+//! does not carry the new mode, a notification before the answer makes the kernel drop the cached
+//! one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, btree_map};
@@ -43,13 +43,13 @@ use crate::tree_handler::TreeHandler;
 use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
 
-/// How long the kernel may remember what only it changes.
+/// How long the kernel may cache attributes that only it changes.
 const LONG: Duration = Duration::from_secs(3600);
-/// How long it may remember attributes of what was changed of late.
+/// How long it may cache attributes of a recently changed file.
 const SHORT: Duration = Duration::from_secs(1);
-/// A change is of late for so many seconds: longer than its txg takes to sync.
+/// A change counts as recent for so many seconds: longer than its txg takes to sync.
 const SETTLED_AFTER_SECS: i64 = 60;
-/// Entries that one step of a listing asks for at most.
+/// Most entries of one step of a listing.
 const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
 const NAME_GUESS: usize = 12;
@@ -57,15 +57,15 @@ const NAME_GUESS: usize = 12;
 /// Bit in the handle of files whose access time reading leaves alone (`O_NOATIME`).
 const UNSEEN: u64 = 1;
 
-/// Where a listing goes on behind `.zfs`: nowhere.
+/// The offset behind `.zfs`: the end of the listing.
 const CTL_COOKIE: u64 = i64::MAX as u64;
 
 const S_ISGID: u32 = 0o2000;
 
-/// Mounts a file system at `mountpoint`, a directory. When the mount ends, by whomever
-/// ([`Mounted::ended`]), the file system is still in use: ending that ([`Zfs::unmount`]) is the
-/// caller's. With [`MountOpts::holds_others`] a file system that is read-only answers so itself;
-/// the mount is as the options say. With `snaps` there is a folder `.zfs/snapshot` in its root.
+/// Mounts a file system at `mountpoint`, a directory. When the mount ends ([`Mounted::ended`]), the
+/// file system is still in use: the caller must end that ([`Zfs::unmount`]). With
+/// [`MountOpts::holds_others`] a read-only file system refuses changes itself; the mount follows
+/// the options. With `snaps` there is a folder `.zfs/snapshot` in its root.
 pub async fn mount(
     rt: &Rt,
     zfs: Rc<Zfs>,
@@ -79,13 +79,13 @@ pub async fn mount(
     if !opts.holds_others {
         return mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await;
     }
-    // What comes within it may be written to all the same.
+    // A file system grafted within it may be writable all the same.
     let tree = Tree::new(handler.asked_for_acls());
     mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, Some(tree)).await
 }
 
-/// The kernel may remember attributes for long, but for the space a file takes: that is known only
-/// when its last change is on disk, and the kernel does not hear of that.
+/// The kernel may cache attributes for long, except the space a file takes: that is known only when
+/// its last change is on disk, and the kernel gets no notice of that.
 fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
     if now.secs.saturating_sub(ctime.secs) > SETTLED_AFTER_SECS { LONG } else { SHORT }
 }
@@ -94,15 +94,14 @@ pub(crate) struct ZfsHandler {
     rt: Rt,
     zfs: Rc<Zfs>,
     root: ObjectId,
-    /// How long the kernel may remember what a name leads to, or that it leads nowhere. Only where
-    /// different names are different: where `a` is also `A` the kernel does not know that removing
-    /// one removes the other.
+    /// How long the kernel may cache names and missing names. Only where names are exact: where `a`
+    /// is also `A` the kernel cannot know that removing one removes the other.
     names_ttl: Duration,
     snaps: Option<SnapDir>,
     kernel: RefCell<Kernel>,
     /// POSIX ACLs are shown and can be set; the kernel evaluates them.
     posix_acl: bool,
-    /// The kernel asks for ACLs although there may be none.
+    /// The kernel reads ACLs although there may be none.
     asked_for_acls: bool,
     /// Files that are open with [`MAPPABLE`], and how often.
     mappable: RefCell<BTreeMap<u64, u32>>,
@@ -113,7 +112,7 @@ pub(crate) struct ZfsHandler {
 /// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The
 /// mapping keeps the file open.
 const MAPPABLE: u64 = 2;
-/// Holes that are asked about for one `SEEK_HOLE` in a mapped file that somebody fills meanwhile.
+/// Holes tried for one `SEEK_HOLE` in a mapped file that is being filled meanwhile.
 const HOLES_MAX: usize = 64;
 /// Bit of a handle: reads and writes go past the kernel's cache.
 const PAST_CACHE: u64 = 4;
@@ -131,7 +130,7 @@ impl ZfsHandler {
         ZfsHandler { rt: rt.clone(), root, zfs, names_ttl, snaps, kernel, posix_acl, asked_for_acls, mappable, cached }
     }
 
-    /// For a session in which the kernel asks for ACLs, whether or not this file system has them.
+    /// For a session in which the kernel reads ACLs, whether or not this file system has them.
     pub(crate) fn asked_for_acls(self) -> ZfsHandler {
         ZfsHandler { asked_for_acls: true, ..self }
     }
@@ -193,8 +192,8 @@ impl ZfsHandler {
         Entry { node: self.node(slot, a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(slot, a) }
     }
 
-    /// Takes from a file that `who` changes what lets it run with the rights of others; the set-id
-    /// bits only if `ids`. True if the kernel's idea of the mode is wrong from then on.
+    /// Removes capabilities from a file that `who` changes, and set-id bits if `ids`. True if the
+    /// kernel's cached mode is wrong from then on.
     async fn kill_privileges(&self, who: Caller, node: u64, ids: bool) -> Result<bool, Errno> {
         let (zfs, obj) = self.at_live(node)?;
         Ok(zfs.drop_privileges(obj, ids, |gid| may_keep_sgid(who, gid)).await?)
@@ -206,13 +205,13 @@ impl ZfsHandler {
         Ok(())
     }
 
-    /// The ACL that an attribute of the system is. An error if there are none here.
+    /// The ACL kind of a `system.` attribute. An error if there are no ACLs here.
     fn acl_kind(&self, name: &[u8]) -> Result<AclKind, Errno> {
         AclKind::from_xattr_name(name).filter(|_| self.posix_acl).ok_or(NOT_SUPPORTED)
     }
 
-    /// Who makes something of this mode. Where the kernel does not look after that, supplementary
-    /// groups count for a program that would run as its group.
+    /// The credentials for creating with this mode. Where the kernel does not check it,
+    /// supplementary groups decide on the set-group-id bit.
     fn cred(&self, caller: Caller, mode: u32) -> Cred {
         let fsetid = caller.uid == 0 || self.kernel.borrow().looks_after_ids();
         let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
@@ -242,27 +241,26 @@ impl ZfsHandler {
         }
         let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
         let writes = match flags as i32 & libc::O_ACCMODE {
-            // Told that every write goes past its cache, the kernel drops pages around it; see
-            // `notify`.
+            // With all writes past its cache, the kernel drops pages around them; see `notify`.
             _ if flags as i32 & libc::O_DIRECT != 0 => true,
             libc::O_RDONLY => false,
-            // Through its cache the kernel would ask for an fsync after each write.
+            // Through its cache the kernel would send an fsync after each write.
             _ if flags as i32 & libc::O_DSYNC != 0 => true,
             // Not O_RDWR: a page that a store to a mapping brings in beside a write past the cache
             // may be of before the write, and undoes it when it is written back.
             how => how == libc::O_WRONLY,
         };
         if writes {
-            // Who only writes gains little from pages of the kernel: every write is a request
-            // anyway. Without them the data are copied once less, are in memory once (in our
-            // cache), and the kernel does not ask for capabilities before the first write.
+            // A write-only file gains little from the kernel's page cache: every write is a request
+            // anyway. Without it the data is copied once less, is in memory once (in our cache),
+            // and the kernel does not read capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
         let unseen = flags & libc::O_NOATIME as u32 != 0;
         let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
         if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.wants_access(obj).await {
-            // What the kernel reads from its cache we do not hear of. Of an empty file it asks for
-            // nothing at all.
+            // Reads from the kernel's cache do not reach us. Of an empty file it sends no read at
+            // all.
             answer &= !FOPEN_KEEP_CACHE;
             if !mappable && zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
                 answer |= FOPEN_DIRECT_IO;
@@ -313,8 +311,8 @@ impl Handler for ZfsHandler {
                 Found::Folder(entry) => Ok(entry),
                 Found::Root(slot, zfs) => {
                     let entry = self.entry(slot, &zfs.getattr(zfs.root()).await?);
-                    // Commands destroy, rename and promote snapshots, of which the kernel does not
-                    // hear.
+                    // Commands destroy, rename and promote snapshots without a notice to the
+                    // kernel.
                     Ok(Entry { ttl: Duration::ZERO, ..entry })
                 }
             };
@@ -333,7 +331,7 @@ impl Handler for ZfsHandler {
         }
         match zfs.lookup(obj, name).await {
             Ok(a) => Ok(self.entry(slot, &a)),
-            // That a name is free is worth remembering, too.
+            // Missing names are cached, too.
             Err(e) if e.kind() == ErrorKind::NotFound && !self.names_ttl.is_zero() => {
                 Ok(Entry { ttl: self.names_ttl, ..Entry::default() })
             }
@@ -359,17 +357,16 @@ impl Handler for ZfsHandler {
             SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
         };
         let gives_away = set.uid.is_some() || set.gid.is_some();
-        // One that asks for nothing is what is left of the kernel's wish to take set-id bits away,
-        // since that is ours to do. Any user can bring it about (`chown` to nobody else), so only
-        // the owner is believed. For others `WRITE` says it once more, and `fallocate` decides by
-        // itself.
+        // An empty `SETATTR` is the kernel's request to remove set-id bits, which is our task. Any
+        // user can cause one (`chown` without a change of owner), so it counts only from the owner.
+        // For others `WRITE` repeats it, and `fallocate` decides by itself.
         let asks_nothing = SetAttr { fh: None, ..set } == SetAttr::default();
         let ids = set.kill_suidgid || asks_nothing && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
         if ids || set.size.is_some() || gives_away {
             self.kill_privileges(who, node, ids).await?;
         }
         if asks_nothing {
-            // Or a `chown` to nobody else.
+            // Or a `chown` without a change of owner.
             return Ok(self.attr(slot, &zfs.touch_ctime(obj).await?));
         }
         let set = zpl::SetAttr {
@@ -470,7 +467,7 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
         let exclusive = flags & libc::O_EXCL as u32 != 0;
-        // What is new needs no truncation, so it is made out first whether it is.
+        // A new file needs no truncation, so first try to create it exclusively.
         let truncate = flags & libc::O_TRUNC as u32 != 0;
         let cred = self.cred(who, mode);
         let (mut a, flags) = match zfs.create(obj, name, mode, &cred, exclusive || truncate).await {
@@ -522,7 +519,7 @@ impl Handler for ZfsHandler {
         how: WriteHow,
     ) -> Result<u32, Errno> {
         let (zfs, obj) = self.at_live(node)?;
-        // Writing to mapped memory takes nothing away, on other file systems neither.
+        // Stores to mapped memory remove no privileges, as on other file systems.
         if (how.kill_suidgid || !how.from_cache) && self.kill_privileges(who, node, how.kill_suidgid).await? {
             self.kernel.borrow().attrs_changed(node);
         }
@@ -632,12 +629,12 @@ impl Handler for ZfsHandler {
     async fn getxattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let acl = if is_system(name) { Some(self.acl_kind(name)) } else { None };
         let acl = match acl {
-            // The kernel takes any other error for one of the permission check that it asks for.
+            // The kernel takes any other error as the result of its permission check.
             Some(Err(_)) if self.asked_for_acls && AclKind::from_xattr_name(name).is_some() => return Err(NO_DATA),
             acl => acl.transpose()?,
         };
         if self.control(node).is_some() {
-            // The kernel asks for ACLs before it lets anybody look.
+            // The kernel reads ACLs before any access.
             return Err(if acl.is_some() { NO_DATA } else { NOT_SUPPORTED });
         }
         let (zfs, obj) = self.at(node)?;
@@ -654,7 +651,7 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at(node)?;
         let mut out = Vec::new();
         for name in zfs.listxattr(obj).await? {
-            // Others of the kernel's file systems show `trusted` to root only.
+            // The kernel's own file systems show `trusted` to root only.
             let hidden = if is_system(&name) {
                 self.acl_kind(&name).is_err()
             } else {
@@ -673,7 +670,7 @@ impl Handler for ZfsHandler {
         let (zfs, obj) = self.at_live(node)?;
         if is_system(name) {
             return match zfs.remove_acl(obj, self.acl_kind(name)?).await {
-                // Not there to begin with is as good.
+                // A missing ACL counts as removed.
                 Err(e) if e.kind() == ErrorKind::NoAttr => Ok(()),
                 removed => Ok(removed?),
             };
@@ -690,7 +687,7 @@ impl Handler for ZfsHandler {
             libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange { keep_size },
             _ => return Err(NOT_SUPPORTED),
         };
-        // The owner was told by a `SETATTR`.
+        // For the owner a `SETATTR` has done it.
         let told = self.kernel.borrow().looks_after_ids() && zfs.getattr(obj).await?.uid == who.uid;
         let ids = who.uid != 0 && !told;
         if self.kill_privileges(who, node, ids).await? {
@@ -785,7 +782,7 @@ impl Handler for ZfsHandler {
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `_IOR('X', 31, struct fsxattr)`.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-/// Flags of `struct fsxattr` and what they are as flags of `FS_IOC_GETFLAGS`.
+/// Flags of `struct fsxattr` and the same as flags of `FS_IOC_GETFLAGS`.
 const XFLAGS: [(u32, u32); 4] = [
     (0x8, ioc_flags::IMMUTABLE),
     (0x10, ioc_flags::APPEND),

@@ -1,4 +1,4 @@
-//! POSIX ACLs do what they do on the file system of the machine.
+//! POSIX ACLs act as on the file system of the machine.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,7 +19,7 @@ fn sh(dir: &Path, script: &str) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
 }
 
-/// Whether there is what it takes, a folder with ACLs to compare with included.
+/// Whether the requirements are met, a folder with ACLs to compare with included.
 fn can_compare(dir: &Path) -> bool {
     let can = sh(dir, "touch x && setfacl -m u:1:r x && command -v getfattr setpriv >/dev/null && echo good");
     if can != "good\n" {

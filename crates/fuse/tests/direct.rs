@@ -1,4 +1,4 @@
-//! Direct writes (`O_DIRECT`) beside reads through the page cache. Skipped, and saying so, where
+//! Direct writes (`O_DIRECT`) beside reads through the page cache. Skipped with a message where
 //! there is no FUSE.
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Cases of Linux beyond POSIX, through a real mount. Skipped, and saying so, where there is no
+//! Cases of Linux beyond POSIX, through a real mount. Skipped with a message where there is no
 //! FUSE.
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ fn sh(dir: &Path, script: &str) -> Output {
     Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap()
 }
 
-/// What a script says, which must succeed.
+/// The output of a script, which must succeed.
 #[track_caller]
 fn says(dir: &Path, script: &str) -> String {
     let out = sh(dir, script);
@@ -47,7 +47,7 @@ fn a_directory_that_was_removed_is_empty_and_has_no_links() {
             assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("nonexistent"), "{out:?}");
             says(&root, "[ ! -e d ] || rmdir d");
         }
-        // One that was opened, but nobody is in.
+        // One that is open, but no process's working folder.
         fs::create_dir(root.join("d")).unwrap();
         let d = File::open(root.join("d")).unwrap();
         fs::remove_dir(root.join("d")).unwrap();
@@ -128,7 +128,7 @@ fn overlayfs_has_its_upper_layer_here() {
         assert!(out.ends_with("0:0 character special file"), "{out}");
         assert_eq!(fs::read_to_string(root.join("upper/change")).unwrap(), "lower\nupper\n");
         assert_eq!(fs::read_to_string(root.join("lower/change")).unwrap(), "lower\n");
-        // The same again from what is on disk.
+        // The same again from disk.
         let again = "unshare -m --propagation private sh -ec '
             mount -t overlay o -o lowerdir=lower,upperdir=upper,workdir=work merged
             cd merged; cat moved e/more gone/y; ls gone'";
@@ -162,8 +162,7 @@ fn opening_and_reading_changes_the_access_time() {
             fs::write(root.join("full"), vec![7; 10_000]).unwrap();
             fs::write(root.join("empty"), "").unwrap();
             fs::create_dir(root.join("dir")).unwrap();
-            // What is in the cache, with times as if nobody had read it since it was written long
-            // ago.
+            // Cached files, with times as if written long ago and not read since.
             for name in ["full", "empty"] {
                 read(name);
                 says(&root, &format!("touch -d @1000 {name}"));

@@ -1,5 +1,5 @@
-//! A real mount of a real pool, used through system calls. Skipped, and saying so, where there is
-//! no FUSE.
+//! A real mount of a real pool, used through system calls. Skipped with a message where there is no
+//! FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -94,7 +94,7 @@ fn rename_without_replacing_and_exchange() {
         let (a, b) = (root.join("a"), root.join("b"));
         fs::write(&a, "a").unwrap();
         fs::write(&b, "b").unwrap();
-        // What coreutils have for renameat2.
+        // The coreutils commands for renameat2.
         let mv = |args: &[&str]| Command::new("mv").args(args).arg(&a).arg(&b).output().unwrap();
         mv(&["-n"]);
         assert_eq!(fs::read_to_string(&b).unwrap(), "b");
@@ -187,7 +187,7 @@ fn large_directories() {
             set
         };
         assert_eq!(list(), names);
-        // With attributes, which makes the kernel ask for both at once.
+        // With attributes, which makes the kernel read both at once.
         let sizes: u64 = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().metadata().unwrap().nlink()).sum();
         assert_eq!(sizes, 10_000);
         // Removing while listing misses nothing that stays.
@@ -512,7 +512,7 @@ fn a_copy_in_another_mount_namespace_is_cut_off() {
     if !can_mount() {
         return;
     }
-    // Whoever may not make a namespace cannot have a copy.
+    // Without permission to make a namespace there is no copy.
     let ready = Command::new("unshare").args(["-m", "--propagation", "private", "true"]).status();
     if !ready.is_ok_and(|s| s.success()) {
         eprintln!("NOT TESTED: copies of mounts (mount namespaces cannot be made here)");
@@ -530,10 +530,10 @@ fn a_copy_in_another_mount_namespace_is_cut_off() {
             .spawn()
             .unwrap();
         let mut out = copy.stdout.take().unwrap();
-        // Once it has said something it has its copy.
+        // Once it has printed something it has its copy.
         host::blocking(move || std::io::Read::read_exact(&mut out, &mut [0; 6]).unwrap()).await.unwrap();
         let ended = m.unmount(false, false).await;
-        // Its mounts end with it, which asks the engine.
+        // Its mounts end with it, which calls into the engine.
         host::blocking(move || copy.kill().and_then(|()| copy.wait())).await.unwrap().unwrap();
         ended.unwrap();
         assert!(!m.is_alive());

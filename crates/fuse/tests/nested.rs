@@ -1,5 +1,5 @@
 //! A file system within the mount of another one, in the same session: as a plain user's are.
-//! Skipped, and saying so, where there is no FUSE.
+//! Skipped with a message where there is no FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -107,7 +107,7 @@ impl Drop for Waiting {
     }
 }
 
-/// What commands say of mounts at `a` and `a/b/c`, one line each.
+/// Commands on mounts at `a` and `a/b/c`, one line each.
 const LINES: &[&str] = &[
     "echo below > a/one; cat a/one; cat a/b/c/one 2>/dev/null || echo none",
     "echo inner > a/b/c/two; ls -A . a a/b a/b/c",
@@ -139,7 +139,7 @@ const LINES: &[&str] = &[
     "cp -a a other/copy; ls -R other",
 ];
 
-/// What each line says in a folder.
+/// The output of each line in a folder.
 fn said(root: &Path) -> Vec<String> {
     let line = |line: &&str| {
         let out = Command::new("bash").args(["-c", line]).current_dir(root).env("LC_ALL", "C").output().unwrap();
@@ -260,7 +260,7 @@ fn what_is_in_use_stays_and_what_is_only_remembered_does_not() {
             assert!(!file.join("inner").exists());
         })
         .await;
-        // By force, and what was open then.
+        // By force, and files open then.
         let (a, at_a) = w.graft("tank/a", "a").await;
         let file = at.clone();
         let mut open = beside(move || File::options().append(true).open(file.join("inner")).unwrap()).await;

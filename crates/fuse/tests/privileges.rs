@@ -12,7 +12,7 @@ use std::process::Command;
 use common::{Setup, with_mount};
 use host::TempDir;
 
-/// What `privileges.sh` says when it runs in a folder.
+/// The output of `privileges.sh` in a folder.
 fn table(dir: &Path, program: &Path) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/privileges.sh");
     let done = Command::new("sh").arg(script).arg(program).current_dir(dir).output().unwrap();
@@ -20,11 +20,11 @@ fn table(dir: &Path, program: &Path) -> String {
     String::from_utf8(done.stdout).unwrap()
 }
 
-/// What FUSE does not let a server tell apart (docs/posix.md). In none of these does weir leave
-/// more than others do, but for the last, where it answers that all is well instead of refusing,
-/// and changes nothing.
+/// Cases that a FUSE server cannot distinguish (docs/posix.md). In none of these does weir leave
+/// more privileges than others do. In the last it returns success instead of refusing, and changes
+/// nothing.
 const KNOWN: [(&str, &[&str]); 3] = [
-    // The kernel takes the capability, and then says no more than if set-id bits were to go, too.
+    // The kernel removes the capability, and then sends the same as if set-id bits were to go, too.
     (", both of 6777 0:0 by root:", &["allocate", "punch", "zero", "write at two places", "copy a range", "overwrite"]),
     // A caller with CAP_FSETID that is neither root nor the owner.
     (" 0:0 by strong:", &["allocate", "punch", "zero", "give to nobody else"]),
@@ -65,7 +65,7 @@ fn compare(setup: Setup) {
         let dir = here.join("dir");
         fs::create_dir(&dir).unwrap();
         let want = table(&dir, &program);
-        // The folder itself must be one where they have an effect, or the comparison says nothing.
+        // The folder itself must be one where they have an effect, or the comparison is void.
         let untouched = "read, 6777 of 6777 0:0 by user: ended 0, runs as 0:0,";
         if !want.contains(untouched) {
             eprintln!("SKIPPED: set-id bits have no effect in {}: privileges were not compared", dir.display());

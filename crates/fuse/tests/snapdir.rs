@@ -1,4 +1,4 @@
-//! `.zfs/snapshot` of a real mount. Skipped, and saying so, where there is no FUSE.
+//! `.zfs/snapshot` of a real mount. Skipped with a message where there is no FUSE.
 #![allow(clippy::unwrap_used)]
 
 mod common;

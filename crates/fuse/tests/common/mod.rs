@@ -23,7 +23,7 @@ pub fn can_mount() -> bool {
     can
 }
 
-/// What is mounted, and how.
+/// The mounted file system, and its options.
 pub struct Setup {
     pub backend: BackendChoice,
     pub fs: FsCreateProps,
