@@ -3,11 +3,11 @@
 //!
 //! A *volume* is a disk inside a pool. Object 1 of its object set is the data, in blocks of
 //! `volblocksize`, which never changes; object 2 is a ZAP whose entry `size` is the length in
-//! bytes, a multiple of the block size. What was never written, or was discarded, is a hole and
-//! reads as zeros.
+//! bytes, a multiple of the block size. Blocks never written, or discarded, are holes and read as
+//! zeros.
 //!
-//! Volumes are read only so far, but what an intent log says of one is done when it is opened. The
-//! normal path of a read: cut the range at the end of the volume, read its blocks.
+//! Volumes are read only so far, but opening one replays its intent log. The normal path of a read:
+//! cut the range at the end of the volume, read its blocks.
 
 mod replay;
 

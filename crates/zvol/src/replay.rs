@@ -1,5 +1,4 @@
-//! Doing again what a volume's intent log says: writes, and ranges discarded (format page 07
-//! section 5).
+//! Replay of a volume's intent log: writes, and ranges discarded (format page 07 section 5).
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;

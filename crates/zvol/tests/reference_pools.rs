@@ -1,6 +1,6 @@
 //! Every pool of the collection that the kernel module wrote, imported read-only by the engine: it
-//! gives the manifest that comes with it, or one sentence that names what weir does not understand
-//! yet; and what weir does not understand in a part of a pool leaves the rest readable.
+//! gives the manifest that comes with it, or one sentence that names what weir does not support
+//! yet; an unsupported part of a pool leaves the rest readable.
 //!
 //! Disks are in memory and refuse writes. A pool that is neither beside the project nor among its
 //! fixtures is named on stderr.
@@ -17,7 +17,7 @@ use common::*;
 use dsl::crypto::{KeyFormat, KeyMaterial};
 use spa::Pool;
 
-/// What is to come of a pool of the collection.
+/// The expected result for a pool of the collection.
 enum Expect {
     /// It imports and gives the manifest in that file. In these datasets content, or everything, is
     /// refused with a sentence that has the word.
@@ -41,8 +41,8 @@ fn check(pool: &str, expect: Expect) {
             match (imported, &expect) {
                 (Ok(pool), Gives(..)) => {
                     assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
-                    // Deduplication makes a pool larger than it is, which is not counted yet; what
-                    // a checkpoint holds had changed when the kernel was asked.
+                    // Deduplication makes a pool larger than it is, which is not counted yet; the
+                    // checkpoint's space had changed when the kernel's figures were taken.
                     if !["features", "special", "encrypted", "checkpoint"].contains(&reference.name.as_str()) {
                         space(&reference, &pool);
                     }
@@ -111,8 +111,8 @@ async fn load_keys(pool: &Pool) {
 }
 
 /// The figures of space are the kernel's. They were taken while the pool was imported for writing,
-/// which changes what the MOS takes (in the root's `used`); the size of the pool that they imply is
-/// the same.
+/// which changes the size of the MOS (in the root's `used`); the size of the pool that they imply
+/// is the same.
 fn space(reference: &Reference, pool: &Pool) {
     let text = reference.files["zfs-get.tsv"].text();
     let mut kernel = BTreeMap::new();
@@ -128,14 +128,14 @@ fn space(reference: &Reference, pool: &Pool) {
     let (root, root_name) = (&all[0], all[0].name());
     for ds in &all {
         let name = ds.name();
-        // The kernel does not list what a receive fills.
+        // The kernel does not list the dataset of a receive.
         let (Some(used), Some(available)) = (get(&name, "used"), get(&name, "available")) else { continue };
         let ours = (ds.dir().phys().used_bytes, ds.available());
         assert_eq!(get(&name, "referenced"), Some(ds.phys().referenced_bytes), "{name}: referenced");
         if name == root_name {
             assert!(ours.0.abs_diff(used) < 1 << 20, "{name}: used: the kernel says {used}, weir {}", ours.0);
-            // Frees that old pools defer to the next txg, and a checkpoint, take from it what
-            // changed meanwhile.
+            // Frees that old pools defer to the next txg, and a checkpoint, lower the sum by the
+            // changes meanwhile.
             let slack = if ["legacy28", "checkpoint"].contains(&reference.name.as_str()) { 1 << 20 } else { 0 };
             let difference = (ours.0 + ours.1).abs_diff(used + available);
             assert!(difference <= slack, "{name}: used and available: {ours:?}, the kernel {used} and {available}");
@@ -215,7 +215,7 @@ const OF_LATER_RELEASES: &[&str] = &[
     "upgraded24",
 ];
 
-/// Nothing of the collection is left out but what is named above.
+/// Every pool of the collection has a test, except those named above.
 #[test]
 fn every_pool_has_a_test() {
     for folder in folders().iter().filter(|f| f.is_dir()) {
@@ -229,7 +229,7 @@ fn every_pool_has_a_test() {
     }
 }
 
-/// The comparison does find what differs.
+/// The comparison does find differences.
 #[test]
 fn a_difference_is_told() {
     let Some(reference) = Reference::load("names") else { return };

@@ -7,18 +7,18 @@ use serde_json::{Map, Value};
 
 use super::manifest::Manifest;
 
-/// Differences that are told one by one.
+/// Differences that are listed one by one.
 const TOLD: usize = 30;
 const CONTENT: [&str; 3] = ["sha256", "sha256_chunks", "sha256_ends"];
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Default)]
 pub struct Comparison {
     /// Objects that agree in every field.
     pub same: u64,
     pub differences: Vec<String>,
-    /// What the engine does not open or read: dataset (without snapshot) to its first sentence and
-    /// the number of objects.
+    /// Datasets that the engine does not open or read: dataset (without snapshot) to its first
+    /// sentence and the number of objects.
     pub refused: BTreeMap<String, (String, u64)>,
 }
 
@@ -75,7 +75,7 @@ pub fn compare(kernel: &[Value], ours: &Manifest) -> Comparison {
     for k in kernel.iter().filter_map(Value::as_object) {
         let (name, ds) = (key(k), text(k, "dataset"));
         let whole = if k.contains_key("snap") { format!("{ds}@{}", text(k, "snap")) } else { ds.to_string() };
-        // What the kernel did not mount is not for us to show either.
+        // A dataset that the kernel did not mount must not be in our manifest either.
         if text(k, "type") == "n" && !refused.contains_key(ds) {
             out.differences.push(format!("{name}: the kernel did not mount it, since it is {}", text(k, "why")));
             unmounted.insert(ds);
@@ -109,7 +109,7 @@ pub fn compare(kernel: &[Value], ours: &Manifest) -> Comparison {
         }
     }
     for (name, o) in left {
-        // Snapshots of volumes are not in the kernel's, nor is what it did not mount.
+        // Snapshots of volumes are not in the kernel's, nor are datasets that it did not mount.
         let volume_snapshot = text(o, "type") == "v" && o.contains_key("snap");
         if volume_snapshot || unmounted.contains(text(o, "dataset")) {
             if let Some(why) = o.get("error").and_then(Value::as_str) {

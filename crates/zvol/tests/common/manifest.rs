@@ -1,5 +1,5 @@
-//! What a user of every file system, snapshot and volume of a pool finds, seen through the engine:
-//! one JSON object each, with the fields of the manifests that come with reference pools.
+//! The user-visible content of every file system, snapshot and volume of a pool, read through the
+//! engine: one JSON object each, with the fields of the manifests that come with reference pools.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ const WHOLE_MAX: u64 = 64 << 20;
 const VOLUME_MAX: u64 = 1 << 30;
 const CHUNK: u64 = 4096;
 const READ: u64 = 1 << 20;
-/// What Linux shows as the inode of a snapshot's root: this less the dataset's object.
+/// The inode number of a snapshot's root on Linux is this less the dataset's object.
 const SNAPDIR_INO: u64 = (1 << 48) - 4;
 /// Entries that one call lists.
 const LISTING: usize = 500;
@@ -34,7 +34,7 @@ pub struct Manifest {
 pub async fn manifest(pool: &Pool) -> Manifest {
     let mut out = Manifest::default();
     for ds in pool.dsl().all() {
-        // What a receive under way fills is nobody's to see yet.
+        // The dataset of a receive under way is hidden.
         if ds.dir().name().starts_with('%') {
             continue;
         }
@@ -83,7 +83,7 @@ async fn entries(fs: &Zfs, dir: ObjectId) -> Result<Vec<(Vec<u8>, Attr)>> {
             if e.entry.name == b"." || e.entry.name == b".." {
                 continue;
             }
-            // Each way to the object must say the same.
+            // Each way to the object must give the same.
             let found = fs.lookup(dir, &e.entry.name).await?;
             assert_eq!((found.obj, found.kind), (e.entry.obj, e.entry.kind), "{:?}", e.entry);
             assert_eq!(e.attr, Some(found), "{:?}", e.entry);

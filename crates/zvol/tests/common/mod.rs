@@ -82,8 +82,7 @@ pub fn opts() -> EngineOpts {
     opts
 }
 
-/// The pools on the devices, by name, each imported read-only or with the sentence that says why
-/// not.
+/// The pools on the devices, by name, each imported read-only or with the error sentence.
 pub async fn import_all(rt: &rt::Rt, devices: Vec<Rc<dyn BlockDev>>) -> Vec<(String, base::Result<Rc<Pool>>)> {
     let mut out = Vec::new();
     for candidate in spa::scan(devices).await {
@@ -96,7 +95,7 @@ pub async fn import_all(rt: &rt::Rt, devices: Vec<Rc<dyn BlockDev>>) -> Vec<(Str
 
 /// Runs a test in virtual time.
 pub fn run<T, F: Future<Output = T>>(test: impl FnOnce(rt::Rt) -> F) -> T {
-    // How long a poll keeps the engine is not the matter here.
+    // The duration of polls does not matter here.
     let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(1) });
     let rt = sim.rt();
     sim.block_on(test(rt))
