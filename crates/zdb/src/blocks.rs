@@ -1,8 +1,8 @@
 //! Reading blocks: from a block pointer to verified, decompressed bytes in this machine's order.
 //!
-//! [`BlockReader::read`] is what walkers use: it tries every copy on every side until one has the
-//! right checksum, and keeps metadata in a small cache. [`BlockReader::read_every`] is what the
-//! checker uses: it reads all copies on all sides and reports each that is wrong.
+//! Walkers use [`BlockReader::read`]: it tries every copy on every side until one has the right
+//! checksum, and keeps metadata in a small cache. The checker uses [`BlockReader::read_every`]: it
+//! reads all copies on all sides and reports each that is wrong.
 //!
 //! Every pointer is validated before anything is computed from it, so sizes are bounded by the
 //! format's largest block and places by the devices.
@@ -36,8 +36,7 @@ pub struct BlockReader {
     pub deflate: Cell<bool>,
     /// Blocks whose checksum algorithm is not computed here.
     pub unverified: Cell<u64>,
-    /// Changes what blocks hold after they were verified: how tests show that no content can do
-    /// harm.
+    /// Alters the content of blocks after verification, for tests that no content can do harm.
     pub tamper: RefCell<Option<Box<Tamper>>>,
     cache: RefCell<Cache>,
 }
@@ -45,8 +44,8 @@ pub struct BlockReader {
 /// Changes the content of a block; see [`BlockReader::tamper`].
 pub type Tamper = dyn Fn(&Blkptr, &mut [u8]);
 
-/// Two generations of blocks: what is used moves to the young one, and when that is full the old
-/// one goes.
+/// Two generations of blocks: a used block moves to the young one; when that is full, it replaces
+/// the old one.
 #[derive(Default)]
 struct Cache {
     young: HashMap<[u64; 3], Rc<[u8]>>,
@@ -88,7 +87,7 @@ impl BlockReader {
         }
     }
 
-    /// Checks what can be checked of a pointer without its block.
+    /// Validates a pointer without reading its block.
     pub fn validate(&self, bp: &Blkptr) -> Result<()> {
         bp.validate(&BpLimits { max_block: MAX_BLOCK, vdev_sizes: &self.sizes, max_birth: self.txg })
     }
@@ -182,10 +181,10 @@ impl BlockReader {
         }
     }
 
-    /// The stored bytes of a block, after reading every copy of it on every side. `bad` is told
-    /// each that is wrong, and whether the configuration says that the device may miss it. Of a
-    /// gang block the headers are read everywhere and the pieces once: each piece is a block that
-    /// is read like this by itself ([`BlockReader::gang_children`]).
+    /// The stored bytes of a block, after reading every copy of it on every side. `bad` gets each
+    /// that is wrong, and whether by the configuration the device may miss it. Of a gang block the
+    /// headers are read everywhere and the pieces once: each piece is a block that is read like
+    /// this by itself ([`BlockReader::gang_children`]).
     pub fn read_every(&self, bp: &Blkptr, copies: &mut u64, bad: &mut dyn FnMut(Error, bool)) -> Option<Vec<u8>> {
         let mut good = None;
         for dva in bp.dvas() {

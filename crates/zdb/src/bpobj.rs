@@ -17,7 +17,7 @@ const MAX_DEPTH: u32 = 64;
 /// Bytes of a list that are read at once.
 const PIECE: u64 = 1 << 20;
 
-/// What the pointers of a list add up to.
+/// The sums over the pointers of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListSum {
     /// dsize, psize, ucsize; frees of a live list taken off.
@@ -72,8 +72,8 @@ fn walk(
 /// error.
 pub fn for_each_record(obj: &Object, count: u64, size: u64, f: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let total = count.checked_mul(size).filter(|&t| t <= obj.dn.data_len());
-    // What a list holds is stored somewhere: at best compressed 64-fold, or the same block is there
-    // again and again.
+    // The blocks of a list are stored somewhere: at best compressed 64-fold, or the same block is
+    // listed repeatedly.
     let room: u64 = obj.io.tops.iter().flatten().fold(0, |s, t| s.saturating_add(t.asize));
     let Some(total) = total.filter(|t| t / 64 <= room) else {
         return Err(Error::corrupt(format!(
@@ -99,7 +99,7 @@ pub fn for_each_record(obj: &Object, count: u64, size: u64, f: &mut dyn FnMut(&[
     Ok(())
 }
 
-/// What the pointers of a list add up to, and its header.
+/// The sums over the pointers of a list, and its header.
 pub fn sum(pool: &PoolReader, obj: u64) -> Result<(ListSum, BpobjPhys)> {
     let mut s = ListSum::default();
     let live = {

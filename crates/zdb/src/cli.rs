@@ -1,4 +1,4 @@
-//! The command `weir zdb`: zdb's letters, and three words of its own.
+//! The command `weir zdb`: zdb's option letters, and three options of its own.
 //!
 //! A pool is found among the devices of `-p` folders (or files), else, where the name is a file or
 //! folder, there, else among the block devices of /dev. Nothing is ever written. Exit status: 0
@@ -34,7 +34,7 @@ usage: weir zdb [-Cdhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE..
   --manifest  every file of every file system and snapshot as a line of JSON
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 #[derive(Default)]
 struct Args {
     letters: Vec<char>,
@@ -158,7 +158,7 @@ fn run(a: &mut Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     if a.count('C') > 0 || !asked {
         io(write!(out, "\nMOS Configuration:\n{}", pool.config_list.indented(8)))?;
     }
-    // A pool's name asks for all of it, unless objects of the root dataset are asked for.
+    // A pool's name means all of it, unless objects of the root dataset are given.
     if objects.is_empty() && dataset.as_deref() == Some(pool.name()) && a.count('d') < 2 {
         dataset = None;
     }
@@ -190,7 +190,7 @@ fn object_number(s: &str) -> Result<u64> {
     }
 }
 
-/// Opens the pool that the arguments name; what is left in `rest` is datasets and objects.
+/// Opens the pool that the arguments name; leaves datasets and objects in `rest`.
 fn open(a: &mut Args) -> Result<PoolReader> {
     let mut files = Vec::new();
     for p in &a.paths {

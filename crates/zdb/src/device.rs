@@ -1,10 +1,10 @@
 //! Devices: image files and block devices, read with positioned reads, and the labels on them.
 //!
-//! What is read need not be a file: anything that can be read at an offset will do ([`ReadAt`]),
-//! such as the image of a modelled disk.
+//! The source need not be a file: anything that can be read at an offset will do ([`ReadAt`]), such
+//! as the image of a modelled disk.
 //!
-//! A device is opened read-only and never locked: the checker is for pools that nobody has
-//! imported, and tolerates being run on one that is.
+//! A device is opened read-only and never locked: the checker is for exported pools, and tolerates
+//! being run on an imported one.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// What one of the four label places holds.
+/// Content of one of the four label places.
 #[derive(Clone, Debug)]
 pub enum LabelState {
     /// A label whose checksum is right.
@@ -92,11 +92,11 @@ pub struct RingEntry {
     pub label: usize,
     /// Which slot of its ring.
     pub slot: u64,
-    /// The uberblock, or what is wrong with it.
+    /// The uberblock, or its error.
     pub ub: Result<Uberblock>,
 }
 
-/// A device with everything that its labels say.
+/// A device with its labels.
 #[derive(Clone, Debug)]
 pub struct Labeled {
     /// The device.
@@ -112,11 +112,11 @@ impl Device {
     pub fn open(path: &Path) -> Result<Device> {
         let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
         let mut file = File::open(path).map_err(io)?;
-        // The end of a block device is found by seeking; its metadata says 0.
+        // The end of a block device is found by seeking; its metadata has size 0.
         let size = file.seek(SeekFrom::End(0)).map_err(io)?;
         Ok(Device::over(path, size, Box::new(file)))
     }
-    /// A device of `size` bytes over anything that can be read; `path` is what it is called.
+    /// A device of `size` bytes over anything that can be read; `path` is its name in messages.
     pub fn over(path: &Path, size: u64, source: Box<dyn ReadAt>) -> Device {
         Device { path: path.to_owned(), size, start: 0, source }
     }
@@ -168,7 +168,7 @@ impl Device {
 }
 
 impl Labeled {
-    /// Reads all labels of a device. Never fails: what cannot be read is in the result.
+    /// Reads all labels of a device. Never fails: read errors are in the result.
     pub fn scan(dev: Rc<Device>) -> Labeled {
         let mut labels: [LabelState; LABELS] = std::array::from_fn(|_| LabelState::None(ErrorKind::Io.into()));
         let mut ring = Vec::new();

@@ -60,7 +60,7 @@ pub struct Dsl {
     pub datasets: BTreeMap<u64, Dataset>,
     /// The root directory.
     pub root: u64,
-    /// What could not be read.
+    /// Read errors.
     pub errors: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ impl Dsl {
 }
 
 impl Dataset {
-    /// Whether this is below one of the directories that the pool keeps for itself.
+    /// Whether this is below one of the pool's internal directories.
     pub fn is_internal(&self) -> bool {
         self.name.split_once('/').is_some_and(|(_, n)| n.starts_with('$'))
     }

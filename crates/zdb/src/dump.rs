@@ -1,4 +1,4 @@
-//! What `zdb` prints about datasets, objects, space maps, intent logs and history.
+//! The output of `zdb` for datasets, objects, space maps, intent logs and history.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -121,7 +121,7 @@ fn objset(pool: &PoolReader, os: &Objset, dsl: &Dsl, objects: &[u64], level: u32
     ))
 }
 
-/// The line of an object, and from level 4 on what it holds.
+/// The line of an object, and from level 4 on its content.
 fn object(
     pool: &PoolReader,
     os: &Objset,

@@ -1,15 +1,15 @@
 //! Reads pools from image files and devices without the engine: dumps, manifests, and an
 //! independent checker.
 //!
-//! A user without OpenZFS must be able to ask whether a pool is good, and the engine must not be
-//! its own judge. This crate shares only `base`, `ondisk` and `codec` with it: what the format
-//! says, but not how a pool is worked on. It is synchronous and reads with positioned reads.
+//! A user without OpenZFS must be able to check a pool, and the engine must not check itself. This
+//! crate shares only `base`, `ondisk` and `codec` with it: the format, but not the code that works
+//! on a pool. It is synchronous and reads with positioned reads.
 //!
 //! * [`device`], [`vdev`], [`blocks`]: from files to verified blocks;
-//! * [`objset`], [`zap`], [`dsl`], [`zpl`], [`zil`]: walkers over what the blocks hold;
+//! * [`objset`], [`zap`], [`dsl`], [`zpl`], [`zil`]: walkers over the content of blocks;
 //! * [`pool`]: opens a pool the way an import does, read-only;
 //! * [`check`](mod@check): recomputes everything that the format keeps twice and compares;
-//! * [`manifest`]: what a user of every file system would find, as text;
+//! * [`manifest`]: the content of every file system as text;
 //! * [`cli`]: the command `weir zdb`.
 //!
 //! Everything read is hostile: errors name the place, memory and depth are bounded, nothing panics.

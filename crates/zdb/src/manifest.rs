@@ -1,11 +1,11 @@
-//! The manifest of a pool: what a user of each file system and snapshot would find, as lines of
+//! The manifest of a pool: the user-visible content of each file system and snapshot, as lines of
 //! JSON.
 //!
 //! One object per file, folder, link or volume, fields in a fixed order, datasets and paths sorted
 //! by their bytes, snapshots by age: two pools hold the same if and only if their manifests are the
 //! same text. Content is hashed: SHA-256 up to 64 MiB; beyond that over the chunks of 4096 bytes
 //! that are not all zero, each preceded by its index (u64, little-endian), so that sparse files
-//! cost what is in them; volumes over 1 GiB by their first and last MiB.
+//! cost only their data; volumes over 1 GiB by their first and last MiB.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -27,7 +27,7 @@ const WHOLE_MAX: u64 = 64 << 20;
 const VOLUME_MAX: u64 = 1 << 30;
 /// Chunk of the sparse hash.
 const CHUNK: usize = 4096;
-/// What Linux shows as the inode of a snapshot's root: this less the dataset's object.
+/// The inode number of a snapshot's root on Linux is this less the dataset's object.
 const SNAPDIR_INO: u64 = (1 << 48) - 4;
 /// Directories deeper than this are taken for damage.
 const MAX_DEPTH: usize = 100_000;
@@ -45,7 +45,7 @@ fn io_err(e: std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("writing the manifest: {e}"))
 }
 
-/// Writes the manifest of the pool. What cannot be read is told to `bad`, and the rest goes on.
+/// Writes the manifest of the pool. Reports read errors to `bad` and goes on with the rest.
 pub fn tree_manifest(
     pool: &PoolReader,
     opts: &ManifestOpts,
@@ -142,10 +142,10 @@ impl Line {
     }
 }
 
-/// What is still to be listed in a directory: an entry itself, or what is below it.
+/// A pending item of a directory: an entry itself, or its subtree.
 struct Item {
-    /// Name; with a slash at its end for what is below it. The order of these is the order of the
-    /// whole paths.
+    /// Name; with a slash at its end for the subtree. The order of these is the order of the whole
+    /// paths.
     key: Vec<u8>,
     object: u64,
 }
@@ -163,7 +163,7 @@ impl Walker<'_> {
         let root = self.fs.os.object(self.fs.root)?;
         self.emit(&root, b".")?;
         let mut path: Vec<u8> = Vec::new();
-        // Directories on the way down: what is left of each, and how long the path was there.
+        // Directories on the way down: the remaining items of each, and the length of its path.
         let mut stack = vec![(self.list(&root)?.into_iter(), 0usize)];
         let mut open = vec![self.fs.root];
         while let Some((items, len)) = stack.last_mut() {

@@ -97,7 +97,7 @@ impl Objset {
     pub fn object(&self, num: u64) -> Result<Object> {
         self.find(num)?.ok_or_else(|| Error::not_found(format!("{}: there is no object {num}", self.name)))
     }
-    /// All objects in order. A block of dnodes that cannot be read is told to `f` as an error and
+    /// All objects in order. A block of dnodes that cannot be read is passed to `f` as an error and
     /// skipped.
     pub fn for_each_object(&self, f: &mut dyn FnMut(Result<Object>)) {
         let meta = self.meta();
@@ -137,14 +137,14 @@ impl Objset {
 }
 
 impl Object {
-    /// What the object is called in messages.
+    /// The object's name in messages.
     pub fn place(&self) -> String {
         match self.num {
             n if n > u64::MAX - 3 => format!("{} object -{}", self.set, u64::MAX - n + 1),
             n => format!("{} object {n}", self.set),
         }
     }
-    /// The pointer of data block `blkid`; a hole beyond what the tree reaches.
+    /// The pointer of data block `blkid`; a hole beyond the reach of the tree.
     pub fn bp(&self, blkid: u64) -> Result<Blkptr> {
         let dn = &self.dn;
         let top = dn.nlevels - 1;
@@ -263,7 +263,7 @@ impl Object {
     }
 }
 
-/// The packed list in an object whose bonus says how long it is.
+/// The packed list in an object whose bonus holds its length.
 pub fn packed_nvlist(obj: &Object) -> Result<ondisk::nvlist::NvList> {
     let len = ondisk::bytes::try_le64(obj.dn.bonus(), 0).unwrap_or(0);
     if len > 16 << 20 || len > obj.dn.data_len() {

@@ -1,9 +1,9 @@
 //! A pool, opened for reading from the devices at hand.
 //!
-//! The order of an import, without its promises: labels of every device; the pool that was asked
-//! for, or the only one; for each top-level vdev the newest label that describes it; the newest
-//! uberblock; the MOS; the configuration object, which then replaces what the labels said; the
-//! mappings of removed vdevs. Devices that are missing are no error until a block needs them.
+//! The order of an import, without its promises: labels of every device; the requested pool, or the
+//! only one; for each top-level vdev the newest label that describes it; the newest uberblock; the
+//! MOS; the configuration object, which then replaces the labels' configuration; the mappings of
+//! removed vdevs. Devices that are missing are no error until a block needs them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ impl PoolReader {
         let config_list = config_of(&mos, &directory)?;
         let config = MosConfig::from_nvlist(&config_list).at(|| "configuration object")?;
 
-        // The configuration object is what counts: it alone knows removed vdevs and holes.
+        // The configuration object decides: only it lists removed vdevs and holes.
         let mut tops: Vec<Option<Vdev>> = Vec::new();
         for (i, c) in config.vdev_tree.children.iter().enumerate() {
             tops.push(match c.kind {

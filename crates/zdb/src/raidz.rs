@@ -1,4 +1,4 @@
-//! RAID-Z rows: where the columns of a block are, what the parity columns must hold, and lost
+//! RAID-Z rows: the places of a block's columns, the content of the parity columns, and lost
 //! columns from the others (format page 09 sections 3 to 5).
 //!
 //! Parity is over GF(2^8) with polynomial 0x11d: row y is the sum of the data columns times powers
@@ -66,7 +66,7 @@ fn mul(a: u8, b: u8) -> u8 {
 fn inv(a: u8) -> u8 {
     EXP[255 - usize::from(LOG[usize::from(a)])]
 }
-/// What data column `i` of `k` is multiplied with in parity row `y`.
+/// The factor of data column `i` of `k` in parity row `y`.
 fn weight(y: usize, i: usize, k: usize) -> u8 {
     EXP[y * (k - 1 - i) % 255]
 }
@@ -96,8 +96,7 @@ pub fn reconstruct(data: &mut [Vec<u8>], lost: &[usize], parity: &[Option<Vec<u8
     {
         return false;
     }
-    // What is left of each parity row when the known columns are taken away: the sum of the lost
-    // ones, weighted.
+    // Each parity row less the known columns (the syndrome): the weighted sum of the lost ones.
     let mut rest: Vec<Vec<u8>> = Vec::with_capacity(k);
     for &y in rows {
         let mut s = parity[y].clone().unwrap_or_default();

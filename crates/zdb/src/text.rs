@@ -1,4 +1,4 @@
-//! Small pieces of zdb's way of printing: dates, pointers, labels, uberblocks.
+//! Parts of zdb's output: dates, pointers, labels, uberblocks.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -61,7 +61,7 @@ pub fn compress_name(raw: u8) -> &'static str {
     }
 }
 
-/// A pointer with everything that it says.
+/// A pointer with all its fields.
 pub fn full_bp(bp: &Blkptr) -> String {
     if bp.is_hole() {
         return format!("HOLE [L{} {}] size={:x}L birth={}L", bp.level(), bp.otype(), bp.lsize(), bp.birth());
@@ -114,7 +114,7 @@ pub fn full_bp(bp: &Blkptr) -> String {
     s
 }
 
-/// An uberblock as `zdb -u` prints it. `indent`: what stands before each field.
+/// An uberblock as `zdb -u` prints it. `indent`: text before each field.
 pub fn uberblock(ub: &Uberblock, verbose: bool, out: &mut dyn Write) -> Result<()> {
     let mut s = String::new();
     let _ = writeln!(s, "\tmagic = {:016x}", ondisk::uberblock::MAGIC);

@@ -1,14 +1,13 @@
 //! From the places that block pointers name to bytes of devices.
 //!
-//! A top-level vdev answers three questions: how many bytes an allocation of some size takes
-//! ([`Vdev::asize`]), in how many ways the bytes of a range can be had ([`Vdev::sides`]: one of a
-//! plain device, one for each child of a mirror), and what the bytes are on one of those sides
-//! ([`Vdev::read`]). A reader tries the sides until a checksum is right; the checker reads every
-//! one of them.
+//! A top-level vdev gives three things: the bytes that an allocation of some size takes
+//! ([`Vdev::asize`]), the number of ways to read a range ([`Vdev::sides`]: one of a plain device,
+//! one for each child of a mirror), and the bytes of one of those sides ([`Vdev::read`]). A reader
+//! tries the sides until a checksum is right; the checker reads every one of them.
 //!
 //! RAID-Z is read by its data columns; its further sides compute lost columns from parity, and the
-//! checker compares every column with what it must hold. A removed vdev is its mapping: each piece
-//! is read where it went.
+//! checker compares every column with its expected content. A removed vdev is its mapping: each
+//! piece is read where it went.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -33,7 +32,7 @@ const MAX_COLUMNS: usize = 255;
 /// A vdev: a device, or children under a rule.
 #[derive(Debug)]
 pub struct Vdev {
-    /// What it is.
+    /// Its kind.
     pub kind: VdevKind,
     /// Its identity.
     pub guid: Guid,
@@ -43,8 +42,8 @@ pub struct Vdev {
     pub asize: u64,
     /// Parity columns of RAID-Z.
     pub nparity: u64,
-    /// Whether the configuration says that this device may miss blocks: it is out, faulted, or has
-    /// a list of txgs that it missed.
+    /// Whether this device may miss blocks by the configuration: it is offline, faulted, or has a
+    /// DTL (txgs that it missed).
     pub doubtful: bool,
     /// Path that the configuration gives.
     pub path: String,
@@ -128,7 +127,7 @@ impl Vdev {
         }
         sectors << self.ashift
     }
-    /// How many 512-byte units of use a unit of allocation is charged as: what RAID-Z costs at 128
+    /// How many 512-byte units of use a unit of allocation is charged as: the cost of RAID-Z at 128
     /// KiB blocks (format page 05 section 5).
     pub fn deflate_ratio(&self) -> u64 {
         (1 << 17) / (self.asize(1 << 17) >> 9).max(1)
@@ -151,14 +150,14 @@ impl Vdev {
     pub fn leaves(&self) -> Vec<&Vdev> {
         if self.children.is_empty() { vec![self] } else { self.children.iter().flat_map(Vdev::leaves).collect() }
     }
-    /// What one side of a range is called in messages.
+    /// The name of one side of a range in messages.
     pub fn side_name(&self, side: usize) -> String {
         match self.leaves().get(side) {
             Some(l) if self.is_mirror() || self.children.is_empty() => l.leaf_name(),
             _ => format!("{} {}", self.kind, self.guid),
         }
     }
-    /// Whether the configuration says that a side may miss blocks.
+    /// Whether a side may miss blocks by the configuration.
     pub fn side_doubtful(&self, side: usize) -> bool {
         (self.is_mirror() || self.children.is_empty()) && self.leaves().get(side).is_some_and(|l| l.doubtful)
     }
@@ -257,9 +256,9 @@ impl Vdev {
         }
         Ok(())
     }
-    /// Compares every column of a block on RAID-Z with what it must hold, `content` being right.
-    /// Each that differs is told to `bad`, with whether its device may miss blocks. The number of
-    /// columns comes back.
+    /// Compares every column of a block on RAID-Z with the one computed from the good `content`.
+    /// Each that differs is passed to `bad`, with whether its device may miss blocks. Returns the
+    /// number of columns.
     pub fn audit_raidz(
         &self,
         tops: &[Option<Vdev>],

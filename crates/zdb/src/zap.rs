@@ -25,7 +25,7 @@ pub struct ZapEntry {
 }
 
 impl ZapEntry {
-    /// The name as text; what is not UTF-8 is replaced.
+    /// The name as text; bytes that are not UTF-8 are replaced.
     pub fn name(&self) -> String {
         String::from_utf8_lossy(&self.key).into_owned()
     }
@@ -179,7 +179,7 @@ pub fn int_map(obj: &Object) -> Result<BTreeMap<u64, u64>> {
     Ok(out)
 }
 
-/// Verifies a ZAP wholly; each fault is told to `bad`. The number of entries comes back.
+/// Verifies a whole ZAP; passes each fault to `bad`. Returns the number of entries.
 pub fn check(obj: &Object, bad: &mut dyn FnMut(String)) -> u64 {
     if obj.is_empty() {
         return 0;

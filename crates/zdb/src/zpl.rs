@@ -1,5 +1,4 @@
-//! File systems: the master node, and what every object's attributes say, in all versions of the
-//! ZPL.
+//! File systems: the master node, and the attributes of every object, in all versions of the ZPL.
 
 use std::collections::BTreeMap;
 
@@ -83,14 +82,14 @@ pub fn rdev_major_minor(rdev: u64) -> (u64, u64) {
     (rdev >> 20 & 0xfff, rdev & 0xf_ffff)
 }
 
-/// A stored time as nanoseconds since 1970. Beyond what 64 bits hold (after 2262) it wraps, as it
-/// does in programs that ask Linux for nanoseconds.
+/// A stored time as nanoseconds since 1970. Beyond 64 bits (after 2262) it wraps, as it does in
+/// programs that ask Linux for nanoseconds.
 pub fn time_ns(t: [u64; 2]) -> i64 {
     (t[0] as i64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as i64)
 }
 
 impl FileSystem {
-    /// Reads what all files of a file system need.
+    /// Reads the data shared by all files of a file system.
     pub fn open(os: &Objset) -> Result<FileSystem> {
         let master = zap::map(&os.object(MASTER_NODE)?).at(|| format!("{}: master node", os.name))?;
         let number = |k: &str| master.get(k).and_then(ZapValue::as_u64);

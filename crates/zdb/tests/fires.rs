@@ -1,5 +1,5 @@
 //! Each check fires: one value of a good pool is altered behind the checksums, and the check that
-//! compares it says so.
+//! compares it reports it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -144,7 +144,7 @@ fn space_and_features() {
     p.dnode("mos", map, word(2), "bytes are allocated, its entries");
     p.dnode("mos", map, |d| put_le64(&mut d.bonus_mut()[64 + 8 * 9..], 0, 1 << 40), "histogram");
     p.dnode("mos", map, |d| put_le64(&mut d.bonus_mut()[8..], 0, 8), "is not allocated");
-    // The first entry takes twice as much: what it gains overlaps or leaks.
+    // The first entry takes twice as much: the added space overlaps or leaks.
     p.block0(
         "mos",
         map,

@@ -1,5 +1,4 @@
-//! Damage: whatever the bytes are, a check ends, does not panic, and either finds something or is
-//! not concerned.
+//! Damage: with any bytes a check ends, does not panic, and either reports errors or is unaffected.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -34,7 +33,7 @@ fn pool(folder: &Folder) -> Vec<std::path::PathBuf> {
 }
 
 /// One byte changed in a block that is in use is one error at least; a byte in free space is none.
-/// The checksums tell.
+/// The checksums detect it.
 #[test]
 fn flipped_bytes_are_found() {
     let folder = Folder::new("flips");
@@ -55,8 +54,7 @@ fn flipped_bytes_are_found() {
     }
 }
 
-/// Contents that verify and are nonsense: what a hostile image can have. Errors, never a panic or a
-/// hang.
+/// Contents that verify and are nonsense, as in a hostile image: errors, never a panic or a hang.
 #[test]
 fn nonsense_with_good_checksums_does_no_harm() {
     let folder = Folder::new("nonsense");

@@ -30,7 +30,7 @@ fn the_pool_in_the_repository() {
     is_clean(folder.path(), "nm");
 }
 
-/// A reference pool: manifest, check, and what zdb printed.
+/// A reference pool: manifest, check, and the output of zdb.
 fn compare(name: &str, pool: &str, manifest: &str) {
     let Some((_folder, dir)) = reference(name) else { return };
     let d = dir.to_str().unwrap();
@@ -49,7 +49,7 @@ fn compare(name: &str, pool: &str, manifest: &str) {
     let theirs: String =
         text("zdb-d.txt").lines().filter(|l| l.starts_with("Dataset ")).map(|l| format!("{l}\n")).collect();
     same_text(&format!("{name} -d"), &zdb(&["-d", "-p", d]).1, &theirs);
-    // Tables of objects, without what zdb says about features and logs.
+    // Tables of objects, without zdb's lines on features and logs.
     let table = |t: &str| -> String {
         let keep = |l: &&str| {
             l.starts_with("Dataset ") || l.trim_start().starts_with(|c: char| c.is_ascii_digit() || c == '-')
@@ -97,8 +97,8 @@ fn stripe_of_mirrors() {
 fn raidz() {
     compare("raidz1", "z1", "manifest.jsonl");
 }
-/// One device of a RAID-Z2 is not there and another is overwritten in part: all files are read, and
-/// what is wrong is named.
+/// One device of a RAID-Z2 is missing and another is overwritten in part: all files are readable,
+/// and the errors name the bad columns.
 #[test]
 fn raidz_with_losses() {
     let Some((_folder, dir)) = reference("raidz2-missing") else { return };
@@ -118,7 +118,7 @@ fn version_28() {
     compare("legacy28", "old", "manifest.jsonl");
 }
 
-/// A pool in memory: what a test of modelled disks hands over.
+/// A pool in memory, as in tests of modelled disks.
 #[test]
 fn devices_need_not_be_files() {
     use std::rc::Rc;

@@ -1,10 +1,10 @@
 //! Datasets and directories: links between them, deadlists, and every figure of space that they
 //! keep, recomputed from the block walk.
 //!
-//! The rules (format page 05): a dataset refers to what its tree holds; a head's unique space is
-//! what was born after its last snapshot; a snapshot's unique space is what the next dataset's
-//! deadlist holds under keys from its own predecessor on; a directory's space is its head's own,
-//! what its deadlists hold from its origin on, its children's, and reservations beyond use.
+//! The rules (format page 05): a dataset refers to the blocks of its tree; a head's unique space is
+//! its blocks born after its last snapshot; a snapshot's unique space is the next dataset's
+//! deadlist under keys from its own predecessor on; a directory's space is its head's own, its
+//! deadlists from its origin on, its children's, and reservations beyond use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ const VERSION_DIR_CLONES: u64 = 26;
 /// Pool version from which unique space is kept exactly for all.
 const VERSION_UNIQUE: u64 = 9;
 
-/// What the check of datasets needs.
+/// Input of the check of datasets.
 pub struct DslCheck<'a> {
     /// The pool.
     pub pool: &'a PoolReader,

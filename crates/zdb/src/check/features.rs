@@ -1,4 +1,4 @@
-//! Features: what the counts should be, counted.
+//! Features: recounts the refcounts of the feature objects.
 
 use std::collections::BTreeMap;
 
@@ -153,7 +153,7 @@ fn count_object(pool: &PoolReader, num: u64, c: &mut Counts) -> Result<()> {
     Ok(())
 }
 
-/// Compares the feature objects with what the pool holds.
+/// Compares the feature objects with the content of the pool.
 pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     if pool.version() < ondisk::label::VERSION_FEATURES {
         return;

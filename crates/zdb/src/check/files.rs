@@ -13,7 +13,7 @@ use crate::objset::{Object, Objset};
 use crate::zap;
 use crate::zpl::FileSystem;
 
-/// What is remembered of each file.
+/// The attributes kept of each file.
 #[derive(Clone, Copy, Default)]
 struct File {
     mode: u64,
@@ -114,7 +114,7 @@ impl Check<'_, '_, '_> {
         let mut batch: Vec<Object> = Vec::new();
         let os = self.os;
         os.for_each_object(&mut |r| {
-            // Faults of dnodes were told by the block walk.
+            // The block walk has reported faults of dnodes.
             if let Ok(o) = r {
                 batch.push(o);
             }
@@ -198,7 +198,7 @@ impl Check<'_, '_, '_> {
         for d in dirs {
             let entries = match self.os.object(d).and_then(|o| zap::entries(&o)) {
                 Ok(e) => e,
-                // Told by the check of ZAPs.
+                // The check of ZAPs has reported it.
                 Err(_) => continue,
             };
             let mut subdirs = 0;
@@ -253,7 +253,7 @@ impl Check<'_, '_, '_> {
         }
     }
 
-    /// Marks what can be reached from the root and the delete queue.
+    /// Marks the objects that can be reached from the root and the delete queue.
     fn reach(&mut self) {
         let mut todo: Vec<u64> = vec![self.fs.root];
         todo.extend(self.fs.number("SHARES").filter(|o| *o != 0));

@@ -20,7 +20,7 @@ fn leaves(v: &VdevConfig) -> Vec<&VdevConfig> {
     if v.children.is_empty() { vec![v] } else { v.children.iter().flat_map(leaves).collect() }
 }
 
-/// What differs between a vdev in a label and in the configuration object.
+/// Compares a vdev in a label with the one in the configuration object.
 fn differences(a: &VdevConfig, b: &VdevConfig, place: &str, sink: &mut Sink<'_>) {
     macro_rules! same {
         ($($field:ident),*) => {$(

@@ -2,9 +2,9 @@
 //!
 //! In order: space maps are replayed; every block of the MOS and of all datasets is read in all its
 //! copies and claimed from the replayed space, while each dataset's figures are summed; then intent
-//! logs, lists of blocks waiting to be freed and the checkpoint claim theirs, and what is left is
-//! leaked. With the sums come the accounting of datasets and directories, feature counts, labels,
-//! and in file systems links and parents.
+//! logs, lists of blocks waiting to be freed and the checkpoint claim theirs; the rest is leaked.
+//! With the sums come the accounting of datasets and directories, feature counts, labels, and in
+//! file systems links and parents.
 //!
 //! Errors are facts about the pool, each with its place. A pool of which a part cannot be read is
 //! checked as far as it goes.
@@ -34,7 +34,7 @@ use crate::bpobj;
 use crate::dsl::Dsl;
 use crate::pool::PoolReader;
 
-/// What to check.
+/// Scope of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOpts {
     /// Compare folders with files in every file system and snapshot.
@@ -51,7 +51,7 @@ impl Default for CheckOpts {
     }
 }
 
-/// Checks the pool. `listen` hears each finding when it is made.
+/// Checks the pool. `listen` gets each finding when it is made.
 pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding<'_>)) -> CheckReport {
     let mut sink = Sink::new(pool.name(), listen);
     sink.progress("space maps");
@@ -66,8 +66,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
 
     let dsl = sink.take(Dsl::load(pool)).unwrap_or_default();
     dsl.errors.iter().for_each(|e| sink.error(e.clone()));
-    // Snapshots before what was made from them: the errors of a shared block are then told where it
-    // is owned.
+    // Snapshots before their clones: the errors of a shared block are then reported for its owner.
     for ds in dsl.by_name() {
         if ds.phys.bp.is_hole() {
             continue;
@@ -118,13 +117,13 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     sink.rep
 }
 
-/// The space maps alone, for those who want to show them.
+/// Loads the space maps alone, for display.
 pub fn load_space(pool: &PoolReader, listen: &mut dyn FnMut(Finding<'_>)) -> Space {
     Space::load(pool, &mut Sink::new(pool.name(), listen))
 }
 
-/// Claims blocks on the pool's lists of blocks to be freed. What the `$FREE` directory is charged
-/// comes back.
+/// Claims blocks on the pool's lists of blocks to be freed. Returns the space charged to the
+/// `$FREE` directory.
 fn claim_pending(pool: &PoolReader, walk: &mut Walk, sink: &mut Sink<'_>) -> [u64; 3] {
     let mut freeing = [0; 3];
     for key in ["sync_bplist", "free_bpobj", "com.delphix:obsolete_bpobj"] {

@@ -332,7 +332,7 @@ pub fn check_references(pool: &PoolReader, dsl: &Dsl, sink: &mut Sink<'_>) {
     let refs = match referenced(pool, dsl) {
         Ok(r) => r,
         Err(e) => {
-            // What is wrong is told where it is checked; without it the set would be incomplete.
+            // The object's own check reports the error; the set would be incomplete.
             sink.note(format!("objects that nothing names were not looked for: {e}"));
             return;
         }
@@ -351,7 +351,7 @@ pub fn check_references(pool: &PoolReader, dsl: &Dsl, sink: &mut Sink<'_>) {
     }
 }
 
-/// Claims what only the pool's checkpoint still holds: it is allocated and in no tree.
+/// Claims blocks that only the pool's checkpoint still holds: they are allocated and in no tree.
 pub fn claim_checkpoint(pool: &PoolReader, space: &mut Space, sink: &mut Sink<'_>) {
     for (id, top) in pool.config.vdev_tree.children.iter().enumerate() {
         let Some(z) = top.zap_top else { continue };

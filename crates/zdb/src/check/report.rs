@@ -1,5 +1,4 @@
-//! What a check found, bounded: a pool that is rubble must not fill the memory with messages about
-//! it.
+//! Findings of a check, bounded: a badly damaged pool must not fill the memory with messages.
 
 use std::collections::BTreeMap;
 
@@ -42,16 +41,15 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Bytes that the space maps count beyond the blocks.
     pub leaked: u64,
-    /// What is wrong, each with its place; bounded, see `error_count`.
+    /// Errors, each with its place; bounded, see `error_count`.
     pub errors: Vec<String>,
     /// How many errors there were in all.
     pub error_count: u64,
-    /// What is worth knowing and not wrong.
+    /// Notes that are not errors.
     pub notes: Vec<String>,
     /// Copies read and compared with their checksums.
     pub copies: u64,
-    /// Copies that are wrong on devices of which the configuration says that they miss some; not
-    /// errors.
+    /// Wrong copies on devices that by the configuration miss some; not errors.
     pub missed: u64,
     /// Blocks in gangs.
     pub ganged: u64,
@@ -74,7 +72,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// The one line that says it all.
+    /// The result in one line.
     pub fn summary(&self) -> String {
         format!("{}: {} blocks, {} leaked, {} errors", self.pool, self.blocks, self.leaked, self.error_count)
     }
@@ -91,11 +89,11 @@ pub enum Finding<'a> {
     Error(&'a str),
     /// Something is worth knowing.
     Note(&'a str),
-    /// What is being looked at.
+    /// The current step.
     Progress(&'a str),
 }
 
-/// Where findings go: the report, and whoever listens.
+/// Where findings go: the report and the listener.
 pub struct Sink<'a> {
     /// The report being made.
     pub rep: CheckReport,
@@ -116,7 +114,7 @@ impl<'a> Sink<'a> {
             self.rep.errors.push(what);
         }
     }
-    /// Notes the error in `r` and gives what else there is.
+    /// Notes the error in `r`, else returns its value.
     pub fn take<T>(&mut self, r: base::Result<T>) -> Option<T> {
         match r {
             Ok(v) => Some(v),
@@ -134,7 +132,7 @@ impl<'a> Sink<'a> {
             self.rep.notes.push(what);
         }
     }
-    /// Says what is being looked at.
+    /// Reports the current step.
     pub fn progress(&mut self, what: &str) {
         (self.listen)(Finding::Progress(what));
     }

@@ -1,9 +1,7 @@
-//! Space maps: what is allocated, replayed from the maps and logs, and whether each map's own
-//! figures are right.
+//! Space maps: replays maps and logs into allocated ranges, and checks each map's own figures.
 //!
 //! A map is replayed strictly: an ALLOC must meet free space and a FREE allocated space. After the
-//! replay the allocated ranges of a vdev wait for the block walk to claim them; what is left in the
-//! end is leaked.
+//! replay the block walk claims the allocated ranges of each vdev; the rest is leaked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +18,7 @@ use crate::zap;
 
 /// Bytes of a space map that are read at once.
 const PIECE: u64 = 1 << 20;
-/// Errors of one map after which the rest of it is not told.
+/// Errors of one map after which the rest of it is not reported.
 const MAX_MAP_ERRORS: u32 = 20;
 /// Largest map that is not a metaslab's.
 pub const MAX_OTHER_MAP: u64 = 1 << 30;
@@ -74,7 +72,7 @@ impl Ranges {
         }
         true
     }
-    /// Removes whatever is there of `[a, a + n)`.
+    /// Removes the part of `[a, a + n)` that is there.
     pub fn clear(&mut self, a: u64, n: u64) {
         let end = a.saturating_add(n);
         let hit: Vec<(u64, u64)> =
@@ -120,7 +118,7 @@ pub struct Metaslab {
     pub size: u64,
     /// Its map's object, 0 when it was never used.
     pub object: u64,
-    /// What the map's header says.
+    /// The map's header.
     pub phys: Option<SpaceMapPhys>,
     /// Blocks size of the map object.
     pub blksz: u32,
@@ -135,7 +133,7 @@ pub struct Metaslab {
 /// One top-level vdev.
 #[derive(Clone, Debug, Default)]
 pub struct VdevSpace {
-    /// Allocated, logs included; the block walk takes away what it claims.
+    /// Allocated, logs included; the block walk removes the ranges that it claims.
     pub left: Ranges,
     /// Allocated, logs included, as it was before that.
     pub all: Ranges,
@@ -146,7 +144,7 @@ pub struct VdevSpace {
 }
 
 impl VdevSpace {
-    /// As [`is_cutting`] for the free segments as they are with what is still in the logs: a
+    /// As [`is_cutting`] for the free segments with the entries still in the logs applied: a
     /// histogram may run ahead of its map.
     fn is_cutting_with_logs(&self, ms: &Metaslab, have: &[u64; HISTOGRAM_BUCKETS], ashift: u32) -> bool {
         let mut segments = [0; HISTOGRAM_BUCKETS];
@@ -202,8 +200,8 @@ pub fn for_each_entry(
     Ok(phys)
 }
 
-/// Longest map of a metaslab of `size` bytes: OpenZFS condenses what is more than twice as long as
-/// it must be, and no map is shorter than a few blocks.
+/// Longest map of a metaslab of `size` bytes: OpenZFS condenses a map more than twice as long as it
+/// must be, and no map is shorter than a few blocks.
 pub fn map_limit(size: u64, ashift: u32) -> u64 {
     ((size >> ashift) * 64).max(4 << 20)
 }
@@ -423,7 +421,7 @@ impl Space {
         }
         Ok(())
     }
-    /// Claims a range for a block. The error says whether the range is claimed already or was never
+    /// Claims a range for a block. The error tells a range claimed already from one never
     /// allocated.
     pub fn claim(&mut self, vdev: u32, offset: u64, size: u64) -> Result<()> {
         let place = format!("{vdev}:{offset:x}:{size:x}");

@@ -3,7 +3,7 @@
 //!
 //! A dataset's walk claims only blocks younger than its previous snapshot, which owns the older
 //! ones; for the accounting all are visited, as far as that needs indirect blocks. Each object's
-//! tree is compared with what its dnode says, each pointer with what is below it.
+//! tree is compared with its dnode, each pointer with the block below it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -35,7 +35,7 @@ pub fn add3(a: [u64; 3], b: [u64; 3]) -> [u64; 3] {
 pub struct Walk {
     /// Reads blocks.
     pub io: Rc<BlockReader>,
-    /// What is still unclaimed.
+    /// Allocated ranges still unclaimed.
     pub space: Space,
     /// Pointers to blocks with the dedup bit: vdev, offset and physical birth, and how many.
     pub dedup: HashMap<(u32, u64, u64), u64>,
@@ -44,7 +44,7 @@ pub struct Walk {
     dedup_seen: HashSet<(u32, u64)>,
 }
 
-/// What one object's tree amounts to.
+/// Sums of one object's tree.
 struct Tree {
     used: u64,
     indirects: HashSet<(u64, u64)>,
