@@ -1,5 +1,5 @@
-//! Workloads: one seed from creation to the judges, and many seeds with a file that remembers how
-//! far they came.
+//! Workloads: one seed from creation to the judges, and many seeds with a state file of how far
+//! they came.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -54,12 +54,12 @@ pub fn run_shape(
     };
     let trace: Vec<&str> = runner.trace.iter().map(String::as_str).collect();
     let why = format!("{name}: operation {}: {why}\n    after: {}", runner.ops, trace.join("\n           "));
-    // What is dropped after a failure may fail again; the first finding counts.
+    // Drops after a failure may fail again; the first finding counts.
     std::mem::forget(runner);
     Err(why)
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<String>()

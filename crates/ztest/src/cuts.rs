@@ -1,11 +1,10 @@
 //! Power cuts: one recorded run, cut at every completion of any of its devices.
 //!
-//! A workload with a txg every few operations runs on disks with a volatile cache, and all that
-//! reaches them is logged. For each completion the disks are then put together as a power cut at
-//! that moment may leave them: of what was not flushed some writes are kept, some lost, some torn.
-//! Each of these images is imported for writing, some read-only too, and must hold exactly one
-//! state: that of the txg in its uberblock. What an intent log adds to it is for another campaign
-//! ([`crate::zilcuts`]).
+//! A workload with a txg every few operations runs on disks with a volatile cache, and all their
+//! operations are logged. For each completion the disks are then put together as a power cut at
+//! that moment may leave them: of the unflushed writes some are kept, some lost, some torn. Each of
+//! these images is imported for writing, some read-only too, and must hold exactly one state: that
+//! of the txg in its uberblock. The intent log is for another campaign ([`crate::zilcuts`]).
 //!
 //! * *lost*: it is older than a txg whose sync had ended by then;
 //! * *future*: it is younger than any txg whose sync had begun;
@@ -34,7 +33,7 @@ use crate::{Check, Fault, tree};
 
 /// A recorded run.
 pub struct Recording {
-    /// What happened to each disk.
+    /// The log of each disk.
     pub logs: Vec<DiskLog>,
     /// The disks at the end.
     pub images: Vec<DiskImage>,
@@ -175,7 +174,7 @@ async fn run(r: &mut Runner, txgs: u64, lying: bool, mut changer: Option<&mut Ch
     Ok((ops, synced))
 }
 
-/// What many cuts came to.
+/// Totals of many cuts.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CutTally {
     /// Cuts.
@@ -242,8 +241,8 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         if !strange.is_empty() {
             return Err(format!("import: {strange:?}"));
         }
-        // Mounting replays what was acknowledged since the txg, and leads beyond it: then only an
-        // import that writes nothing shows the txg.
+        // Mounting replays the acknowledged changes since the txg, and so goes beyond it: then only
+        // a read-only import shows the txg.
         let mut logged = false;
         for ds in pool.dsl().all() {
             logged |= !ds.zil_header().await.map_err(|e| format!("{}: {e:?}", ds.name()))?.log.is_hole();
@@ -330,8 +329,8 @@ pub fn cut_on(
         tally.cuts += 1;
         let at = rec.logs.iter().filter_map(|l| l.time_of(*seq)).max().unwrap_or_default();
         let name = format!("seed {seed} cut {n} (moment {seq})");
-        // The first writes of an import show in what is compared; those of an export only in the
-        // next import, and are those of any other.
+        // The first writes of an import show in the comparison; those of an export show only in the
+        // next import, and are those of any other export.
         let way = if n % 4 == 0 { Way::Export } else { Way::Write };
         match check_image(cut_seed, images.clone(), &rec, way) {
             Err(e) => {

@@ -1,9 +1,9 @@
 //! The device tree changes while files do: random `add`, `attach`, `replace`, `detach`, `offline`,
 //! `online` and `remove` on a pool with free disks beside it.
 //!
-//! Nothing is modelled but the files: whatever the tree becomes, everything must read as written,
-//! and a change that is refused must have changed nothing. What may be refused is known by the kind
-//! of the error; anything else is a finding.
+//! Only the files are modelled: with any tree, everything must read as written, and a refused
+//! change must have changed nothing. The kind of the error shows whether a refusal is legal;
+//! anything else is a finding.
 
 use std::rc::Rc;
 
@@ -60,11 +60,11 @@ pub struct Changer {
     pub made: u64,
     /// Changes refused.
     pub refused: u64,
-    /// What was done last.
+    /// The last action.
     pub last: String,
 }
 
-/// How the devices are, what they miss, and the scan.
+/// States of the devices, their missing txgs, and the scan.
 pub(crate) fn devices_text(pool: &Pool) -> String {
     let mut all = Vec::new();
     for top in pool.tree().tops.borrow().iter() {

@@ -1,10 +1,11 @@
-//! Pools are filled to the last block, in every way at once, and must say ENOSPC: never be
-//! suspended, never lose what was written.
+//! Pools are filled to the last block, in every way at once, and must return ENOSPC: never be
+//! suspended, never lose written data.
 //!
 //! A seed draws a layout, an allocation unit, record size, copies, compression, encryption, limits,
-//! whether blocks are stored in pieces (gang blocks), and the mixture of what fills: large files,
-//! thousands of small ones, file systems, attributes, overwriting what a snapshot holds,
-//! synchronous writes, several writers at once, files between which others are removed. A *round*:
+//! whether blocks are stored in pieces (gang blocks), and the mixture of operations that fill:
+//! large files, thousands of small ones, file systems, attributes, overwriting blocks of a
+//! snapshot, synchronous writes, several writers at once, files between which others are removed. A
+//! *round*:
 //!
 //! 1. operations until every kind that takes space was refused several times in a row;
 //! 2. snapshots are destroyed, a tenth of the files is removed or truncated, properties change, all
@@ -50,8 +51,8 @@ const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 const REFUSALS: u64 = 4;
 /// Operations of a fill at most.
 const OPS_MAX: u64 = 60_000;
-/// Txgs within which what was removed can be written again: what is freed is held back for two, and
-/// large files are freed in the background.
+/// Txgs within which removed space can be written again: frees are deferred for two, and large
+/// files are freed in the background.
 const TXGS_BACK: u64 = 12;
 /// Power cuts of one seed.
 const CUTS: u64 = 6;
@@ -66,10 +67,10 @@ const REWRITTEN_MAX: u64 = 256 << 20;
 /// The key of encrypted ones.
 const KEY: &[u8] = b"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// What many seeds met.
+/// Totals of many seeds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Met {
-    /// Operations that were refused for want of space.
+    /// Operations that were refused with ENOSPC or EDQUOT.
     pub refused: u64,
     /// Gang blocks written.
     pub gangs: u64,
@@ -88,7 +89,7 @@ impl Met {
     }
 }
 
-/// What a pool is like.
+/// The parameters of a pool.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Bytes of a unit of the files.
@@ -107,7 +108,7 @@ pub struct Plan {
     pub gang_above: u64,
     /// The files are encrypted.
     pub sealed: bool,
-    /// What else limits the files.
+    /// The other limit of the files.
     pub limit: Limit,
     /// How often each kind of [`KINDS`] comes.
     pub weights: [u64; KINDS.len()],
@@ -116,7 +117,7 @@ pub struct Plan {
     pub rewrites: bool,
 }
 
-/// What limits the files besides the pool.
+/// A limit of the files besides the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
     /// The pool alone.
@@ -129,7 +130,7 @@ pub enum Limit {
     Reserved(u64),
 }
 
-/// What takes space.
+/// An operation that takes space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Appends to a large file.
@@ -196,7 +197,7 @@ impl Plan {
                 _ => Limit::Pool,
             },
             weights,
-            // The last to be drawn: seeds without it stay what they were.
+            // The last to be drawn: seeds without it stay as they were.
             rewrites: rng.percent(25),
         }
     }
@@ -244,14 +245,14 @@ struct Grown {
     durable: Vec<(u64, usize)>,
 }
 
-/// What was recorded.
+/// The recording of the disks and files.
 type Recorded = (Vec<DiskLog>, Vec<Grown>);
 
 /// Disks that a seed leaves, exported.
 pub struct Filled {
     /// At the end.
     pub images: Vec<DiskImage>,
-    /// After the last power cut and what followed it.
+    /// After the last power cut and the recovery from it.
     pub recovered: Option<Vec<DiskImage>>,
 }
 
@@ -282,7 +283,7 @@ fn told(what: &'static str) -> impl FnOnce(base::Error) -> Fault {
     move |e| format!("{what}: {e:?}")
 }
 
-/// Mounts what is filled, with its key.
+/// Mounts the file system to fill, with its key.
 async fn mount(pool: &Rc<Pool>, plan: &Plan) -> Check<Rc<Zfs>> {
     let ds = pool.dsl().find(&plan.home()).map_err(told("find"))?;
     if plan.sealed {
@@ -327,7 +328,7 @@ impl Filler {
         }
     }
 
-    /// Writes, and notes how much was written; false if nothing was for want of space.
+    /// Writes, and notes how much was written; false if nothing was, for lack of space.
     async fn put(&mut self, name: &[u8], off: u64, data: Vec<u8>, sync: bool) -> Check<bool> {
         let file = self.files.get_mut(name).expect("only files of the model are written");
         let buf = Bytes::copy_from(&data);
@@ -367,7 +368,7 @@ impl Filler {
         Ok(())
     }
 
-    /// One operation; false if it was refused for want of space.
+    /// One operation; false if it was refused for lack of space.
     async fn step(&mut self, kind: Kind) -> Check<bool> {
         match kind {
             Kind::Append => {
@@ -694,7 +695,7 @@ impl Filler {
         Ok(())
     }
 
-    /// What an administrator does to a full pool.
+    /// Administrative operations on a full pool.
     async fn tidy(&mut self) -> Check {
         if let Some(name) = self.pick() {
             let len = self.files[&name].data.len() / 2;
@@ -739,7 +740,7 @@ impl Filler {
         self.pool.sync().await.map_err(told("sync of a full pool"))?;
         let snapshots = std::mem::take(&mut self.snapshots);
         if !snapshots.is_empty() {
-            // Removing what snapshots hold frees nothing, and must work all the same.
+            // Removing files that snapshots hold frees nothing, and must work all the same.
             if let Some(name) = self.pick() {
                 self.remove(&name).await?;
             }
@@ -747,7 +748,7 @@ impl Filler {
         }
         let names: Vec<Vec<u8>> = self.files.keys().filter(|n| !self.tracked.contains(n)).cloned().collect();
         let tenth = names.len().div_ceil(10);
-        // The largest are among them: what is removed must be worth something.
+        // Remove the largest, so that it frees a useful amount.
         let mut by_size = names.clone();
         by_size.sort_by_key(|n| std::cmp::Reverse(self.files[n].data.len()));
         for name in by_size.iter().take(tenth) {
@@ -789,7 +790,7 @@ impl Filler {
         (tracked, self.files.values().map(|f| f.data.len()).sum())
     }
 
-    /// Hardly anything is in files that are ever removed.
+    /// Most bytes are in files that are never removed.
     fn is_mostly_tracked(&self) -> bool {
         let (tracked, all) = self.sizes();
         tracked > all / 4 * 3
@@ -841,8 +842,8 @@ pub fn layout(rng: &mut Rng, shape: &'static Shape) -> Layout {
     layout
 }
 
-/// Imports a pool after a power cut, looks for what was durable, makes room and uses it; the disks
-/// then.
+/// Imports a pool after a power cut, verifies the durable data, makes room and uses it; returns the
+/// disks.
 fn recover(
     images: Vec<DiskImage>,
     (layout, plan): (&Layout, &Plan),
@@ -894,7 +895,7 @@ async fn durable_is_there(fs: &Zfs, g: &Grown, at: u64) -> Check {
     Ok(())
 }
 
-/// Removes what is in the root folder and the snapshots; then writing must work.
+/// Removes the content of the root folder and the snapshots; then writing must work.
 async fn make_room(pool: &Rc<Pool>, fs: &Rc<Zfs>, plan: &Plan, sim: &SimHandle) -> Check {
     let head = pool.dsl().find(&plan.home()).map_err(told("find"))?;
     let snapshots = pool.dsl().snapshots(&head).await.map_err(told("listing snapshots"))?;
@@ -1024,8 +1025,8 @@ async fn rounds(f: &mut Filler) -> Check<Recorded> {
         f.fill(round == 0 && f.plan.cuts).await.map_err(|e| format!("round {round}: {e}"))?;
         f.compare().await.map_err(|e| format!("round {round}, full: {e}"))?;
         if f.is_mostly_tracked() {
-            // A tenth of the other files is worth nothing then. A file that loses what was
-            // acknowledged cannot be recorded.
+            // A tenth of the other files would free too little. Truncating a tracked file removes
+            // acknowledged data, so the recording ends first.
             recorded = f.recorded().or(recorded);
             f.truncate_tracked().await.map_err(|e| format!("round {round}, tracked files: {e}"))?;
         }

@@ -1,8 +1,8 @@
-//! Pools that the real `ztest` left behind, of random layouts and in the middle of things:
-//! imported, and verified to the last block. What is found must be what `zdb -cc` finds.
+//! Pools that the real `ztest` left behind, of random layouts and in the middle of operations:
+//! imported, and verified to the last block. The findings must be those of `zdb -cc`.
 //!
 //! A third of the seeds damages one device (which redundancy must make good), another third all of
-//! them (blocks are lost, and the same ones must be told).
+//! them (blocks are lost, and both must report the same ones).
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,7 +38,7 @@ const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
 /// A damaged block: object set, object, level, number.
 type Place = (u64, u64, i64, u64);
 
-/// What became of a seed.
+/// The outcome of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Both found the same so many damaged blocks; `true`: imported for writing as well, scrubbed
@@ -59,7 +59,7 @@ fn make(seed: u64, dir: &Path) -> Check<bool> {
     c.args(["-T", "12", "-P", "6", "-t", "8", "-d", "3", "-s", "128m", "-D", "3", "-S", "1", "-f"]).arg(dir);
     let Some((_, text)) = zdb_run::run(c) else { return Ok(false) };
     let any = std::fs::read_dir(dir).map_err(|e| e.to_string())?.count() > 0;
-    // What it says of itself at the end does not matter: it kills itself again and again.
+    // Its exit status does not matter: it kills itself again and again.
     if any { Ok(true) } else { Err(format!("ztest made nothing: {}", text.lines().last().unwrap_or(""))) }
 }
 
@@ -82,7 +82,7 @@ fn damage(image: &mut DiskImage, count: u64, rng: &mut Rng) {
     }
 }
 
-/// What `zdb` finds; `None` if it cannot open the pool.
+/// The findings of `zdb`; `None` if it cannot open the pool.
 fn ask_zdb(dir: &Path) -> Check<Option<BTreeSet<Place>>> {
     let (_, text) = zdb_run::zdb(&["-e", "-p", judge::utf8(dir)?, "-cc", POOL]).ok_or("zdb is not there")?;
     let mut out = BTreeSet::new();
@@ -112,7 +112,7 @@ fn places(found: Vec<ondisk::bpobj::Bookmark>) -> BTreeSet<Place> {
     found.into_iter().map(|b| (b.objset, b.object, b.level, b.blkid)).collect()
 }
 
-/// Makes the pool of a seed and compares what is found.
+/// Makes the pool of a seed and compares the findings.
 pub fn run_seed(seed: u64) -> Check<Outcome> {
     let scratch = Scratch::new(&format!("foreign{seed}")).map_err(|e| e.to_string())?;
     if !make(seed, scratch.path())? {
@@ -170,7 +170,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
     let wrote = lab.sim.try_block_on_for(SPAN_MAX, async {
         let pool = match import(&lab, false).await {
             Ok(pool) => pool,
-            // Told, and nothing was written.
+            // Refused with an error, and nothing was written.
             Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
             Err(e) => return Err(format!("import for writing: {e}")),
         };

@@ -1,4 +1,4 @@
-//! Asking others: zdb, and the judges beside the project where they exist.
+//! Running the judges: zdb, and those beside the project where they exist.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,10 @@ pub use crate::zdb_run::has_zdb;
 use crate::zdb_run::{self, run};
 use crate::{Check, Fault};
 
-/// Whom to ask.
+/// The judges to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Nobody: only the model.
+    /// None: only the model.
     None,
     /// zdb.
     Zdb,
@@ -22,12 +22,12 @@ pub enum Level {
     Full,
 }
 
-/// What they said.
+/// The result of the judges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// All asked found nothing wrong.
     Good,
-    /// One that was to be asked is not there. Never as good as good.
+    /// A required judge is not installed. Never counts as good.
     Missing(String),
     /// Something is wrong.
     Bad(Fault),
@@ -83,7 +83,7 @@ pub fn judges() -> Option<PathBuf> {
     }
 }
 
-/// Lines of zdb's output that mean trouble, whatever its exit status is.
+/// Lines of zdb's output that mean errors, with any exit status.
 fn trouble(text: &str) -> Option<String> {
     const WORDS: [&str; 7] = ["leaked", "double", "mismatch", "MOS_LEAK", "ASSERT", "panic", "error"];
     let bad: Vec<&str> = text
@@ -120,7 +120,7 @@ fn zdb(dir: &Path, flag: &str, pool: &str) -> Check {
     Ok(())
 }
 
-/// Asks zdb with these flags about the images in a folder.
+/// Runs zdb with these flags on the images in a folder.
 pub fn ask_zdb(dir: &Path, flags: &[&str]) -> Verdict {
     ask_zdb_about(dir, flags, POOL)
 }
@@ -169,7 +169,7 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
 }
 
 /// Whether all that the judges found is known to be no fault of the pool. They show the last lines
-/// of each only, so zfsdump is asked for all of its lines.
+/// of each only, so zfsdump is run again for all of its lines.
 fn is_excused(said: &str, judges: &Path, dir: &Path, pool: &str) -> bool {
     let Some(by) = judge_known::excused(said) else { return false };
     if !by.contains(&"zfsdump check") {

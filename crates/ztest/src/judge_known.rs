@@ -1,15 +1,15 @@
-//! What the judges beside the project are known to take for a fault in good pools.
+//! Known false findings of the external judges in good pools.
 //!
 //! * *Log space maps without histograms.* zdb expects as many space maps with histograms as the
 //!   feature `spacemap_histogram` counts, and counts every log space map as one, also in pools that
 //!   have `log_spacemap` alone. Only the real code leaves log space maps at an export, so this
 //!   comes after its turn.
 //! * *Keys that bookmarks keep.* A bookmark with figures of freed space keeps its moment as a key
-//!   of the head's deadlist, as do snapshots; zfsdump knows only of these.
+//!   of the head's deadlist, as do snapshots; zfsdump counts only these.
 //! * *Metaslabs of a vdev that is not rotating any more.* The debug build of the real code asserts
-//!   that the weights of metaslabs are what it would compute now. A vdev with a distributed spare
-//!   in use counts as rotating; when the spare goes the weights are others, and are still those of
-//!   before.
+//!   that the weights of metaslabs are those that it would compute now. A vdev with a distributed
+//!   spare in use counts as rotating; when the spare goes the weights are others, and are still
+//!   those of before.
 //!
 //! A judgement is excused only if everything in it is one of these.
 
@@ -19,7 +19,7 @@ struct Finding<'a> {
     words: Vec<&'a str>,
 }
 
-/// Splits what `judge` printed into what was found.
+/// Splits the output of `judge` into findings.
 fn findings(said: &str) -> Vec<Finding<'_>> {
     let mut out: Vec<Finding<'_>> = Vec::new();
     let mut open = false;
@@ -43,7 +43,7 @@ fn listed(text: &str) -> Option<Vec<u64>> {
     list.split(", ").map(|n| n.parse().ok()).collect()
 }
 
-/// Whether a line says that a deadlist has more keys than snapshots account for, and none less.
+/// Whether a line reports a deadlist that has more keys than snapshots account for, and none less.
 fn is_key_of_bookmark(line: &str) -> bool {
     let keys = || {
         let (_, rest) = line.split_once(": deadlist keys ")?;
@@ -73,7 +73,7 @@ fn is_known(f: &Finding<'_>) -> bool {
     }
 }
 
-/// What a judgement that is excused comes down to; none for one that is not.
+/// The reasons of an excused judgement; None if it is not excused.
 pub(crate) fn excused(said: &str) -> Option<Vec<&str>> {
     let found = findings(said);
     let known = !found.is_empty() && found.iter().all(is_known);

@@ -16,7 +16,7 @@ pub const POOL: &str = "lab";
 /// How devices stand together.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// Top-level vdevs: kind, purpose, devices. None: all devices are striped.
     pub groups: &'static [(GroupKind, Bias, usize)],
@@ -53,7 +53,7 @@ pub const SHAPES: &[Shape] = &[
     Shape { name: "beside", groups: &[(GroupKind::Mirror, Bias::Normal, 2)], spares: 1, caches: 1 },
 ];
 
-/// What the devices and limits of a pool are like.
+/// The devices and limits of a pool.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// Bytes of each device.
@@ -147,7 +147,8 @@ impl Lab {
     pub fn with_images(seed: u64, images: Vec<DiskImage>, writable: bool) -> Lab {
         Lab::with_disks(seed, images, writable, true)
     }
-    /// The same for a pool whose space maps may lie, so that places are written twice at a time.
+    /// The same for a pool whose space maps may be wrong, so that two writes to one place may be in
+    /// flight.
     pub fn with_hostile_images(seed: u64, images: Vec<DiskImage>) -> Lab {
         Lab::with_disks(seed, images, true, false)
     }
@@ -177,7 +178,7 @@ impl Lab {
     pub fn reborn(&self, seed: u64) -> Lab {
         Lab::with_images(seed, self.images(), true)
     }
-    /// What is on the disks.
+    /// The content of the disks.
     pub fn images(&self) -> Vec<DiskImage> {
         self.disks.iter().map(SimDisk::image).collect()
     }
@@ -225,7 +226,8 @@ impl Lab {
     }
 }
 
-/// What fills a new file system here: a root directory of mode 755 that belongs to root.
+/// The initial content of a new file system here: a root directory of mode 755 that belongs to
+/// root.
 pub fn new_fs(sim: &sim::SimHandle) -> dsl::Init {
     let time = sim.rt().wall_clock();
     init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default())

@@ -1,13 +1,13 @@
-//! Tests of the whole engine against a model, in the simulated world, with the judges of other
-//! people's making.
+//! Tests of the whole engine against a model, in the simulated world, with independent judges
+//! (other implementations).
 //!
-//! Everything follows from a seed. [`lab`] makes worlds, disks and pools; [`model`] is what a pool
-//! must contain; [`workload`] draws operations and does them to both; [`tree`] compares the two;
-//! [`judge`] asks zdb ([`zdb_run`]) and the judges about the images. On top of these: [`campaign`]
-//! (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load) and
-//! [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
-//! (devices lost at any moment); [`snaps`] (snapshots and what hangs on them) also on the pools of
-//! others ([`mod@reference`]).
+//! Everything follows from a seed. [`lab`] makes worlds, disks and pools; [`model`] is the expected
+//! content of a pool; [`workload`] draws operations and does them to both; [`tree`] compares the
+//! two; [`judge`] runs zdb ([`zdb_run`]) and the judges on the images. On top of these:
+//! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
+//! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
+//! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
+//! pools ([`mod@reference`]).
 
 pub mod campaign;
 pub mod cuts;
@@ -33,7 +33,7 @@ mod zilload;
 mod zilseen;
 pub mod ziltrouble;
 
-/// What went wrong, in a sentence.
+/// A finding, in a sentence.
 pub type Fault = String;
 /// The result of a check: `Err` is a finding.
 pub type Check<T = ()> = Result<T, Fault>;

@@ -1,19 +1,19 @@
-//! Devices are lost in the middle of everything: as many as the layout can do without, at the
-//! completion of some operation of theirs, each in a way of its own.
+//! Devices are lost at random moments: as many as the layout tolerates, at the completion of some
+//! operation of theirs, each in its own way.
 //!
-//! A *loss* is a device and what becomes of it ([`Way`]); it *strikes* when the device completes an
-//! operation that the seed has drawn, mid-txg or not. A *round*:
+//! A *loss* is a device and its kind of failure ([`Way`]); it *strikes* when the device completes
+//! an operation that the seed has drawn, mid-txg or not. A *round*:
 //!
 //! 1. losses are drawn for every top-level vdev and armed; files change, and everything is read
 //!    again and again with nothing in the cache;
 //! 2. perhaps the pool is exported and imported, or the power fails, with the devices as they are;
 //! 3. each device is brought back (stale, rotten or whole) or replaced, while files go on changing;
-//!    what is missing is brought there;
-//! 4. a scrub mends what rotted; a second one must find nothing, and every device must be whole.
+//!    the missing data is resilvered;
+//! 4. a scrub mends the rot; a second one must find nothing, and every device must be whole.
 //!
-//! Afterwards devices go that were never lost: what was mended has to carry the pool.
+//! Afterwards devices go that were never lost: the mended ones have to carry the pool.
 //!
-//! Whatever happens, everything that is read must be what was written, and no operation may fail.
+//! Throughout, every read must return the data written, and no operation may fail.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -62,18 +62,18 @@ pub const LAYOUTS: &[Shape] = &[
     shape("raidz3-5", &[raidz(3, 5)]),
 ];
 
-/// What becomes of a device.
+/// The failure of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// Operations fail: so many of a thousand of that kind.
     Errors(Option<OpKind>, u64),
     /// It is pulled out.
     Gone,
-    /// Noise over what it holds: that share of it in percent, and the labels if so.
+    /// Noise over its content: that share of it in percent, and the labels if so.
     Rot(u64, bool),
-    /// It holds again what it held some time ago, labels too.
+    /// It has an old content again, labels too.
     Reverted,
-    /// So many of a thousand writes never arrive, and it says that they did.
+    /// So many of a thousand writes are lost, but reported as done.
     Lying(u64),
 }
 
@@ -93,7 +93,7 @@ impl Way {
     fn spoils_labels(self) -> bool {
         matches!(self, Way::Rot(_, true) | Way::Errors(..))
     }
-    /// What stays with the device until it is taken away.
+    /// The fault that stays with the device until it is cleared.
     fn fault(self) -> Option<Fault> {
         match self {
             Way::Errors(kind, per_mille) => Some(Fault::FailSome { kind, per_mille }),
@@ -104,7 +104,7 @@ impl Way {
     }
 }
 
-/// What many seeds met.
+/// Totals of many seeds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Met {
     /// Devices lost.
@@ -141,7 +141,7 @@ struct Loss {
     guid: Guid,
     way: Way,
     struck: Rc<Cell<bool>>,
-    /// What it held when it was armed.
+    /// Its content when it was armed.
     old: DiskImage,
     seed: u64,
 }
@@ -289,7 +289,7 @@ fn fresh(lab: &Lab, pool: &Pool, had: &mut BTreeSet<usize>) -> Check<DevSpec> {
     Ok(DevSpec { dev: lab.disks[n].dev(), is_disk: false })
 }
 
-/// Brings every lost device back, or puts another in its place; what is missing is brought there.
+/// Brings every lost device back, or puts another in its place; the missing data is resilvered.
 async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet<usize>, met: &mut Met) -> Check {
     let pool = r.pool();
     for loss in losses {
@@ -301,8 +301,8 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
         if back {
             match pool.bring_online(&name, false).await {
                 Ok(()) => {}
-                // Nobody knows it any more: its labels are noise, or were written in part when they
-                // were written last.
+                // Its labels cannot be read any more: they are noise, or their last write was
+                // partial.
                 Err(e) if loss.way.spoils_labels() && e.kind() == ErrorKind::NotFound => back = false,
                 Err(e) => return Err(at(e)),
             }
@@ -341,7 +341,7 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
     Ok(())
 }
 
-/// What rotted is mended by one scrub; another finds nothing, and every device is whole.
+/// One scrub mends the rot; another finds nothing, and every device is whole.
 async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     let pool = r.pool();
     let first = scrub(&pool).await?;
@@ -438,8 +438,7 @@ fn live(
         groups(&r.pool()).into_iter().flat_map(|(_, devices)| devices).map(|(n, _)| n).collect();
     drive(r, async |r: &mut Runner| r.export().await)?;
     let mut images = r.lab.images();
-    // What was lost for good keeps labels that were written in part, or in another life: nobody
-    // asks about it.
+    // Devices lost for good keep partial or old labels: exclude them.
     for (_, image) in images.iter_mut().enumerate().filter(|(n, _)| !members.contains(n)) {
         *image = DiskImage::zeroed(image.size());
     }
@@ -458,7 +457,7 @@ fn live(
 /// Runs a seed; its disks at the end, exported.
 pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64, met: &mut Met) -> Result<Vec<DiskImage>, Finding> {
     let mut runner = runner(seed, Profile::Small, shape)?;
-    // What has no checksum may rot unseen.
+    // Blocks without a checksum may rot undetected.
     runner.keep_checksums();
     let mut told_of = Vec::new();
     let result = catch_unwind(AssertUnwindSafe(|| live(&mut runner, seed, ops, met, &mut told_of)));

@@ -1,4 +1,4 @@
-//! `ztest`: the long profiles, each resumable or repeatable by its seeds. `ztest --help` tells.
+//! `ztest`: the long profiles, each resumable or repeatable by its seeds. See `ztest --help`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -97,7 +97,7 @@ fn spread(args: &Args, from: u64, to: u64, f: impl Fn(u64) + Sync) {
     });
 }
 
-/// Counts what came of a seed and prints what is not good.
+/// Counts the verdict of a seed and prints it unless good.
 fn count(tally: &mut Tally, seed: u64, shape: &str, verdict: Result<Verdict, String>) {
     match verdict {
         Ok(Verdict::Good) => {}
@@ -141,8 +141,8 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
-/// What earlier runs wrote to the state file: one line `good SEED FIGURE...` for each seed without
-/// a finding.
+/// The results of earlier runs from the state file: one line `good SEED FIGURE...` for each seed
+/// without a finding.
 fn done_before(path: Option<&str>) -> BTreeMap<u64, Vec<u64>> {
     let text = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     let numbers = |l: &str| l.split_whitespace().map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>();
@@ -150,7 +150,7 @@ fn done_before(path: Option<&str>) -> BTreeMap<u64, Vec<u64>> {
     lines.filter_map(|mut l| (!l.is_empty()).then(|| (l.remove(0), l))).collect()
 }
 
-/// Remembers a seed that is done.
+/// Records a seed that is done.
 fn remember(path: Option<&str>, line: &str) {
     let Some(path) = path else { return };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
@@ -198,8 +198,8 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
 /// Mutations of one victim.
 const PER_VICTIM: u64 = 200;
 
-/// Damages victims: `make` makes one, `one` damages it once and gives the figures, which are called
-/// `names`, and what it found.
+/// Damages victims: `make` makes one, `one` damages it once and gives the figures, whose names are
+/// `names`, and its findings.
 fn mutations<V>(
     args: &Args,
     range: (u64, u64),
@@ -349,7 +349,7 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
-/// The totals of a profile that remembers its seeds, and their last line.
+/// The totals of a profile with a state file, and their last line.
 struct Seeds<'a> {
     state: Option<&'a str>,
     done: BTreeMap<u64, Vec<u64>>,

@@ -1,6 +1,6 @@
-//! What a pool must contain: an in-memory POSIX file system, and a pool of them.
+//! The expected content of a pool: an in-memory POSIX file system, and a pool of them.
 //!
-//! The model knows nothing of blocks, txgs or formats. Objects have the numbers that the engine
+//! The model is independent of blocks, txgs and formats. Objects have the numbers that the engine
 //! gave them, so that hard links can be compared; times are taken over from the engine after an
 //! operation once they were seen to be plausible (`workload`), and must stay from then on. All
 //! parts are shared copy-on-write: a clone is a state.
@@ -98,7 +98,7 @@ impl Content {
     }
 }
 
-/// What an object is made of.
+/// The content of an object.
 #[derive(Clone, Debug)]
 pub enum Body {
     /// A regular file.
@@ -107,7 +107,7 @@ pub enum Body {
     Dir {
         /// The directory above; its own number for the root.
         parent: u64,
-        /// What is in it.
+        /// Its entries.
         entries: BTreeMap<Name, u64>,
     },
     /// A symbolic link and its target.
@@ -119,7 +119,7 @@ pub enum Body {
 /// An object with all its attributes.
 #[derive(Clone, Debug)]
 pub struct Inode {
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u32,
@@ -131,7 +131,7 @@ pub struct Inode {
     pub nlink: u32,
     /// Device number.
     pub rdev: u64,
-    /// The txg that made it, as the engine says.
+    /// The txg that made it, from the engine.
     pub generation: u64,
     /// Access time.
     pub atime: WallTime,
@@ -352,7 +352,7 @@ pub fn check_name(name: &[u8]) -> Outcome {
 pub struct DsModel {
     /// Values set on it.
     pub props: BTreeMap<String, PropValue>,
-    /// What is in it.
+    /// Its content.
     pub fs: FsModel,
     /// Whether access times were ever on: then they are not compared.
     pub atime: bool,

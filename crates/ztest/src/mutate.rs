@@ -1,11 +1,11 @@
-//! Damaged images: whatever is on a disk, importing and reading it ends in an error that names its
-//! place or in what was there.
+//! Damaged images: with any content on disk, importing and reading it ends in an error that names
+//! its place or in the original data.
 //!
 //! The images of a few recorded runs are damaged in seeded ways. Half of the damage is left visible
-//! to checksums; then what is read must be an error or exactly the state of the txg that the import
-//! chose, and an import of an older state must say so. The other half repairs every checksum above
-//! (`surgery`), so that parsers see the damage; then any content may come out, but no panic, no
-//! hang and no unbounded memory.
+//! to checksums; then a read must give an error or exactly the state of the txg that the import
+//! chose, and an import of an older state must report it. The other half repairs every checksum
+//! above (`surgery`), so that parsers see the damage; then any content may come out, but no panic,
+//! no hang and no unbounded memory.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,7 +60,7 @@ impl Victim {
     }
 }
 
-/// How often what came out.
+/// Counts of the outcomes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct MutateTally {
     /// Mutations.
@@ -280,7 +280,7 @@ pub(crate) fn repaired(p: &Patient, rng: &mut Rng) -> (Vec<DiskImage>, String) {
     (p.with_content(n, data), name)
 }
 
-/// Reads all that there is, whatever comes; what could not be read.
+/// Reads everything and goes on after errors; returns the errors.
 async fn read_all(pool: &Rc<Pool>) -> Vec<String> {
     let mut errors = Vec::new();
     let mut seen = 0;
@@ -381,7 +381,7 @@ async fn read_object(fs: &Zfs, obj: ObjectId, errors: &mut Vec<String>, child: &
         FileKind::File => {
             let mut at = 0;
             let mut total = 0;
-            // Blocks of any size: what is read at once is small.
+            // Blocks may have any size: read in small pieces.
             while at < a.size && total < BYTES_MAX {
                 match fs.seek_data(obj, at).await {
                     Ok(Some(data)) => at = data.max(at),
@@ -417,7 +417,7 @@ async fn read_object(fs: &Zfs, obj: ObjectId, errors: &mut Vec<String>, child: &
     }
 }
 
-/// Compares what can be read with the model: how much could not be.
+/// Compares the readable data with the model; returns how much is unreadable.
 async fn compare(pool: &Rc<Pool>, rec: &Recording, txg: Txg) -> Check<u64> {
     let mut last = Err(format!("no state of txg {txg} is known"));
     for state in rec.states(txg) {
@@ -512,7 +512,7 @@ pub fn mutate(v: &Victim, number: u64, tally: &mut MutateTally) -> Option<Fault>
 
 async fn look(lab: &Lab, v: &Victim, repair: bool, writable: bool) -> Check<Outcome> {
     let devices: Vec<Rc<dyn bdev::BlockDev>> = lab.disks.iter().map(|d| d.dev()).collect();
-    // What the intact labels prove to have been committed, by their own account.
+    // The newest txg that the intact labels prove committed.
     let mut newest = Txg(0);
     for dev in &devices {
         if let Ok(labels) = spa_labels(&**dev).await {

@@ -5,9 +5,9 @@
 //! One of its blocks is damaged and every checksum above it repaired ([`crate::mutate::repaired`]);
 //! half of the time the damage is in the figures of a dataset or directory of the DSL, where
 //! arithmetic goes on for long. Then: import, a dozen operations in seeded order, export, import
-//! again. Each operation may fail, and writing may stop for good with an error; what this campaign
-//! looks for is a panic, an operation that does not end, memory without bound, an error without a
-//! place, and other bytes than were written into a file that was made after the import.
+//! again. Each operation may fail, and writing may stop for good with an error; this campaign looks
+//! for a panic, an operation that does not end, memory without bound, an error without a place, and
+//! wrong bytes in a file that was made after the import.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -125,7 +125,7 @@ impl WriteVictim {
     }
 }
 
-/// How often what came out.
+/// Counts of the outcomes.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct WriteTally {
     /// Mutations.
@@ -172,7 +172,7 @@ pub fn mutate_write(v: &WriteVictim, number: u64, tally: &mut WriteTally) -> Opt
         eprintln!("{number}: {what}");
     }
     let before = memory_peak();
-    // What is allocated twice because a space map says so is also written twice.
+    // Damaged space maps can cause double allocations, which are then written twice.
     let lab = Rc::new(Lab::with_hostile_images(number, images));
     lab.away.borrow_mut().extend(used..used + FREE_DISKS);
     lab.sim.stop_at_step(Some(STEPS_MAX));
@@ -199,7 +199,7 @@ pub fn mutate_write(v: &WriteVictim, number: u64, tally: &mut WriteTally) -> Opt
     })
 }
 
-/// What is done to one damaged pool.
+/// The operations on one damaged pool.
 struct User {
     lab: Rc<Lab>,
     /// Disks of the pool; those after them are free.
@@ -247,8 +247,7 @@ impl User {
     async fn import(&mut self, v: &WriteVictim) -> Check<Option<Rc<Pool>>> {
         match self.lab.import(false, v.layout.opts()).await {
             Ok(pool) => {
-                // A device that is asked for bytes that it does not have must not make everything
-                // wait.
+                // I/O beyond a device's end must not block everything.
                 pool.set_failmode(vdev::FailMode::Continue);
                 pool.set_device_door(Rc::new(LabDoor(self.lab.clone())));
                 pool.dsl().set_freed_per_txg(1 + self.rng.below(200) as usize);
@@ -398,7 +397,7 @@ impl User {
         pool.add_devices(spa::Layout { groups, ..spa::Layout::default() }, None).await
     }
 
-    /// What was written since the import is there, or an error says that it is not.
+    /// Data written since the import is there, or reading it gives an error.
     async fn check_files(&self, pool: &Rc<Pool>) -> Check {
         for (name, data) in &self.files {
             let read = async {
@@ -423,7 +422,7 @@ impl User {
     }
 }
 
-/// An error must say where.
+/// An error must name its place.
 fn placed(text: &str) -> Check {
     if text.len() < 8 { Err(format!("an error without a place: {text}")) } else { Ok(()) }
 }

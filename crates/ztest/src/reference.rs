@@ -3,9 +3,8 @@
 //!
 //! Each pool is unpacked into a folder of its own, its images are read into disks of a simulated
 //! world, random operations run on it as on any pool ([`crate::snaps`]), it is exported, and the
-//! judges look at it: they must find nothing that they did not find before. One pool of the
-//! collection came with a fault (a leak that `zpool split` left), which has to stay exactly as it
-//! was.
+//! judges look at it: they must have no new findings. One pool of the collection came with a fault
+//! (a leak that `zpool split` left), which has to stay exactly as it was.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,7 +18,7 @@ use crate::snaps::{load_images, run_named};
 /// A pool of the collection.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
-    /// What it is called here.
+    /// Its name here.
     pub name: &'static str,
     /// The archive it is in, without `.tar.zst`.
     pub archive: &'static str,
@@ -83,9 +82,9 @@ pub fn key(format: KeyFormat) -> &'static str {
 /// How it went with a pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Written, and nobody finds anything. What there is to say about it.
+    /// Written, and no judge finds anything. A note.
     Good(String),
-    /// weir imports it read-only, and says why.
+    /// weir imports it read-only, with this reason.
     ReadOnly(String),
     /// The archive or a judge is not there, or a judge could not look at everything.
     Missing(String),
@@ -105,8 +104,8 @@ impl std::fmt::Display for Outcome {
     }
 }
 
-/// The folders that archives may be in: the collection beside the project, then what the project
-/// has of it.
+/// The folders that archives may be in: the collection beside the project, then the project's part
+/// of it.
 fn folders() -> Vec<PathBuf> {
     let mut out: Vec<PathBuf> = std::env::var_os("WEIR_POOLS").map(PathBuf::from).into_iter().collect();
     for at in Path::new(env!("CARGO_MANIFEST_DIR")).ancestors() {
@@ -154,8 +153,8 @@ pub fn without_table(disk: &DiskImage) -> DiskImage {
     out
 }
 
-/// What a judge said, with numbers of feature counts that differ replaced by how much they do: what
-/// came with the pool may count from elsewhere now.
+/// A judge's output, with differing feature counts replaced by their difference: the faults that
+/// came with the pool may start from other counts now.
 fn essence(text: &str) -> String {
     let mut out = Vec::new();
     for line in text.split(" | ") {

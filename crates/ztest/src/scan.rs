@@ -1,5 +1,5 @@
-//! Scrub and resilver: whatever rots or goes away within what the layout carries is found, mended,
-//! and found to be right afterwards.
+//! Scrub and resilver: rot and losses within the redundancy of the layout are found, mended, and
+//! verified afterwards.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use crate::lab::{Lab, Shape};
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault};
 
-/// Where the address space begins on a device, and what labels take at its end.
+/// Start of the address space on a device, and the size of the labels at its end.
 pub(crate) const FRONT: u64 = 4 << 20;
 pub(crate) const BACK: u64 = 512 << 10;
 /// The longest that a scan may take, in virtual time.
@@ -113,7 +113,7 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
         return Err(format!("the first scrub of a pool made whole: {:?}", first.phys));
     }
     scrub_clean(pool).await?;
-    // Devices with many wrong blocks are doubted until somebody says otherwise.
+    // Devices with many wrong blocks stay degraded until the errors are cleared.
     pool.clear_device_errors(None).map_err(told("clear"))?;
     wait(pool).await?;
     match pool.tree().health() {
@@ -178,7 +178,7 @@ fn rot(image: &mut DiskImage, rng: &mut Rng, all: bool) {
 pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0x5c4b);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
-    // What has no checksum may rot unseen.
+    // Blocks without a checksum may rot undetected.
     runner.keep_checksums();
     drive(&mut runner, async |r: &mut Runner| {
         r.create().await?;
@@ -212,8 +212,8 @@ pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskIma
     Ok(runner.lab.images())
 }
 
-/// A workload in whose middle devices go away and come back stale or full of noise; what they miss
-/// is brought to them, and then others go.
+/// A workload in whose middle devices go away and come back stale or full of noise; they are
+/// resilvered, and then others go.
 pub fn run_resilver(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0x7e51);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
@@ -250,19 +250,19 @@ pub fn run_resilver(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<Di
     Ok(runner.lab.images())
 }
 
-/// What many power cuts met.
+/// Totals of many power cuts.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct CutsMet {
     /// Power cuts.
     pub cuts: u64,
     /// Of them while a resilver or scrub ran.
     pub running: u64,
-    /// Imports that went on with what was under way, beyond the beginning.
+    /// Imports that resumed a running scan beyond its beginning.
     pub resumed: u64,
 }
 
-/// Devices come back stale; the power fails again and again while what they miss is brought to
-/// them, until it is done. Then the devices that were whole go away.
+/// Devices come back stale; the power fails again and again during the resilver, until it is done.
+/// Then the devices that were whole go away.
 pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -> Result<Vec<DiskImage>, Fault> {
     let mut rng = Rng::new(seed ^ 0xc075);
     let mut runner = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
@@ -342,7 +342,7 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
     .map_err(|e| format!("{}, after the cuts: {e}", shape.name))?;
     let images = runner.lab.images();
     runner.lab = Rc::new(runner.lab.reborn(seed ^ 77));
-    // The others go: what was brought back must carry the pool.
+    // The others go: the resilvered devices must carry the pool.
     let others = tolerances(shape).into_iter().flat_map(|(tolerates, devices)| {
         devices.into_iter().filter(|d| !lost.contains(d)).take(tolerates).collect::<Vec<usize>>()
     });

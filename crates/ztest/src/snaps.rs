@@ -87,13 +87,13 @@ impl ReadAt for Image {
     }
 }
 
-/// What the independent checker finds wrong on these disks.
+/// Runs the independent checker on these disks.
 pub fn check_images(images: &[DiskImage]) -> Check {
     check_partly(images).map(|_| ())
 }
 
-/// The same; true if a destroyed file system is freed in part. The checker does not walk what is
-/// left of it, which then looks leaked: only zdb can tell.
+/// The same; true if a destroyed file system is freed in part. The checker does not walk the rest
+/// of it, which then looks leaked: only zdb can judge that.
 fn check_partly(images: &[DiskImage]) -> Check<bool> {
     let labeled = images.iter().enumerate().map(|(n, image)| {
         let (path, image) = (format!("disk{n}.img"), without_table(image));
@@ -178,7 +178,7 @@ impl Snaps {
     }
 
     async fn create(&mut self) -> Check {
-        // What the pool has: lz4 or lzjb.
+        // The algorithm that the pool supports: lz4 or lzjb.
         let lz4 = self.layout.features.contains(&ondisk::feature::FeatureId::Lz4Compress);
         let props = vec![("compression".to_string(), PropValue::Num(if lz4 { 15 } else { 3 }))];
         let pool = self.lab.create(&self.layout, props).await.map_err(|e| format!("create: {e:?}"))?;
@@ -213,7 +213,7 @@ impl Snaps {
             return Ok(());
         }
         let rounds = 1 + self.rng.below(4);
-        /// A file and what is written where; none removes it.
+        /// A file and its write (offset, data); None removes it.
         type Step = (String, Option<(u64, Vec<u8>)>);
         let mut plan: Vec<Step> = Vec::new();
         for _ in 0..rounds {
@@ -280,7 +280,7 @@ impl Snaps {
             }
         }
         if stopped {
-            // How far the last write came does not matter: what is there is taken over.
+            // The last write may be partial: take over the actual content.
             let now = self.read_head(&name).await?;
             self.model.fs.get_mut(&name).expect("picked").files = now;
         }
@@ -758,8 +758,8 @@ pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
 }
 
 impl Snaps {
-    /// Takes what is in an imported pool for the model: names of file systems and snapshots, and
-    /// where clones come from. Files that were there are not looked at.
+    /// Fills the model from an imported pool: names of file systems and snapshots, and the origins
+    /// of clones. Existing files are ignored.
     async fn adopt(&mut self) -> Check {
         let pool = self.lab.import(false, self.layout.opts()).await.map_err(|e| match e.to_string() {
             why if why.contains("readonly=on") => format!("read-only: {why}"),
@@ -821,7 +821,7 @@ pub fn load_images(dir: &Path) -> Result<Vec<DiskImage>, String> {
     Ok(out)
 }
 
-/// A pool that somebody else made, after operations.
+/// A foreign pool, after operations.
 pub struct Changed {
     /// Its disks, exported.
     pub images: Vec<DiskImage>,
@@ -829,13 +829,13 @@ pub struct Changed {
     pub pool: String,
 }
 
-/// How the checker says that it does not know a layout.
+/// The checker's message for an unsupported layout.
 const UNREAD: &str = "is not supported";
 
-/// Disks beside a pool that somebody else made.
+/// Disks beside a foreign pool.
 const BLANKS: usize = 3;
 
-/// Random operations on a pool that somebody else made; its disks at the end, exported.
+/// Random operations on a foreign pool; returns its disks at the end, exported.
 pub fn run_on(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
     run_named(images, seed, ops).map(|changed| changed.images)
 }
@@ -887,7 +887,7 @@ pub fn run_named(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Changed,
             return match (check_images(&changed.images), known) {
                 (Ok(()), _) => Ok(changed),
                 (Err(now), Some(before)) if now == before => Ok(changed),
-                // What the checker cannot read (dRAID) others judge.
+                // Pools that the checker cannot read (dRAID) are for the other judges.
                 (Err(now), Some(before)) if [&now, &before].iter().all(|e| e.ends_with(UNREAD)) => Ok(changed),
                 (Err(now), before) => Err(format!("seed {seed}: {now} (before: {before:?})")),
             };
@@ -901,7 +901,7 @@ pub fn run_named(images: Vec<DiskImage>, seed: u64, ops: u64) -> Result<Changed,
     Err(why)
 }
 
-/// The disks after `ops` operations, and what they are like. Blocks may still wait to be freed.
+/// The disks after `ops` operations, and their layout. Blocks may still wait to be freed.
 pub fn images_after(seed: u64, ops: u64) -> Check<(Vec<DiskImage>, Layout)> {
     let mut snaps = Snaps::new(seed);
     let lab = snaps.lab.clone();
@@ -932,7 +932,7 @@ async fn spare_space(pool: &Rc<Pool>, lab: &Lab, seed: u64) -> base::Result<()> 
     written.map(drop)
 }
 
-/// What [`cuts`] cuts.
+/// The operation that [`cuts`] cuts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     /// Three snapshots are destroyed at once.
@@ -943,7 +943,7 @@ pub enum Cut {
     FileSystem,
     /// A clone that was written to is destroyed.
     Clone,
-    /// A clone becomes what it was cloned from.
+    /// A clone and its origin swap roles.
     Promote,
     /// A snapshot that has a clone is destroyed as soon as that is: both go together.
     Deferred,

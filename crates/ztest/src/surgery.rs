@@ -1,8 +1,8 @@
 //! Damage that no checksum shows: the block tree of a pool's images, and rewriting blocks with
 //! everything above them up to the uberblock.
 //!
-//! This is a small reader and writer of its own, beside the engine: it knows block pointers, dnodes
-//! and object sets, nothing else. A rewritten block is stored uncompressed in a place that nothing
+//! This is a small reader and writer of its own, beside the engine: it handles block pointers,
+//! dnodes and object sets only. A rewritten block is stored uncompressed in a place that nothing
 //! uses; its pointer changes in the block above, which is rewritten in turn, up to the uberblock,
 //! which is sealed again in all labels. Space maps are left as they are: where the pool has a file
 //! of records that begin with [`SPARE`], new blocks go into those, which are allocated, so that the
@@ -279,7 +279,7 @@ impl Patient {
     }
 }
 
-/// Gives the pointer the checksum of what is stored.
+/// Sets the pointer's checksum from the stored bytes.
 fn seal(bp: &mut Blkptr, raw: &[u8]) {
     let algo = bp.checksum_algo().unwrap_or(ChecksumAlgo::Fletcher4);
     if let Ok(sum) = codec::checksum::compute(algo, raw, !bp.is_little_endian(), None) {

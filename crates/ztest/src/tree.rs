@@ -12,7 +12,8 @@ use crate::model::{Body, Content, DsModel, FsModel, Inode, PoolModel};
 
 /// Bytes that are read at once.
 const READ: u64 = 1 << 20;
-/// Holes of a file that are read at each end; in between only what the engine says is data.
+/// Holes of a file that are read at each end; in between only the ranges that the engine reports as
+/// data.
 const HOLE_READ_MAX: u64 = 4 << 20;
 
 /// Marks findings that are errors of the engine, not other content than there should be.
@@ -27,7 +28,7 @@ pub fn is_refusal(fault: &str) -> bool {
     fault.contains(REFUSED)
 }
 
-/// Compares what `stat` shows.
+/// Compares the attributes of `stat`.
 pub fn compare_attr(a: &Attr, ino: u64, m: &Inode, atime: bool) -> Check {
     let got = (a.kind, a.mode & 0o7777, a.uid, a.gid, a.nlink, a.size, a.rdev, a.generation);
     let want = (m.kind, m.mode, m.uid, m.gid, m.nlink, m.size(), m.rdev, m.generation);

@@ -1,11 +1,11 @@
 //! Seeded operations, done to a pool and to the model, which must agree on every outcome.
 //!
-//! A [`Runner`] draws one operation after the other. Which kinds come how often is drawn once for
+//! A [`Runner`] draws one operation after the other. The frequency of each kind is drawn once for
 //! each seed (*swarm*): most seeds lack some kinds altogether, which reaches states that an even
 //! mixture never does. An operation is first decided by the model (`Ok` or the kind of error), then
-//! done by the engine; both must say the same, except that the engine may run out of space. Times
-//! come from the engine: each must lie within the operation, and those that the operation should
-//! not touch must not change.
+//! done by the engine; both must agree, except that the engine may run out of space. Times come
+//! from the engine: each must lie within the operation, and those that the operation should not
+//! touch must not change.
 
 mod attrs;
 mod bulk;
@@ -29,7 +29,7 @@ use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
 use crate::model::{Body, Content, DsModel, FsModel, Inode, PoolModel, check_name};
 use crate::tree;
 
-/// What kind of pool a seed is about.
+/// The kind of pool of a seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
     /// A small pool and a bit of everything.
@@ -149,7 +149,7 @@ pub struct Runner {
     pub pool: Option<Rc<Pool>>,
     /// Its file systems in use.
     pub mounted: BTreeMap<String, Rc<Zfs>>,
-    /// What must be in it.
+    /// Its expected content.
     pub model: PoolModel,
     /// The devices and limits.
     pub layout: Layout,
@@ -159,7 +159,7 @@ pub struct Runner {
     pub ops: u64,
     /// Changes so far: counts on when an operation changed something.
     pub changes: u64,
-    /// What was done last.
+    /// The last operations.
     pub trace: std::collections::VecDeque<String>,
     profile: Profile,
     rng: Rng,
@@ -249,7 +249,7 @@ impl Runner {
         })
     }
 
-    /// Has everything get a checksum from now on: without one nobody can tell what rotted.
+    /// Has all blocks get a checksum from now on: without one rot cannot be detected.
     pub fn keep_checksums(&mut self) {
         self.checksums = true;
     }
@@ -374,7 +374,7 @@ impl Runner {
         }
         self.pool().sync().await.map_err(|e| format!("sync: {e:?}"))
     }
-    /// Forgets the pool, whose world has ended.
+    /// Drops the pool without closing it: its world has ended.
     pub fn forget(&mut self) {
         self.ghosts.clear();
         self.mounted.clear();
@@ -614,12 +614,12 @@ impl Runner {
 
     // --- comparing outcomes ---
 
-    /// Both must say the same; the value if both say that it was done. The engine may lack space.
+    /// Model and engine must agree; returns the value if both succeeded. The engine may lack space.
     fn agree<G>(&mut self, what: &str, want: Result<(), ErrorKind>, got: base::Result<G>) -> Check<Option<G>> {
         match (want, got) {
             (Ok(()), Ok(v)) => Ok(Some(v)),
             (Err(k), Err(e)) if e.kind() == k => Ok(None),
-            // Before it says that something is not there it may say that the name cannot be.
+            // The model does not count space: the engine may lack it in any operation.
             (_, Err(e)) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => {
                 self.full += 1;
                 self.note(format!("  no space: {e}"));
@@ -627,7 +627,7 @@ impl Runner {
                 let free = space.total.saturating_sub(space.alloc);
                 let quotas =
                     self.model.datasets.values().any(|d| d.props.keys().any(|k| k == "quota" || k == "reservation"));
-                // Reserving may ask for any amount, and a quota may be less than what is there.
+                // A reservation may be of any size, and a quota may be less than the space in use.
                 if free > 200 << 20 && !quotas && !matches!(what, "fallocate" | "set") {
                     return Err(format!("{what}: no space although {free} bytes are free: {e:?}"));
                 }

@@ -1,12 +1,12 @@
-//! Running OpenZFS's zdb, without the seconds that it burns at its end.
+//! Running OpenZFS's zdb, without its busy wait at the end.
 //!
-//! When zdb 2.1 has said everything, it empties its cache, and asks again and again for buffers
-//! that were read ahead and may not leave before they are six seconds old: a processor is busy for
-//! nothing, and that is ten times what a look at a small pool takes. Two of its tunables
-//! (`zfs_arc_min_prescient_prefetch_ms`, `zfs_arc_min_prefetch_ms`; OpenZFS 2.1 zfs(4)) make that
-//! time a millisecond; what it finds does not change. It sets tunables (`-o`) in a library of the
-//! name `libzpool.so`, which Debian has in a package for development only, so a link of that name
-//! is made for it. Where any of this does not work, zdb runs as it is.
+//! At its end zdb 2.1 empties its cache, and polls for prefetched buffers, which may not be evicted
+//! before they are six seconds old: a core is busy for nothing, ten times as long as a check of a
+//! small pool takes. Two of its tunables (`zfs_arc_min_prescient_prefetch_ms`,
+//! `zfs_arc_min_prefetch_ms`; OpenZFS 2.1 zfs(4)) make that time a millisecond; its findings do not
+//! change. It sets tunables (`-o`) in a library of the name `libzpool.so`, which Debian has in a
+//! package for development only, so a link of that name is made for it. Where any of this does not
+//! work, zdb runs as it is.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -54,11 +54,11 @@ fn quick(library: &Path, args: &[&str]) -> Option<(i32, String)> {
     run(c)
 }
 
-/// Runs zdb: its exit status and everything it says, or `None` if it is not there.
+/// Runs zdb: its exit status and its output, or `None` if it is not installed.
 pub fn zdb(args: &[&str]) -> Option<(i32, String)> {
     static LIBRARY: OnceLock<Option<PathBuf>> = OnceLock::new();
     let usable = |path: &PathBuf| {
-        // A zdb that does not know the tunables ends with how it is used.
+        // A zdb without the tunables prints its usage.
         quick(path, &["-l", "/dev/null"]).is_some_and(|(_, text)| text.contains("failed to") && !text.contains("Usage"))
     };
     let library = LIBRARY.get_or_init(|| library().filter(usable));

@@ -1,12 +1,12 @@
-//! Power cuts under synchronous load: what was acknowledged is there, nothing is torn, nothing
+//! Power cuts under synchronous load: acknowledged changes are there, nothing is torn, nothing
 //! comes from the future (docs/campaigns.md).
 //!
 //! One recorded run of several tasks, each with a folder of its own, gives as many crashes as one
 //! likes: the disks as a cut right after any completion may leave them. Each crash is imported,
-//! claimed, replayed and compared. A task knows of each of its changes when it was begun and from
-//! when on it was durable, both as the number of the last device operation that the world had seen;
-//! at a cut each file, and each folder, must be in one of the states from the last durable one to
-//! the last that was begun.
+//! claimed, replayed and compared. A task records of each of its changes when it was begun and from
+//! when on it was durable, both as the number of the last device operation of the world; at a cut
+//! each file, and each folder, must be in one of the states from the last durable one to the last
+//! that was begun.
 //!
 //! A write that was not acknowledged may be there in part, in whole units.
 //!
@@ -72,10 +72,10 @@ pub struct Recording {
     stories: Vec<Rc<Story>>,
     /// Commits acknowledged.
     pub acks: u64,
-    /// What the log did.
+    /// Statistics of the log.
     pub stats: ZilStats,
     trouble: Trouble,
-    /// The seed and what was drawn from it.
+    /// The seed and the parameters drawn from it.
     name: String,
     sealed: bool,
 }
@@ -133,7 +133,7 @@ async fn fill(pool: &Pool, fs: &Zfs) -> Check {
     fs.truncate(file.obj, at - at / 16).await.map_err(text)
 }
 
-/// Runs the load of a seed and records what reaches the disks.
+/// Runs the load of a seed and records the operations of the disks.
 pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let mut rng = Rng::stream(seed, 0x21c);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
@@ -181,8 +181,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             });
         }
         if rng.percent(30) {
-            // Files that are there already and of which nothing is in memory: what is to be logged
-            // must be waited for.
+            // Existing files with nothing in memory: logging must then read their data first.
             for actor in &mut actors {
                 for _ in 0..steps / 4 {
                     actor.step().await?;
@@ -221,7 +220,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
         let mut joins = Vec::new();
         let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
         let working = Rc::new(Cell::new(tasks));
-        // Of a hundred steps, those after which the next commit begins another chain.
+        // Percentage of steps after which the next commit begins another chain.
         let new_chains = if rng.percent(40) { 6 } else { 1 };
         for n in 0..rng.below(3) {
             let rng = Rng::stream(seed, 2000 + n);
@@ -240,7 +239,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
                         if !trouble.excuses_errors() {
                             return Err(e);
                         }
-                        // A pool that is suspended shows nothing any more.
+                        // A suspended pool cannot be read any more.
                         if actor.look().await.is_err() {
                             break;
                         }
@@ -296,7 +295,7 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
 async fn keep(pool: Rc<Pool>, rt: rt::Rt, working: Rc<Cell<u64>>) {
     while working.get() > 0 {
         if pool.suspended().is_some() {
-            // What fails again suspends it again.
+            // A repeated failure suspends it again.
             let _ = pool.clear(None).await;
         }
         rt.sleep(KEEPER_EVERY).await;
@@ -325,12 +324,12 @@ impl Recording {
     }
 }
 
-/// Compares what is in the file system with what may be there after a cut at `at`.
+/// Compares the file system with the states allowed after a cut at `at`.
 async fn compare(stories: &[Rc<Story>], fs: &Zfs, at: u64) -> Result<(), Wrong> {
     Seen::look(stories, fs).await?.judge(stories, at)
 }
 
-/// What a campaign came to.
+/// Totals of a campaign.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct ZilTally {
     /// Seeds done.
@@ -409,7 +408,7 @@ impl ZilTally {
     }
 }
 
-/// What a recovery is asked for besides what it finds.
+/// Further results wanted of a recovery.
 #[derive(Clone, Copy, Default)]
 struct Asked {
     /// Its own log.
@@ -418,12 +417,12 @@ struct Asked {
     export: bool,
 }
 
-/// What a recovery came to.
+/// The result of a recovery.
 struct Recovery {
     seen: Rc<Seen>,
     /// Records replayed.
     applied: u64,
-    /// Offset and length of what was read, of each disk, up to the end of the look.
+    /// Offset and length of the reads of each disk, up to the end of the comparison's reads.
     reads: Vec<Vec<(u64, u64)>>,
     logs: Vec<DiskLog>,
     images: Vec<DiskImage>,
@@ -439,8 +438,8 @@ fn recover(rec: &Recording, images: Vec<DiskImage>, seed: u64, asked: Asked) -> 
                 disk.start_log();
             }
         }
-        // A log device that failed often is out of service, and what counts is in the pool: then
-        // `zpool import` asks for `-m`.
+        // A log device that failed often is out of service, and its records are in the pool: then
+        // `zpool import` needs `-m`.
         let import = ImportOpts { missing_log: rec.trouble.needs_log(), ..ImportOpts::default() };
         let pool = lab.import_as(import, rec.layout.opts()).await.map_err(|e| Wrong::Torn(format!("import: {e:?}")))?;
         let fs =
@@ -490,7 +489,7 @@ pub struct Cutting {
     pub second: u64,
     /// One crash in so many goes to zdb after replay; 0: none.
     pub zdb: u64,
-    /// What goes wrong meanwhile.
+    /// The trouble injected meanwhile.
     pub trouble: Trouble,
 }
 
@@ -506,7 +505,7 @@ pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
         }
     };
     (tally.acks, tally.failures) = (rec.acks, rec.stats.failures + rec.stats.stalls);
-    // Without the log devices a crash loses what only they had: nothing to compare.
+    // Without the log devices a crash loses the records on them: nothing to compare.
     if how.trouble == Trouble::LogGone {
         return (tally, faults);
     }
@@ -533,7 +532,7 @@ pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
             let asked = Asked { log: draw.one_in(how.second), export: draw.one_in(how.zdb) };
             let what = format!("cut at {moment}.{repeat}");
             let known = memory.find(&images);
-            // One crash in so many is recovered although it is known, to see that it is.
+            // One known crash in so many is recovered again, to verify the memory.
             if let Some((seen, applied)) = &known
                 && !asked.log
                 && !asked.export

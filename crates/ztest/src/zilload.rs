@@ -1,10 +1,10 @@
 //! The load of the intent log's campaign: tasks that change files of their own folders, wait for
-//! some of it, and remember what was begun and what was acknowledged when.
+//! some of them, and record when each change was begun and acknowledged.
 //!
-//! Data are written in units of 4 KiB that name file, place and version. Of each change a task
-//! knows when it was begun and from when on it was durable, both as the number of the last device
-//! operation that the world had seen. Where the world is made to fail, an operation may fail too:
-//! then the task looks at what is there, and goes on from that.
+//! Data are written in units of 4 KiB that name file, place and version. A task records of each
+//! change when it was begun and from when on it was durable, both as the number of the last device
+//! operation of the world. Where the world is made to fail, an operation may fail too: then the
+//! task reads the actual state, and goes on from that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub(crate) type Units = Vec<u32>;
 /// Names of a folder, and the file that each one names.
 pub(crate) type Names = BTreeMap<Vec<u8>, u64>;
 
-/// What one task did in its folder.
+/// The history of one task's folder.
 pub(crate) struct Story {
     pub(crate) folder: Vec<u8>,
     pub(crate) names: RefCell<History<Names>>,
@@ -84,8 +84,8 @@ impl Story {
     }
 }
 
-/// Commits other people's files: what they wait for is then in its hands. It promises nothing to
-/// anybody, so it may fail.
+/// Commits other tasks' files, so that their waits depend on its commits. It acknowledges nothing
+/// itself, so it may fail.
 pub(crate) async fn stand_by(fs: Rc<Zfs>, rt: rt::Rt, stories: Vec<Rc<Story>>, working: Rc<Cell<u64>>, mut rng: Rng) {
     while working.get() > 0 {
         let story = &stories[rng.below(stories.len() as u64) as usize];
@@ -197,7 +197,7 @@ impl Actor {
         change(&mut units);
         h.begin(at, units);
     }
-    /// What the task did to names, and to this file, is durable.
+    /// The task's changes of names, and of this file, are durable.
     fn durable(&mut self, file: Option<u64>) {
         let at = self.now();
         self.acks += 1;
@@ -257,7 +257,7 @@ impl Actor {
                 if let Some(entry) = self.open.remove(&name) {
                     self.open.insert(new, entry);
                 }
-                // What a file holds does not come after its new name.
+                // A durable rename does not make the file's data durable.
                 self.done(None);
             }
             (86..=88, Some((_, file, obj))) => {
@@ -330,13 +330,13 @@ impl Actor {
         Ok(())
     }
 
-    /// After a failure: what is there counts, as begun and not durable.
+    /// After a failure: takes over the actual state, as begun and not durable.
     pub(crate) async fn look(&mut self) -> Check {
         let list = self.fs.readdir(self.dir, 0, 1000).await.map_err(text)?;
         let known: BTreeMap<ObjectId, u64> = self.open.values().map(|&(file, obj)| (obj, file)).collect();
         self.open.clear();
         for e in list.into_iter().filter(|e| e.name != b"." && e.name != b"..") {
-            // The only one that nobody has seen yet is the newest.
+            // The only file without a known object is the newest.
             let file = known.get(&e.obj).copied().unwrap_or(self.next_file - 1);
             self.open.insert(e.name, (file, e.obj));
         }

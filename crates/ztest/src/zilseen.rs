@@ -1,11 +1,10 @@
-//! What a crash left, as the intent log's campaign sees it after recovery, and whether it may have
-//! left that.
+//! The state after a crash and recovery, for the intent log's campaign, and whether it is legal.
 //!
 //! Looking ([`Seen::look`]) reads folders and files; judging ([`Seen::judge`]) is a pure comparison
-//! with what the tasks remember. They are apart because one look serves many cuts: what recovery
-//! makes of a crash depends on nothing but the bytes that it reads from the disks. [`Memory`] keeps
-//! the last crashes of a recording with the places that their recovery read; another crash with the
-//! same bytes in all those places is not recovered again, only judged against its own moment.
+//! with the records of the tasks. They are apart because one look serves many cuts: the result of
+//! recovery depends only on the bytes that it reads from the disks. [`Memory`] keeps the last
+//! crashes of a recording with the places that their recovery read; another crash with the same
+//! bytes in all those places is not recovered again, only judged against its own moment.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +17,7 @@ use zpl::Zfs;
 use crate::Fault;
 use crate::zilload::{Names, Story, UNIT, Units, whose};
 
-/// What is wrong with a crash.
+/// The fault of a crash.
 pub(crate) enum Wrong {
     /// Something durable is not there.
     Lost(Fault),
@@ -43,7 +42,7 @@ type Unit = Option<(u64, u64, u32)>;
 #[derive(PartialEq, Eq, Debug)]
 struct SeenFile {
     size: u64,
-    /// Its units, or what is wrong with one.
+    /// Its units, or the fault of one.
     units: Result<Vec<Unit>, Fault>,
 }
 
@@ -89,7 +88,7 @@ impl Seen {
         Ok(Seen(folders))
     }
 
-    /// Compares it with what may be there after a cut at `at`.
+    /// Compares it with the states allowed after a cut at `at`.
     pub(crate) fn judge(&self, stories: &[Rc<Story>], at: u64) -> Result<(), Wrong> {
         for (story, there) in stories.iter().zip(&self.0) {
             let names = story.names.borrow();
@@ -139,8 +138,8 @@ impl SeenFolder {
             let (Some(h), Some(there)) = (files.get(file), there) else { continue };
             let (low, high) = h.window(at);
             let window = &h.steps[low..=high];
-            // A large write is cut at block boundaries: of one that nobody has acknowledged a part
-            // may be there.
+            // A large write is cut at block boundaries: of an unacknowledged one a part may be
+            // there.
             let sizes: Vec<u64> = window.iter().map(|(_, _, u)| u.len() as u64 * UNIT).collect();
             let size = there.size;
             let partly = sizes.windows(2).any(|w| w[0].min(w[1]) <= size && size <= w[0].max(w[1]));
@@ -175,7 +174,7 @@ impl SeenFolder {
 /// A crash that was recovered.
 struct Recovered {
     images: Vec<DiskImage>,
-    /// For each disk, offset and length of what recovery read there.
+    /// For each disk, offset and length of recovery's reads.
     reads: Vec<Vec<(u64, u64)>>,
     /// Where the last crash that was compared with it differed: looked at first.
     differs: Cell<(usize, usize)>,
@@ -209,10 +208,10 @@ impl Recovered {
 pub(crate) struct Memory(VecDeque<Recovered>);
 
 impl Memory {
-    /// Crashes that are remembered: a crash is like one shortly before it, if like any.
+    /// Crashes kept in memory: a crash is like one shortly before it, if like any.
     const CRASHES_MAX: usize = 48;
 
-    /// What recovery makes of a crash, and the records that it replays, if that is known already.
+    /// The result of recovery from a crash and the number of replayed records, if known.
     pub(crate) fn find(&mut self, images: &[DiskImage]) -> Option<(Rc<Seen>, u64)> {
         let n = self.0.iter().position(|r| r.is_same(images))?;
         let found = self.0.remove(n)?;
@@ -220,7 +219,7 @@ impl Memory {
         self.0.push_front(found);
         Some(out)
     }
-    /// Remembers what recovery made of a crash.
+    /// Stores the result of recovery from a crash.
     pub(crate) fn learn(
         &mut self,
         images: Vec<DiskImage>,
@@ -252,7 +251,7 @@ mod tests {
         let seen = Rc::new(Seen(Vec::new()));
         let mut memory = Memory::default();
         memory.learn(disk(100_000), vec![vec![(4096, 4096)], vec![(0, 512), (4096, 4096)]], seen.clone(), 3);
-        // What nobody read may differ; each byte that was read counts, on each disk.
+        // Unread bytes may differ; each byte that was read counts, on each disk.
         assert!(memory.find(&disk(200_000)).is_some_and(|(found, applied)| Rc::ptr_eq(&found, &seen) && applied == 3));
         for place in [4096 + 4095, 4092, 508, 0] {
             assert!(memory.find(&disk(place)).is_none(), "{place}");

@@ -1,9 +1,9 @@
-//! What may go wrong below an intent log while a load runs: log devices that fail to write or to
-//! flush, that disappear, a pool that is full, a flush of the pool that fails.
+//! Trouble below an intent log while a load runs: log devices that fail to write or to flush, that
+//! disappear, a pool that is full, a flush of the pool that fails.
 //!
 //! A log device that fails costs time, never data and never an error: commits go to the pool then.
-//! A pool that is full, or that cannot flush, gives errors; what was acknowledged stays safe all
-//! the same, and what failed was not acknowledged.
+//! A pool that is full, or that cannot flush, gives errors; acknowledged changes stay safe all the
+//! same, and failed ones were not acknowledged.
 
 use std::cell::Cell;
 

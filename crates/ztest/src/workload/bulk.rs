@@ -151,7 +151,7 @@ impl Runner {
                 return Err("a file cannot be deleted in a full pool".into());
             }
         }
-        // What was freed comes back after its txg and two more.
+        // Freed space comes back after its txg and two more.
         for _ in 0..4 {
             self.pool().sync().await.map_err(|e| format!("sync after deleting: {e:?}"))?;
         }

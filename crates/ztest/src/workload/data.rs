@@ -1,4 +1,4 @@
-//! Operations on what files hold.
+//! Operations on the content of files.
 
 use super::*;
 

@@ -62,7 +62,7 @@ impl Runner {
             if kind == Kind::Mkdir {
                 inode.mode |= 0o2000;
             }
-            // A set-group-id bit for a group that the maker is not in is a matter of its own: he is
+            // A set-group-id bit for a group that the maker is not in does not occur: the maker is
             // root here.
         }
         self.fs_mut(&t).insert(dir, &name, a.obj.0, inode);
@@ -96,7 +96,7 @@ impl Runner {
     pub(super) async fn remove(&mut self, want_dir: bool) -> Check {
         let t = self.turn().await?;
         let Some((dir, name)) = self.pick_entry(&t) else { return Ok(()) };
-        // Mostly what can be done.
+        // Mostly the matching operation.
         let ino = self.fs(&t).lookup(dir, &name).expect("picked");
         let want_dir = if self.rng.percent(90) { self.fs(&t).get(ino).is_dir() } else { want_dir };
         self.remove_one(&t, dir, &name, want_dir).await.map(drop)

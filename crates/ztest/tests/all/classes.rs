@@ -1,5 +1,5 @@
-//! Where blocks go: special and dedup vdevs, small blocks of files, what happens when these are
-//! full; copies and which metadata has an extra one, and that they serve.
+//! Where blocks go: special and dedup vdevs, small blocks of files, the fallback when these are
+//! full; copies, metadata with an extra one, and reads from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -186,7 +186,7 @@ fn metadata_overflows_to_the_normal_class() {
     let mut normal = 0;
     lab.sim.block_on(async {
         let pool = lab.create(&layout, vec![("atime".into(), PropValue::Num(0))]).await.expect("created");
-        // Most of the special vdev is taken by something that is not to be had back for now.
+        // Most of the special vdev is taken by blocks that are not freed for now.
         let special = classes(&pool).into_iter().find(|(_, c)| *c == ClassKind::Special).expect("there is one").0;
         let top = pool.tree().top(base::VdevId(special)).expect("it is there");
         let mut aside = Vec::new();
@@ -271,7 +271,7 @@ fn copies_lie_apart_and_serve() {
         }
     }
     assert!(all.iter().filter(|b| b.set == "mos").all(|b| b.bp.ndvas() == 3), "the MOS has three copies");
-    // A read mends what it meets.
+    // A read mends the bad copies that it finds.
     let lab = Lab::with_images(1, spoiled.clone(), true);
     lab.sim.block_on(async {
         let pool = lab.import(false, layout.opts()).await.expect("imported");
@@ -281,7 +281,7 @@ fn copies_lie_apart_and_serve() {
             fs.unmount().await.expect("unmounted");
         }
         assert!(pool.zio().stats().repaired >= 250, "{:?}", pool.zio().stats());
-        // Whatever reads did not meet, a scrub finds; then all is well.
+        // A scrub finds the copies that no read met; then all is well.
         let s = scan::scrub(&pool).await.expect("scrubbed");
         assert_eq!(s.phys.errors, 0);
         scan::scrub_clean(&pool).await.expect("clean");

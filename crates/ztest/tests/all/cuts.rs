@@ -20,7 +20,7 @@ fn zdb_finds_nothing_after_a_cut() {
     assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
 }
 
-/// Disks that ignore flushes lose txgs: a check that does not see it would prove nothing.
+/// Disks that ignore flushes lose txgs: a check that does not detect it would prove nothing.
 #[test]
 fn disks_that_lie_are_noticed() {
     let (tally, _) = cut_seed(5, 6, 0, 5, true);

@@ -119,7 +119,7 @@ fn encrypted_file_systems() {
             let pool = lab.create(layout, Vec::new()).await.unwrap();
             let dsl = pool.dsl();
             let fs = |name: &str| format!("{POOL}/{name}");
-            // What cannot be is refused in a sentence and leaves nothing behind.
+            // Impossible parameters are refused with a sentence and leave nothing behind.
             let no_key = NewCrypt { suite: Some(Some(Suite::Aes256Gcm)), key: None };
             let e = dsl.create_fs_encrypted(&fs("x"), Vec::new(), no_key, new_fs(&sim)).await.map(drop).unwrap_err();
             assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("keyformat"), "{e}");
@@ -255,7 +255,7 @@ fn the_key_follows_a_promotion() {
             fill(&pool, &fs("enc"), 6..9).await;
             dsl.clone_snapshot(&format!("{}@s", fs("enc")), &fs("clone"), Vec::new()).await.unwrap();
             fill(&pool, &fs("clone"), 9..12).await;
-            // A clone of what is no root stays below its own root.
+            // A clone of a dataset that is no encryption root stays below its own root.
             dsl.clone_snapshot(&format!("{}@s", fs("enc/child")), &fs("outside"), Vec::new()).await.unwrap();
             let e = dsl.promote(&fs("outside")).await.unwrap_err();
             assert!(e.kind() == ErrorKind::Denied && e.to_string().contains("encryption root"), "{e}");

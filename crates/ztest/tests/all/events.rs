@@ -1,4 +1,4 @@
-//! What a pool tells whoever keeps its events (`zpool events`), against what was done to it.
+//! The events that a pool posts (`zpool events`), against the operations on it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -88,7 +88,7 @@ fn events_tell_what_happened() {
         assert_eq!(states, [5, 7, 2, 4, 7].map(Some));
         assert_eq!(theirs.of("vdev_online").len(), 1);
         pool.wait_scan().await.map_err(text)?;
-        // The internal history and the events are told of the same.
+        // The internal history and the events get the same entries.
         let history = theirs.of("history_event");
         let scans = history.iter().filter(|p| p.str("history_internal_name") == Some("scan done")).count();
         assert_eq!(scans, theirs.of("resilver_finish").len() + theirs.of("scrub_finish").len());
@@ -100,7 +100,7 @@ fn events_tell_what_happened() {
     assert_eq!((kept.of("pool_export").len(), kept.of("checksum").len(), kept.of(".data").len()), (1, 0, 0));
 }
 
-/// Rot on a disk: a scrub mends it and says where it was.
+/// Rot on a disk: a scrub mends it and reports its place.
 #[test]
 fn wrong_contents_are_reported() {
     let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");

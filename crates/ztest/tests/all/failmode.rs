@@ -1,5 +1,5 @@
-//! A top-level vdev that cannot be written or read any more: the pool waits, or says so, and goes
-//! on where it was when the device is back. Devices that grow.
+//! A top-level vdev that cannot be written or read any more: the pool waits, or returns errors, and
+//! goes on where it was when the device is back. Devices that grow.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -69,7 +69,7 @@ async fn suspended(lab: &Lab, layout: &Layout, mode: FailMode, fault: Fault) -> 
         write(&fs, n).await.expect("written");
     }
     pool.sync().await.expect("synced");
-    // What was written and not synced when the disks went must not be lost.
+    // Data written but not synced when the disks went must not be lost.
     write(&fs, 20).await.expect("written");
     for d in &lab.disks {
         d.fault(fault.clone());
@@ -126,7 +126,7 @@ fn failmode_wait_blocks_until_clear() {
             pool.clear(None).await.expect("cleared");
             assert!(pool.rt().timeout(Nanos::from_secs(60), pool.sync()).await.is_none());
             assert!(pool.suspended().is_some());
-            // A write and a read of what is not in memory wait.
+            // A write, and a read of uncached data, wait.
             let (wrote, found) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
             {
                 let (writer, wrote) = (fs.clone(), wrote.clone());
@@ -162,7 +162,7 @@ fn failmode_continue_says_so() {
     let layout = layout(4203, "stripe");
     let lab = Rc::new(Lab::new(4203, &layout));
     lab.sim.block_on(async {
-        // They can still be read: what the sync itself reads would be missing else.
+        // Reads still work: the sync itself needs some.
         let fault = Fault::FailSome { kind: Some(OpKind::Write), per_mille: 1000 };
         let (pool, fs) = suspended(&lab, &layout, FailMode::Continue, fault).await;
         let e = write(&fs, 21).await.expect_err("nothing can be written");
@@ -288,7 +288,7 @@ fn devices_are_opened_again() {
     judged(&lab, "failmode-reopen");
 }
 
-/// Devices that grow: the pool does when all of a vdev have, and what is there stays.
+/// Devices that grow: the pool grows when all of a vdev have, and its content stays.
 #[test]
 fn grown_devices_make_the_pool_grow() {
     let mut layout = layout(4207, "mirror");
@@ -338,10 +338,8 @@ fn a_suspended_pool_is_destroyed() {
     });
 }
 
-/// Device files that are cut off, and perhaps grow again, while the pool uses them: noticed by a
-/// read alone or by the next sync, and replaced by what other devices have. Devices that take no
-/// writes end an import and a creation: there is no pool yet for which `zpool clear` could be
-/// asked.
+/// Devices that take no writes make an import and a creation fail: there is no pool yet that
+/// `zpool clear` could be used on.
 #[test]
 fn an_import_does_not_wait_for_devices_that_take_no_writes() {
     let layout = layout(4212, "raidz1");
@@ -367,7 +365,7 @@ fn an_import_does_not_wait_for_devices_that_take_no_writes() {
         fs.unmount().await.expect("unmounted");
         pool.export().await.expect("exported");
         drop((fs, pool));
-        // After the labels, which a creation writes first, nothing more is taken.
+        // After the labels, which a creation writes first, all writes fail.
         for d in &lab.disks {
             d.fault(Fault::FailRange { kind: Some(OpKind::Write), range: 4 << 20..64 << 20 });
         }
@@ -378,6 +376,8 @@ fn an_import_does_not_wait_for_devices_that_take_no_writes() {
     });
 }
 
+/// Device files that are truncated, and perhaps grow again, while the pool uses them: noticed by a
+/// read alone or by the next sync, and rebuilt from the other devices.
 #[test]
 fn truncated_devices_are_noticed_and_brought_back() {
     for (seed, shape) in [(4210, "mirror"), (4211, "raidz1")] {
@@ -407,7 +407,8 @@ fn truncated_devices_are_noticed_and_brought_back() {
                         assert!(read(&fs, n).await.expect("readable") == content(n), "{what}: file {n}");
                     }
                     pool.rt().sleep(Nanos::from_secs(30)).await;
-                    // Zeros are only wrong; what is not there says more.
+                    // Reads of zeros give checksum errors only; reads behind the end show the
+                    // truncation.
                     assert!(grows || is_known(), "{what}: reads alone found out");
                 }
                 write(&fs, 20).await.expect("written");

@@ -45,7 +45,7 @@ async fn read(pool: &Pool) {
     fs.unmount().await.unwrap();
 }
 
-/// Counts a feature that weir does not know.
+/// Counts a feature that weir does not support.
 async fn plant(pool: &Pool, zap: FeatureZap, count: u64) {
     let (mos, directory) = (pool.mos().clone(), pool.dsl().directory().clone());
     let planted = pool.dsl().sync_task(move |_, tx| {
@@ -65,7 +65,7 @@ async fn plant(pool: &Pool, zap: FeatureZap, count: u64) {
     planted.await.unwrap();
 }
 
-/// Enables a feature that weir knows and counts it that often, whether or not anything uses it.
+/// Enables a known feature and sets its count, whether or not anything uses it.
 async fn pretend(pool: &Pool, id: FeatureId, count: u64) {
     let (features, directory) = (pool.features().clone(), pool.dsl().directory().clone());
     let done = pool.dsl().sync_task(move |_, tx| {
@@ -85,8 +85,8 @@ fn same(a: &[DiskImage], b: &[DiskImage]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.size() == b.size() && whole(a) == whole(b))
 }
 
-/// As it is asked for, and with everything that makes an import bolder: going back behind the
-/// feature would give up what was written since.
+/// Imports with `how`, and with all options that force an import: a rewind behind the feature would
+/// lose later writes.
 async fn refused(lab: &Lab, layout: &Layout, how: ImportOpts) -> String {
     let mut said = String::new();
     for how in [how.clone(), ImportOpts { force: true, rewind: true, missing_log: true, ..how }] {
@@ -114,7 +114,7 @@ fn names(list: &[spa::UnsupportedFeature]) -> Vec<&str> {
     list.iter().map(|f| f.guid.as_str()).collect()
 }
 
-/// What must hold of a pool that can be read and not written.
+/// Checks a pool that can be read and not written.
 async fn reads_only(lab: &Lab, layout: &Layout, guid: &str) {
     let before = lab.images();
     let said = refused(lab, layout, ImportOpts::default()).await;
@@ -127,7 +127,7 @@ async fn reads_only(lab: &Lab, layout: &Layout, guid: &str) {
     assert!(same(&before, &lab.images()), "{guid}: devices were written");
 }
 
-/// What must hold of a pool that cannot be read.
+/// Checks a pool that cannot be read.
 async fn reads_not(lab: &Lab, layout: &Layout, guid: &str) -> String {
     let before = lab.images();
     let said = refused(lab, layout, ImportOpts::default()).await;
@@ -224,7 +224,8 @@ fn newer_features_are_read_where_they_can_be() {
     }
 }
 
-/// What labels list is needed to follow a single pointer: it is said before one is followed.
+/// The features in the labels are needed to follow a single pointer: the import is refused before
+/// it follows one.
 #[test]
 fn labels_are_asked_before_the_pool() {
     let (lab, layout) = world(40);

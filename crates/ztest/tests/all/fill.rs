@@ -68,7 +68,7 @@ fn full_pools_refuse_and_go_on() {
     let mut met = Met::default();
     // 3: commits find no room for their log; 40, 84: the log of a full pool is replayed, also where
     // it takes nearly all the room; 131: blocks that a log names are gang blocks; 398: snapshots
-    // are destroyed while what was freed is not allocatable yet.
+    // are destroyed while freed space is not allocatable yet.
     for seed in [3, 7, 40, 84, 131, 398] {
         let shape = &SHAPES[seed as usize % SHAPES.len()];
         let filled = run_seed(seed, shape, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
@@ -104,8 +104,8 @@ async fn append(fs: &Zfs, obj: base::ObjectId, len: u64) -> base::Result<()> {
     Ok(())
 }
 
-/// Limits of what a dataset itself refers to: what a truncation gives back can be written at once,
-/// a rollback must fit, and so must what a snapshot adds to a reservation.
+/// Limits of a dataset's referenced space: space from a truncation can be written at once, a
+/// rollback must fit, and so must the growth of a reservation by a snapshot.
 #[test]
 fn limits_of_a_dataset() {
     let layout = crate::failmode::layout(5, "stripe");

@@ -1,5 +1,5 @@
-//! Devices that grow under a pool, which uses what is new when it is told to, or never: nothing is
-//! lost, wherever the power is cut meanwhile.
+//! Devices that grow under a pool, which uses the new space when it is expanded, or never: nothing
+//! is lost, wherever the power is cut meanwhile.
 
 use std::rc::Rc;
 
@@ -99,15 +99,15 @@ fn the_last_device_makes_a_vdev_grow() {
     }
 }
 
-/// The checker does not know draids.
+/// The checker does not support dRAID.
 fn check_grown(images: &[DiskImage], shape: &str) {
     if shape != "draid" {
         check_images(images).unwrap_or_else(|e| panic!("{shape}: {e}"));
     }
 }
 
-/// Images that grew while the pool was away: it stays as large as it was until it is told, and both
-/// are whole pools for others.
+/// Images that grew while the pool was away: it keeps its size until it is expanded, and both are
+/// whole pools for the judges.
 #[test]
 fn devices_grow_between_imports() {
     for (seed, shape) in [(4310, "mirror"), (4311, "raidz1")] {
@@ -151,7 +151,7 @@ fn devices_grow_between_imports() {
 }
 
 /// Where the end of a device is now there may be no labels yet, and the cut may tear one label at
-/// its front while it is written; the other one at the front tells everything.
+/// its front while it is written; the other one at the front is whole.
 fn moved(found: String) -> Result<(), String> {
     let list = found.split_once(" leaked: ").map_or("", |(_, list)| list);
     let of_label = |e: &str, labels: &[u32]| labels.iter().any(|n| e.contains(&format!(".img label {n}: ")));
@@ -159,8 +159,8 @@ fn moved(found: String) -> Result<(), String> {
     if (only(&[0, 2, 3]) || only(&[1, 2, 3])) && found.contains(" 0 bytes leaked") { Ok(()) } else { Err(found) }
 }
 
-/// A power cut at every completion from the moment a device is seen to be larger until what is new
-/// is full of data.
+/// A power cut at every completion from the moment a device is seen to be larger until the new
+/// space is full of data.
 #[test]
 fn power_cuts_while_a_vdev_grows() {
     for (seed, shape) in [(4320, "mirror"), (4321, "raidz1")] {
@@ -187,7 +187,7 @@ fn power_cuts_while_a_vdev_grows() {
         std::mem::forget(lab);
         let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
         moments.sort_unstable();
-        // All of the change itself, and some of what follows.
+        // All of the change itself, and some of the rest.
         let chosen =
             moments.iter().enumerate().filter(|(n, _)| *n < 60 && n % 2 == 0 || n % 199 == 0).map(|(_, seq)| *seq);
         let (mut old, mut new, mut judged) = (0, 0, 0);

@@ -11,7 +11,7 @@ use ztest::zdb_run::zdb;
 
 use crate::images::reader;
 
-/// The events in the order in which they happen, each with the dataset that it is of.
+/// The events in order, each with its dataset.
 const EVENTS: [(&str, &str, &str); 22] = [
     ("create", "", "pool version 5000; software version weir-"),
     ("create", "lab/a", ""),

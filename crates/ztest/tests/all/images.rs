@@ -44,7 +44,7 @@ pub fn reader(images: &[DiskImage]) -> PoolReader {
     PoolReader::from_devices(labeled.collect(), &zdb::OpenOpts::default()).expect("the images have a pool")
 }
 
-/// A block and what it is part of.
+/// A block and its owner.
 pub struct Block {
     /// Its pointer.
     pub bp: Blkptr,

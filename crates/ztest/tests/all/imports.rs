@@ -1,5 +1,5 @@
-//! Ways to import a pool: under a name for a while, without its log device; and what a pool
-//! remembers of the commands given to it.
+//! Ways to import a pool: under a temporary name, without its log device; and the pool's history of
+//! commands.
 
 use std::rc::Rc;
 
@@ -48,7 +48,7 @@ fn a_pool_remembers_commands() {
                 pool.sync().await.unwrap();
             }
         }
-        // What waits is shown too.
+        // Commands not yet written are shown too.
         assert_eq!(commands(&pool).await.last().unwrap().split(' ').nth(2), Some("a:b=899"));
         pool.export().await.unwrap();
         drop(pool);
@@ -106,8 +106,8 @@ fn without_the_log_device() {
     });
 }
 
-/// Whoever embeds the engine may open the devices again as soon as an export has returned: nothing
-/// of the pool lives on.
+/// A program that embeds the engine may open the devices again as soon as an export has returned:
+/// nothing of the pool lives on.
 #[test]
 fn an_exported_pool_lets_go_of_its_devices() {
     let (lab, layout) = lab(5, "mirror");

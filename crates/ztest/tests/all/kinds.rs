@@ -1,5 +1,5 @@
-//! A scrub mends every block there is, whatever it is for: one side of a mirror is noise, and
-//! afterwards both sides are the same wherever a pointer leads.
+//! A scrub mends blocks of every type: one side of a mirror is noise, and afterwards both sides are
+//! the same wherever a pointer leads.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use ztest::lab::{Lab, Layout, SHAPES};
 use ztest::scan;
 use ztest::surgery::Patient;
 
-/// What is found in the pool below. Blocks of intent logs and of files are looked for apart.
+/// The types in the pool below. Blocks of intent logs and of files are checked separately.
 const KINDS: [ObjectType; 17] = [
     ObjectType::OBJECT_DIRECTORY,
     ObjectType::PACKED_NVLIST,
@@ -58,8 +58,8 @@ async fn files(fs: &Zfs, tag: &str, seed: u64, count: u64) {
     }
 }
 
-/// A pool with snapshots and what only they have, a clone, dead blocks, dedup tables, history,
-/// space by owner, a tree that is being freed, and intent logs that nobody replays.
+/// A pool with snapshots and blocks that only they have, a clone, dead blocks, dedup tables,
+/// history, space by owner, a tree that is being freed, and intent logs that are never replayed.
 async fn make(lab: &Lab, layout: &Layout) -> Rc<Pool> {
     let props =
         vec![("recordsize".to_string(), PropValue::Num(8 << 10)), ("compression".to_string(), PropValue::Num(2))];

@@ -1,4 +1,4 @@
-//! Pools of every shape: random workloads, and the judges on what they leave.
+//! Pools of every shape: random workloads, and the judges on the resulting images.
 
 use ztest::campaign::{Effort, run_shape};
 use ztest::judge::{self, Level, Verdict};

@@ -1,5 +1,5 @@
-//! A pool whose last writer kept log space maps and was killed: what the logs say counts, and the
-//! first txg brings all of it to the metaslabs.
+//! A pool whose last writer kept log space maps and was killed: the import applies the logs, and
+//! the first txg flushes them to the metaslabs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ fn images(pool: &str) -> Vec<DiskImage> {
     fixture(&format!("other/{pool}"))
 }
 
-/// What the independent checker finds, and how much is allocated on each vdev.
+/// The findings of the independent checker, and the allocated bytes of each vdev.
 fn check(images: &[DiskImage]) -> (Vec<String>, BTreeMap<u32, u64>, u64) {
     // A cut leaves one of the labels half written.
     let opts = CheckOpts { labels: false, ..CheckOpts::default() };
@@ -69,7 +69,7 @@ fn figures_without_writing_are_exact() {
         assert!(pool.notices().is_empty(), "{:?}", pool.notices());
         assert_eq!(allocated(&pool), known);
         assert!(pool.allocator().space(ClassKind::Normal).alloc > 0);
-        // Every map loads with what the logs add to it.
+        // Every map loads with the entries of the logs.
         let tops = pool.tree().tops.borrow().clone();
         for top in tops {
             for ms in 0..top.ms_count() {
@@ -82,7 +82,7 @@ fn figures_without_writing_are_exact() {
 #[test]
 fn written_and_cut_anywhere_it_stays_good() {
     let before = images("logs");
-    // This pool's maker does not keep folders exactly: what is wrong with them at first may stay.
+    // The tool that made this pool writes inexact folders: their initial faults may stay.
     let (known, _, _) = check(&before);
     assert!(known.iter().all(|e| e.contains("folder 34")), "{known:?}");
     let lab = Lab::with_images(2, before, true);

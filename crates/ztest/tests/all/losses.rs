@@ -57,8 +57,8 @@ fn copies(images: &[DiskImage], content: &[u8]) -> Vec<(usize, u64, usize)> {
     out
 }
 
-/// One sector of one copy of a block is noise: whoever reads it gets the block and mends the copy;
-/// a scrub mends it in any case.
+/// One sector of one copy of a block is noise: a read gets the block and mends the copy; a scrub
+/// mends it in any case.
 #[test]
 fn one_wrong_copy_is_found_and_mended() {
     let mut rng = Rng::new(77);
@@ -119,7 +119,7 @@ fn one_wrong_copy_is_found_and_mended() {
                     pool.rt().sleep(Nanos::from_secs(1)).await;
                     let found: u64 = pool.tree().leaves().iter().map(|l| l.errors().cksum).sum();
                     if !by_scrub && found == 0 {
-                        // Nobody read that copy: only a scrub does.
+                        // No read used that copy: only a scrub does.
                         scrub(&pool).await.expect("a scrub");
                     }
                     scrub_clean(&pool).await.unwrap_or_else(|e| panic!("{name}: {e}"));

@@ -14,7 +14,7 @@ use crate::images::{fixture, reader};
 /// Those that there are fixtures of.
 const VERSIONS: [u64; 5] = [1, 3, 8, 15, 22];
 
-/// What `seq n` prints.
+/// The output of `seq n`.
 fn seq(n: u64) -> Vec<u8> {
     (1..=n).flat_map(|i| format!("{i}\n").into_bytes()).collect()
 }
@@ -82,8 +82,8 @@ fn old_pools_are_written_and_stay_old() {
             compare(&fs, false).await;
             fs.unmount().await.expect("unmounted");
             ztest::scan::scrub_clean(&pool).await.unwrap_or_else(|e| panic!("v{version}: {e}"));
-            // What weir made has deadlists of the old form too: it goes again, the newest first,
-            // and nothing is missed.
+            // Snapshots of weir have deadlists of the old form too: destroy them again; nothing may
+            // leak.
             let dsl = pool.dsl();
             for name in ["u", "v"] {
                 dsl.snapshot(vec![format!("{fs_name}@{name}")], false, Vec::new()).await.expect("made");

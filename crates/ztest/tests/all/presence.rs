@@ -42,8 +42,8 @@ fn reborn(r: &mut Runner, images: Vec<DiskImage>, seed: u64) {
     r.lab = Rc::new(Lab::with_images(seed, images, true));
 }
 
-/// A disk comes back as it was some exports ago, without anybody having noted that it was away: it
-/// is known to miss what came after.
+/// A disk comes back as it was some exports ago, and its absence was not recorded: the import
+/// detects that it misses the later txgs.
 #[test]
 fn stale_disks_are_recognised() {
     let mut r = runner(3200, "mirror");
@@ -65,7 +65,7 @@ fn stale_disks_are_recognised() {
         r.export().await
     })
     .unwrap_or_else(|e| panic!("{e}"));
-    // What it misses is on disk: the next import has nothing to say.
+    // Its missing txgs are on disk: the next import has no notices.
     let images = r.lab.images();
     reborn(&mut r, images, 3);
     live(&mut r, false, 5);
@@ -141,8 +141,8 @@ fn a_hot_spare_stands_in() {
     .unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// A disk that fails to write every now and then is given up; one that nothing else has the data of
-/// is not.
+/// A disk that fails to write every now and then is given up; one whose data no other device has is
+/// not.
 #[test]
 fn worn_disks_are_faulted() {
     let mut r = runner(3204, "mirror");
@@ -190,13 +190,13 @@ impl spa::EventSink for Watch {
     }
 }
 
-/// What `zpool wait -t resilver` goes by.
+/// The condition of `zpool wait -t resilver`.
 fn is_under_way(pool: &spa::Pool) -> bool {
     pool.scan_status().phys.state == ScanState::Scanning || pool.is_resilver_pending()
 }
 
 /// From the request to the moment when nothing is missed any more: without a gap in which a waiter
-/// would go.
+/// would return.
 #[test]
 fn a_resilver_is_under_way_until_it_is_over() {
     for seed in 3210..3216 {

@@ -1,4 +1,4 @@
-//! Scrub and resilver on pools of some shapes with redundancy; the judges on what they leave.
+//! Scrub and resilver on pools of some shapes with redundancy; the judges on the resulting images.
 
 use std::rc::Rc;
 
@@ -79,7 +79,7 @@ async fn mounted(pool: &Pool, fs: &str) -> Rc<Zfs> {
 
 /// While a device is brought up to date a dedup'd block moves: its pointer goes to a dataset that
 /// was walked already, or to a place that is walked later with a pointer younger than all that the
-/// device misses. Whatever the walk sees, the block is brought.
+/// device misses. In both cases the block is resilvered.
 #[test]
 fn shared_blocks_that_move_are_brought_back() {
     for (seed, to) in [(3300, "lab/early"), (3301, "lab/late")] {
@@ -127,7 +127,7 @@ fn shared_blocks_that_move_are_brought_back() {
             assert_eq!((s.phys.state, s.phys.errors), (ScanState::Finished, 0));
             pool.export().await.unwrap();
             drop(pool);
-            // All that is left is what was brought back.
+            // Only the resilvered device is left.
             lab.away.borrow_mut().push(0);
             let how = ImportOpts { readonly: true, ..ImportOpts::default() };
             let pool = lab.import_as(how, layout.opts()).await.unwrap();
@@ -143,8 +143,8 @@ fn shared_blocks_that_move_are_brought_back() {
     }
 }
 
-/// A file system is destroyed that a device missed parts of. Nothing walks what is left of it, so
-/// the resilver must not say that the device misses nothing before all of it is freed.
+/// A file system is destroyed that a device missed parts of. The rest of it is not walked, so the
+/// resilver must not clear the device's missing txgs before all of it is freed.
 #[test]
 fn a_resilver_waits_for_what_is_being_freed() {
     let mut rng = Rng::new(3310);

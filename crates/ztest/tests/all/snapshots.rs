@@ -1,4 +1,4 @@
-//! Snapshots, clones and what is done to them. The long profiles: `ztest --snapshots 0..200`,
+//! Snapshots, clones and operations on them. The long profiles: `ztest --snapshots 0..200`,
 //! `ztest --snapcuts 0..60`.
 
 use ztest::judge::{Level, Verdict, judge};

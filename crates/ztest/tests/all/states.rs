@@ -1,5 +1,5 @@
 //! Dedup tables, checkpoints and going back: each worked with through several imports and judged by
-//! the checker that is not the engine, and by zdb where it is.
+//! the independent checker, and by zdb where it is installed.
 
 use std::cell::Cell;
 use std::rc::Rc;

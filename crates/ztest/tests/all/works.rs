@@ -1,4 +1,4 @@
-//! Trim and initialize: what an export stops goes on after the import, where it was.
+//! Trim and initialize: work stopped by an export goes on after the import, where it was.
 
 use base::Nanos;
 use sim::Rng;
@@ -29,7 +29,7 @@ fn works_go_on_after_an_import() {
             let pool = lab.import(false, layout.opts()).await.expect("imported");
             let (state, at) = percent(&pool, kind);
             assert!(state == WorkState::Active && (20..100).contains(&at), "{kind:?}: {state:?}, {at} %");
-            // What is suspended stays so over an import, and goes on when asked.
+            // Suspended work stays so over an import, and goes on when resumed.
             pool.change_leaf_work(kind, WorkWish::Suspend, &[]).await.expect("suspended");
             let (_, at) = percent(&pool, kind);
             pool.export().await.expect("exported");
@@ -43,7 +43,7 @@ fn works_go_on_after_an_import() {
             pool.export().await.expect("exported");
         });
         if kind == WorkKind::Initialize {
-            // The pattern is everywhere but in what is allocated.
+            // The pattern is everywhere but in allocated space.
             let image = lab.images().remove(0);
             let pattern = 0xdead_beef_dead_beeeu64.to_le_bytes();
             let words = image.read_vec(4 << 20, 500 << 20);

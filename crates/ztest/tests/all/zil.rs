@@ -30,13 +30,13 @@ async fn import(lab: &Lab, readonly: bool) -> Rc<Pool> {
     Pool::import(lab.sim.rt(), found.remove(0), import, EngineOpts::for_memory(1 << 30)).await.expect("imports")
 }
 
-/// Whether a record is what we would have written.
+/// Whether we would have written the same record.
 fn same(record: &Record<'_>) -> bool {
     let op = Op::parse(record).expect("records of OpenZFS are understood");
     let Ok(mut ours) = op.encode() else { return false };
     put_le64(&mut ours, 16, record.txg.0);
     put_le64(&mut ours, 24, record.seq);
-    // What stands behind the last name up to a multiple of 8 means nothing.
+    // The bytes behind the last name up to a multiple of 8 are padding.
     ours.len() == record.bytes.len() && ours[..ours.len() - 7] == record.bytes[..ours.len() - 7]
 }
 
@@ -70,7 +70,7 @@ fn replayed_pools_are_whole() {
         let pool = import(&lab, false).await;
         let mut applied = 0;
         for ds in pool.dsl().all() {
-            // The volume keeps its log until somebody opens it.
+            // The volume keeps its log until it is opened.
             let Ok(fs) = Zfs::open(&ds, MountOpts::from_props(&ds)).await else { continue };
             let done = fs.replayed();
             assert!(done.failed.is_none(), "{done:?}");
@@ -84,8 +84,8 @@ fn replayed_pools_are_whole() {
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
 }
 
-/// A log that a crash left is looked at by a scrub before anybody replays it: damage on one side of
-/// a mirror is mended.
+/// A scrub reads a log that a crash left before it is replayed: damage on one side of a mirror is
+/// mended.
 #[test]
 fn a_scrub_mends_logs_that_wait_for_replay() {
     const DATA: u64 = 4 << 20;
@@ -108,7 +108,7 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
             fs.write(file, 0, vec![bdev::Buf::copy_from(&content).freeze()], false).await.expect("written");
             fs.fsync(file).await.expect("logged");
         }
-        // What a power cut leaves.
+        // The image after a power cut.
         lab.disks.iter().map(|d| d.stable_image()).collect::<Vec<DiskImage>>()
     });
     lab.sim.crash();
@@ -139,7 +139,7 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
         for (offset, len, _) in &written {
             let (now, then) =
                 (lab.disks[0].peek(DATA + offset, *len as usize), good.read_vec(DATA + offset, *len as usize));
-            // A log block is as long as what was written of it.
+            // A log block is as long as its written part.
             assert!(now == then, "the block at {offset}");
         }
         ztest::scan::scrub_clean(&pool).await.expect("clean");
@@ -153,8 +153,8 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
 }
 
-/// A log whose device is lost with what a crash left in it is given up by an import that goes on
-/// without it, whether or not an import had claimed it before.
+/// A log whose device is lost after a crash, with records in it, is given up by an import that goes
+/// on without it, whether or not an import had claimed it before.
 #[test]
 fn a_log_on_a_lost_device_is_given_up() {
     for claimed in [false, true] {
@@ -207,14 +207,14 @@ fn a_log_on_a_lost_device_is_given_up() {
             pool.export().await.expect("exported");
             lab.away.borrow_mut().clear();
             let pool = lab.import(false, layout.opts()).await.expect("with the device");
-            // The device missed what was written, as far as its time logs know.
+            // By its DTL the device missed writes.
             pool.wait_scan().await.expect("resilvered");
             ztest::scan::scrub_clean(&pool).await.expect("clean");
             pool.export().await.expect("exported");
         });
         let report = zdb::check(&reader(&lab.images()), &CheckOpts::default(), &mut |_| {});
-        // What an import has claimed is in the space maps, and only the first block of the chain
-        // could be given back unread, as OpenZFS does.
+        // Claimed blocks are in the space maps, and only the first block of the chain could be
+        // freed unread, as OpenZFS does.
         let other = |e: &&String| !(claimed && e.starts_with("leaked: vdev 1,"));
         assert_eq!(report.errors.iter().find(other), None);
     }
@@ -309,7 +309,7 @@ fn trouble_loses_nothing() {
     }
 }
 
-/// What the pool itself fails to write suspends it: it goes on when it is let, with everything that
+/// A failed write of the pool itself suspends it: after a clear it goes on, with everything that
 /// was acknowledged.
 #[test]
 fn a_pool_that_was_suspended_goes_on() {
@@ -320,8 +320,8 @@ fn a_pool_that_was_suspended_goes_on() {
     }
 }
 
-/// A log block that failed is over before the next one is issued: what the next one holds must not
-/// count as durable, since a replay ends at the failed one.
+/// A log block that failed is over before the next one is issued: the records in the next one must
+/// not count as durable, since a replay ends at the failed one.
 #[test]
 fn a_block_behind_a_failed_one_is_not_durable() {
     for (seed, trouble) in [(20_261_131, Trouble::LogWrites), (20_261_128, Trouble::LogFlushes)] {
@@ -342,7 +342,7 @@ fn a_log_device_keeps_a_label() {
     }
 }
 
-/// A file whose data can be had only when somebody says so.
+/// A file whose data becomes available only on a signal.
 #[derive(Default)]
 struct Slow {
     asked: Cell<bool>,
@@ -362,7 +362,7 @@ impl GetData for Slow {
     }
 }
 
-/// Records that somebody else has taken and not yet put into a block are not durable, though no
+/// Records that another commit has taken and not yet put into a block are not durable, though no
 /// list has them and no block is under way.
 #[test]
 fn a_commit_waits_for_records_that_are_being_packed() {
@@ -407,7 +407,7 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         first.await.expect("durable");
         second.await.expect("durable");
         assert!(log.stats().blocks > blocks);
-        // Everything is told by now: that packs nothing.
+        // Everything is acknowledged by now: a commit packs nothing.
         let before = log.stats();
         log.commit(Some(base::ObjectId(9))).await.expect("durable");
         assert_eq!((log.stats().blocks, log.stats().commits), (before.blocks, before.commits));
