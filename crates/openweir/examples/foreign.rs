@@ -1,5 +1,5 @@
-//! Reads a pool that somebody else made: opens its images without writing to them, lists
-//! everything, and reads every file.
+//! Reads a foreign pool: opens its images without writing to them, lists everything, and reads
+//! every file.
 //!
 //! `cargo run -p openweir --example foreign -- FOLDER|IMAGE...`; without an argument it makes a
 //! small pool and reads that.
@@ -11,14 +11,14 @@ use openweir::{
     CreateOptions, Device, Engine, Error, ErrorKind, FileKind, FileSystem, ImportOptions, OpenOptions, Result,
 };
 
-/// What was found.
+/// The content found.
 #[derive(Default, Debug)]
 pub struct Found {
     pub datasets: usize,
     pub directories: u64,
     pub files: u64,
     pub bytes: u64,
-    /// What could not be read, with the reason.
+    /// Read failures, with the reason.
     pub failed: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub fn read_pool(devices: Vec<Device>) -> Result<Found> {
 }
 
 /// Makes an image in `folder` with a file system, a snapshot and a few files, and reads it as a
-/// stranger would.
+/// foreign pool.
 pub fn run(folder: &Path) -> Result<Found> {
     let image = folder.join("openweir-foreign.img");
     let engine = Engine::start()?;

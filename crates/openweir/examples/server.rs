@@ -42,7 +42,7 @@ fn answer(fs: &FileSystem, line: &str, body: &mut dyn Read) -> io::Result<Vec<u8
             if let Some((dir, _)) = path.rsplit_once('/') {
                 fs.mkdir_all(dir).wait()?;
             }
-            // Whole or not at all: under a name of its own first.
+            // Atomic: written under a temporary name first.
             let new = format!("{path}.new");
             fs.write(&new, data).wait()?;
             fs.sync_path(&new).wait()?;
@@ -109,7 +109,7 @@ impl Client {
     }
 }
 
-/// Serves a pool in memory and talks to it; what it lists in the end.
+/// Serves a pool in memory and talks to it; returns the final listing.
 pub fn run() -> io::Result<String> {
     let engine = Engine::start()?;
     let disk = engine.memory_device(128 << 20).wait()?;

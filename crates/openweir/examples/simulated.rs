@@ -98,7 +98,7 @@ fn survives<L: Ledger>(seed: u64) -> Result<(bool, u64)> {
     let ledger = L::make(&pool.filesystem("tank").wait()?)?;
     sim.cut_after(500 + seed * 97, seed).wait()?;
     let mut acknowledged = 0;
-    // Account 0 pays everybody in turn, until the lights go out.
+    // Account 0 pays each of the others in turn, until the power is cut.
     while ledger.transfer(0, 1 + acknowledged % (ACCOUNTS - 1)).is_ok() {
         acknowledged += 1;
     }

@@ -27,7 +27,7 @@ fn records(fs: &FileSystem) -> Result<Vec<Vec<u8>>> {
     let mut rest = &bytes[..];
     while let Some((head, tail)) = rest.split_first_chunk::<HEAD>() {
         let len = u32::from_le_bytes(*head) as usize;
-        // What is cut short at the end was never acknowledged.
+        // A record cut short at the end was never acknowledged.
         let Some((record, tail)) = tail.split_at_checked(len) else { break };
         out.push(record.to_vec());
         rest = tail;

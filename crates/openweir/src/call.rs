@@ -1,9 +1,9 @@
-//! [`Call`]: the result-to-be of something that the engine does.
+//! [`Call`]: the future result of an operation of the engine.
 //!
 //! A call begins when the function that gives it is called, not when it is awaited: several may be
 //! under way at once, and one that is dropped goes on to its end alone. The caller and the engine
-//! share a small cell; whoever comes second finds what the other has left there. If the engine ends
-//! first, its end of the cell is dropped and fills it with an error.
+//! share a small cell; the second to come finds the first one's result or waker there. If the
+//! engine ends first, its end of the cell is dropped and fills it with an error.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -47,11 +47,11 @@ impl<T> Cell<T> {
     }
 }
 
-/// The result-to-be of an operation: await it in any executor, or [`Call::wait`] for it on a thread
-/// of your own.
+/// The future result of an operation: await it in any executor, or [`Call::wait`] for it on a
+/// thread of your own.
 ///
 /// The operation has begun already. Dropping the call gives up the result, never the operation: it
-/// runs to its end as if somebody waited, so nothing is left half done.
+/// runs to its end as if there were a waiter, so nothing is left half done.
 #[must_use = "the operation runs, but whether it worked is not known"]
 pub struct Call<T> {
     cell: Arc<Cell<T>>,
@@ -101,7 +101,7 @@ impl<T> Call<T> {
         let cell = Arc::new(Cell { state: Mutex::new(State { result: None, waker: None }), changed: Condvar::new() });
         (Call { cell: cell.clone() }, Reply { cell: Some(cell), fate: fate.clone() })
     }
-    /// A call that has ended before it began.
+    /// A call whose result is there already.
     pub(crate) fn ready(result: Result<T>) -> Call<T> {
         let state = Mutex::new(State { result: Some(result), waker: None });
         Call { cell: Arc::new(Cell { state, changed: Condvar::new() }) }

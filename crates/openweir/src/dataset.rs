@@ -1,9 +1,9 @@
 //! Datasets: file systems, snapshots and clones by name, and their properties.
 //!
 //! Names are full: `tank/photos` is a file system, `tank/photos@monday` a snapshot of it,
-//! `tank/photos#monday` a bookmark. What changes a dataset is carried out by the next txg, and its
-//! call ends when that is on disk: it is durable then, and takes as long as a txg does. Several
-//! such calls at once share one.
+//! `tank/photos#monday` a bookmark. Changes of datasets are made by the next txg, and the call ends
+//! when that is on disk: the change is durable then, and takes as long as a txg does. Several such
+//! calls at once share one.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::inside::PoolState;
 use crate::pool::Pool;
 
-/// What kind of thing a dataset is.
+/// The kind of a dataset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DatasetKind {
@@ -35,7 +35,7 @@ pub enum DatasetKind {
 pub struct DatasetInfo {
     /// Its full name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: DatasetKind,
     /// Its guid.
     pub guid: u64,
@@ -75,7 +75,7 @@ pub struct Property {
 pub enum Source {
     /// It is computed.
     None,
-    /// Nobody set it.
+    /// The default: it is not set.
     Default,
     /// It is set here.
     Local,
@@ -89,7 +89,7 @@ fn owned(given: &[(&str, &str)]) -> Vec<(String, String)> {
     given.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect()
 }
 
-/// Parses what was given as `zfs set` would.
+/// Parses values as `zfs set` does.
 pub(crate) fn parse_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
     let mut out: Vec<(String, PropValue)> = Vec::new();
     for (name, text) in given {
@@ -117,7 +117,8 @@ pub(crate) fn parse_props(given: &[(String, String)], creating: bool) -> Result<
     Ok(out)
 }
 
-/// Takes those properties out that are kept in the file system itself, and gives what fills it.
+/// Takes those properties out that are kept in the file system itself, and returns its initial
+/// content.
 pub(crate) fn init_of(rt: &rt::Rt, props: &mut Vec<(String, PropValue)>) -> dsl::Init {
     let mut fs = FsCreateProps::default();
     props.retain(|(name, value)| {
@@ -140,8 +141,8 @@ pub(crate) fn init_of(rt: &rt::Rt, props: &mut Vec<(String, PropValue)>) -> dsl:
     zpl::init_fs(InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() }, fs)
 }
 
-/// Whom things belong to that nobody else is named for: this process; user 0 in a simulation, which
-/// is the same everywhere.
+/// The default owner of new files: this process's user; user 0 in a simulation, which is the same
+/// everywhere.
 pub(crate) fn owner(rt: &rt::Rt) -> (u32, u32) {
     match host::Handle::of(rt) {
         Some(_) => (host::effective_uid(), host::effective_gid()),
@@ -249,7 +250,7 @@ async fn get(state: &PoolState, ds: &Dataset, name: &str) -> Result<Property> {
     }
 }
 
-/// A file system with everything below it and all of their snapshots, what depends on others first.
+/// A file system with everything below it and all of their snapshots, dependents first.
 async fn subtree(state: &PoolState, ds: &Rc<Dataset>) -> Result<Vec<String>> {
     let dsl = state.pool.dsl();
     let prefix = format!("{}/", ds.name());
@@ -366,8 +367,8 @@ impl Pool {
         })
     }
 
-    /// Takes a file system back to its most recent snapshot, whose full name is given: what was
-    /// written since is gone. [`crate::FileSystem`] handles stay good, files that were open are
+    /// Takes a file system back to its most recent snapshot, whose full name is given: later writes
+    /// are lost. [`crate::FileSystem`] handles stay good, files that were open are
     /// [`ErrorKind::Stale`].
     ///
     /// # Errors
@@ -509,9 +510,9 @@ impl Pool {
     }
 
     /// Loads the key of an encrypted file system, and of those that share it: a passphrase, 64
-    /// hexadecimal digits or 32 bytes, as its `keyformat` says. What is derived from it is kept in
-    /// locked memory and overwritten when it is unloaded; the bytes given here are freed as they
-    /// are.
+    /// hexadecimal digits or 32 bytes, as its `keyformat` says. Keys derived from it are kept in
+    /// locked memory and overwritten when unloaded; the bytes given here are freed without
+    /// overwriting.
     pub fn load_key(&self, dataset: impl Into<String>, key: Vec<u8>) -> Call<()> {
         let dataset = dataset.into();
         self.0.call(move |state| async move {
@@ -520,7 +521,7 @@ impl Pool {
         })
     }
 
-    /// Forgets the key. [`ErrorKind::Busy`] while file systems that need it are open.
+    /// Unloads the key. [`ErrorKind::Busy`] while file systems that need it are open.
     pub fn unload_key(&self, dataset: impl Into<String>) -> Call<()> {
         let dataset = dataset.into();
         self.0.call(move |state| async move {

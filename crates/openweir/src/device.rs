@@ -1,4 +1,4 @@
-//! [`Device`]: what a pool is made on, and [`Layout`]: how devices stand together.
+//! [`Device`]: the storage of a pool, and [`Layout`]: the redundancy of devices.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -119,7 +119,7 @@ impl Vdev {
     pub fn raidz(parity: u8, devices: Vec<Device>) -> Vdev {
         Vdev::new(GroupKind::Raidz(parity), devices)
     }
-    /// The same for the intent log only: what [`crate::File::sync`] waits for goes there.
+    /// The same for the intent log only: the log writes of [`crate::File::sync`] go there.
     #[must_use]
     pub fn for_log(self) -> Vdev {
         Vdev { bias: Bias::Log, ..self }

@@ -2,17 +2,17 @@
 //!
 //! The engine of weir is single-threaded: a pool, its file systems and everything in memory about
 //! them are `Rc` and `Cell` and belong to one thread. An [`Engine`] starts that thread and is a
-//! handle on it that goes anywhere. Whatever a handle does becomes a *job*: a closure that is sent
-//! over, takes what it needs in the order in which jobs were sent, and gives a future that runs
-//! there as a task beside all others. The answer comes back through a [`Call`].
+//! handle on it that goes anywhere. Each operation of a handle becomes a *job*: a closure that is
+//! sent over, takes its locks and references in the order in which jobs were sent, and returns a
+//! future that runs there as a task beside all others. The answer comes back through a [`Call`].
 //!
 //! A thread ends in one of four ways, and all of them answer every call that is under way:
 //!
 //! * its last handle is dropped: pools that are still open are closed as by
 //!   [`crate::Pool::export`], jobs before that run to their end;
-//! * [`Engine::stop`], the same with somebody who waits for it;
+//! * [`Engine::stop`], the same with a waiter;
 //! * a panic in the engine, which is a broken invariant: nothing is written any more, calls give
-//!   [`ErrorKind::EngineGone`] with its words;
+//!   [`ErrorKind::EngineGone`] with its message;
 //! * in a simulation, a power cut.
 
 use std::any::Any;
@@ -54,19 +54,19 @@ fn here() -> Option<Rc<Inside>> {
     HERE.with_borrow(Clone::clone)
 }
 
-/// What is done on the engine's thread: the closure runs in the order of sending, its future beside
-/// all others.
+/// Work on the engine's thread: the closure runs in the order of sending, its future beside all
+/// others.
 pub(crate) type Job = Box<dyn FnOnce(&Rc<Inside>) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The way to an engine's thread.
 pub(crate) trait Door: Send + Sync {
     /// Sends a job; one that cannot arrive any more is dropped.
     fn post(&self, job: Job);
-    /// Asks the thread to close its pools and to end.
+    /// Has the thread close its pools and end.
     fn stop(&self);
 }
 
-/// Says that the thread has ended, also when it panics.
+/// Signals the end of the thread, also when it panics.
 #[derive(Clone, Default)]
 pub(crate) struct Ended(Arc<(Mutex<bool>, Condvar)>);
 
@@ -75,7 +75,7 @@ impl Ended {
         *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.0.1.notify_all();
     }
-    /// Waits for the end, which has been asked for.
+    /// Waits for the requested end.
     pub(crate) fn wait_for_end(&self) -> bool {
         self.wait(DROP_WAIT * 4)
     }
@@ -86,14 +86,14 @@ impl Ended {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string()).or_else(|| panic.downcast_ref::<String>().cloned());
     format!("the engine panicked: {}", text.as_deref().unwrap_or("it did not say why"))
 }
 
 /// A job's future with its answer. The answer outlives a panic of the future, so that the caller
-/// hears of it.
+/// gets an error.
 struct Answer<T, Fut> {
     fut: Pin<Box<Fut>>,
     reply: Option<Reply<T>>,
@@ -185,8 +185,8 @@ impl Engine {
         !self.0.fate.is_sealed()
     }
 
-    /// Closes every pool that is open (as [`crate::Pool::export`]) and ends the thread. What was
-    /// asked for before is done first; handles give [`ErrorKind::EngineGone`] afterwards.
+    /// Closes every pool that is open (as [`crate::Pool::export`]) and ends the thread. Earlier
+    /// calls are done first; handles give [`ErrorKind::EngineGone`] afterwards.
     ///
     /// # Errors
     /// The first error of a pool that could not be closed in order, because its devices do not
@@ -215,10 +215,10 @@ impl Engine {
     }
 
     /// Runs `f` on the engine's thread and the future that it gives as a task there. See
-    /// [`crate::local`], whose face this is.
+    /// [`crate::local`].
     ///
     /// # Errors
-    /// What `f` gives; [`ErrorKind::EngineGone`] if the engine has ended, or ends first.
+    /// The error of `f`; [`ErrorKind::EngineGone`] if the engine has ended, or ends first.
     pub fn local<T, F, Fut>(&self, f: F) -> Call<T>
     where
         T: Send + 'static,
@@ -260,7 +260,7 @@ struct HostDoor {
 impl Door for HostDoor {
     fn post(&self, job: Job) {
         let fate = self.fate.clone();
-        // Every job answers by itself; what the engine's own mechanism says is not needed.
+        // Every job answers by itself; the result of the engine's own call is not needed.
         drop(self.remote.call(move |_| {
             let fut = here().map(|inside| job(&inside));
             async move {
@@ -294,7 +294,7 @@ fn host_thread(fate: &Arc<Fate>, tell: &mpsc::Sender<Result<host::RemoteSpawner>
     let _ = tell.send(Ok(engine.remote()));
     let life = catch_unwind(AssertUnwindSafe(|| {
         engine.block_on(async {
-            // Whether it was told or its sender dropped: the engine ends.
+            // Either a stop was sent or its sender was dropped: the engine ends.
             let _ = stopped.await;
             let _ = inside.close_all().await;
         });
@@ -303,7 +303,7 @@ fn host_thread(fate: &Arc<Fate>, tell: &mpsc::Sender<Result<host::RemoteSpawner>
         Ok(()) => fate.seal("the engine has ended"),
         Err(panic) => fate.seal(panic_text(&*panic)),
     }
-    // After a panic, what is dropped here may find things half-way and panic again.
+    // After a panic, drops here may find inconsistent state and panic again.
     let _ = catch_unwind(AssertUnwindSafe(|| inside.clear()));
     set_here(None);
     let _ = catch_unwind(AssertUnwindSafe(|| drop(inside)));

@@ -1,9 +1,9 @@
-//! The one error type: a kind to decide by, a sentence for people, and the object that it is about.
+//! The one error type: a kind to branch on, a sentence, and the object that it is about.
 
 use std::fmt;
 
-/// What went wrong, in terms that a program can decide by. More may come; what is not known to a
-/// program is treated as [`ErrorKind::Other`].
+/// The class of an error, for programs to branch on. More may come; a program treats unknown ones
+/// as [`ErrorKind::Other`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Checksum,
     /// A device failed an operation.
     Io,
-    /// The pool or the call needs something that weir does not do.
+    /// The pool or the call needs a feature that weir does not support.
     Unsupported,
     /// An argument is out of range or malformed.
     Invalid,
@@ -49,14 +49,14 @@ pub enum ErrorKind {
     Suspended,
     /// The attribute asked for is not there.
     NoAttr,
-    /// What the handle stands for is closed: the pool was exported or the file system was given up.
+    /// The object of the handle is closed: the pool was exported or the file system was given up.
     Closed,
     /// The file system was rolled back since the handle was opened: open the file again.
     Stale,
     /// An expectation of a [`crate::Batch`] was not met; nothing was changed.
     Conflict,
-    /// The engine's thread has ended, by a panic or by a simulated power cut. What was acknowledged
-    /// as durable is on the devices; import them again.
+    /// The engine's thread has ended, by a panic or by a simulated power cut. Changes acknowledged
+    /// as durable are on the devices; import them again.
     EngineGone,
     /// Anything else.
     Other,
@@ -108,12 +108,11 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of that kind with a sentence, about nothing in particular.
+    /// An error of that kind with a sentence, without an object.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
         Error(Box::new(Inner { kind, message: message.into(), object: None }))
     }
-    /// The same error, about `object` (a dataset, a path, a device) unless it says already what it
-    /// is about.
+    /// The same error, about `object` (a dataset, a path, a device) unless it names one already.
     #[must_use]
     pub fn about(mut self, object: impl Into<String>) -> Error {
         if self.0.object.is_none() {
@@ -121,16 +120,16 @@ impl Error {
         }
         self
     }
-    /// What to decide by.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
-    /// One sentence that says what is wrong, without the object.
+    /// One sentence that describes the fault, without the object.
     pub fn message(&self) -> &str {
         &self.0.message
     }
-    /// What it is about: the name of a pool, dataset or snapshot, a path in a file system, or a
-    /// device. None where the sentence says it all.
+    /// The object of the error: the name of a pool, dataset or snapshot, a path in a file system,
+    /// or a device. None where the sentence needs none.
     pub fn object(&self) -> Option<&str> {
         self.0.object.as_deref()
     }
@@ -145,7 +144,7 @@ impl From<base::Error> for Error {
     }
 }
 
-/// For programs that speak `std::io`: the kind as near as it gets, this error inside.
+/// For programs that use `std::io`: the nearest kind, with this error inside.
 impl From<Error> for std::io::Error {
     fn from(e: Error) -> std::io::Error {
         use std::io::ErrorKind as Io;

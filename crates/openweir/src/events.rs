@@ -1,10 +1,10 @@
-//! [`Events`]: what happens to a pool, as it happens.
+//! [`Events`]: a pool's events as they occur.
 //!
 //! Two sources feed one stream: the pool's events in OpenZFS's classes
 //! (`sysevent.fs.zfs.scrub_finish`, `ereport.fs.zfs.checksum`, `resource.fs.zfs.statechange` ...,
 //! those that `zpool events` shows), and the numbers of the txgs that came to disk. A stream holds
-//! what happened since it was made, [`QUEUE_MAX`] events at most; what nobody fetched in time is
-//! counted and left out. A stream does not keep its pool open.
+//! the events since it was made, [`QUEUE_MAX`] at most; events not fetched in time are counted and
+//! left out. A stream does not keep its pool open.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub enum Event {
     Txg(u64),
     /// An event of OpenZFS's kind.
     Zevent(Zevent),
-    /// So many events were left out here, since nobody fetched them.
+    /// So many events were left out here, since they were not fetched in time.
     Lost(u64),
 }
 
@@ -63,7 +63,7 @@ pub enum FieldValue {
     Number(u64),
     /// A number with a sign.
     Signed(i64),
-    /// Text; what is not UTF-8 is replaced.
+    /// Text; bytes that are not UTF-8 are replaced.
     Text(String),
     /// Several numbers.
     Numbers(Vec<u64>),
@@ -217,7 +217,7 @@ impl Events {
     }
 }
 
-/// Who listens to one pool, on its thread.
+/// The listeners of one pool, on its thread.
 pub(crate) struct Subscribers {
     list: Rc<List>,
     _listening: Listening,
@@ -262,11 +262,11 @@ impl EventSink for Sink {
 }
 
 impl Subscribers {
-    /// Nobody yet; `opened` says how the pool was opened (`pool_create`, `pool_import`).
+    /// None yet; `opened` is the way the pool was opened (`pool_create`, `pool_import`).
     pub(crate) fn of(pool: &Rc<spa::Pool>, opened: &str) -> Subscribers {
         let list: Rc<List> = Rc::default();
         pool.set_event_sink(Rc::new(Sink(list.clone())), opened);
-        // A listener is called in the middle of what happens and must not look at the pool: a task
+        // A listener is called in the middle of an operation and must not access the pool: a task
         // does.
         let theirs = list.clone();
         let listening = pool.rt().tracer().listen(Groups::TXG, move |_, event| {

@@ -77,7 +77,7 @@ impl File {
         self.call(move |fs, obj| async move { read_all(&fs, obj, offset, len as u64).await })
     }
 
-    /// Writes all of `data` at `offset`. What lies between the end of the file and there reads as
+    /// Writes all of `data` at `offset`. The gap between the end of the file and there reads as
     /// zeros. One write of up to a record (property `recordsize`) within one record is there or not
     /// after a power cut; a longer one may be there in part.
     ///
@@ -97,7 +97,7 @@ impl File {
         self.call(move |fs, obj| async move { write_all(&fs, obj, 0, data, true).await })
     }
 
-    /// Sets its length in bytes: what is cut off is gone, what is added reads as zeros.
+    /// Sets its length in bytes: data behind it is lost, an extension reads as zeros.
     pub fn set_len(&self, bytes: u64) -> Call<()> {
         self.call(move |fs, obj| async move { fs.truncate(obj, bytes).await })
     }

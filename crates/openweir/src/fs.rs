@@ -3,9 +3,8 @@
 //! A path is relative to the root of its file system, with or without a slash in front; `.` and
 //! `..` are understood, and symbolic links are followed within the file system (an absolute target
 //! begins at its root). Names are bytes: a path may be anything that [`std::path::Path`] can hold.
-//! Permission bits and ACLs are kept but not checked: whoever has the handle may do everything.
-//! What is made belongs to the user that this process runs as, unless [`FileSystem::with_owner`]
-//! says otherwise.
+//! Permission bits and ACLs are kept but not checked: the handle permits everything. New files
+//! belong to the user that this process runs as, unless set by [`FileSystem::with_owner`].
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -29,7 +28,7 @@ const LINKS_MAX: u32 = 40;
 /// Entries that are read in one step of a listing.
 const ENTRIES: usize = 1024;
 
-/// What something in a file system is.
+/// The type of an entry in a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -68,7 +67,7 @@ impl From<Kind> for FileKind {
 pub struct Stat {
     /// Its object number, unique in the file system while it exists.
     pub object: u64,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
     /// Permission bits with set-id and sticky, 0 to 0o7777.
     pub mode: u32,
@@ -121,12 +120,12 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// Its object number.
     pub object: u64,
-    /// What it is.
+    /// Its type.
     pub kind: FileKind,
 }
 
 impl DirEntry {
-    /// Its name as text; what is not UTF-8 is replaced.
+    /// Its name as text; bytes that are not UTF-8 are replaced.
     pub fn name_lossy(&self) -> String {
         String::from_utf8_lossy(&self.name).into_owned()
     }
@@ -240,7 +239,7 @@ impl FsInner {
 
 impl Pool {
     /// Opens the file system or snapshot of that name; a snapshot, and everything in a pool
-    /// imported read-only, is read-only. What a crash left in its intent log is replayed first.
+    /// imported read-only, is read-only. Its intent log, if a crash left one, is replayed first.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Denied`] for an encrypted one whose key is not loaded;
@@ -348,7 +347,7 @@ pub(crate) async fn write_all(fs: &Zfs, obj: ObjectId, off: u64, data: Vec<u8>, 
         let began = if append { size.saturating_sub(n) } else { off };
         first.get_or_insert(began);
         off = began + n;
-        // Less than all was written: the next try says why, or goes on.
+        // A partial write: the next try returns the error, or goes on.
         rest = rest.slice(n as usize..);
     }
 }
@@ -376,7 +375,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`] with `create_new`, [`ErrorKind::IsDir`],
-    /// [`ErrorKind::Invalid`] for what is neither.
+    /// [`ErrorKind::Invalid`] for neither file nor directory.
     pub fn open(&self, path: impl AsRef<Path>, options: OpenOptions) -> Call<File> {
         let (path, owner, inner) = (bytes(path), self.owner, self.inner.clone());
         self.inner.call(move |fs, state| async move {
@@ -413,8 +412,8 @@ impl FileSystem {
         })
     }
 
-    /// Makes a regular file with this content, or gives it to one that exists. Not one step: a
-    /// power cut may leave part of it. For one that is there or not write under another name,
+    /// Makes a regular file with this content, or gives it to one that exists. Not atomic: a power
+    /// cut may leave part of it. For an atomic replacement write under another name, then
     /// [`File::sync`] and [`FileSystem::rename`].
     pub fn write(&self, path: impl AsRef<Path>, data: impl Into<Vec<u8>>) -> Call<()> {
         let (path, data, owner) = (bytes(path), data.into(), self.owner);
@@ -468,8 +467,8 @@ impl FileSystem {
         })
     }
 
-    /// Takes the name of something that is no directory away; with its last name it goes, when
-    /// nobody has it open any more.
+    /// Removes a name of something that is no directory; with its last name it goes, once it is not
+    /// open any more.
     pub fn unlink(&self, path: impl AsRef<Path>) -> Call<()> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move {
@@ -478,8 +477,8 @@ impl FileSystem {
         })
     }
 
-    /// Gives something another name, in one step. What has that name already goes, if it may (an
-    /// empty directory for a directory).
+    /// Gives something another name, atomically. An object of that name is removed, if it may be
+    /// (an empty directory for a directory).
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Call<()> {
         let (from, to) = (bytes(from), bytes(to));
         self.inner.call(move |fs, _| async move {
@@ -517,7 +516,7 @@ impl FileSystem {
         })
     }
 
-    /// Attributes of what a path names; of a symbolic link those of its target.
+    /// Attributes of the object at a path; of a symbolic link those of its target.
     pub fn stat(&self, path: impl AsRef<Path>) -> Call<Stat> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move { Ok(walk(&fs, &path, true).await?.into()) })
@@ -564,8 +563,8 @@ impl FileSystem {
     }
 
     /// About `max` entries of a directory, for those with very many: `cookie` is 0 for the first
-    /// and what the call before gave for the others, which is None at the end. An entry that is
-    /// there all the time comes exactly once, whatever is made or removed meanwhile.
+    /// and the result of the call before for the others, which is None at the end. An entry that is
+    /// there all the time comes exactly once, even if others are made or removed meanwhile.
     pub fn readdir_page(&self, path: impl AsRef<Path>, cookie: u64, max: usize) -> Call<(Vec<DirEntry>, Option<u64>)> {
         let path = bytes(path);
         self.inner.call(move |fs, _| async move { page(&fs, &path, cookie, max.max(3)).await })
@@ -624,7 +623,7 @@ impl FileSystem {
         self.inner.call(|fs, _| async move { Ok(fs.sync_all().await?) })
     }
 
-    /// What there is of space.
+    /// The space figures.
     pub fn space(&self) -> Call<Space> {
         self.inner.call(|fs, _| async move {
             let s = fs.statfs();

@@ -1,4 +1,4 @@
-//! What an engine's thread has: its world, devices of its own, and the pools that are open.
+//! The state of an engine's thread: its world, devices of its own, and the pools that are open.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,9 +15,9 @@ use crate::device::{Device, Kind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Subscribers;
 
-/// How long closing a pool that nobody waits for may take, in the world's time.
+/// Limit for closing a pool without a waiter, in the world's time.
 const CLOSE_MAX: Nanos = Nanos::from_secs(20);
-/// How long giving up a pool whose devices do not answer may take.
+/// Time limit for giving up a pool whose devices do not answer.
 const GIVE_UP_MAX: Nanos = Nanos::from_secs(5);
 
 static ENGINES: AtomicU64 = AtomicU64::new(1);
@@ -40,7 +40,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The state, and what hears that the thread is to end.
+    /// The state, and the receiver of the request to end the thread.
     pub(crate) fn new(rt: Rt, sim: Option<(u64, ::sim::SimHandle)>) -> (Rc<Inside>, oneshot::Receiver<()>) {
         let (end, ended) = oneshot::oneshot();
         let (identity, sim) = match sim {
@@ -155,7 +155,7 @@ impl Inside {
         self.pools.borrow_mut().insert(id, state.clone());
         state
     }
-    /// Forgets a pool that is closed.
+    /// Drops a pool that is closed.
     pub(crate) fn forget_pool(&self, id: u64) {
         let gone = self.pools.borrow_mut().remove(&id);
         drop(gone);
@@ -171,8 +171,8 @@ impl Inside {
         first
     }
 
-    /// Closes a pool that nobody waits for: if that does not come to an end the pool is given up,
-    /// and what is on its devices is as after a power cut.
+    /// Closes a pool without a waiter: if that does not end in time the pool is given up, and its
+    /// devices are as after a power cut.
     pub(crate) async fn close_unattended(&self, state: &Rc<PoolState>) -> Result<()> {
         let closed = match self.rt.timeout(CLOSE_MAX, state.close(spa::PoolState::Exported)).await {
             Some(closed) => closed,
@@ -185,7 +185,7 @@ impl Inside {
         closed.map_err(|e| e.about(state.pool.name()))
     }
 
-    /// Forgets everything without writing: the thread ends.
+    /// Drops everything without writing: the thread ends.
     pub(crate) fn clear(&self) {
         let pools = std::mem::take(&mut *self.pools.borrow_mut());
         drop(pools);
@@ -201,7 +201,7 @@ pub(crate) struct PoolState {
     /// Devices of the engine that it is on.
     holds: Vec<u64>,
     pub(crate) fs: RefCell<BTreeMap<u64, Rc<FsState>>>,
-    /// Held by whoever changes which file systems there are, or which are in use.
+    /// Held during changes of the set of file systems, or of those in use.
     pub(crate) admin: Semaphore,
     /// Operations under way.
     pub(crate) jobs: Gate,
@@ -215,7 +215,7 @@ pub(crate) struct FsState {
     /// The object of its dataset, which stays when it is renamed.
     pub(crate) dataset: base::ObjectId,
     zfs: RefCell<Option<Rc<Zfs>>>,
-    /// Counts rollbacks: what was open before one is stale.
+    /// Counts rollbacks: files opened before one are stale.
     pub(crate) epoch: Cell<u64>,
     pub(crate) handles: Cell<u64>,
     /// Changes of raw objects exclude each other and their readers.
@@ -276,15 +276,15 @@ impl PoolState {
         }
         let zfs = fs.zfs.borrow_mut().take();
         if let Some(zfs) = zfs {
-            // Nobody is left to hear of an error; the state on disk is that of the last txg and the
-            // intent log.
+            // There is no caller left for an error; the state on disk is that of the last txg and
+            // the intent log.
             let _ = zfs.unmount().await;
         }
         let gone = self.fs.borrow_mut().remove(&id);
         drop(gone);
     }
 
-    /// Ends the use of a file system for a while: what changes it as a whole. The caller holds
+    /// Ends the use of a file system for a while, for changes of it as a whole. The caller holds
     /// `admin`.
     pub(crate) async fn set_aside(&self, ds: &dsl::Dataset) -> Result<Option<Rc<FsState>>> {
         let Some(fs) = self.fs.borrow().values().find(|f| f.dataset == ds.object).cloned() else { return Ok(None) };
@@ -302,7 +302,7 @@ impl PoolState {
         Ok(())
     }
 
-    /// Tells file systems in use of properties that changed.
+    /// Passes changed properties to file systems in use.
     pub(crate) fn refresh_opts(&self) {
         for fs in self.fs.borrow().values() {
             if let Ok(zfs) = fs.zfs() {

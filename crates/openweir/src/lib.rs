@@ -1,6 +1,6 @@
 //! OpenZFS pools as a library: create, import, read and write pools in the real OpenZFS on-disk
 //! format from your own program, on files, block devices and memory. There is no kernel module, no
-//! daemon and no mount; real OpenZFS opens what was written, and what real OpenZFS wrote is opened.
+//! daemon and no mount; OpenZFS opens the pools that this crate writes, and the reverse.
 //!
 //! ```
 //! use openweir::{CreateOptions, Device, ImportOptions, OpenOptions, Pool};
@@ -27,7 +27,7 @@
 //!     let before = pool.filesystem("tank/notes@rain").wait()?;
 //!     assert_eq!(before.read("2024/may/1.txt").wait()?, b"It rains.");
 //!
-//!     // Closing in order; then anybody may open it, weir or OpenZFS.
+//!     // Closing in order; then weir or OpenZFS may open it.
 //!     pool.export().wait()?;
 //!     let again = Pool::import(vec![Device::path(&image)], ImportOptions::readonly()).wait()?;
 //!     let fs = again.filesystem("tank/notes").wait()?;
@@ -41,30 +41,30 @@
 //! # Words
 //!
 //! A **device** ([`Device`]) is a file, a block device, a piece of memory or a simulated disk. A
-//! **pool** ([`Pool`]) is made on one or more of them, which stand together as a [`Layout`] says
-//! (each by itself, mirrors, RAID-Z), and holds **datasets**: file systems in a tree of names
-//! (`tank/notes`) and their **snapshots** (`tank/notes@rain`). A **clone** is a file system that
-//! begins as a snapshot. **Properties** (compression, quota ...) belong to datasets and are
-//! inherited down the tree.
+//! **pool** ([`Pool`]) is made on one or more of them, arranged by a [`Layout`] (each by itself,
+//! mirrors, RAID-Z), and holds **datasets**: file systems in a tree of names (`tank/notes`) and
+//! their **snapshots** (`tank/notes@rain`). A **clone** is a file system that begins as a snapshot.
+//! **Properties** (compression, quota ...) belong to datasets and are inherited down the tree.
 //!
 //! An open [`FileSystem`] has **files** ([`File`]), and beside them **objects** and **ZAPs**
 //! ([`Objects`]): arrays of bytes and maps by number, without names, changed by transactions
 //! ([`Batch`]).
 //!
-//! A **txg** (transaction group) is what comes to disk together. They are numbered; one is open for
-//! changes while the one before is written. A power cut takes a pool back to the last txg that is
-//! on disk, plus what the **intent log** holds of files that were synced.
+//! A **txg** (transaction group) is a set of changes that reach the disk together. They are
+//! numbered; one is open for changes while the one before is written. A power cut takes a pool back
+//! to the last txg that is on disk, plus the records of the **intent log** for files that were
+//! synced.
 //!
 //! An **engine** ([`Engine`]) is a thread that pools live on.
 //!
 //! # Two faces
 //!
 //! *The handles* ([`Engine`], [`Pool`], [`FileSystem`], [`File`], [`Objects`], [`Events`]) are
-//! `Send`, go to any thread, and are cheap to clone. What they are asked for becomes a job on the
-//! engine's thread and comes back through a [`Call`], which is a future for any executor (there is
-//! no runtime inside) and has [`Call::wait`] for plain threads. [`block_on`] is there for programs
-//! with async functions and no executor. No type of the engine's inside shows in their signatures:
-//! bytes are `Vec<u8>`, names are strings and paths, everything else is a struct of this crate.
+//! `Send`, go to any thread, and are cheap to clone. Each call becomes a job on the engine's thread
+//! and returns through a [`Call`], which is a future for any executor (there is no runtime inside)
+//! and has [`Call::wait`] for plain threads. [`block_on`] is there for programs with async
+//! functions and no executor. No type of the engine's inside shows in their signatures: bytes are
+//! `Vec<u8>`, names are strings and paths, everything else is a struct of this crate.
 //!
 //! *The inside* ([`local`]) is for code that lives on the engine's thread: it has the engine's own
 //! types, which are not `Send`, and no promise that they stay as they are.
@@ -87,41 +87,41 @@
 //! # What holds
 //!
 //! * **A call begins when it is made**, in the order of the calls of one thread, and runs to its
-//!   end whether anybody waits or not. Calls that are under way at once run side by side: to have
-//!   one after the other wait for the first. Dropping a call (cancelling a future) loses its
-//!   result, never half of its work.
+//!   end with or without a waiter. Calls that are under way at once run side by side: to have one
+//!   after the other wait for the first. Dropping a call (cancelling a future) loses its result,
+//!   never half of its work.
 //! * **Visible, then durable.** When a call that changes files or objects has ended every reader
 //!   sees the change. It is durable after [`File::sync`], [`FileSystem::sync`], [`Pool::sync`] or
 //!   [`Objects::commit_durable`], and by itself a few seconds later. Calls that change datasets
 //!   (create, snapshot, set, destroy ...) end when they are durable.
-//! * **Order.** After a power cut nothing is there without what was done before it in the same file
-//!   system, synced files excepted: those are as they were synced, whatever happened around them.
+//! * **Order.** After a power cut no change is there without all earlier ones in the same file
+//!   system, synced files excepted: those are as they were synced, independent of other changes.
 //! * **Dropping the last handle** closes the pool as [`Pool::export`] does, and waits for it,
 //!   [`DROP_WAIT`] at most; on the engine's own thread it does not wait. If the devices do not
 //!   answer the pool is given up, and is as after a power cut: nothing that was acknowledged as
 //!   durable is lost.
 //! * **A panic in the engine** ends that engine: nothing is written any more, all calls give
-//!   [`ErrorKind::EngineGone`] with its words, the process goes on. The devices can be imported
+//!   [`ErrorKind::EngineGone`] with its message, the process goes on. The devices can be imported
 //!   again.
 //! * **One user.** While a pool is open its files and block devices are locked against other
-//!   programs that use weir (and block devices against whatever claims them exclusively). Image
-//!   files are not protected against programs that do not ask.
-//! * **Permissions** are kept and not checked: whoever has the handle may do everything.
+//!   programs that use weir (and block devices against exclusive opens). Image files are not
+//!   protected against programs that take no lock.
+//! * **Permissions** are kept and not checked: the handle permits everything.
 //!
 //! # Units
 //!
 //! Offsets, lengths and sizes are bytes. Times of files are [`std::time::SystemTime`] with
 //! nanoseconds; times of datasets and scans are seconds since 1970. Names of datasets have up to
 //! 255 bytes, names of files up to 255 bytes each, names in ZAPs up to [`NAME_MAX`] and values up
-//! to [`VALUE_MAX`]. Memory of a pool is [`MEMORY`] unless [`CreateOptions::memory`] says
-//! otherwise, of which half is cache.
+//! to [`VALUE_MAX`]. Memory of a pool is [`MEMORY`] unless set by [`CreateOptions::memory`], of
+//! which half is cache.
 //!
 //! # Errors
 //!
-//! There is one type, [`Error`]: a kind to decide by ([`ErrorKind`], which may grow), a sentence,
-//! and the object that it is about. Errors of arguments and of the state of things leave everything
-//! as it was. [`ErrorKind::Suspended`] says that devices do not answer: the pool waits for them,
-//! and calls that must write wait too; [`Pool::abandon`] gives it up. Damage of what is on disk is
+//! There is one type, [`Error`]: a kind to branch on ([`ErrorKind`], which may grow), a sentence,
+//! and the object that it is about. Errors of arguments and of the objects' state leave everything
+//! as it was. [`ErrorKind::Suspended`] means that devices do not answer: the pool waits for them,
+//! and calls that must write wait too; [`Pool::abandon`] gives it up. Damage on disk is
 //! [`ErrorKind::Corrupt`] or [`ErrorKind::Checksum`], never a panic.
 //!
 //! # Not here

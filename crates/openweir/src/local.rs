@@ -24,9 +24,9 @@
 //!
 //! Rules there: never block the thread (no [`crate::Call::wait`], no lock that another thread holds
 //! for long): all pools of the engine stand still meanwhile; hold no `RefCell` borrow across an
-//! await; take the engine's locks in their order. A panic there is the engine's: it ends, with
-//! everything on it. What is reached here is the engine's own interface, which changes with every
-//! release and has no promise of compatibility; the rest of the crate has.
+//! await; take the engine's locks in their order. A panic there ends the engine, with everything on
+//! it. This is the engine's own interface, which changes with every release and has no promise of
+//! compatibility; the rest of the crate has.
 
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ pub use zpl;
 
 use crate::error::Result;
 
-/// What there is on the engine's thread.
+/// The state on the engine's thread.
 pub struct Inside(pub(crate) Rc<crate::inside::Inside>);
 
 impl Inside {

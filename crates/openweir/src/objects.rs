@@ -11,8 +11,8 @@
 //! `org.openweir:objects` of the master node); everything else is found from it, by the numbers
 //! that a program puts into it.
 //!
-//! Changes are made by a [`Batch`]: all of it happens in one txg, or nothing does. What a batch
-//! asks for is checked before anything is changed; batches of one file system come one after the
+//! Changes are made by a [`Batch`]: all of it happens in one txg, or nothing does. A batch is
+//! checked as a whole before anything is changed; batches of one file system come one after the
 //! other, and readers see each of them whole. [`Objects::commit`] ends when the batch is visible;
 //! [`Objects::commit_durable`] when its txg is on disk. There is no intent log for objects:
 //! durability is a txg's.
@@ -51,12 +51,12 @@ use crate::inside::{FsState, READERS};
 
 /// The entry of the master node that names the root ZAP.
 const ENTRY: &[u8] = b"org.openweir:objects";
-/// Arrays of bytes that are nobody else's (`DMU_OT_PLAIN_OTHER`): data, encrypted where the file
-/// system is. The self-describing types of data look better suited, but OpenZFS 2.1 takes them for
-/// metadata in its cache and asserts that they are (`dbuf_include_in_metadata_cache`).
+/// Type of data objects that no other structure uses (`DMU_OT_PLAIN_OTHER`): data, encrypted where
+/// the file system is. The self-describing types of data look better suited, but OpenZFS 2.1 takes
+/// them for metadata in its cache and asserts that they are (`dbuf_include_in_metadata_cache`).
 const DATA: ObjectType = ObjectType::OTHER_U8;
-/// ZAPs that are nobody else's (`DMU_OT_ZAP_OTHER`): metadata, as directories are, encrypted where
-/// the file system is.
+/// Type of ZAPs that no other structure uses (`DMU_OT_ZAP_OTHER`): metadata, as directories are,
+/// encrypted where the file system is.
 const ZAP: ObjectType = ObjectType::OTHER_ZAP;
 /// Changes that a batch may have.
 pub const BATCH_CHANGES_MAX: usize = 1024;
@@ -73,9 +73,9 @@ const ZAP_TOUCHES: u64 = 3;
 /// Bytes that an entry takes beside its name and value.
 const ENTRY_BYTES: u64 = 128;
 
-/// What several changes of one ZAP may dirty: so many blocks each, but no more than all that there
-/// is (a compact ZAP that becomes a fat one doubles) and what is new, in leaves that are a quarter
-/// full.
+/// Bytes that several changes of one ZAP may dirty: so many blocks each, but no more than the whole
+/// ZAP (a compact ZAP that becomes a fat one doubles) and the new entries, in leaves that are a
+/// quarter full.
 fn zap_bytes(size: u64, changes: u64, entry_bytes: u64) -> u64 {
     let by_changes = changes * ZAP_TOUCHES * ZAP_BLOCK;
     by_changes.min(size.saturating_mul(2) + entry_bytes * 4 + 8 * ZAP_BLOCK)
@@ -253,7 +253,7 @@ impl Batch {
         self.changes.push(Change::Remove { zap, name: name.into() });
     }
     /// The batch fails with [`ErrorKind::Conflict`] unless the entry has this value before the
-    /// batch (None: unless it is not there). So a program changes only what it has seen.
+    /// batch (None: unless it is absent). So a program changes only a state that it has read.
     pub fn expect(&mut self, zap: Object, name: impl Into<Vec<u8>>, value: Option<Value>) {
         self.expects.push((zap, name.into(), value));
     }
@@ -267,7 +267,7 @@ impl Batch {
     }
 }
 
-/// What a batch came to.
+/// The result of a batch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Committed {
     /// The txg that it is in: [`crate::Pool::wait_txg`] waits until that is on disk.
@@ -301,7 +301,7 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// What is known of an object.
+/// Properties of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectInfo {
     /// Whether it is a ZAP.
@@ -373,8 +373,8 @@ struct Checked {
 }
 
 impl Checked {
-    /// Checks everything that can be, and reads what the changes will need, so that damage shows
-    /// before anything is changed.
+    /// Checks everything that can be checked, and reads the blocks that the changes need, so that
+    /// damage shows before anything is changed.
     async fn of(batch: Batch, os: &Objset, root: u64) -> Result<Checked> {
         let bytes: usize =
             batch.changes.iter().map(|c| if let Change::Write { data, .. } = c { data.len() } else { 0 }).sum();
@@ -393,7 +393,7 @@ impl Checked {
                 return Err(Error::new(ErrorKind::Conflict, "an expected entry is another").about(shown(name)));
             }
         }
-        // What is made, of which kind; what is there under a name; what is freed.
+        // New objects and whether they are ZAPs; presence of names; freed objects.
         let mut made: Vec<bool> = Vec::new();
         let mut there: BTreeMap<(Object, &[u8]), bool> = BTreeMap::new();
         let mut freed: BTreeSet<u64> = BTreeSet::new();
@@ -587,7 +587,7 @@ async fn hold(os: &Objset, number: u64, zap: bool) -> Result<Dnode> {
     Ok(dn)
 }
 
-/// One that may be changed: not a file, a directory or what the file system needs for itself.
+/// Holds an object that may be changed: not a file, a directory or metadata of the file system.
 async fn hold_ours(os: &Objset, number: u64) -> Result<Dnode> {
     let dn = hold(os, number, false).await?;
     match dn.otype() {
@@ -608,8 +608,8 @@ impl Objects {
     /// Those named at the changes, [`ErrorKind::Conflict`], [`ErrorKind::TooBig`],
     /// [`ErrorKind::NoSpace`], [`ErrorKind::Quota`], [`ErrorKind::ReadOnly`]: nothing was changed
     /// then. [`ErrorKind::Denied`] for objects that belong to files. A device that fails between
-    /// the check and the change is the one case that leaves a batch half done; the sentence says
-    /// so.
+    /// the check and the change is the one case that leaves a batch half done; the error's sentence
+    /// reports it.
     pub fn commit(&self, batch: Batch) -> Call<Committed> {
         self.commit_as(batch, false)
     }
@@ -669,9 +669,9 @@ impl Objects {
         self.look(zap, true, |dn| async move { zap::count(&dn).await })
     }
 
-    /// Up to `max` entries of a ZAP, in the order of its hash. `cookie` is 0 for the first and what
-    /// the call before gave for the others, which is None at the end. An entry that is there all
-    /// the time comes exactly once, whatever happens meanwhile.
+    /// Up to `max` entries of a ZAP, in the order of its hash. `cookie` is 0 for the first and the
+    /// result of the call before for the others, which is None at the end. An entry that is there
+    /// all the time comes exactly once, even if others change meanwhile.
     pub fn entries(&self, zap: Object, cookie: u64, max: usize) -> Call<(Vec<Entry>, Option<u64>)> {
         self.look(zap, true, move |dn| async move {
             let mut cursor = Cursor::at(&dn, cookie);
@@ -682,8 +682,8 @@ impl Objects {
         })
     }
 
-    /// `len` bytes of an object from `offset` (16 MiB at most). What was never written, also behind
-    /// the end, reads as zeros.
+    /// `len` bytes of an object from `offset` (16 MiB at most). Bytes never written, also behind
+    /// the end, read as zeros.
     pub fn read(&self, object: Object, offset: u64, len: usize) -> Call<Vec<u8>> {
         if len > BATCH_BYTES_MAX {
             return Call::ready(Err(Error::new(ErrorKind::TooBig, "16 MiB are read at once at most")));
@@ -695,7 +695,7 @@ impl Objects {
         })
     }
 
-    /// What is known of an object. [`ErrorKind::NotFound`] if the number is free.
+    /// The properties of an object. [`ErrorKind::NotFound`] if the number is free.
     pub fn info(&self, object: Object) -> Call<ObjectInfo> {
         self.look(object, false, |dn| async move {
             let block_size = dn.block_size();

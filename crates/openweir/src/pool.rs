@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::inside::{Inside, PoolState};
 
-/// Bytes of memory that a pool counts on unless it is told otherwise: 512 MiB.
+/// Default of the memory of a pool in bytes: 512 MiB.
 pub const MEMORY: u64 = 512 << 20;
 /// A txg that is a second old is written when nothing has changed for so long.
 const IDLE: Nanos = Nanos::from_ms(250);
@@ -32,15 +32,14 @@ fn engine_opts(memory: u64) -> EngineOpts {
 /// How a pool is to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CreateOptions {
-    /// log2 of the unit of allocation, 9 to 16; by default the larger of 12 (4 KiB) and the
-    /// device's sector.
+    /// The ashift, 9 to 16; by default the larger of 12 (4 KiB) and the device's sector.
     pub ashift: Option<u8>,
     /// The pool's property `comment`.
     pub comment: Option<String>,
     /// Properties of the root file system, name and value as `zfs set` takes them.
     pub properties: Vec<(String, String)>,
-    /// Only features that this release knows (`openzfs-2.1-linux`, `grub2` ...; several with
-    /// commas), as the pool property `compatibility`. By default what weir has tested against
+    /// Only features of this release (`openzfs-2.1-linux`, `grub2` ...; several with commas), as
+    /// the pool property `compatibility`. The default is the set that weir has tested against
     /// OpenZFS 2.1.
     pub compatibility: Option<String>,
     /// Also on devices that belong to a pool already, which is lost then.
@@ -83,7 +82,8 @@ pub struct ImportOptions {
     pub readonly: bool,
     /// Also a pool that another host seems to use.
     pub force: bool,
-    /// If the newest state is damaged, one of the last few before it: what was done since is lost.
+    /// If the newest state is damaged, import one of the last few before it: later changes are
+    /// lost.
     pub rewind: bool,
     /// Also without a log device, whose records are lost then.
     pub missing_log: bool,
@@ -141,7 +141,7 @@ pub enum Health {
     Degraded,
     /// Taken out because of errors.
     Faulted,
-    /// Taken out by somebody.
+    /// Taken offline by an administrator.
     Offline,
     /// Pulled out.
     Removed,
@@ -165,7 +165,7 @@ impl From<vdev::Health> for Health {
 /// A device of an open pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceStatus {
-    /// Its path or name, if the pool knows one.
+    /// Its path or name, if the pool has one.
     pub path: Option<String>,
     /// Its guid.
     pub guid: u64,
@@ -192,7 +192,7 @@ pub struct ScanStatus {
     pub examined: u64,
     /// Bytes that were mended.
     pub repaired: u64,
-    /// Blocks that could not be had from anywhere.
+    /// Blocks without any readable copy.
     pub errors: u64,
     /// When it began, in seconds since 1970.
     pub started: u64,
@@ -237,7 +237,7 @@ pub struct PoolStatus {
     pub allocated: u64,
     /// Bytes written by programs that are not on disk yet.
     pub dirty: u64,
-    /// Sentences that importing it had to say.
+    /// Notices of its import, one sentence each.
     pub notices: Vec<String>,
     /// Its devices.
     pub devices: Vec<DeviceStatus>,
@@ -302,7 +302,7 @@ impl PoolInner {
     {
         let id = self.id;
         self.engine.run(move |inside| {
-            // Taken now and not when the task runs: a close that was asked for later waits for it.
+            // Taken now and not when the task runs: a later close waits for it.
             let begun = inside.pool(id).and_then(|state| state.enter().map(|pass| (state, pass)));
             async move {
                 let (state, _pass) = begun?;
@@ -311,7 +311,8 @@ impl PoolInner {
         })
     }
 
-    /// The same for what waits for somebody else, so that closing the pool must not wait for it.
+    /// The same for calls that wait for an external event, so that closing the pool must not wait
+    /// for them.
     fn call_waiting<T, F, Fut>(&self, f: F) -> Call<T>
     where
         T: Send + 'static,
@@ -365,8 +366,7 @@ impl Engine {
         })
     }
 
-    /// Imports a pool. What a crash left in intent logs is replayed when its file systems are
-    /// opened.
+    /// Imports a pool. Intent logs that a crash left are replayed when its file systems are opened.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no pool, or not the one asked for, is on the devices;
@@ -428,9 +428,8 @@ impl Pool {
         &self.0.engine
     }
 
-    /// Closes the pool in order: operations that were asked for before are done, everything is on
-    /// disk, and the labels say that nobody has it. All handles on it give [`ErrorKind::Closed`]
-    /// from then on.
+    /// Closes the pool in order: earlier operations are done, everything is on disk, and the labels
+    /// have the state exported. All handles on it give [`ErrorKind::Closed`] from then on.
     ///
     /// # Errors
     /// [`ErrorKind::Suspended`] if its devices do not answer; the pool stays open then.
@@ -459,8 +458,8 @@ impl Pool {
         })
     }
 
-    /// Gives up a pool whose devices do not answer: who waits for it gets an error, and it is
-    /// closed without writing. Its devices are as after a power cut.
+    /// Gives up a pool whose devices do not answer: its waiters get an error, and it is closed
+    /// without writing. Its devices are as after a power cut.
     pub fn abandon(&self) -> Call<()> {
         let id = self.0.id;
         self.0.engine.run(move |inside| {
@@ -475,7 +474,7 @@ impl Pool {
         })
     }
 
-    /// Waits until everything that was done before is on disk; the txg in which it is.
+    /// Waits until all earlier changes are on disk; returns their txg.
     pub fn sync(&self) -> Call<u64> {
         self.0.call(|state| async move {
             state.pool.sync().await?;
@@ -501,7 +500,7 @@ impl Pool {
         self.0.call_waiting(|state| async move { Ok(status(&state.pool)) })
     }
 
-    /// What happens to it from now on.
+    /// The events of the pool from now on.
     pub fn events(&self) -> Call<Events> {
         let (events, queue) = Events::new();
         self.0.call(move |state| async move {
@@ -535,8 +534,8 @@ impl Pool {
         self.0.call_waiting(|state| async move { Ok(scan_status(&state.pool)) })
     }
 
-    /// Keeps the state of now, to be gone back to when the pool is imported. [`ErrorKind::Exists`]
-    /// if there is one.
+    /// Makes a checkpoint: an import can rewind to the state of now. [`ErrorKind::Exists`] if there
+    /// is one.
     pub fn checkpoint(&self) -> Call<()> {
         self.0.call(|state| async move { Ok(state.pool.create_checkpoint().await?) })
     }

@@ -1,14 +1,13 @@
 //! A pool in a simulation: for tests of programs that use this crate.
 //!
 //! A [`Simulator`] is an engine in virtual time. Its disks are modelled (they take time, they have
-//! caches that forget), its clock moves only while something is asked of it or by
-//! [`Simulator::advance`], and everything that chance decides comes from one seed: the same calls,
-//! one after the other, give the same run. Pools on it are used through the same handles as real
-//! ones.
+//! volatile caches), its clock moves only during calls or by [`Simulator::advance`], and all random
+//! choices come from one seed: the same calls, one after the other, give the same run. Pools on it
+//! are used through the same handles as real ones.
 //!
 //! The power can be cut, now ([`Simulator::power_cut`]) or in the middle of something
 //! ([`Simulator::cut_after`]): every call under way gives [`ErrorKind::EngineGone`], each disk
-//! keeps what a real one might have kept, and the next life begins with that.
+//! keeps the data that a real one might have kept, and the next life begins with that.
 //!
 //! ```
 //! use openweir::{CreateOptions, ImportOptions, OpenOptions, sim::{DiskKind, Simulator}};
@@ -48,12 +47,12 @@ use crate::engine::{Door, Ended, Engine, Job, panic_text, set_here};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inside::{InnerDev, Inside};
 
-/// Virtual time between looks at what has been sent meanwhile.
+/// Virtual time between checks for messages.
 const SLICE: Nanos = Nanos::from_ms(10);
 /// Virtual time that closing everything may take.
 const CLOSE_MAX: Nanos = Nanos::from_secs(120);
 
-/// What a simulated disk is like. All of them have caches that forget what was not flushed.
+/// The kind of a simulated disk. All of them have volatile caches, which lose unflushed writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DiskKind {
@@ -78,7 +77,7 @@ impl DiskKind {
     }
 }
 
-/// What a power cut takes of what was not flushed.
+/// The unflushed writes that a power cut loses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Loss {
@@ -210,20 +209,20 @@ impl Simulator {
         })
     }
 
-    /// Cuts the power when `steps` more steps were taken, in the middle of whatever happens then.
-    /// What the disks keep is drawn from `seed`. Go on with [`Simulator::power_cut`], whose seed
-    /// does not count then.
+    /// Cuts the power when `steps` more steps were taken, in the middle of any operation. `seed`
+    /// draws the writes that the disks keep. Go on with [`Simulator::power_cut`], whose seed does
+    /// not count then.
     pub fn cut_after(&self, steps: u64, seed: u64) -> Call<()> {
         self.send(|reply| Msg::CutAfter(steps, seed, reply))
     }
 
-    /// Cuts the power now and begins the next life, with what the disks kept, drawn from `seed`.
-    /// Handles of this life give [`ErrorKind::EngineGone`]; devices stay good.
+    /// Cuts the power now and begins the next life, with the data that the disks kept, drawn by
+    /// `seed`. Handles of this life give [`ErrorKind::EngineGone`]; devices stay good.
     pub fn power_cut(self, seed: u64) -> Result<Simulator> {
         self.power_cut_with(Loss::Random, seed)
     }
 
-    /// As [`Simulator::power_cut`], with a say in what is lost.
+    /// As [`Simulator::power_cut`], with a choice of the losses.
     pub fn power_cut_with(self, loss: Loss, seed: u64) -> Result<Simulator> {
         let _ = self.send.send(Msg::Cut(loss, seed));
         self.next_life()
@@ -255,7 +254,7 @@ impl Simulator {
         })
     }
 
-    /// Writes what is on a disk now as a sparse file, which any OpenZFS can look at.
+    /// Writes the content of a disk as a sparse file, which any OpenZFS can open.
     pub fn save(&self, disk: &Device, path: impl AsRef<Path>) -> Call<()> {
         let path = path.as_ref().to_path_buf();
         self.with_disk(disk, move |disk| {
@@ -300,7 +299,7 @@ struct Life {
     seed: u64,
     /// Jobs under way.
     jobs: Gate,
-    /// The seed of the cut that was ordered, and its step.
+    /// The seed of the requested cut, and its step.
     cut: Option<(u64, u64)>,
 }
 
@@ -348,7 +347,7 @@ impl Life {
         left
     }
 
-    /// Serves what is sent until the end; how the power was cut, if it was.
+    /// Serves messages until the end; returns how the power was cut, if it was.
     fn live(&mut self, receive: &mpsc::Receiver<Msg>, mut stopped: oneshot::Receiver<()>) -> Option<(Loss, u64)> {
         let mut stuck = false;
         loop {
@@ -427,7 +426,7 @@ impl Life {
         self.cut.filter(|(_, at)| self.sim.step() >= *at).map(|(seed, _)| (Loss::Random, seed))
     }
 
-    /// Closes all pools. The cut that was ordered may come meanwhile.
+    /// Closes all pools. The requested cut may come meanwhile.
     fn close(&self) -> Option<(Loss, u64)> {
         let _ = self.sim.try_block_on_for(CLOSE_MAX, self.inside.close_all());
         self.cut_due()

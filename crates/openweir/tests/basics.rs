@@ -1,4 +1,4 @@
-//! Pools, datasets and files through the face that is `Send`.
+//! Pools, datasets and files through the `Send` handles.
 #![allow(clippy::unwrap_used)]
 
 use openweir::{

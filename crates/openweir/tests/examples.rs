@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The examples work as described.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "../examples/foreign.rs"]

@@ -1,5 +1,5 @@
-//! What happens to handles: dropped without a word, used from many threads and executors, given up
-//! half way, and outliving their engine.
+//! Handles: dropped without a close, used from many threads and executors, given up half way, and
+//! outliving their engine.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn dropping_everything_closes_the_pool_in_order() {
         file.write_at(0, "kept").wait().unwrap();
         drop(pool);
         drop(fs);
-        // The last handle is the file's; this write is asked for and never looked at.
+        // The last handle is the file's; this write is started and its result ignored.
         drop(file.write_at(4, " too"));
     }
     assert!(begun.elapsed() < Duration::from_secs(60));
@@ -66,7 +66,7 @@ fn dropping_everything_closes_the_pool_in_order() {
     drop(pool);
     assert!(engine.pools().wait().unwrap().is_empty());
     let pool = engine.import_pool(vec![Device::path(&path)], ImportOptions::default()).wait().unwrap();
-    // Calls that were dropped at once and pools whose handle nobody fetched do not stay.
+    // Calls that were dropped at once and pools whose handle was never taken do not stay.
     drop(pool);
     drop(engine.import_pool(vec![Device::path(&path)], ImportOptions::default()));
     engine.stop().wait().unwrap();
@@ -136,7 +136,7 @@ fn many_threads_use_one_pool() {
                     fs.write(&path, vec![t; 3000 * n]).wait().unwrap();
                     shared.append([t; 64]).wait().unwrap();
                     assert_eq!(fs.read(&path).wait().unwrap(), vec![t; 3000 * n]);
-                    // Everybody opens and drops handles of their own as well.
+                    // Each thread opens and drops handles of its own as well.
                     drop(pool.filesystem("tank").wait().unwrap());
                     if n == 10 {
                         pool.snapshot(&[&format!("tank@{t}")], false).wait().unwrap();

@@ -1,4 +1,4 @@
-//! Real zdb looks at what was written. Where there is none this says so.
+//! OpenZFS's zdb checks the written pools. Without a zdb the tests print that they were skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Raw objects and ZAPs: batches are whole, checked first, durable when they say so.
+//! Raw objects and ZAPs: batches are whole, checked first, and durable when acknowledged as such.
 #![allow(clippy::unwrap_used)]
 
 use openweir::{Batch, CreateOptions, Engine, ErrorKind, Object, Objects, Pool, Value};
