@@ -1,5 +1,5 @@
-//! Requests on the control socket from hostile bytes: the frame, the JSON, what decides who may
-//! ask, and words of command lines that requests carry.
+//! Requests on the control socket from hostile bytes: the frame, the JSON, the access check, and
+//! words of command lines that requests carry.
 #![no_main]
 
 use daemon::proto::{PoolCreate, REQUEST_MAX, Reply, Request, is_public, receive, send};
@@ -48,7 +48,7 @@ fuzz_target!(init: seeds(make_seeds), |input: &[u8]| {
     send(&mut wire, &request).expect("a vector takes everything");
     let again = receive::<Request>(&mut wire.as_slice(), REQUEST_MAX * 8).expect("what we wrote");
     assert_eq!(again.as_ref(), Some(&request));
-    // What the first word of a message promises holds for what it turns out to ask.
+    // The access check on the first word of a message agrees with the parsed request.
     let body = if what % 3 == 0 { &data[4..] } else { data };
     assert!(!is_public(body) || is_public(&wire[4..]), "{request:?}");
 });

@@ -1,5 +1,5 @@
-//! Dnode blocks and object sets from hostile bytes, in both byte orders; what parses is written
-//! back as it was.
+//! Dnode blocks and object sets from hostile bytes, in both byte orders; a block that parses is
+//! written back as it was.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Structures of the DSL from hostile bytes: directories, datasets, scan state, history, and what
-//! ZAPs hold of bookmarks, holds and properties.
+//! Structures of the DSL from hostile bytes: directories, datasets, scan state, history, and the
+//! ZAP entries of bookmarks, holds and properties.
 //!
 //! Nothing that parses is lost when it is written again.
 #![no_main]

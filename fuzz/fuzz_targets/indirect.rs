@@ -1,4 +1,4 @@
-//! Mappings and births of removed devices from hostile bytes: where a range went is told piece by
+//! Mappings and births of removed devices from hostile bytes: the mapping of a range comes piece by
 //! piece, without gaps.
 //!
 //! Input: offset and size to be looked up (4 bytes each, in units of 512 bytes), then the entries.

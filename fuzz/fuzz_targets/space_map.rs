@@ -1,4 +1,4 @@
-//! Space maps from hostile bytes; what decodes is encoded again and decodes to the same.
+//! Space maps from hostile bytes; entries that decode are encoded again and decode to the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

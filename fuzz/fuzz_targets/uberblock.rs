@@ -1,6 +1,6 @@
 //! Uberblocks from hostile bytes: slots in both byte orders, whole rings, checkpoints.
 //!
-//! Input: what to make of it (1 byte), ashift (1 byte), then slots, which get right checksums.
+//! Input: the kind of test (1 byte), ashift (1 byte), then slots, which get right checksums.
 #![no_main]
 
 use base::Txg;

@@ -1,8 +1,8 @@
 //! ZAP blocks from hostile bytes: header, leaf and micro; operations on them either do their work
 //! or change nothing.
 //!
-//! Input: what to make of it (1 byte), a small number for names and hashes (1 byte), then bytes
-//! laid over a good block, as (offset u16, byte) triples, or the block itself.
+//! Input: the kind of test (1 byte), a small number for names and hashes (1 byte), then bytes laid
+//! over a good block, as (offset u16, byte) triples, or the block itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,8 @@
-//! The intent log from hostile bytes: headers, the chain part of blocks, records and what they say.
+//! The intent log from hostile bytes: headers, the chain part of blocks, records and their
+//! operations.
 //!
-//! Input: what to make of it (1 byte), bytes in use (2 bytes), then the block or the records. A
-//! magic and a length that fit are written over blocks, so that what lies behind them is reached.
+//! Input: the kind of test (1 byte), bytes in use (2 bytes), then the block or the records. A magic
+//! and a length that fit are written over blocks, so that the code behind them is reached.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -62,8 +63,8 @@ fn look(block: &[u8], range: (usize, usize)) {
         let Ok(op) = Op::parse(&record) else { continue };
         assert!(has_blkptr(record.txtype) || !matches!(op, Op::Write { data: WriteData::Block(_), .. }));
         let _ = (op.void_without(), format!("{op:?}"));
-        // What can be written says the same when it is read again. Ours have no ids of foreign
-        // domains, whose names would be lost, and no writes of nothing.
+        // A record that can be encoded decodes to the same. Ours have no ids of foreign domains,
+        // whose names would be lost, and no writes of nothing.
         let ours = match op {
             Op::Create { body, .. } => (body.uid | body.gid) >> 32 == 0,
             Op::Write { data: WriteData::Here(data), .. } => !data.is_empty(),

@@ -1,4 +1,4 @@
-//! What fuzz targets share: seeds, made by the encoders of the crates.
+//! Shared by the fuzz targets: seeds, made by the encoders of the crates.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ pub fn vdev_tree() -> VdevConfig {
     root
 }
 
-/// What labels and the configuration object say of a pool with that tree.
+/// Label config or configuration object of a pool with that tree.
 pub fn pool_config(label: bool) -> NvList {
     let tree = vdev_tree();
     let list = NvList::new()

@@ -8,11 +8,11 @@
 //! a file system of its own on a loop device, for the rows of synchronous writes.
 //!
 //! **Controls.** A shared machine changes from minute to minute, so no figure stands alone: right
-//! before every job of a contestant the same job runs on a control, and what is reported is the
-//! ratio. For reads and writes of one file the control is *raw*: fio with the same threads, depth
-//! and block size and O_DIRECT on an image file. For jobs with many files it is the plain
-//! directory. Ratios between contestants come from the same run, in which their jobs of one row
-//! follow each other. A table holds medians over the runs.
+//! before every job of a contestant the same job runs on a control, and the ratio is reported. For
+//! reads and writes of one file the control is *raw*: fio with the same threads, depth and block
+//! size and O_DIRECT on an image file. For jobs with many files it is the plain directory. Ratios
+//! between contestants come from the same run, in which their jobs of one row follow each other. A
+//! table holds medians over the runs.
 //!
 //! **Rules.** Every image was written once, in full, before any contestant gets it: the first write
 //! to a block of a sparse file costs the host something that later ones do not. Time includes
@@ -22,7 +22,7 @@
 //! least five times `zfs_dirty_data_max` (256 MiB), so that they show the steady state.
 //!
 //! The normal path: [`run`] reads the options, makes the images, starts every contestant that is
-//! there and says loudly which are not, then for every run and row lets control and contestant do
+//! installed and warns about the others, then for every run and row lets control and contestant do
 //! the job ([`crate::bench_fs_jobs`]), and prints and writes the tables
 //! ([`crate::bench_fs_table`]).
 
@@ -33,7 +33,7 @@ use crate::bench_fs_contest::{Contestant, Engine, Ext4, Plain, Raw, Weir, ZfsFus
 use crate::bench_fs_jobs::{self as jobs, Figures, Row, Sizes};
 use crate::bench_fs_table::{self as table, Results};
 
-/// What the command line said.
+/// The parsed command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Folder of images, mount points and results; on the medium that is to be measured.
@@ -74,8 +74,8 @@ impl Options {
             tree: PathBuf::new(),
             weir: None,
             first: false,
-            // What may be dirty counts 24-fold against the free space while it is on its way: with
-            // less room writers would wait for that.
+            // Dirty data counts 24-fold against the free space (spa_asize_inflation): with less
+            // room writers would wait for that.
             image: 9 << 30,
         };
         let mut it = args.iter();
@@ -111,7 +111,7 @@ impl Options {
         {
             return Err(format!("there is no contestant '{bad}'\n{USAGE}"));
         }
-        // Rows that use what an earlier row made bring it with them.
+        // Rows that use the files of an earlier row add that row.
         for (row, earlier) in
             [("seq-read", "seq-write"), ("overwrite", "rand-read"), ("stat", "create"), ("remove", "create")]
         {
@@ -266,14 +266,14 @@ fn one_run(
     Ok(())
 }
 
-/// One job of one contestant, prepared as the row asks.
+/// One job of one contestant, prepared for its row.
 fn measured(c: &mut dyn Contestant, row: Row, sizes: &Sizes, o: &Options) -> Result<Figures, String> {
     c.prepare(row, sizes)?;
     if row.cold() {
         c.cold()?;
     }
     if row == Row::Tree {
-        // The source comes from memory, whoever dropped the caches before.
+        // The source comes from memory, even if the caches were dropped before.
         jobs::warm(&o.tree)?;
     }
     c.job(row, sizes)

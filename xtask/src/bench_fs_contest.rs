@@ -1,9 +1,9 @@
 //! The contestants of the benchmark: how each is started on its image, made cold, synced and
 //! stopped.
 //!
-//! What differs between them is small: a prefix for commands (zfs-fuse lives in a mount namespace),
-//! a few control commands, a process whose memory counts. What they do in a row is the same for all
-//! that are mounted ([`mounted_job`]).
+//! They differ little: in a prefix for commands (zfs-fuse lives in a mount namespace), a few
+//! control commands, a process whose memory counts. The job of a row is the same for all that are
+//! mounted ([`mounted_job`]).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,9 @@ pub(crate) trait Contestant {
     fn name(&self) -> &'static str;
     /// Begins anew, with nothing on its image.
     fn start(&mut self) -> Result<(), String>;
-    /// Makes what a row needs to find, untimed.
+    /// Makes the files that a row needs, untimed.
     fn prepare(&mut self, row: Row, sizes: &Sizes) -> Result<(), String>;
-    /// Forgets everything cached. That is in the kernel only, unless a contestant has a cache of
-    /// its own.
+    /// Drops all caches. That is in the kernel only, unless a contestant has a cache of its own.
     fn cold(&mut self) -> Result<(), String> {
         drop_caches()
     }
@@ -55,7 +54,7 @@ fn drop_caches() -> Result<(), String> {
 /// A mounted file system: where it is and how commands reach it.
 #[derive(Clone, Debug, Default)]
 struct Mounted {
-    /// What comes before every command.
+    /// The prefix of every command.
     prefix: Vec<String>,
     /// Folder with the default record size.
     dir: PathBuf,
@@ -71,7 +70,8 @@ impl Mounted {
         output(command(&all))
     }
 
-    /// Waits until both folders are mount points: otherwise the job would measure what lies below.
+    /// Waits until both folders are mount points: otherwise the job would measure the file system
+    /// below.
     fn wait_mounted(&self) -> Result<(), String> {
         let start = Instant::now();
         loop {
@@ -123,11 +123,11 @@ fn mounted_job(
 ) -> Result<Figures, String> {
     let write = row.writes();
     if let Some(threads) = row.sync_threads() {
-        // What is timed is durable already.
+        // The timed writes are durable already.
         return Figures::from_fio(&m.run(&fio_sync(&m.db, threads, sizes.sync_secs, false))?, true);
     }
-    // Caches are left to what ordinary programs do in sequential jobs; a program that reads and
-    // writes records at random has its own.
+    // Sequential jobs use the page cache as ordinary programs do; programs with random records have
+    // caches of their own, so these jobs bypass it.
     let mut figures = match row {
         Row::SeqWrite | Row::SeqRead => {
             Figures::from_fio(&m.run(&fio(row, &m.dir.join("seq"), sizes, false, 0))?, write)?
@@ -238,7 +238,7 @@ impl Contestant for Plain {
     }
 }
 
-/// ext4 on a loop device over an image file, where it does what a pool on an image file does.
+/// ext4 on a loop device over an image file, with the same work as a pool on an image file.
 pub(crate) struct Ext4 {
     image: PathBuf,
     m: Mounted,
@@ -407,7 +407,7 @@ impl Contestant for ZfsFuse {
         if self.daemon.is_none() {
             return;
         }
-        // If it is not there any more, so much the better.
+        // The pool may be gone already.
         let _ = self.tool("zpool", &["export", "tank"]);
         if let Some(mut child) = self.daemon.take() {
             let _ = child.kill();
@@ -484,7 +484,7 @@ impl Contestant for Weir {
 
     fn start(&mut self) -> Result<(), String> {
         self.stop();
-        // Pools of an earlier run are not to be remembered.
+        // Drop the pools of an earlier run.
         for sub in ["run", "state"] {
             let _ = std::fs::remove_dir_all(self.dir.join(sub));
         }
@@ -526,7 +526,7 @@ impl Contestant for Weir {
             return;
         }
         self.up = false;
-        // Stopping the daemon exports or at least closes what is imported.
+        // Stopping the daemon exports or at least closes imported pools.
         let _ = self.tool(&["daemon", "stop"]);
         if let Some(pid) = self.pid() {
             std::thread::sleep(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! The jobs of the benchmark: fio's command lines, the loops over many files, and what comes out of
+//! The jobs of the benchmark: fio's command lines, the loops over many files, and the figures of
 //! both.
 //!
 //! A job is done by a process: fio, or this program itself as `xtask bench-fs --job ...`, started
@@ -122,9 +122,9 @@ pub(crate) struct Sizes {
 /// and again.
 pub(crate) const SYNC_FILE: u64 = 8 << 20;
 
-/// `zfs_dirty_data_max` in all contestants that know it.
+/// `zfs_dirty_data_max` in all contestants that have it.
 pub(crate) const DIRTY_MAX: u64 = 256 << 20;
-/// `zfs_arc_max` in all contestants that know it.
+/// `zfs_arc_max` in all contestants that have it.
 pub(crate) const ARC_MAX: u64 = 512 << 20;
 /// Threads of the random jobs.
 pub(crate) const THREADS: u64 = 8;
@@ -158,7 +158,7 @@ impl Sizes {
     }
 }
 
-/// What a job took.
+/// The figures of a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
     /// Seconds, of making it durable too.
@@ -177,7 +177,7 @@ impl Figures {
         if self.secs <= 0.0 { 0.0 } else { (if row.in_bytes() { self.bytes } else { self.ops }) / self.secs }
     }
 
-    /// What fio said with `--output-format=json`.
+    /// The figures from fio's `--output-format=json`.
     pub(crate) fn from_fio(text: &str, write: bool) -> Result<Figures, String> {
         // Notes of fio may come before the JSON.
         let json = text.find('{').map_or("", |at| &text[at..]);
@@ -199,7 +199,7 @@ impl Figures {
         if f.ops == 0.0 { Err(format!("fio did nothing: {text}")) } else { Ok(f) }
     }
 
-    /// What a job of this program said.
+    /// The figures from a job of this program.
     pub(crate) fn from_job(text: &str) -> Result<Figures, String> {
         let line = text.lines().rfind(|l| l.starts_with('{')).unwrap_or("");
         let v: Value = serde_json::from_str(line).map_err(|e| format!("a job's answer: {e}: {text}"))?;
@@ -213,7 +213,7 @@ impl Figures {
     }
 }
 
-/// What all of fio's command lines begin with.
+/// The common part of fio's command lines.
 fn fio_args() -> Vec<String> {
     let fixed = ["fio", "--name=job", "--ioengine=psync", "--thread", "--group_reporting", "--fallocate=none"];
     fixed.into_iter().chain(["--output-format=json"]).map(str::to_string).collect()
@@ -227,7 +227,7 @@ pub(crate) fn fio(row: Row, file: &Path, sizes: &Sizes, direct: bool, secs: u64)
     let more = match row {
         Row::SeqWrite => vec!["--rw=write".into(), "--bs=1M".into(), format!("--size={}", sizes.seq)],
         Row::SeqRead => vec!["--rw=read".into(), "--bs=1M".into(), format!("--size={}", sizes.seq)],
-        // A part of the file for each thread, so that none finds what another has read.
+        // A part of the file for each thread, so that none hits data that another has read.
         Row::RandRead | Row::Overwrite => vec![
             "--bs=8k".into(),
             format!("--numjobs={THREADS}"),
@@ -271,7 +271,8 @@ fn sync_files(at: &Path, threads: u64, bare: bool) -> Vec<String> {
     args
 }
 
-/// Runs a program to its end; what it printed. It is ended when it takes longer than any job may.
+/// Runs a program to its end; returns its output. It is killed when it takes longer than any job
+/// may.
 pub(crate) fn output(mut cmd: Command) -> Result<String, String> {
     const LIMIT: Duration = Duration::from_secs(900);
     let what = format!("{cmd:?}");
@@ -284,7 +285,7 @@ pub(crate) fn output(mut cmd: Command) -> Result<String, String> {
     let drain = |mut from: Box<dyn Read + Send>| {
         std::thread::spawn(move || {
             let mut text = Vec::new();
-            // What could not be read is missing in a message only.
+            // Unread output is only missing in a message.
             let _ = from.read_to_end(&mut text);
             String::from_utf8_lossy(&text).into_owned()
         })

@@ -1,4 +1,4 @@
-//! What was measured, as tables.
+//! The results as tables.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,7 +15,7 @@ const END: &str = "<!-- bench-fs: end -->";
 
 /// All figures.
 pub(crate) struct Results {
-    /// By row and contestant: what it and its control took, by run.
+    /// By row and contestant: the figures of it and its control, by run.
     all: BTreeMap<(Row, String), BTreeMap<usize, (Figures, Figures)>>,
     /// Most memory of a contestant's process in each row.
     peaks: BTreeMap<(String, Row), u64>,
@@ -136,7 +136,7 @@ fn micros(us: f64) -> String {
     }
 }
 
-/// What is to be reached: of *weir* over zfs-fuse, and of *engine* over raw.
+/// The targets: of *weir* over zfs-fuse, and of *engine* over raw.
 fn target(row: Row) -> (f64, Option<f64>) {
     match row {
         Row::SeqWrite => (3.0, Some(0.6)),
@@ -277,7 +277,7 @@ pub(crate) fn markdown(r: &Results) -> String {
         line("|---|---|---|---|---|---|---|---|".into());
         for who in ["engine", "weir", "zfs-fuse", "plain", "ext4"] {
             let (Some(rate), Some(lat)) = (r.rate(row, who), r.latencies(row, who)) else { continue };
-            // The goal of what goes through FUSE is ext4.
+            // The goal of contestants through FUSE is ext4.
             let goal = (who == "weir").then_some(1.0);
             line(format!(
                 "| {who} | {} | {} | {} | {} |",
@@ -322,7 +322,7 @@ fn machine() -> String {
     format!("Commit {rev}; {cores} x {model}; load at the end {load}.")
 }
 
-/// Replaces what is between the marks in the document; what people wrote around them stays.
+/// Replaces the text between the marks in the document; the text around them stays.
 pub(crate) fn write_doc(path: &Path, text: &str) -> Result<(), String> {
     let fail = |e: std::io::Error| format!("{}: {e}", path.display());
     let mut old = std::fs::read_to_string(path).unwrap_or_else(|_| "# Benchmarks\n".to_string());

@@ -1,13 +1,13 @@
 //! `cargo xtask book`: the book of `docs/` is complete, and its links lead somewhere.
 //!
-//! **Page**: a Markdown file of `docs/`, of the root or of a crate. **Anchor**: what a heading is
-//! reached by, made from its text as mdBook and GitHub make it.
+//! **Page**: a Markdown file of `docs/`, of the root or of a crate. **Anchor**: the link target of
+//! a heading, made from its text as mdBook and GitHub make it.
 //!
 //! Checked: every page of `docs/` is in `docs/SUMMARY.md` once and everything named there exists;
 //! every relative link of every page names a file that exists and, behind `#`, a heading of it. A
 //! page of the book may only link to pages of the book, since the others are not there when it is
 //! built. Where mdBook is installed the book is built as well, into `target/book`. mdBook as a
-//! library is 112 crates and a minute of compiling, for what this file checks.
+//! library is 112 crates and a minute of compiling, for the checks of this file.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -87,7 +87,7 @@ fn pages(root: &Path) -> Vec<String> {
     names
 }
 
-/// Pages of the book that the summary lacks or names twice. What it names and is not there is a
+/// Pages of the book that the summary lacks or names twice. A missing page that it names is a
 /// broken link.
 fn incomplete(listed: &[String], pages: &[String]) -> Vec<String> {
     let inside = pages.iter().filter(|p| p.starts_with(&format!("{BOOK}/")));
@@ -147,8 +147,7 @@ fn headings(page: &str) -> BTreeSet<String> {
     found
 }
 
-/// What a heading is reached by: letters and digits in small, hyphens for blanks, nothing for the
-/// rest.
+/// The anchor of a heading: letters and digits in small, hyphens for blanks, nothing for the rest.
 fn anchor(heading: &str) -> String {
     // Of a link only the text counts.
     let mut text = String::new();
@@ -163,8 +162,8 @@ fn anchor(heading: &str) -> String {
     text.to_lowercase().chars().filter_map(keep).collect()
 }
 
-/// Why a link of `page` leads nowhere. `anchors` knows of a path whether it exists and, for pages,
-/// its anchors.
+/// Why a link of `page` leads nowhere. `anchors` returns whether a path exists and, for pages, its
+/// anchors.
 fn broken(page: &str, to: &str, anchors: impl Fn(&str) -> Option<Option<BTreeSet<String>>>) -> Option<String> {
     let (file, anchor) = to.split_once('#').map_or((to, None), |(file, anchor)| (file, Some(anchor)));
     let path = match file {

@@ -7,8 +7,8 @@
 //!
 //! The order: build, then for each profile draw the first seed, run, keep the output in
 //! `target/campaign/NAME.log`, print one line. A profile is *good* if it ends with status 0; its
-//! own last line says what was counted. A slice that needs much longer than its share is ended and
-//! counts as *bad*: a hang is a finding.
+//! own last line has its counts. A slice that needs much longer than its share is ended and counts
+//! as *bad*: a hang is a finding.
 //!
 //! The last line is `profiles=N bad=0 seconds=N`. Knobs: `--minutes` (the whole, without the
 //! build), `--seed`, `--jobs`, `--only NAME,NAME`, `--judge LEVEL`.
@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(900);
 /// Rounds of `kill9` for each second of its share; a round takes three to five seconds.
 const KILL9_ROUNDS_PER_SECOND: f64 = 0.2;
 
-/// What runs a profile.
+/// The program that runs a profile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Runner {
     /// `ztest` with these words; `{}` becomes the range of seeds, `{seed}` the first of them.
@@ -233,7 +233,7 @@ impl Programs {
     }
 }
 
-/// What came of a slice.
+/// The outcome of a slice.
 struct Outcome {
     good: bool,
     /// Its last line, or why there is none.

@@ -1,11 +1,11 @@
-//! Dependencies that nobody uses, and public items that nobody names: what rustc does not say,
-//! since it looks at one crate at a time.
+//! Unused dependencies, and public items without a use: rustc does not report these, since it
+//! compiles one crate at a time.
 //!
 //! A dependency is used if the crate's sources name it as the first part of a path (`name::` or
 //! `use name`); one for tests may also be named by examples, benches and the examples within
 //! comments. A public item is named if its name stands anywhere in the workspace but at its
-//! declaration: two items of one name hide each other, so what is reported is certain and what is
-//! not reported may still be dead.
+//! declaration: two items of one name hide each other, so reported items are certainly unused, and
+//! others may still be dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,9 @@ use crate::source;
 
 /// Crates whose public items are there for programs outside of the workspace.
 const LIBRARIES: &[&str] = &["openweir"];
-/// Where constants are a list of what a format or protocol has, whether anybody here needs it or
-/// not.
+/// Files whose constants list all of a format or protocol, used or not.
 const CATALOGUES: &[&str] = &["crates/ondisk/src/", "crates/fuse/src/proto.rs"];
-/// Items that nobody names today. Whoever touches the file uses them or takes them out, and out of
-/// this list.
+/// Items without a use today. A change of the file must use or remove them, and shorten this list.
 const SPARE: &[(&str, &str)] = &[
     ("codec/src/checksum.rs", "is_dedup_strong"),
     ("dmu/src/objset.rs", "max_object"),
@@ -86,7 +84,7 @@ impl Dependency {
 /// The first parts of paths that a crate's sources name.
 #[derive(Default)]
 struct Sources {
-    /// In what users run.
+    /// In the code that users run.
     normal: BTreeSet<String>,
     /// Anywhere, examples in comments included.
     any: BTreeSet<String>,

@@ -1,15 +1,16 @@
 //! `cargo xtask fuzz [--seconds N] [--jobs N] [NAME...]`: builds the targets of `fuzz/` and runs
 //! each for a while.
 //!
-//! **Target**: a program that gives bytes to a parser and asserts what must hold. **Corpus**:
-//! inputs that reach different code, kept in `target/fuzz-corpus/NAME` and growing from run to run.
+//! **Target**: a program that gives bytes to a parser and asserts invariants. **Corpus**: inputs
+//! that reach different code, kept in `target/fuzz-corpus/NAME` and growing from run to run.
 //! **Seed**: an input to begin with; the targets make theirs with the encoders of the crates.
 //!
 //! The order: build in `target/fuzz`, then for each target store the seeds, run, print one line.
-//! The fuzzer is libFuzzer, which the stable toolchain can serve: LLVM's pass for coverage is asked
-//! for by name. Sanitizers are not there; overflow checks and debug assertions are on, and there is
-//! hardly any `unsafe` to look at. This program is also its own `RUSTC_WRAPPER`: crates that no
-//! target is about ([`COVERED`]) are built without counters, which would only make the build slow.
+//! The fuzzer is libFuzzer, which the stable toolchain can serve: LLVM's pass for coverage is
+//! enabled by name. Sanitizers are not there; overflow checks and debug assertions are on, and
+//! there is hardly any `unsafe` to look at. This program is also its own `RUSTC_WRAPPER`: crates
+//! that no target is about ([`COVERED`]) are built without counters, which would only make the
+//! build slow.
 //!
 //! A target is *bad* if it panics, needs longer than [`TIMEOUT`] for an input or more memory than
 //! [`RSS_MAX`]; the input is then in `target/fuzz-artifacts`. The last line is `targets=N bad=0`.
@@ -29,7 +30,7 @@ const RSS_MAX: u64 = 1024;
 const GRACE: Duration = Duration::from_secs(60);
 /// Crates with counters, beside the targets themselves.
 const COVERED: &[&str] = &["base", "codec", "ondisk", "fuse", "daemon", "serde_json", "weir_fuzz"];
-/// What makes rustc put counters in.
+/// Flags with which rustc inserts counters.
 const COVERAGE: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -131,13 +132,13 @@ pub(crate) fn build() -> Result<PathBuf, String> {
     }
 }
 
-/// Whether there is what libFuzzer is compiled with.
+/// Whether there is a C++ compiler, for libFuzzer.
 pub(crate) fn has_compiler() -> bool {
     let quiet = Command::new("c++").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|s| s.success())
 }
 
-/// What rustc builds for.
+/// The target triple of rustc.
 fn triple() -> Result<String, String> {
     let out = Command::new("rustc").arg("-vV").output().map_err(|e| format!("rustc -vV: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
@@ -152,7 +153,7 @@ pub(crate) fn is_wrapper() -> bool {
 /// Runs rustc, with counters or without them.
 pub(crate) fn rustc(args: &[String]) -> Result<(), String> {
     let name = args.windows(2).find(|w| w[0] == "--crate-name").map(|w| w[1].as_str()).unwrap_or_default();
-    // What cargo asks rustc about itself has no crate, and is to be answered with the flags.
+    // Cargo's queries of rustc have no crate name, and must see the flags.
     let covered = ["", "___"].contains(&name) || COVERED.contains(&name) || targets().iter().any(|t| t == name);
     let (program, rest) = args.split_first().ok_or("no rustc to call")?;
     let rest = rest.iter().filter(|a| covered || !COVERAGE.contains(&a.as_str()));
@@ -160,7 +161,7 @@ pub(crate) fn rustc(args: &[String]) -> Result<(), String> {
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// Runs a target; what it did, or what it found.
+/// Runs a target; returns a summary, or its finding.
 fn one(dir: &Path, name: &str, seconds: u64) -> Result<String, String> {
     let target = crate::root().join("target");
     let (corpus, artifacts) = (target.join("fuzz-corpus").join(name), target.join("fuzz-artifacts"));
@@ -205,14 +206,14 @@ fn last_line(text: &str) -> &str {
     text.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("no word")
 }
 
-/// How often a target ran and how much code it reached, from what libFuzzer says.
+/// How often a target ran and how much code it reached, from libFuzzer's output.
 fn summary(text: &str) -> String {
     let runs = text.lines().find_map(|l| l.strip_prefix("stat::number_of_executed_units:"));
     let covered = text.lines().rev().find_map(|l| l.split("cov: ").nth(1)?.split(' ').next());
     format!("runs={} covered={}", runs.map_or("?", str::trim), covered.unwrap_or("?"))
 }
 
-/// What a target found: the panic or libFuzzer's own word, and where the input is.
+/// The finding of a target: the panic or libFuzzer's error, and the file of the input.
 fn finding(text: &str, log: &Path) -> String {
     let panic = text.lines().skip_while(|l| !l.contains("panicked at")).take(2).collect::<Vec<_>>().join(" ");
     let error = text.lines().find(|l| l.contains("ERROR: libFuzzer:")).unwrap_or_else(|| last_line(text));

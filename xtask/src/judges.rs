@@ -1,14 +1,14 @@
 //! The judges: programs that were not written with weir and so do not share its mistakes.
 //!
 //! Debian has OpenZFS's own `zdb` and `ztest` in its *contrib* section. When this runs as root on a
-//! machine with apt they are installed; otherwise it says what is missing, and the tests that need
-//! a judge say so again.
+//! machine with apt they are installed; otherwise it lists the missing ones, and the tests that
+//! need a judge report it again.
 
 use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A program, the Debian package that holds it, and what it is for.
+/// A program, the Debian package that holds it, and its purpose.
 const JUDGES: &[(&str, &str, &str)] = &[
     ("zdb", "zfsutils-linux", "reads every block of a pool and checks leaks and counts"),
     ("ztest", "zfs-test", "makes random pools"),
@@ -58,7 +58,7 @@ fn quiet(program: &str, args: &[&str]) -> bool {
         .is_ok_and(|s| s.success())
 }
 
-/// Installs what is missing where that is possible, and tells what is there afterwards.
+/// Installs missing judges where that is possible, and returns those present afterwards.
 pub(crate) fn install() -> Result<There, String> {
     let before = look();
     if before.missing().is_empty() {
@@ -78,7 +78,7 @@ pub(crate) fn install() -> Result<There, String> {
             "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: {suite}\nComponents: contrib\n\
              Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
         );
-        // Without it the judges stay missing, which is said below; that is no reason to stop.
+        // Without it the judges stay missing, which is reported below; that is no reason to stop.
         let _ = std::fs::write("/etc/apt/sources.list.d/weir-contrib.sources", source);
         quiet("apt-get", &["update"]);
     }

@@ -1,18 +1,18 @@
-//! `cargo xtask kill9`: kills the daemon without warning while programs write and wait for their
-//! data, and looks whether anything that they were told is safe is gone.
+//! `cargo xtask kill9`: kills the daemon without warning while programs write and sync their data,
+//! and checks that all acknowledged data is there.
 //!
 //! **A round.** Five loads work in a mounted file system at once: fio with a checksum in every
 //! block and a flush after each, sqlite with a rollback journal, sqlite with a write-ahead log,
 //! records appended to pages of 8 KiB as PostgreSQL writes its log, and small files that are made
-//! and renamed and then made durable as `--ack` says: with `sync`, `syncfs`, `fsync`, or each of
-//! them in turn (the default is `fsync`; `sync` reaches mounts by root on Linux 6.18 and later).
-//! After a while that the seed draws the daemon gets signal 9. The loads end with the error that
-//! they get; each knows what had been acknowledged. The next command starts a daemon, which imports
-//! the pool and replays its log; then every load looks for its data.
+//! and renamed and then made durable by `--ack`: with `sync`, `syncfs`, `fsync`, or each of them in
+//! turn (the default is `fsync`; `sync` reaches mounts by root on Linux 6.18 and later). After a
+//! while that the seed draws the daemon gets signal 9. The loads end with the error that they get;
+//! each has a record of its acknowledged data. The next command starts a daemon, which imports the
+//! pool and replays its log; then every load looks for its data.
 //!
-//! In every other round the daemon keeps what it writes in memory until it flushes
-//! (`WEIR_HOLD_WRITES`), so that writes without a flush are lost as in a power cut: on plain files
-//! the page cache would hide a missing flush.
+//! In every other round the daemon keeps its writes in memory until a flush (`WEIR_HOLD_WRITES`),
+//! so that writes without a flush are lost as in a power cut: on plain files the page cache would
+//! hide a missing flush.
 //!
 //! With `--held` another process works in the mounted folder and has a file open there while the
 //! daemon is killed, and stays until the data were looked for: the dead mount must not be in the
@@ -52,7 +52,7 @@ const USAGE: &str = "usage: cargo xtask kill9 [--rounds N] [--seed N] [--dir DIR
 /// Writes rows, one transaction each, and prints the number of each that is committed. `extra` also
 /// makes the removal of a rollback journal durable: sqlite opens the folder for that and syncs it,
 /// but takes a folder that cannot be opened for success (`unixDelete`). So a file system that has
-/// ended meanwhile must not count as an answer: it is asked for something that is cached nowhere.
+/// ended meanwhile must not count as success: an uncached name is looked up in it.
 const SQLITE_WRITE: &str = "
 import os, sqlite3, sys, zlib
 path, mode, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -137,7 +137,7 @@ impl Options {
     }
 }
 
-/// What came of the rounds.
+/// Totals of the rounds.
 #[derive(Default)]
 struct Tally {
     rounds: u64,
@@ -163,7 +163,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         if let Err(why) = yard.round(round, &mut rng, &mut tally) {
             tally.broken += 1;
             eprintln!("kill9: BROKEN round {round} of seed {}: {why}", yard.o.seed);
-            // What is left is for whoever looks into it; the next rounds begin anew.
+            // Keep the files of a bad round for analysis; the next rounds begin anew.
             yard.end();
             yard.fresh(round + 1)?;
         }
@@ -283,7 +283,7 @@ impl Yard {
         Ok(())
     }
 
-    /// Exports the pool and asks zdb.
+    /// Exports the pool and runs zdb.
     fn judge(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.weir(&["zpool", "export", "pool"])?;
         let disks = text(&self.o.dir.join("disk"));
@@ -317,7 +317,7 @@ impl Yard {
         kill(pid)?;
         let (appended, written, rows, wal_rows) = (appender.end(), fio.end(), journal.end(), wal.end());
         let made = files.end();
-        // Whoever comes next starts a daemon, which imports what was imported.
+        // The next command starts a daemon, which imports the pool again.
         self.held = false;
         self.weir(&["zpool", "list"])?;
         let until = Instant::now() + PATIENCE;
@@ -415,7 +415,7 @@ struct Appender {
     seed: u64,
 }
 
-/// What an appender left: bytes of records acknowledged, and how many acknowledgements.
+/// The result of an appender: bytes of records acknowledged, and how many acknowledgements.
 struct Appended {
     path: PathBuf,
     seed: u64,
@@ -428,7 +428,7 @@ fn stream_byte(seed: u64, at: u64) -> u8 {
     let mut x = seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x ^= x >> 29;
     x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    // Never 0, which a page that was never written holds.
+    // Never 0, the content of a page that was never written.
     (x >> 56) as u8 | 1
 }
 
@@ -503,7 +503,7 @@ impl Fio {
     fn end(self) -> Result<Written, String> {
         let out = self.child.wait_with_output().map_err(|e| format!("fio: {e}"))?;
         let text = String::from_utf8_lossy(&out.stdout);
-        // Before the object fio tells of its errors.
+        // Fio prints errors before the JSON object.
         let v: serde_json::Value =
             text.find('{').and_then(|n| serde_json::from_str(&text[n..]).ok()).unwrap_or_default();
         let count = |v: &serde_json::Value| v["total_ios"].as_u64().unwrap_or(0);

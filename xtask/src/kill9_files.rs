@@ -1,8 +1,8 @@
 //! The load of `cargo xtask kill9` that waits with `sync`, `syncfs` or `fsync`: small files, made
 //! under one name and renamed to another.
 //!
-//! `sync` and `syncfs` never say that a file system has ended meanwhile, so it is asked for a name
-//! that is cached nowhere before their return counts as an answer.
+//! `sync` and `syncfs` return no error when a file system has ended meanwhile, so an uncached name
+//! is looked up in it before their return counts.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -41,7 +41,7 @@ pub(crate) struct Files {
     seed: u64,
 }
 
-/// What it left.
+/// The result of the load.
 pub(crate) struct Made {
     folder: PathBuf,
     seed: u64,

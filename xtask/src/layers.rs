@@ -4,9 +4,9 @@
 //! 1. Each crate may depend on those below it only ([`ORDER`], [`EDGES`]), and an edge that is
 //!    allowed by name exists.
 //! 2. The table of layers in ARCHITECTURE.md names every crate, engine crates in their order.
-//! 3. The traits that rule 1 of ARCHITECTURE.md names exist where it says.
+//! 3. The traits that rule 1 of ARCHITECTURE.md names exist at the named places.
 //!
-//! What sources must not name is in [`crate::rules`].
+//! Names forbidden in sources are in [`crate::rules`].
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -14,7 +14,7 @@ use std::process::Command;
 use crate::source;
 
 /// Engine crates from the bottom up; a crate may use any crate that stands before it, unless
-/// [`EXTRA_RULES`] says less.
+/// [`EXTRA_RULES`] allows fewer.
 pub(crate) const ORDER: &[&str] = &[
     "base", "codec", "ondisk", "rt", "bdev", "vdev", "metaslab", "zio", "arc", "txg", "dmu", "zil", "dsl", "spa",
     "zpl", "zvol",
@@ -61,7 +61,7 @@ pub(crate) fn run() -> Result<(), String> {
     if breaches.is_empty() { Ok(()) } else { Err(format!("layer rules broken:\n  {}", breaches.join("\n  "))) }
 }
 
-/// Edges that must not be, and edges that are allowed by name although nobody needs them.
+/// Edges that must not be, and edges that are allowed by name but unused.
 fn edge_breaches(edges: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let mut breaches = Vec::new();
     for (krate, deps) in edges {
@@ -146,7 +146,7 @@ fn metadata() -> Result<BTreeMap<String, Vec<String>>, String> {
     Ok(edges)
 }
 
-/// The members of the workspace, as `cargo metadata` tells them.
+/// The members of the workspace, from `cargo metadata`.
 pub(crate) fn packages() -> Result<Vec<serde_json::Value>, String> {
     let out = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps"])

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `test` | everything that must pass before a change lands; installs the judges where it may |
 //! | `layers` | checks the allowed edges between crates and the names that engine crates must not use |
-//! | `unused` | finds dependencies that nobody uses and public items that nobody names |
+//! | `unused` | finds unused dependencies and public items without a use |
 //! | `width` | names comments that are wider than 100 columns; with `--fix` it wraps them |
 //! | `book` | checks that the book of `docs/` is complete and its links lead somewhere |
 //! | `bench-fs` | measures weir beside zfs-fuse, a plain directory and the bare image file |
-//! | `kill9` | kills the daemon under synchronous load and looks for what was acknowledged |
+//! | `kill9` | kills the daemon under synchronous load and checks that acknowledged data is there |
 //! | `fuzz` | runs the fuzz targets, each for a number of seconds |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
-//! | `judges` | installs the independent checkers (Debian packages) and says which are there |
+//! | `judges` | installs the independent checkers (Debian packages) and lists those present |
 
 mod bench_fs;
 mod bench_fs_contest;

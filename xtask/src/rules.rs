@@ -1,10 +1,10 @@
-//! What sources must not say: the rules of ARCHITECTURE.md that can be read off the names in a
+//! Forbidden names in sources: the rules of ARCHITECTURE.md that can be checked by the names in a
 //! file.
 //!
-//! Every rule has a list of exceptions, each with its reason; an exception that no longer meets
-//! anything is a breach too. Files of tests and items behind `#[cfg(test)]` may say what they like.
-//! What is left to clippy: `unwrap` outside tests, and borrows of a RefCell held across an await
-//! (`await_holding_refcell_ref`), which is why the rules look for whoever switches that lint off.
+//! Every rule has a list of exceptions, each with its reason; an exception that no longer matches
+//! anything is a breach too. Files of tests and items behind `#[cfg(test)]` are exempt. Clippy
+//! checks the rest: `unwrap` outside tests, and borrows of a RefCell held across an await
+//! (`await_holding_refcell_ref`), which is why the rules forbid switching that lint off.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 use crate::layers::ORDER;
 use crate::source;
 
-/// What an engine crate must not name.
+/// Names forbidden in engine crates.
 const WORLD: &[&str] = &[
     "std::fs",
     "std::thread",
@@ -29,13 +29,13 @@ const WORLD: &[&str] = &[
     "println!",
     "eprintln!",
 ];
-/// What no crate may name: leftovers, mocks, and types that tests see otherwise than users.
+/// Names forbidden in all crates: leftovers, mocks, and types that differ between tests and users.
 const ANYWHERE: &[&str] =
     &["todo!(", "unimplemented!(", "dbg!(", "cfg(not(test))", "cfg!(test)", "mockall", "allow(clippy::await_holding"];
-/// Crates that may say `unsafe`.
+/// Crates that may use `unsafe`.
 const UNSAFE: &[&str] = &["codec", "bdev", "host"];
 
-/// An exception: file below `crates`, what it may name, and why.
+/// An exception: file below `crates`, the name allowed, and why.
 type Exception = (&'static str, &'static str, &'static str);
 
 /// Statics and thread-locals.
@@ -213,7 +213,7 @@ fn names(line: &str, name: &str) -> bool {
     })
 }
 
-/// Whether a line switches the lint on unsafe code off; to forbid it once more is welcome.
+/// Whether a line switches the lint on unsafe code off; forbidding it again is allowed.
 fn allows_unsafe(line: &str) -> bool {
     names(line, "unsafe_code") && (names(line, "allow") || names(line, "expect"))
 }
@@ -248,8 +248,8 @@ fn rank(code: &str, text: &str) -> Option<String> {
     number.starts_with(|c: char| c.is_ascii_digit()).then(|| format!("{number} ({name})"))
 }
 
-/// Types, imports and statics behind `#[cfg(test)]`, with their lines: tests would not test what
-/// users run.
+/// Types, imports and statics behind `#[cfg(test)]`, with their lines: tests would not test the
+/// code of users.
 fn test_swaps(code: &str) -> Vec<(usize, &str)> {
     let lines: Vec<&str> = code.lines().collect();
     let mut found = Vec::new();

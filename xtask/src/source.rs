@@ -1,14 +1,14 @@
 //! Rust sources as the checks of this crate see them: which bytes are code, which are comments,
 //! which are the inside of a literal.
 //!
-//! [`classes`] is a small scanner, no parser: it knows comments (nested ones too), strings of every
-//! form, characters and lifetimes. [`code`] blanks everything that is not code, and
+//! [`classes`] is a small scanner, no parser: it recognises comments (nested ones too), strings of
+//! every form, characters and lifetimes. [`code`] blanks everything that is not code, and
 //! [`without_tests`] blanks the items behind `#[cfg(test)]` as well, so that lines and columns stay
 //! as they were.
 
 use std::path::Path;
 
-/// What a byte of a source file is part of.
+/// The class of a byte of a source file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     /// Code, quotes of literals included.

@@ -21,18 +21,17 @@ const STEPS: &[Step] = &[
     Step {
         name: "docs",
         args: &["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"],
-        // Who reads them works on the engine: links to what is private are welcome, links to
-        // nothing are not.
+        // These docs are for engine developers: links to private items are allowed, broken links
+        // are not.
         env: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     },
     step("tests", &["test", "--workspace", "--quiet", "--no-fail-fast"]),
 ];
 
-/// How long each fuzz target runs: enough to see that it does, and to try what is in its corpus
-/// again.
+/// How long each fuzz target runs: enough to see that it does, and to run its corpus again.
 const FUZZ_SECONDS: &str = "2";
 
-/// Runs the steps, then says what passed, what failed and which judges were missing.
+/// Runs the steps, then lists the passed, the failed and the missing judges.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if let Some(odd) = args.iter().find(|a| *a != "--keep-going") {
         return Err(format!("test knows no argument {odd}; it takes --keep-going"));

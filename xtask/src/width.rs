@@ -2,14 +2,14 @@
 //! other on a screen.
 //!
 //! **Paragraph**: lines of a comment that follow each other with one indent and one marker (`//`,
-//! `///`, `//!`) and are one run of text in Markdown. **Unit**: what is never broken: a word, a
-//! span of code, a word with what must not begin a line.
+//! `///`, `//!`) and are one run of text in Markdown. **Unit**: text that is never broken: a word,
+//! a span of code, a word with what must not begin a line.
 //!
 //! The check names every comment that is wider, but for tables, blocks of code and units that are
 //! too long by themselves (addresses). `--fix` wraps paragraphs that have such a line, and only
 //! those; list items are wrapped one by one. Kept as they are: tables, headings, blocks of code,
 //! indented text, quotations, definitions of links, columns (two blanks within a line), hard
-//! breaks. What stands behind code on a line is named, not wrapped. Code is never touched: `fix`
+//! breaks. Comments behind code on a line are named, not wrapped. Code is never touched: `fix`
 //! gives up on a file whose code would change.
 
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// What stands behind the marker.
+    /// The text behind the marker.
     fn content(&self) -> &str {
         &self.text[self.prefix.map_or(0, str::len)..]
     }
@@ -109,7 +109,7 @@ fn lines(text: &str) -> Vec<Line<'_>> {
     out
 }
 
-/// What a line of a comment is to Markdown.
+/// The Markdown kind of a comment line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Stays as it is, however wide.
@@ -148,7 +148,7 @@ fn kinds(text: &[&str]) -> Vec<Kind> {
         } else if let Some(n) = list_marker(word) {
             Kind::Item(indent, indent + n)
         } else if item.is_none_or(|hang| indent > hang) && indent > 0 {
-            // Code by its indent, or text that somebody placed.
+            // Code by its indent, or text that is placed by hand.
             Kind::Fixed
         } else {
             Kind::Text(indent)
@@ -166,7 +166,7 @@ fn kinds(text: &[&str]) -> Vec<Kind> {
     out
 }
 
-/// Whether somebody placed a line as it is: `body` is its text, `word` the same without its blanks.
+/// Whether a line is placed by hand: `body` is its text, `word` the same without its blanks.
 fn is_placed(body: &str, word: &str, after_blank: bool) -> bool {
     let markup = word.starts_with(['#', '>']) || after_blank && word.starts_with('<') || is_definition(word);
     markup || is_columns(word) || body.ends_with("  ") || body.ends_with('\\')
@@ -191,13 +191,13 @@ fn is_definition(word: &str) -> bool {
     rest.next().is_none_or(|title| title.starts_with(['"', '\'', '(']))
 }
 
-/// Whether blanks within a line place what follows them.
+/// Whether blanks within a line align the text after them.
 fn is_columns(word: &str) -> bool {
     let text = list_marker(word).map_or(word, |n| &word[n..]);
     text.trim_end().contains("  ")
 }
 
-/// What is never broken, in order.
+/// The units of a text, in order.
 fn units(text: &str) -> Vec<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut out: Vec<String> = Vec::new();
@@ -214,8 +214,8 @@ fn units(text: &str) -> Vec<String> {
             }
         }
         let unit = words[i..end].join(" ");
-        // What would begin a list, a heading, a quotation or a table stays behind the word before
-        // it.
+        // A word that would begin a list, a heading, a quotation or a table stays behind the word
+        // before it.
         match out.last_mut() {
             Some(last) if must_not_begin(words[i]) => {
                 last.push(' ');
