@@ -56,6 +56,9 @@ impl World for Mini {
         self.spawn("cpu", Box::pin(async move { done() }));
     }
     fn charge(&self, _: Nanos) {}
+    fn turn(&self) -> Rc<rt::Turn> {
+        Rc::default()
+    }
     fn physmem_bytes(&self) -> u64 {
         1 << 30
     }

@@ -12,10 +12,11 @@
 
 use std::rc::Rc;
 
-use base::{Error, ObjectId, Result, ResultExt, Txg};
+use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V2, BpobjPhys};
 use ondisk::object_type::ObjectType;
+use rt::cost::DMU_POINTER;
 use rt::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{Dnode, LocalBoxFuture, ObjSpec, Objset, Tx, ranks};
@@ -238,13 +239,14 @@ impl Bpobj {
             let mut at = 0;
             while at < h.num_blkptrs {
                 let to = (at + self.per_block()).min(h.num_blkptrs);
-                for bp in Blkptr::iter_block(&self.pointers(at, to).await?) {
+                let pointers = self.pointers(at, to).await?;
+                self.os.ctx().rt().spend(Nanos(DMU_POINTER.0 * (to - at))).await;
+                for bp in Blkptr::iter_block(&pointers) {
                     if !bp.is_hole() {
                         f(&bp)?;
                     }
                 }
                 at = to;
-                self.os.ctx().rt().yield_now().await;
             }
             if h.subobjs != 0 {
                 let mut i = 0;

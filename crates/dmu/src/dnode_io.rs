@@ -614,9 +614,7 @@ impl Dnode {
                 break;
             }
             blkid += 1;
-            if blkid.is_multiple_of(256) {
-                self.os.ctx.rt().yield_now().await;
-            }
+            self.os.ctx.rt().spend(rt::cost::DMU_POINTER).await;
         }
         Ok(off.max(blkid * size))
     }

@@ -27,9 +27,6 @@ use crate::sync_dnode::{SyncCx, Synced, write_prio};
 use crate::tx::Tx;
 use crate::userused::Deltas;
 
-/// Estimated work of syncing an object beside its blocks.
-const OBJECT_NS: u64 = 10_000;
-
 /// A synced object set.
 #[derive(Debug)]
 pub struct SyncedRoot {
@@ -87,7 +84,7 @@ impl Objset {
         let mut deltas = Deltas::new(flags);
         while let Some(n) = self.next_dirty_object(slot) {
             let dn = Dnode { os: self.0.clone(), n };
-            cx.spend(OBJECT_NS).await;
+            cx.spend(rt::cost::DMU_OBJECT).await;
             let old_ids = if dn_flags != 0 { deltas.owners_before(&dn).await? } else { None };
             let synced = cx.sync_dnode(&dn, dn_flags).await?;
             if dn_flags != 0 {

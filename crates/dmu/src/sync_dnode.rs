@@ -15,7 +15,7 @@
 //! that are costly to compress are prepared ahead, several at once. Both are issued in block order
 //! so that neighbours get neighbouring space.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use base::{BlkId, Error, Nanos, Result, Txg};
@@ -24,6 +24,7 @@ use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DnodePhys, Slot, reach, slots};
 use ondisk::object_type::ObjectType;
+use rt::cost::{DMU_BLOCK, DMU_POINTER, FREE};
 use rt::join::{Pipeline, join_all};
 use zio::{Prepared, Prio, WriteDone, WriteReq};
 
@@ -33,8 +34,6 @@ use crate::dnode::{DirtyBlk, Dnode, Spill, resized};
 use crate::objset::Objset;
 use crate::tree::{shl_sat, shr};
 
-/// Work after which the sync lets others run.
-const TURN: Nanos = Nanos(100_000);
 /// Bytes of blocks that are prepared ahead at most.
 const AHEAD_BYTES: u64 = 8 << 20;
 /// Blocks that are prepared ahead at most.
@@ -43,9 +42,6 @@ const AHEAD_BLOCKS: u64 = 32;
 const WARM: usize = 16;
 /// Indirect blocks of one level that are compressed at once.
 const PACKING: usize = 16;
-/// Estimated work of looking at one pointer, and of issuing one block.
-const POINTER_NS: u64 = 50;
-const ISSUE_NS: u64 = 3_000;
 
 /// What the syncs of all objects of one call share.
 pub(crate) struct SyncCx<'a> {
@@ -53,26 +49,15 @@ pub(crate) struct SyncCx<'a> {
     pub txg: Txg,
     pub pass: u32,
     pub done: RefCell<Vec<WriteDone>>,
-    spent: Cell<u64>,
-    /// When the others had their last turn.
-    turn: Cell<Nanos>,
 }
 
 impl<'a> SyncCx<'a> {
     pub fn new(os: &'a Objset, txg: Txg, pass: u32) -> SyncCx<'a> {
-        SyncCx { os, txg, pass, done: RefCell::default(), spent: Cell::new(0), turn: Cell::new(os.ctx().rt().now()) }
+        SyncCx { os, txg, pass, done: RefCell::default() }
     }
-    /// Counts work; gives others a turn when it adds up, or took that long by the clock (estimates
-    /// are no better than that, and in a simulation no time passes within a turn).
-    pub async fn spend(&self, ns: u64) {
-        let (spent, rt) = (self.spent.get() + ns, self.os.ctx().rt());
-        if spent >= TURN.0 || rt.now().since(self.turn.get()) >= TURN {
-            rt.yield_now().await;
-            self.spent.set(0);
-            self.turn.set(rt.now());
-        } else {
-            self.spent.set(spent);
-        }
+    /// Before work that takes `cost` beside what [`zio`] counts for the block itself.
+    pub fn spend(&self, cost: Nanos) -> rt::Spend<'_> {
+        self.os.ctx().rt().spend(cost)
     }
     fn hole_birth(&self) -> bool {
         self.os.ctx().features().hole_birth
@@ -316,8 +301,6 @@ impl<'a> TreeSync<'a> {
             return Ok(self.cx.hole_over(old, old.lsize(), self.otype, 0));
         }
         let len = self.slot(|d| d.blocks[&blkid].as_slice().len() as u64);
-        // Costs are guesses: 0.5 GB/s when compressing, 20 GB/s else.
-        let work = if self.data.compression.algo == CompressAlgo::Off { len / 20 } else { len * 2 };
         let dirty_bytes = if self.dn.is_special() { 0 } else { len };
         let bp = if self.ahead_next.is_some() || !self.ahead_ids.is_empty() {
             self.fill_ahead()?;
@@ -325,12 +308,12 @@ impl<'a> TreeSync<'a> {
             assert!(id == Some(blkid), "blocks are prepared in the order of the tree");
             let prepared = self.ahead.next().await.expect("the pipeline has a future for every id")?;
             self.fill_ahead()?;
-            self.cx.spend(ISSUE_NS).await;
+            self.cx.spend(DMU_BLOCK).await;
             let req = prepared.request().clone();
             self.cx.put(req, Some(prepared), old, self.data.metadata, dirty_bytes).await?
         } else {
             let req = self.leaf_request(blkid)?;
-            self.cx.spend(ISSUE_NS + work).await;
+            self.cx.spend(DMU_BLOCK).await;
             if self.otype == ObjectType::DNODE && req.fill == 0 {
                 // The last dnode went: whatever the compression, nothing is stored.
                 if !old.is_hole() {
@@ -397,7 +380,7 @@ impl<'a> TreeSync<'a> {
                 if i >= n {
                     break;
                 }
-                self.cx.spend(POINTER_NS).await;
+                self.cx.spend(DMU_POINTER).await;
             }
             while !packing.which.is_empty() {
                 changed |= self.packed(&mut packing, buf).await?;
@@ -411,7 +394,7 @@ impl<'a> TreeSync<'a> {
     async fn packed(&mut self, packing: &mut Packing<'a>, buf: &mut [u8]) -> Result<bool> {
         let prepared = packing.window.next().await.expect("somebody is in the window")?;
         let (i, old) = packing.which.pop_front().expect("as many as in the window");
-        self.cx.spend(ISSUE_NS).await;
+        self.cx.spend(DMU_BLOCK).await;
         let req = prepared.request().clone();
         let bp = self.cx.put(req, Some(prepared), &old, true, 0).await?;
         self.replace_used(&old, &bp);
@@ -505,9 +488,7 @@ impl<'a> TreeSync<'a> {
         let p = self.indirect[usize::from(level > 1)];
         let mut req = self.cx.request(buf.freeze(), &p, self.otype, level, fill, (self.dn.n.obj, id));
         req.rewrite = self.cx.is_rewrite(old).then_some(*old);
-        // Larger ones are compressed away from the engine.
-        let work = if self.indblksz <= 64 << 10 { self.indblksz as u64 * 2 } else { 0 };
-        self.cx.spend(ISSUE_NS + work).await;
+        self.cx.spend(DMU_BLOCK).await;
         Ok(Node::Write(req))
     }
 
@@ -544,7 +525,7 @@ impl<'a> TreeSync<'a> {
                             )));
                         }
                         self.kill(kid);
-                        self.cx.spend(2 * POINTER_NS).await;
+                        self.cx.spend(FREE).await;
                     }
                 } else {
                     for some in kids.chunks(WARM) {
@@ -698,7 +679,7 @@ impl SyncCx<'_> {
             }
             Some(Some(content)) => {
                 let old = spill_bp.unwrap_or(Blkptr::hole());
-                self.spend(ISSUE_NS + content.len() as u64 * 2).await;
+                self.spend(DMU_BLOCK).await;
                 let p = policy_of(phys.bonustype, 0, true);
                 let req = self.request(content, &p, phys.bonustype, 0, 1, (dn.n.obj, 0));
                 let bp = self.put(req, None, &old, true, 0).await?;

@@ -786,6 +786,9 @@ mod tests {
             unreachable!("no jobs")
         }
         fn charge(&self, _: Nanos) {}
+        fn turn(&self) -> Rc<rt::Turn> {
+            Rc::default()
+        }
         fn physmem_bytes(&self) -> u64 {
             1 << 30
         }

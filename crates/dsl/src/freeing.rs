@@ -15,7 +15,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use base::{Error, ObjectId, Result, ResultExt, Txg};
+use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use bdev::Bytes;
 use dmu::bpobj::Bpobj;
 use dmu::{LocalBoxFuture, ObjSpec, Tx, zap};
@@ -24,6 +24,7 @@ use ondisk::bpobj::{BPOBJ_BLKSZ, BPTREE_ENTRY_SIZE, BPTREE_SIZE, Bookmark, Bptre
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use rt::Rt;
+use rt::cost::FREE;
 
 use crate::core::Space;
 use crate::dir::Used;
@@ -33,6 +34,8 @@ use crate::walk::{self, Child, DNODES, Order, Step, Visitor, span};
 /// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB
 /// of usual records.
 const BLOCKS_PER_TXG: usize = 16 << 10;
+/// Blocks of the list freed in one go.
+const FREES: usize = 128;
 /// The object set in the place of an entry: none (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
 
@@ -176,15 +179,17 @@ impl DslPool {
         let zio = self.core().zio.clone();
         while *left > 0 && !list.is_empty()? {
             let bps = list.drain((*left).min(4096), tx, &|bp| zio.dsize(bp)).await?;
-            let mut freed = Space::default();
-            for bp in &bps {
-                freed.add(Space::of(bp, &zio));
-                self.core().free(bp, tx.txg());
-            }
             // A list of nothing but empty lists shrinks as well.
             *left -= bps.len().max(1);
-            self.charge_free(freed.negated());
-            self.ctx().rt().yield_now().await;
+            for some in bps.chunks(FREES) {
+                self.ctx().rt().spend(Nanos(FREE.0 * some.len() as u64)).await;
+                let mut freed = Space::default();
+                for bp in some {
+                    freed.add(Space::of(bp, &zio));
+                    self.core().free(bp, tx.txg());
+                }
+                self.charge_free(freed.negated());
+            }
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use dmu::{LocalBoxFuture, Tx, zap};
 use ondisk::dsl::DS_FLAG_DEFER_DESTROY;
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use rt::cost::{DMU_OBJECT, FREE};
 
 use crate::core::Space;
 use crate::dataset::Dataset;
@@ -44,9 +45,9 @@ impl DslPool {
                     pool.core().note_of("defer_destroy", of, String::new(), &tx);
                 }
                 for snap in snaps {
+                    pool.ctx().rt().spend(DMU_OBJECT).await;
                     let removed = pool.remove_snapshot(&snap, &tx).await;
                     pool.must(removed.map_err(|e| e.at(snap.name())))?;
-                    pool.ctx().rt().yield_now().await;
                 }
                 Ok(())
             })
@@ -217,6 +218,7 @@ impl DslPool {
         let mut shared_with_prev = 0;
         let mut keep = Vec::new();
         for bp in list.all_pointers(self).await?.into_iter().flatten() {
+            self.ctx().rt().spend(FREE).await;
             let space = Space::of(&bp, &zio);
             if bp.birth().0 > s.prev_snap_txg {
                 gone.add(space);

@@ -19,6 +19,7 @@ use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetPhys;
 use rt::Rt;
+use rt::cost::SCAN_VISIT;
 use rt::join::join_all;
 
 /// Block number of a spill block in a place.
@@ -31,8 +32,6 @@ const META_SHIFT: u8 = 14;
 const READS_MAX: usize = 32;
 /// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
 const DEPTH_MAX: u32 = 40;
-/// Blocks visited before others have a turn.
-const TURN: u32 = 256;
 
 /// Which way a walk goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,13 +115,12 @@ fn push_dnode(dn: &DnodePhys, objset: u64, object: u64, out: &mut Vec<Child>) {
 struct Walk<'v, V> {
     visitor: &'v mut V,
     meta_shift: u8,
-    since_yield: u32,
 }
 
 /// Walks the tree below the root block `root` of an object set, which places call `objset`.
 pub async fn walk<V: Visitor>(visitor: &mut V, root: Blkptr, objset: u64) {
     let at = Bookmark { objset, object: 0, level: -1, blkid: 0 };
-    let mut walk = Walk { visitor, meta_shift: META_SHIFT, since_yield: 0 };
+    let mut walk = Walk { visitor, meta_shift: META_SHIFT };
     walk.come_to(Child { bp: root, at, shift: 7 }, None, 0).await;
 }
 
@@ -151,12 +149,8 @@ impl<V: Visitor> Walk<'_, V> {
     }
 
     async fn visit(&mut self, child: &Child) {
+        self.visitor.rt().spend(SCAN_VISIT).await;
         self.visitor.visit(child);
-        self.since_yield += 1;
-        if self.since_yield >= TURN {
-            self.since_yield = 0;
-            self.visitor.rt().yield_now().await;
-        }
     }
 
     async fn go_below(&mut self, child: &Child, block: Option<Result<Bytes>>, depth: u32) {

@@ -141,6 +141,7 @@ pub(crate) struct Inner {
     rng: Cell<u64>,
     identity: HostIdentity,
     tracer: Rc<rt::trace::Tracer>,
+    turn: Rc<rt::Turn>,
     running: Cell<bool>,
     /// The engine was dropped: nothing starts any more.
     ended: Cell<bool>,
@@ -202,6 +203,7 @@ impl Engine {
             rng: Cell::new(seed),
             identity: config.identity.unwrap_or_else(ident::host_identity),
             tracer: Rc::default(),
+            turn: Rc::default(),
             running: Cell::new(false),
             ended: Cell::new(false),
             turns: Cell::new(0),
@@ -351,6 +353,7 @@ impl Inner {
                 } else if task.id == id {
                     self.polls.set(self.polls.get() + 1);
                     self.current.set(TaskId(id));
+                    self.turn.begin(self.now());
                     task.begin_poll();
                     let poll = {
                         let _scope = locks.as_ref().map(TaskLocks::enter);
@@ -434,6 +437,7 @@ impl Inner {
         };
         self.polls.set(self.polls.get() + 1);
         self.current.set(TaskId(header.id));
+        self.turn.begin(self.now());
         header.begin_poll();
         let poll = {
             let _scope = locks.as_ref().map(TaskLocks::enter);
@@ -629,6 +633,10 @@ impl World for Inner {
     }
 
     fn charge(&self, _cost: Nanos) {}
+
+    fn turn(&self) -> Rc<rt::Turn> {
+        self.turn.clone()
+    }
 
     fn physmem_bytes(&self) -> u64 {
         ident::physmem_bytes()

@@ -12,15 +12,12 @@ use base::{Guid, Nanos, WallTime};
 
 use crate::sync::oneshot;
 use crate::trace::{Event, Groups, Tracer};
+use crate::turn::{Place, Turn, place_of};
 use crate::world::{CpuClass, HostIdentity, TaskId, TimerId, World};
-
-/// CPU work expected to take less than this runs inline: a hand-over to another core costs about as
-/// much (50 us).
-pub const CPU_INLINE_NS_MAX: Nanos = Nanos(50_000);
 
 /// The engine's handle on the world it runs in. Cheap to clone.
 #[derive(Clone)]
-pub struct Rt(Rc<dyn World>, Rc<Tracer>);
+pub struct Rt(Rc<dyn World>, Rc<Tracer>, Rc<Turn>);
 
 impl fmt::Debug for Rt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,8 +28,8 @@ impl fmt::Debug for Rt {
 impl Rt {
     /// A handle on `world`.
     pub fn new(world: Rc<dyn World>) -> Rt {
-        let tracer = world.tracer();
-        Rt(world, tracer)
+        let (tracer, turn) = (world.tracer(), world.turn());
+        Rt(world, tracer, turn)
     }
     /// The world itself, for edges that need more than the engine does.
     pub fn world(&self) -> &Rc<dyn World> {
@@ -127,8 +124,8 @@ impl Rt {
             }
         }
     }
-    /// Runs CPU work that is expected to take `cost`: inline (and charged) below
-    /// [`CPU_INLINE_NS_MAX`], else away from the engine. A dropped future does not stop work that
+    /// Runs CPU work that is expected to take `cost` where [`place_of`] says: on the engine's
+    /// thread, as [`Rt::spend`] has it, or away from it. A dropped future does not stop work that
     /// has begun.
     pub async fn cpu<T: Send + 'static>(&self, cost: Nanos, f: impl FnOnce() -> T + Send + 'static) -> T {
         self.cpu_as(CpuClass::Bulk, cost, f).await
@@ -140,8 +137,8 @@ impl Rt {
         cost: Nanos,
         f: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        if cost < CPU_INLINE_NS_MAX {
-            self.charge(cost);
+        if place_of(cost) == Place::Here {
+            self.spend(cost).await;
             return f();
         }
         let result = Arc::new(Mutex::new(None));
@@ -163,9 +160,29 @@ impl Rt {
         let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.expect("a world runs `job` before `done`")
     }
-    /// Says that the running poll did `cost` worth of work on the engine's core.
+    /// Before work that takes `cost` on the engine's thread: charges it, after letting others run
+    /// if the turn has no room for it. The work follows without waiting for anything else.
+    pub fn spend(&self, cost: Nanos) -> Spend<'_> {
+        Spend { rt: self, cost }
+    }
+    /// As [`Rt::spend`] where nothing can be waited for: false if the turn has no room for the work,
+    /// which is then to be done by another task.
+    pub fn try_spend(&self, cost: Nanos) -> bool {
+        let room = self.2.admits(cost, || self.now());
+        if room {
+            self.charge(cost);
+        }
+        room
+    }
+    /// Says that work was done that takes `cost` on the engine's thread, where nothing can be
+    /// waited for. It is to be short; [`Rt::spend`] is the rule.
     pub fn charge(&self, cost: Nanos) {
+        self.2.add(cost);
         self.0.charge(cost);
+    }
+    /// The turn that the engine's thread is in.
+    pub fn turn(&self) -> &Turn {
+        &self.2
     }
     /// Physical memory of the machine, in bytes.
     pub fn physmem_bytes(&self) -> u64 {
@@ -254,6 +271,26 @@ impl Future for YieldNow {
             return Poll::Ready(());
         }
         self.yielded = true;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Takes a piece of the turn. See [`Rt::spend`].
+#[must_use = "a turn is shared only when this is awaited"]
+pub struct Spend<'a> {
+    rt: &'a Rt,
+    cost: Nanos,
+}
+
+impl Future for Spend<'_> {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.rt.2.admits(self.cost, || self.rt.now()) {
+            self.rt.charge(self.cost);
+            return Poll::Ready(());
+        }
+        // Polled again within this turn, as a member of a join may be, it waits still.
         cx.waker().wake_by_ref();
         Poll::Pending
     }

@@ -72,6 +72,9 @@ pub trait World {
     /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time
     /// in `sim`.
     fn charge(&self, cost: Nanos);
+    /// The turn that the thread is in; the same for every call. The world begins it
+    /// ([`crate::Turn::begin`]) with each poll of a task.
+    fn turn(&self) -> std::rc::Rc<crate::Turn>;
     /// Physical memory of the machine, in bytes.
     fn physmem_bytes(&self) -> u64;
     /// Who this machine is.

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{Nanos, WallTime};
-use rt::{CPU_INLINE_NS_MAX, CpuClass, TaskId};
+use rt::join::{Pipeline, join_all};
+use rt::turn::{BOUND, BUDGET, POOL_MIN};
+use rt::{CpuClass, TaskId};
 use sim::{Sim, SimConfig};
 
 fn us(n: u64) -> Nanos {
@@ -84,7 +86,7 @@ fn cheap_cpu_work_runs_inline_and_is_charged() {
     let rt = sim.rt();
     sim.block_on(async {
         let before = rt.now();
-        assert_eq!(rt.cpu(CPU_INLINE_NS_MAX - Nanos(1), || 3).await, 3);
+        assert_eq!(rt.cpu(POOL_MIN - Nanos(1), || 3).await, 3);
         assert_eq!(rt.now().since(before), Nanos(49_999));
         rt.yield_now().await;
         let before = rt.now();
@@ -104,7 +106,7 @@ fn cpu_jobs_share_the_cores() {
             let rt2 = rt.clone();
             async move { rt2.cpu(us(100), move || n).await }
         });
-        assert_eq!(rt::join::join_all(jobs.collect()).await, [0, 1, 2, 3]);
+        assert_eq!(join_all(jobs.collect()).await, [0, 1, 2, 3]);
         assert_eq!(rt.now(), us(200), "four jobs of 100 us on two cores");
     });
 }
@@ -147,4 +149,58 @@ fn the_wall_clock_runs_and_can_be_set() {
     sim.set_wall_clock(WallTime { secs: -5, nanos: 500_000_000 });
     sim.run_for(Nanos::from_ms(250));
     assert_eq!(rt.wall_clock(), WallTime { secs: -5, nanos: 750_000_000 });
+}
+
+#[test]
+fn a_turn_is_shared_by_all_that_one_task_does() {
+    let sim = Sim::new(SimConfig::seeded(9));
+    let rt = sim.rt();
+    let others = Rc::new(Cell::new(0u64));
+    let (rt2, others2) = (rt.clone(), others.clone());
+    drop(rt.spawn("other", async move {
+        loop {
+            others2.set(others2.get() + 1);
+            rt2.yield_now().await;
+        }
+    }));
+    // Alone, side by side, and in a window that polls its members many times in one poll: never
+    // more than the bound, which the world asserts.
+    sim.block_on(async {
+        for _ in 0..1000 {
+            rt.spend(us(7)).await;
+        }
+        assert_eq!(rt.now(), us(7_000));
+        let small: Vec<_> = (0..8).map(|_| rt.spend(us(40))).collect();
+        join_all(small).await;
+        let many: Vec<_> = (0..100).map(|_| rt.spend(us(40))).collect();
+        join_all(many).await;
+        let mut window = Pipeline::new(8);
+        for _ in 0..100 {
+            window.push(rt.spend(us(40))).await;
+        }
+        while window.next().await.is_some() {}
+        assert_eq!(rt.now(), us(7_000 + 208 * 40));
+        // What cannot wait comes on top, and the next piece waits for it.
+        rt.yield_now().await;
+        rt.spend(BUDGET).await;
+        rt.charge(us(90));
+        rt.spend(Nanos(1)).await;
+        assert_eq!(rt.turn().used(), Nanos(1));
+    });
+    // 14 pieces of 7 us and two of 40 us make a turn.
+    assert!(others.get() > 170, "{}", others.get());
+    assert!(BUDGET < BOUND);
+}
+
+#[test]
+fn cores_of_a_machine_share_what_is_charged_and_the_bound_stays() {
+    let sim = Sim::new(SimConfig { engine_cores: 4, ..SimConfig::seeded(10) });
+    let rt = sim.rt();
+    sim.block_on(async {
+        rt.charge(us(100));
+        sim.stall(us(3));
+        rt.charge(us(60));
+        assert_eq!(rt.now(), us(43));
+    });
+    assert_eq!(sim.engine_busy(), us(160));
 }

@@ -28,7 +28,7 @@ use ondisk::feature::FeatureId;
 use ondisk::label::{ConfigRegion, MosConfig, PoolState};
 use ondisk::space_map::{Encoder, MapType};
 use ondisk::uberblock::Uberblock;
-use rt::Rt;
+use rt::cost::{FREE, METASLAB, REAP, SPACE_RUN};
 use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
@@ -46,28 +46,8 @@ const SPACE_MAP_BLKSZ: u32 = 16 << 10;
 const PASSES_MAX: u32 = 60;
 /// Entries taken from the deferred list at once.
 const DEFERRED_BATCH: usize = 4096;
-
-/// How long the sync goes on before others run.
-const TURN: Nanos = Nanos(100_000);
-
-/// Work in many small steps, which lets others run in between.
-struct Turn<'a> {
-    rt: &'a Rt,
-    since: Nanos,
-}
-
-impl Turn<'_> {
-    fn begin(rt: &Rt) -> Turn<'_> {
-        Turn { rt, since: rt.now() }
-    }
-    /// Lets others run if that is due.
-    async fn pause(&mut self) {
-        if self.rt.now().since(self.since) >= TURN {
-            self.rt.yield_now().await;
-            self.since = self.rt.now();
-        }
-    }
-}
+/// Runs of a space map encoded in one go.
+const SPACE_RUNS: usize = 512;
 
 impl Pool {
     /// Syncs `txg`. Only the sync loop calls this.
@@ -128,10 +108,9 @@ impl Pool {
                 break;
             }
         }
-        let mut turn = Turn::begin(&self.rt);
         for write in done {
+            self.rt.spend(REAP).await;
             write.await?;
-            turn.pause().await;
         }
         if let Some(error) = self.core.take_error() {
             return Err(error);
@@ -152,11 +131,10 @@ impl Pool {
 
     /// The txg is over: what it held back is free for the next ones.
     async fn finish(&self, txg: Txg) -> Result<()> {
-        let mut turn = Turn::begin(&self.rt);
         let mut at = None;
         while let Some(next) = self.alloc.sync_done_next(txg, at) {
             at = Some(next);
-            turn.pause().await;
+            self.rt.spend(METASLAB).await;
         }
         self.alloc.sync_done_end(txg);
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
@@ -205,6 +183,7 @@ impl Pool {
         }
         if pass == 1 {
             for bp in &frees {
+                self.rt.spend(FREE).await;
                 self.free_now(bp, txg).await?;
             }
             return Ok(());
@@ -224,9 +203,9 @@ impl Pool {
         let zio = self.zio().clone();
         while !list.is_empty()? {
             for bp in list.drain(DEFERRED_BATCH, tx, &|bp| zio.dsize(bp)).await? {
+                self.rt.spend(FREE).await;
                 self.free_now(&bp, txg).await?;
             }
-            self.rt.yield_now().await;
         }
         Ok(())
     }
@@ -247,6 +226,7 @@ impl Pool {
             return Ok(());
         }
         for bp in self.ddt.take_frees().await? {
+            self.rt.spend(FREE).await;
             self.free_now(&bp, txg).await?;
         }
         self.ddt.sync(tx).await
@@ -259,9 +239,7 @@ impl Pool {
         if logs.is_empty() {
             return Ok(());
         }
-        let mut turn = Turn::begin(&self.rt);
         for (vdev, ms) in self.store.unflushed_metaslabs() {
-            turn.pause().await;
             // Loaded, so that damage shows before anything is written, and the histogram is that of
             // the free segments.
             self.alloc.load(vdev, ms).await?;
@@ -273,9 +251,7 @@ impl Pool {
     }
 
     async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
-        let mut turn = Turn::begin(&self.rt);
         for (vdev, ms) in self.alloc.dirty_metaslabs(txg) {
-            turn.pause().await;
             self.sync_metaslab(vdev, ms, txg, pass, tx)
                 .await
                 .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
@@ -311,10 +287,12 @@ impl Pool {
                 groups.push((MapType::Free, changes.frees));
             }
         }
+        self.rt.spend(METASLAB).await;
         for (kind, runs) in groups.into_iter().filter(|(_, runs)| !runs.is_empty()) {
             encoder.group(kind, pass, txg.0);
-            for run in runs {
-                encoder.run(kind, run.start - base, run.size);
+            for some in runs.chunks(SPACE_RUNS) {
+                self.rt.spend(Nanos(SPACE_RUN.0 * some.len() as u64)).await;
+                some.iter().for_each(|run| encoder.run(kind, run.start - base, run.size));
             }
         }
         let length = encoder.length();

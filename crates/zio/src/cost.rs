@@ -1,65 +1,53 @@
-//! What codecs cost on one core, to decide what runs away from the engine and to charge what does
-//! not.
-//!
-//! Measured figures (reference `crates.md` section 6), in bytes per microsecond; they need to be
-//! right within a factor of two.
+//! What the codecs of a block cost ([`rt::cost`] has the figures), to decide what runs away from
+//! the engine and to charge what does not.
 
 use base::Nanos;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
+use rt::cost::{self, Rate};
 
-fn nanos(bytes: u64, bytes_per_us: u64) -> Nanos {
-    Nanos(bytes * 1000 / bytes_per_us)
-}
-
-/// Bytes per microsecond that `c` takes in, `None` if it takes none in.
-fn compress_rate(c: Compression) -> Option<u64> {
+/// How fast `c` takes bytes in, `None` if it takes none in.
+fn compress_rate(c: Compression) -> Option<Rate> {
     Some(match c.algo {
         CompressAlgo::Inherit | CompressAlgo::On | CompressAlgo::Off | CompressAlgo::Empty => return None,
-        CompressAlgo::Lz4 => 554,
-        CompressAlgo::Lzjb => 350,
-        CompressAlgo::Zle => 1_000,
-        CompressAlgo::Zstd => match c.level {
-            0 => 377,
-            1 => 463,
-            2 | 3 => 377,
-            4..=6 => 120,
-            7..=9 => 75,
-            10..=15 => 10,
-            16..=19 => 3,
-            _ => 517,
-        },
-        _ => match c.algo.gzip_level() {
-            Some(1..=3) => 266,
-            Some(4..=6) => 91,
-            _ => 46,
-        },
+        CompressAlgo::Lz4 => cost::LZ4,
+        CompressAlgo::Lzjb => cost::LZJB,
+        CompressAlgo::Zle => cost::ZLE,
+        CompressAlgo::Zstd => cost::zstd(c.level),
+        _ => cost::gzip(c.algo.gzip_level().unwrap_or(9)),
     })
 }
 
-fn decompress_rate(algo: CompressAlgo) -> Option<u64> {
+fn decompress_rate(algo: CompressAlgo) -> Option<Rate> {
     Some(match algo {
         CompressAlgo::Inherit | CompressAlgo::On | CompressAlgo::Off | CompressAlgo::Empty => return None,
-        CompressAlgo::Lz4 => 2_788,
-        CompressAlgo::Lzjb => 800,
-        CompressAlgo::Zle => 3_000,
-        CompressAlgo::Zstd => 1_700,
-        _ => 540,
+        CompressAlgo::Lz4 => cost::UNLZ4,
+        CompressAlgo::Lzjb => cost::UNLZJB,
+        CompressAlgo::Zle => cost::UNZLE,
+        CompressAlgo::Zstd => cost::UNZSTD,
+        _ => cost::UNGZIP,
     })
 }
 
-fn checksum_rate(algo: ChecksumAlgo) -> Option<u64> {
+fn checksum_rate(algo: ChecksumAlgo) -> Option<Rate> {
     Some(match algo {
         ChecksumAlgo::Off | ChecksumAlgo::NoParity | ChecksumAlgo::Inherit | ChecksumAlgo::On => return None,
-        ChecksumAlgo::Fletcher2 | ChecksumAlgo::Fletcher4 | ChecksumAlgo::Zilog | ChecksumAlgo::Zilog2 => 30_000,
-        ChecksumAlgo::Sha256 | ChecksumAlgo::Label | ChecksumAlgo::GangHeader => 1_750,
-        ChecksumAlgo::Sha512 => 690,
-        ChecksumAlgo::Skein => 500,
-        ChecksumAlgo::Edonr | ChecksumAlgo::Blake3 => 1_500,
+        ChecksumAlgo::Fletcher2 | ChecksumAlgo::Fletcher4 | ChecksumAlgo::Zilog | ChecksumAlgo::Zilog2 => {
+            cost::FLETCHER
+        }
+        ChecksumAlgo::Sha256 | ChecksumAlgo::Label | ChecksumAlgo::GangHeader => cost::SHA256,
+        ChecksumAlgo::Sha512 => cost::SHA512,
+        ChecksumAlgo::Skein => cost::SKEIN,
+        ChecksumAlgo::Edonr | ChecksumAlgo::Blake3 => cost::BLAKE3,
     })
 }
 
-fn of(rate: Option<u64>, bytes: u64) -> Nanos {
-    rate.map_or(Nanos(0), |r| nanos(bytes, r))
+fn of(rate: Option<Rate>, bytes: u64) -> Nanos {
+    rate.map_or(Nanos(0), |r| r.cost(bytes))
+}
+
+/// Summing up `bytes`.
+pub(crate) fn checksum(sum: ChecksumAlgo, bytes: u64) -> Nanos {
+    of(checksum_rate(sum), bytes)
 }
 
 /// Compressing and summing up a block of `lsize` bytes.

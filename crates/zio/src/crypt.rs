@@ -368,14 +368,13 @@ impl Seal {
 
     /// Nanoseconds that protecting or opening `bytes` takes.
     pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
-        // Bytes per microsecond, measured with AES-NI.
         let rate = match &self.how {
-            How::Aead { cipher, .. } if cipher.is_gcm() => 2_500,
-            How::Aead { .. } => 350,
-            How::Hmac(_) => 690,
-            How::Indirect { .. } => 2_500,
+            How::Aead { cipher, .. } if cipher.is_gcm() => rt::cost::GCM,
+            How::Aead { .. } => rt::cost::CCM,
+            How::Hmac(_) => rt::cost::SHA512,
+            How::Indirect { .. } => rt::cost::GCM,
         };
-        base::Nanos(bytes * 1000 / rate)
+        rate.cost(bytes)
     }
 
     /// Encrypts `stored`, psize bytes; afterwards the tag is known.

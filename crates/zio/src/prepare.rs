@@ -6,6 +6,7 @@ use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::{Blkptr, EMBEDDED_MAX};
 use ondisk::object_type::ObjectType;
+use rt::{Place, place_of};
 
 use crate::cost;
 use crate::crypt::Seal;
@@ -140,14 +141,14 @@ impl Zio {
         let mut cheap = cost::is_cheap(algo, req.checksum) && lsize <= cost::CHEAP_INLINE_MAX;
         if let Some(seal) = &packing.seal {
             let sealing = seal.cost(lsize);
-            cheap &= sealing < rt::CPU_INLINE_NS_MAX;
+            cheap &= place_of(sealing) == Place::Here;
             cost = cost + sealing;
         }
-        let inline = cost < rt::CPU_INLINE_NS_MAX || cheap;
+        let inline = cheap || place_of(cost) == Place::Here;
         // The buffers are taken and dropped on this thread, whose free lists they belong to.
         let room = room.map(Buf::for_overwrite);
         let (packed, _unused) = if inline {
-            self.0.spend(cost).await;
+            self.0.rt.spend(cost).await;
             packing.run(&req.data, room)
         } else {
             let data = req.data.clone();

@@ -86,7 +86,7 @@ impl Unpacking {
 
     /// CPU time of [`Unpacking::verify`].
     pub(crate) fn checksum_cost(&self) -> base::Nanos {
-        cost::unpack(CompressAlgo::Off, self.checksum, self.bp.psize(), self.bp.psize())
+        cost::checksum(self.checksum, self.bp.psize())
     }
 
     fn is_plain(&self) -> bool {
@@ -198,8 +198,8 @@ impl Inner {
     /// Verifies and unpacks, away from the engine if that is costly.
     async fn check(&self, what: &Unpacking, raw: Bytes, prio: Prio) -> Copy {
         let cost = what.cost();
-        if cost < rt::CPU_INLINE_NS_MAX {
-            self.spend(cost).await;
+        if rt::place_of(cost) == rt::Place::Here {
+            self.rt.spend(cost).await;
             return match what.verify(&raw) {
                 Err(e) => Copy::Bad(e),
                 Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),

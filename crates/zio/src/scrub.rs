@@ -139,7 +139,7 @@ impl Zio {
             Ok(what) => what,
             Err(e) => return Scrubbed { repaired: 0, error: Some(e) },
         };
-        self.0.spend(what.checksum_cost()).await;
+        self.0.rt.spend(what.checksum_cost()).await;
         let verify = |raw: &[u8]| what.verify(raw).is_ok();
         let verify: Option<Verify<'_>> = if what.is_verified() { Some(&verify) } else { None };
         self.0.scrub(bp, dva, bp.psize(), prio, verify, repair).await

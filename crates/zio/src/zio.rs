@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Nanos, Result, SECTOR, Txg, VdevId};
+use base::{Error, ErrorKind, Result, SECTOR, Txg, VdevId};
 use metaslab::{Allocator, Run};
 use ondisk::blkptr::{Blkptr, Dva};
 use rt::Rt;
@@ -13,9 +13,6 @@ use vdev::{VdevKind, VdevTree};
 use crate::dedup::Dedup;
 use crate::scrub::FreeWatch;
 use crate::{BadCopy, ZioStats};
-
-/// Inline work goes on for so long before other tasks have a turn.
-const TURN: Nanos = Nanos::from_us(60);
 
 /// Bad copies remembered until somebody takes them.
 const BAD_COPIES: usize = 256;
@@ -36,8 +33,6 @@ pub(crate) struct Inner {
     pub(crate) alloc: Rc<Allocator>,
     pub(crate) opts: Cell<ZioOpts>,
     stats: Cell<ZioStats>,
-    /// CPU time of inline work since the last yield.
-    spent: Cell<Nanos>,
     /// Number of top-level vdevs and the allocation unit that goes with them.
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
@@ -57,19 +52,6 @@ impl Inner {
         let mut s = self.stats.get();
         f(&mut s);
         self.stats.set(s);
-    }
-
-    /// Accounts for `cost` of work that the caller does right after, and lets others have a turn
-    /// before if it is time.
-    pub(crate) async fn spend(&self, cost: Nanos) {
-        let spent = self.spent.get() + cost;
-        if spent > TURN {
-            self.spent.set(cost);
-            self.rt.yield_now().await;
-        } else {
-            self.spent.set(spent);
-        }
-        self.rt.charge(cost);
     }
 
     /// What stored sizes of compressed blocks are rounded to. Asked for each block, so it is kept;
@@ -155,7 +137,6 @@ impl Zio {
             alloc,
             opts: Cell::new(opts),
             stats: Cell::new(ZioStats::default()),
-            spent: Cell::new(Nanos(0)),
             min_alloc: Cell::new((0, SECTOR)),
             bad: RefCell::default(),
             dedup: RefCell::default(),
