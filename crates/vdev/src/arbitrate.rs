@@ -9,31 +9,48 @@
 //! 3. From the block follows what every replica must hold. Those that hold something else, or could
 //!    not be read, are rewritten if the caller wants that.
 //!
-//! The number of candidates is bounded; the task lets others run between them.
+//! The number of candidates is bounded. What is done to the bytes of one (comparing, putting it
+//! together, its checksum) is a piece of a turn, or a job of the CPU pool where it is large.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use base::{Error, ErrorKind, Result, Txg};
+use base::{Error, ErrorKind, Nanos, Result, Txg};
 use bdev::{Buf, Bytes};
-use codec::raidz;
 use rt::join::join_all;
+use rt::{Rt, cost};
 
 use crate::done::WriteDone;
 use crate::geometry::Stripe;
 use crate::leaf::Leaf;
 use crate::node::{Io, Promise, VdevKind};
 use crate::policy::Prio;
-use crate::striped::{parity_of, split};
+use crate::striped::{Assembly, Parity, Rebuild, job_class};
 
 /// Most candidates of one stripe, and most blocks that are checked in all.
 const CANDIDATES_MAX: usize = 10_000;
 /// Most choices among differing replicas that are tried with one set of bad columns.
 const VERSIONS_MAX: usize = 64;
-/// Bytes of candidates after which others run.
-const TURN_BYTES: u64 = 256 << 10;
 
-/// Says whether bytes are the block that is looked for.
-pub type Verify<'a> = &'a dyn Fn(&[u8]) -> bool;
+/// How to tell whether bytes are the block that is looked for. Cheap to clone.
+#[derive(Clone)]
+pub struct Verify {
+    cost: Nanos,
+    is_it: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+}
+
+impl Verify {
+    /// By calling `is_it`, which takes `cost` and may be called on any thread.
+    pub fn new(cost: Nanos, is_it: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Verify {
+        Verify { cost, is_it: Arc::new(is_it) }
+    }
+
+    /// Whether `bytes` are the block, found out where such work is done.
+    pub async fn check(&self, rt: &Rt, bytes: &Bytes, prio: Prio) -> bool {
+        let (verify, bytes) = (self.clone(), bytes.clone());
+        rt.cpu_as(job_class(prio), self.cost, move || (verify.is_it)(&bytes)).await
+    }
+}
 
 /// Asked when the block is known and something was wrong: the class to rewrite in, or none if the
 /// place may be somebody else's by now.
@@ -172,31 +189,46 @@ impl StripeState<'_> {
         &self.columns[i].versions[v]
     }
 
-    /// Puts a candidate together in `out`.
-    fn apply(&self, choice: &Choice, out: &mut [u8]) {
+    /// How a candidate is put together; `parts` may be of several stripes.
+    fn apply(&self, choice: &Choice, parts: &mut Assembly) {
         let parity = self.stripe.parity;
-        let mut missing = Vec::new();
+        let mut lost = Vec::new();
         for (i, c) in self.stripe.data().iter().enumerate() {
             if c.len == 0 {
                 continue;
             }
             if choice.bad.contains(&(parity + i)) {
-                missing.push(i);
+                lost.push(i);
             } else {
                 let at = (self.base + c.from) as usize;
-                out[at..at + c.len as usize].copy_from_slice(self.version(choice, parity + i));
+                parts.copies.push((at, self.version(choice, parity + i).clone()));
             }
         }
-        if !missing.is_empty() {
-            let known: Vec<Option<&[u8]>> =
-                (0..parity).map(|y| (!choice.bad.contains(&y)).then(|| &self.version(choice, y)[..])).collect();
-            let part = &mut out[self.base as usize..];
-            raidz::reconstruct(&mut split(self.stripe, part, 0), &missing, &known);
+        if !lost.is_empty() {
+            let known = |y: usize| (!choice.bad.contains(&y)).then(|| self.version(choice, y).clone());
+            let parity = (0..parity).map(known).collect();
+            parts.rebuilds.push(Rebuild { stripe: self.stripe.clone(), base: self.base, lost, parity });
         }
     }
 }
 
-async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeState<'a>> {
+/// The different ones among `all`, in their order.
+async fn distinct(rt: &Rt, all: Vec<Bytes>, prio: Prio) -> Vec<Bytes> {
+    let compared = all.iter().skip(1).map(|b| b.len() as u64).sum();
+    let job = move || {
+        let mut out: Vec<Bytes> = Vec::with_capacity(1);
+        for bytes in &all {
+            if !out.contains(bytes) {
+                out.push(bytes.clone());
+            }
+        }
+        (out, all)
+    };
+    let (out, _all) = rt.cpu_as(job_class(prio), cost::COPY.cost(compared), job).await;
+    out
+}
+
+async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeState<'a>> {
     let mut states = Vec::new();
     let mut reads = Vec::new();
     for part in parts {
@@ -233,24 +265,31 @@ async fn read_all<'a>(parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeSt
         if column.len == 0 {
             continue;
         }
-        for promise in [Promise::Good, Promise::Doubtful] {
-            for r in column.replicas.iter().filter(|r| r.promise == promise) {
-                if let Some(content) = &r.content
-                    && !column.versions.contains(content)
-                {
-                    column.versions.push(content.clone());
-                }
-            }
-        }
+        let of = |promise: Promise| column.replicas.iter().filter(move |r| r.promise == promise);
+        let all = of(Promise::Good).chain(of(Promise::Doubtful)).filter_map(|r| r.content.clone());
+        column.versions = distinct(rt, all.collect(), prio).await;
         let good = column.replicas.iter().any(|r| r.promise == Promise::Good && r.content.is_some());
         column.doubtful = !good && !column.versions.is_empty();
     }
     states
 }
 
-/// Tries the candidates of the stripes from `at` on, `out` holding those before.
-fn first_choice(choices: &[Vec<Choice>], index: &[usize]) -> bool {
+/// Whether there is a candidate of that index for every stripe.
+fn has_candidate(choices: &[Vec<Choice>], index: &[usize]) -> bool {
     index.iter().zip(choices).all(|(i, c)| *i < c.len())
+}
+
+/// Puts a candidate together in `out`, and looks whether it is the block.
+async fn attempt(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut out: Buf, prio: Prio) -> (bool, Buf) {
+    let cost = parts.cost() + verify.map_or(Nanos(0), |v| v.cost);
+    let verify = verify.cloned();
+    let job = move || {
+        parts.run(&mut out);
+        (verify.is_none_or(|v| (v.is_it)(&out)), out, parts)
+    };
+    // The columns are dropped on this thread, whose free lists their memory belongs to.
+    let (is_it, out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
+    (is_it, out)
 }
 
 /// Looks at everything that the devices have of a block of `psize` bytes.
@@ -259,45 +298,42 @@ pub(crate) async fn arbitrate(
     psize: u64,
     birth: Txg,
     prio: Prio,
-    verify: Option<Verify<'_>>,
+    verify: Option<&Verify>,
     repair: Repair<'_>,
 ) -> Verdict {
-    let states = read_all(parts, birth, prio).await;
-    let rt = states.iter().flat_map(|s| &s.columns).flat_map(|c| &c.replicas).map(|r| r.leaf.rt().clone()).next();
     let fail = |bad: u64, kind: ErrorKind, why: &'static str| Verdict {
         data: Err(Error::new(kind, why)),
         bad,
         repaired: 0,
         done: WriteDone::ready(Ok(())),
     };
-    let choices: Vec<Vec<Choice>> = states.iter().map(StripeState::choices).collect();
-    if choices.iter().any(Vec::is_empty) {
+    let too_few = || {
         for part in parts {
             part.kind.count_own_error(false);
         }
-        return fail(0, ErrorKind::Io, "too few of the devices that have it can be read");
+        fail(0, ErrorKind::Io, "too few of the devices that have it can be read")
+    };
+    let Some(rt) = parts.iter().find_map(|p| p.kind.rt()) else { return too_few() };
+    let states = read_all(rt, parts, birth, prio).await;
+    let choices: Vec<Vec<Choice>> = states.iter().map(StripeState::choices).collect();
+    if choices.iter().any(Vec::is_empty) {
+        return too_few();
     }
     let mut out = Buf::for_overwrite(psize as usize);
     let mut index = vec![0usize; states.len()];
-    let (mut tried, mut since_turn, mut found) = (0, 0, false);
+    let (mut tried, mut found) = (0, false);
+    let mut next = Assembly::default();
     for (state, choice) in states.iter().zip(&choices) {
-        state.apply(&choice[0], &mut out);
+        state.apply(&choice[0], &mut next);
     }
-    while first_choice(&choices, &index) {
-        if verify.is_none_or(|v| v(&out)) {
-            found = true;
+    while has_candidate(&choices, &index) {
+        (found, out) = attempt(rt, std::mem::take(&mut next), verify, out, prio).await;
+        if found {
             break;
         }
         tried += 1;
-        since_turn += psize;
         if tried >= CANDIDATES_MAX {
             break;
-        }
-        if since_turn >= TURN_BYTES
-            && let Some(rt) = &rt
-        {
-            since_turn = 0;
-            rt.yield_now().await;
         }
         // The next combination: the last stripe changes fastest.
         let mut at = states.len();
@@ -313,7 +349,7 @@ pub(crate) async fn arbitrate(
                 index[at] = 0;
             }
             if let Some(choice) = choices[at].get(index[at]) {
-                states[at].apply(choice, &mut out);
+                states[at].apply(choice, &mut next);
             }
             if !again {
                 break;
@@ -337,26 +373,54 @@ pub(crate) async fn arbitrate(
         return fail(bad, ErrorKind::Checksum, "wrong checksum, whichever devices are believed");
     }
     let block = out.freeze();
-    settle(&states, block, verify.is_some(), birth, repair())
+    let wanted = compare(rt, &states, block.clone(), prio).await;
+    settle(&states, block, wanted, verify.is_some(), birth, repair())
 }
 
-/// Compares every replica with what it must hold, and rewrites it if `repair` says so.
-fn settle(states: &[StripeState<'_>], block: Bytes, certain: bool, birth: Txg, repair: Option<Prio>) -> Verdict {
+/// What a column must hold, and of each of its replicas whether it holds something else; none if it
+/// could not be read.
+type Wanted = (Bytes, Vec<Option<bool>>);
+
+/// Compares every replica with what it must hold if `block` is the block.
+async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) -> Vec<Vec<Wanted>> {
+    let job = Parity::new(states.iter().map(|s| (s.stripe.clone(), s.base)).collect(), block);
+    let of = |r: &Replica<'_>| (r.content.clone(), r.padded);
+    let contents: Vec<Vec<Vec<(Option<Bytes>, bool)>>> =
+        states.iter().map(|s| s.columns.iter().map(|c| c.replicas.iter().map(of).collect()).collect()).collect();
+    let compared = contents.iter().flatten().flatten().filter_map(|(c, _)| c.as_ref()).map(|c| c.len() as u64).sum();
+    let cost = job.cost() + cost::COPY.cost(compared);
+    let job = move || {
+        let (stripes, block) = job.run();
+        let mut all = Vec::with_capacity(stripes.len());
+        for ((_, columns), contents) in stripes.into_iter().zip(&contents) {
+            let differs = |want: &Bytes, c: &Option<Bytes>, padded: bool| c.as_ref().map(|c| c != want || !padded);
+            let column = |(want, replicas): (Bytes, &Vec<(Option<Bytes>, bool)>)| {
+                let all = replicas.iter().map(|(c, padded)| differs(&want, c, *padded)).collect();
+                (want, all)
+            };
+            all.push(columns.into_iter().zip(contents).map(column).collect());
+        }
+        (all, block, contents)
+    };
+    let (wanted, _block, _contents) = rt.cpu_as(job_class(prio), cost, job).await;
+    wanted
+}
+
+/// Counts every replica that holds something else than it must, and rewrites it if `repair` says
+/// so.
+fn settle(
+    states: &[StripeState<'_>],
+    block: Bytes,
+    wanted: Vec<Vec<Wanted>>,
+    certain: bool,
+    birth: Txg,
+    repair: Option<Prio>,
+) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
     let mut writes = Vec::new();
-    for state in states {
-        let data: Vec<Bytes> = state
-            .stripe
-            .data()
-            .iter()
-            .map(|c| block.slice((state.base + c.from) as usize..(state.base + c.from + c.len) as usize))
-            .collect();
-        let slices: Vec<&[u8]> = data.iter().map(|b| &b[..]).collect();
-        let mut want = parity_of(state.stripe, &slices);
-        want.extend(data);
-        for ((column, want), place) in state.columns.iter().zip(&want).zip(&state.stripe.columns) {
-            for r in &column.replicas {
-                let differs = r.content.as_ref().map(|c| c != want || !r.padded);
+    for (state, wanted) in states.iter().zip(wanted) {
+        for ((column, (want, differ)), place) in state.columns.iter().zip(wanted).zip(&state.stripe.columns) {
+            for (r, differs) in column.replicas.iter().zip(differ) {
                 if differs == Some(false) {
                     continue;
                 }

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, Result, Txg, VdevId};
 use bdev::Bytes;
 use ondisk::label::DATA_START;
+use rt::Rt;
 
 use crate::done::WriteDone;
 use crate::dtl::{Condition, Health};
@@ -415,6 +416,14 @@ impl VdevKind {
                 let size = psize.next_multiple_of(1 << ashift);
                 vec![Stripe { parity: 0, columns: vec![Column { child: 0, offset, size, from: 0, len: psize }] }]
             }
+        }
+    }
+
+    /// The world of its devices; none if no device is there.
+    pub(crate) fn rt(&self) -> Option<&Rt> {
+        match self {
+            VdevKind::Leaf(l) => Some(l.rt()),
+            other => other.children().iter().find_map(VdevKind::rt),
         }
     }
 

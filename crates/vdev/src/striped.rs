@@ -4,21 +4,32 @@
 //! that are away, or that missed the block's txg, or that failed, are computed from parity. Whether
 //! the result is the block its checksum tells; where it does not, [`crate::arbitrate`] looks at
 //! everything.
+//!
+//! What is done to bytes ([`Assembly`], [`Parity`]) is a piece of a turn of the engine's thread, or
+//! a job of the CPU pool where it is large. Queueing a write does not wait: where the turn has no
+//! room for the parity a task of its own computes it and queues the columns.
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
 use codec::raidz;
 use rt::join::join_all;
+use rt::{CpuClass, Place, Rt, cost, place_of};
 
 use crate::done::WriteDone;
 use crate::geometry::{Column, Stripe};
 use crate::leaf::WriteAs;
 use crate::node::{Io, Promise, VdevKind};
+use crate::policy::Prio;
 
-/// The data columns of a stripe in `block`, which begins at byte `base` of the whole.
-pub(crate) fn split<'a>(stripe: &Stripe, block: &'a mut [u8], base: u64) -> Vec<&'a mut [u8]> {
+/// The class of a job that an operation of that class waits for.
+pub(crate) fn job_class(prio: Prio) -> CpuClass {
+    if matches!(prio, Prio::SyncRead | Prio::SyncWrite) { CpuClass::Urgent } else { CpuClass::Bulk }
+}
+
+/// The data columns of a stripe in `block`.
+fn split<'a>(stripe: &Stripe, block: &'a mut [u8]) -> Vec<&'a mut [u8]> {
     let mut rest = block;
-    let mut at = base;
+    let mut at = 0;
     stripe
         .data()
         .iter()
@@ -34,15 +45,110 @@ pub(crate) fn split<'a>(stripe: &Stripe, block: &'a mut [u8], base: u64) -> Vec<
         .collect()
 }
 
-/// The parity columns of a stripe over its data, each as long as the longest data column.
-pub(crate) fn parity_of(stripe: &Stripe, data: &[&[u8]]) -> Vec<Bytes> {
-    let len = stripe.data_len_max() as usize;
-    let mut columns: Vec<Buf> = (0..stripe.parity).map(|_| Buf::for_overwrite(len)).collect();
-    let mut parity: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
-    if !parity.is_empty() {
-        raidz::generate(data, &mut parity);
+/// Bytes of data in a stripe.
+fn data_len(stripe: &Stripe) -> u64 {
+    stripe.data().iter().map(|c| c.len).sum()
+}
+
+/// Data columns of a stripe that are computed from parity.
+pub(crate) struct Rebuild {
+    /// The stripe.
+    pub stripe: Stripe,
+    /// Where its data begin in the block.
+    pub base: u64,
+    /// The columns, among those of data.
+    pub lost: Vec<usize>,
+    /// The parity that is known.
+    pub parity: Vec<Option<Bytes>>,
+}
+
+/// How a block is put together from columns; all that a CPU job needs.
+#[derive(Default)]
+pub(crate) struct Assembly {
+    /// Where columns begin in the block, and their bytes.
+    pub copies: Vec<(usize, Bytes)>,
+    /// What is computed when these are there.
+    pub rebuilds: Vec<Rebuild>,
+}
+
+impl Assembly {
+    /// CPU time that it takes.
+    pub fn cost(&self) -> Nanos {
+        let copied = self.copies.iter().map(|(_, b)| b.len() as u64).sum();
+        let rebuilt = self.rebuilds.iter().map(|r| cost::reconstruction(r.lost.len()).cost(data_len(&r.stripe)));
+        rebuilt.fold(cost::COPY.cost(copied), |all, c| all + c)
     }
-    columns.into_iter().map(Buf::freeze).collect()
+
+    /// Puts everything where it belongs in `block`.
+    pub fn run(&self, block: &mut [u8]) {
+        for (at, bytes) in &self.copies {
+            block[*at..*at + bytes.len()].copy_from_slice(bytes);
+        }
+        for Rebuild { stripe, base, lost, parity } in &self.rebuilds {
+            let known: Vec<Option<&[u8]>> = parity.iter().map(|p| p.as_deref()).collect();
+            raidz::reconstruct(&mut split(stripe, &mut block[*base as usize..]), lost, &known);
+        }
+    }
+
+    /// The block, of `psize` bytes.
+    pub async fn block(self, rt: &Rt, psize: u64, prio: Prio) -> Bytes {
+        let cost = self.cost();
+        let mut out = Buf::for_overwrite(psize as usize);
+        let job = move || {
+            self.run(&mut out);
+            (out, self)
+        };
+        // The columns are dropped on this thread, whose free lists their memory belongs to.
+        let (out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
+        out.freeze()
+    }
+}
+
+/// The parity columns of stripes, to be computed; all that a CPU job needs.
+pub(crate) struct Parity {
+    /// Stripes, and where their data begin in the block.
+    stripes: Vec<(Stripe, u64)>,
+    block: Bytes,
+    /// Each as long as the longest data column.
+    room: Vec<Vec<Buf>>,
+}
+
+impl Parity {
+    /// Of `stripes`, with where their data begin in `block`.
+    pub fn new(stripes: Vec<(Stripe, u64)>, block: Bytes) -> Parity {
+        let room = stripes
+            .iter()
+            .map(|(s, _)| (0..s.parity).map(|_| Buf::for_overwrite(s.data_len_max() as usize)).collect())
+            .collect();
+        Parity { stripes, block, room }
+    }
+
+    /// CPU time that it takes.
+    pub fn cost(&self) -> Nanos {
+        let one = |s: &Stripe| match s.parity {
+            0 => Nanos(0),
+            n => cost::parity(n).cost(data_len(s)),
+        };
+        self.stripes.iter().fold(Nanos(0), |all, (s, _)| all + one(s))
+    }
+
+    /// All columns of each stripe, those of parity first; the block comes back.
+    pub fn run(self) -> (Vec<(Stripe, Vec<Bytes>)>, Bytes) {
+        let Parity { stripes, block, room } = self;
+        let all = stripes.into_iter().zip(room).map(|((stripe, base), mut room)| {
+            let part = |c: &Column| block.slice((base + c.from) as usize..(base + c.from + c.len) as usize);
+            let data: Vec<Bytes> = stripe.data().iter().map(part).collect();
+            if !room.is_empty() {
+                let slices: Vec<&[u8]> = data.iter().map(|b| &b[..]).collect();
+                let mut parity: Vec<&mut [u8]> = room.iter_mut().map(|b| &mut b[..]).collect();
+                raidz::generate(&slices, &mut parity);
+            }
+            let columns = room.into_iter().map(Buf::freeze).chain(data).collect();
+            (stripe, columns)
+        });
+        let all = all.collect();
+        (all, block)
+    }
 }
 
 /// Reads a block. The flag tells that a device failed to read its part.
@@ -55,7 +161,7 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     {
         return Ok((data, failed));
     }
-    let mut out = Buf::for_overwrite(psize as usize);
+    let mut parts = Assembly::default();
     let mut failed = false;
     // Every column of every stripe is asked for before the first is waited for.
     let mut reads = Vec::new();
@@ -78,7 +184,7 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
             match results.next().flatten() {
                 Some(Ok((data, again))) => {
                     failed |= again;
-                    out[c.from as usize..][..data.len()].copy_from_slice(&data);
+                    parts.copies.push((c.from as usize, data));
                 }
                 Some(Err(e)) if e.kind() == ErrorKind::Interrupted => return Err(e),
                 Some(Err(_)) => {
@@ -90,18 +196,21 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
             }
         }
         if !lost.is_empty() {
-            rebuild(top, stripe, &mut out, lost, io, &mut failed).await?;
+            rebuild(top, stripe, &mut parts, lost, io, &mut failed).await?;
         }
     }
-    Ok((out.freeze(), failed))
+    let Some(rt) = top.rt() else {
+        return Err(Error::new(ErrorKind::Io, "none of its devices is there"));
+    };
+    Ok((parts.block(rt, psize, io.prio).await, failed))
 }
 
-/// Computes the data columns `lost` of a stripe from parity; where that does not suffice, children
-/// are read that may miss the block.
+/// Has the data columns `lost` of a stripe computed from parity; where that does not suffice,
+/// children are read that may miss the block.
 async fn rebuild(
     top: &VdevKind,
     stripe: &Stripe,
-    out: &mut Buf,
+    parts: &mut Assembly,
     mut lost: Vec<usize>,
     io: Io<'_>,
     failed: &mut bool,
@@ -137,7 +246,7 @@ async fn rebuild(
         if node.promise(io, c.offset) == Promise::Doubtful
             && let Ok((data, _)) = node.read_at(io, c.offset, c.len).await
         {
-            out[c.from as usize..][..data.len()].copy_from_slice(&data);
+            parts.copies.push((c.from as usize, data));
             lost.remove(i);
         } else {
             i += 1;
@@ -156,26 +265,40 @@ async fn rebuild(
         let why = format!("{} of its columns cannot be read and {have} parity columns can", lost.len());
         return Err(Error::new(ErrorKind::Io, why));
     }
-    let known: Vec<Option<&[u8]>> = parity.iter().map(|p| p.as_deref()).collect();
-    raidz::reconstruct(&mut split(stripe, out, 0), &lost, &known);
+    if !lost.is_empty() {
+        parts.rebuilds.push(Rebuild { stripe: stripe.clone(), base: 0, lost, parity });
+    }
     Ok(())
 }
 
 /// Writes a block with its parity. Over when every column is; good if of each stripe no more
 /// columns failed than there is parity.
-pub(crate) fn write(top: &VdevKind, stripes: &[Stripe], data: &Bytes, how: WriteAs) -> WriteDone {
+pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: WriteAs) -> WriteDone {
+    let job = Parity::new(stripes.into_iter().map(|s| (s, 0)).collect(), data.clone());
+    let cost = job.cost();
+    let rt = match top.rt() {
+        Some(rt) if place_of(cost) == Place::Pool || !rt.try_spend(cost) => rt.clone(),
+        _ => return queue(top, job.run().0, how),
+    };
+    let (done, completer) = WriteDone::pending();
+    let (top, rt2) = (top.clone(), rt.clone());
+    // Its own handle on the data keeps it the last one to drop them.
+    let data = data.clone();
+    drop(rt.spawn("parity", async move {
+        let (columns, _block) = rt2.cpu_as(job_class(how.prio), cost, move || job.run()).await;
+        queue(&top, columns, how).on_done(move |result| completer.complete(result.clone()));
+        drop(data);
+    }));
+    done
+}
+
+/// Queues the writes of all columns of some stripes.
+fn queue(top: &VdevKind, stripes: Vec<(Stripe, Vec<Bytes>)>, how: WriteAs) -> WriteDone {
     let mut all = Vec::with_capacity(stripes.len());
-    for stripe in stripes {
-        let part = |c: &Column| data.slice(c.from as usize..(c.from + c.len) as usize);
-        let mut bytes: Vec<Bytes> = stripe.data().iter().map(part).collect();
-        let mut columns = {
-            let slices: Vec<&[u8]> = bytes.iter().map(|b| &b[..]).collect();
-            parity_of(stripe, &slices)
-        };
-        columns.append(&mut bytes);
+    for (stripe, columns) in &stripes {
         let mut parts = Vec::with_capacity(columns.len());
         let mut failed = 0;
-        for (c, bytes) in stripe.columns.iter().zip(&columns) {
+        for (c, bytes) in stripe.columns.iter().zip(columns) {
             let pad = c.size as usize - bytes.len();
             match top.column_node(c).write_at(top, c.offset, bytes, pad, how) {
                 Some(done) => parts.push(done),

@@ -4,9 +4,10 @@ use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, SECTOR, Txg, VdevId, align_up};
-use bdev::{Buf, Bytes};
+use bdev::Bytes;
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
+use rt::Rt;
 
 use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
 use crate::cost::worst_asize;
@@ -18,7 +19,7 @@ use crate::leaf::{Leaf, WriteAs};
 use crate::node::{Boxed, Io, Promise, VdevKind};
 use crate::policy::Prio;
 use crate::reshape::Shape;
-use crate::striped;
+use crate::striped::{self, Assembly};
 
 /// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in
 /// whole 256 KiB; 0 if it is too small for that.
@@ -122,6 +123,10 @@ impl Top {
     /// Its guid; 0 of a hole.
     pub fn guid(&self) -> Guid {
         self.config.borrow().guid
+    }
+    /// The world of its devices; none if no device is there.
+    fn rt(&self) -> Option<Rt> {
+        self.kind.borrow().rt().cloned()
     }
     /// It and its configuration, to be changed.
     pub fn shape(&self) -> Shape {
@@ -303,7 +308,7 @@ impl Top {
             }
             kind @ (VdevKind::Raidz(_) | VdevKind::Draid(_)) => {
                 let stripes = kind.stripes(self.ashift, offset, len);
-                striped::write(kind, &stripes, &data, how)
+                striped::write(kind, stripes, &data, how)
             }
             _ => WriteDone::ready(Err(self.unusable())),
         }
@@ -492,16 +497,17 @@ impl VdevTree {
         if let [p] = &places[..] {
             return p.top.read_first(p.offset, p.len, Txg(0), prio).await;
         }
-        let mut out = Buf::for_overwrite(psize as usize);
+        let mut all = Assembly::default();
         let mut failed = false;
         // When the pieces were copied is not looked up.
         let reads = places.iter().map(|p| p.top.read_first(p.offset, p.len, Txg(0), prio));
         for (part, p) in rt::join::join_all(reads.collect()).await.into_iter().zip(&places) {
             let part = part?;
             failed |= part.failed;
-            out[p.at as usize..(p.at + p.len) as usize].copy_from_slice(&part.data);
+            all.copies.push((p.at as usize, part.data));
         }
-        Ok(FirstRead { data: out.freeze(), failed })
+        let rt = places.iter().find_map(|p| p.top.rt()).ok_or_else(|| top.unusable())?;
+        Ok(FirstRead { data: all.block(&rt, psize, prio).await, failed })
     }
 
     /// Where a range of a top-level vdev lies today.
@@ -571,7 +577,7 @@ impl VdevTree {
         &self,
         block: BlockPlace,
         prio: Prio,
-        verify: Option<Verify<'_>>,
+        verify: Option<&Verify>,
         repair: Option<Prio>,
     ) -> Result<Verdict> {
         self.arbitrate_with(block, prio, verify, &|| repair).await
@@ -583,7 +589,7 @@ impl VdevTree {
         &self,
         block: BlockPlace,
         prio: Prio,
-        verify: Option<Verify<'_>>,
+        verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Result<Verdict> {
         let BlockPlace { vdev, offset, psize, birth } = block;

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{Guid, ObjectId, Txg, VdevId};
+use base::{Guid, Nanos, ObjectId, Txg, VdevId};
 use bdev::{Bytes, MemDev};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
@@ -13,7 +13,7 @@ use sim::{Sim, SimConfig};
 use vdev::geometry::Draid;
 use vdev::{
     Absent, BlockPlace, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Prio,
-    QueueTunables, Raidz, Top, TopSpec, VdevKind, VdevTree, leaf_asize,
+    QueueTunables, Raidz, Top, TopSpec, VdevKind, VdevTree, Verify, leaf_asize,
 };
 
 const M: u64 = 1 << 20;
@@ -156,7 +156,8 @@ impl Bench {
 
     async fn look(&self, b: &Block, repair: bool) -> (bool, u64) {
         let place = BlockPlace { vdev: VdevId(0), offset: b.offset, psize: b.data.len() as u64, birth: b.txg };
-        let verify = |raw: &[u8]| raw == &b.data[..];
+        let data = b.data.clone();
+        let verify = Verify::new(Nanos(0), move |raw| raw == &data[..]);
         let verdict =
             self.tree.arbitrate(place, Prio::Scrub, Some(&verify), repair.then_some(Prio::Scrub)).await.expect("sane");
         verdict.done.await.expect("sound disks");
@@ -203,7 +204,7 @@ impl Bench {
 #[test]
 fn nothing_is_lost_within_what_the_layout_carries() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
-        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed as u64) });
+        let sim = Sim::new(SimConfig::seeded(seed as u64));
         let b = bench(&sim, shape, ashift);
         sim.block_on(async {
             let mut blocks = b.fill(0, 60, Txg(4)).await;
@@ -268,7 +269,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
 #[test]
 fn too_much_is_an_error() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
-        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(50 + seed as u64) });
+        let sim = Sim::new(SimConfig::seeded(50 + seed as u64));
         let b = bench(&sim, shape, ashift);
         sim.block_on(async {
             let blocks = b.fill(0, 30, Txg(4)).await;
@@ -294,7 +295,7 @@ fn too_much_is_an_error() {
 #[test]
 fn who_was_away_is_asked_last_and_catches_up() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
-        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(100 + seed as u64) });
+        let sim = Sim::new(SimConfig::seeded(100 + seed as u64));
         let b = bench(&sim, shape, ashift);
         sim.block_on(async {
             let old = b.fill(0, 20, Txg(4)).await;
@@ -332,7 +333,7 @@ fn who_was_away_is_asked_last_and_catches_up() {
 /// A distributed spare stands in for a lost disk.
 #[test]
 fn distributed_spares_hold_what_a_lost_disk_held() {
-    let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(7) });
+    let sim = Sim::new(SimConfig::seeded(7));
     let b = bench(&sim, Shape::Draid(1, 3, 7, 2), 12);
     sim.block_on(async {
         let old = b.fill(0, 40, Txg(4)).await;

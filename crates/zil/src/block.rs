@@ -5,7 +5,6 @@
 //! encrypted, and everything that a claim without the key must see is authenticated (format page 12
 //! section 8).
 
-use std::cell::Cell;
 use std::ops::Range;
 
 use base::{Error, ErrorKind, Result, Txg};
@@ -14,8 +13,8 @@ use ondisk::blkptr::Blkptr;
 use ondisk::bytes::{put_le64, put_le64_words};
 use ondisk::zil::{CHECKSUM_ZILOG2, ECK_MAGIC, RECORD_HEADER_SIZE, ZIL_CHAIN_SIZE, ZilChain, records};
 use ondisk::zil_record::{WRITE_SIZE, encrypted_parts, has_blkptr};
-use vdev::BlockPlace;
-use zio::{DataKey, Prio, Zio};
+use vdev::{BlockPlace, Verify};
+use zio::{AreaSeal, DataKey, Prio, Zio};
 
 /// Largest log block in bytes.
 pub const BLOCK_MAX: u64 = 128 << 10;
@@ -63,6 +62,12 @@ pub fn verify(block: &[u8], bp: &Blkptr) -> Option<ZilChain> {
     right.then_some(chain)
 }
 
+/// How to tell whether bytes are the log block of `bp`.
+pub fn verifier(bp: &Blkptr) -> Verify {
+    let own = *bp;
+    Verify::new(rt::cost::FLETCHER.cost(bp.psize()), move |bytes| verify(bytes, &own).is_some())
+}
+
 fn folded(sum: [u64; 4]) -> [u64; 2] {
     [sum[0] ^ sum[2], sum[1] ^ sum[3]]
 }
@@ -84,14 +89,8 @@ pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     };
     if zio.tree().is_redundant(dva.vdev()) {
         // Another side may have it: one that was away when it was written does not.
-        let good = Cell::new(false);
-        let is_it = |b: &[u8]| {
-            let it = verify(b, bp).is_some();
-            good.set(good.get() || it);
-            it
-        };
         let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth: Txg(0) };
-        let verdict = zio.tree().arbitrate(place, Prio::SyncRead, Some(&is_it), None).await?;
+        let verdict = zio.tree().arbitrate(place, Prio::SyncRead, Some(&verifier(bp)), None).await?;
         return match verdict.data {
             Ok(bytes) => Ok(found(&bytes)),
             Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(None),
@@ -141,7 +140,7 @@ pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<
 
 /// Completes a slim block for `bp`: `block` has room for the chain part and then the records,
 /// `nused` bytes in all, and is zero up to whole units. Writes the chain part, encrypts, sums up.
-pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Option<&DataKey>) -> Result<()> {
+pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Option<&AreaSeal>) -> Result<()> {
     block[..ZIL_CHAIN_SIZE].fill(0);
     next.write_to(&mut block[8..]);
     put_le64(block, 136, nused as u64);
@@ -149,7 +148,7 @@ pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Opt
     let mut tag = [0; 16];
     if let Some(key) = key {
         let (aad, areas) = areas(block, (ZIL_CHAIN_SIZE, nused))?;
-        tag = key.seal_areas(bp.salt_iv(), &aad, block, &areas)?;
+        tag = key.seal(&aad, block, &areas)?;
     }
     let chain = ZilChain::parse(block, bp)?;
     put_le64_words(&mut block[chain.cksum_at..], &bp.checksum_words());

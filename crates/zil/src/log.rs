@@ -37,16 +37,19 @@ use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
 use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
+use rt::cost::{COPY, ZIL_RECORD};
 use rt::join::join_all;
 use rt::sync::{Mutex, Rank};
 use rt::trace::{LogPhase, LogTimes};
 use zio::{ClassKind, Prio, WriteAs, WriteDone};
 
 mod batch;
+mod sealing;
 mod timer;
 mod told;
 
-use crate::block::{self, BLOCK_MAX, BLOCK_UNIT};
+use self::sealing::Sealing;
+use crate::block::{BLOCK_MAX, BLOCK_UNIT};
 use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What, cut};
 pub(crate) use crate::lwb::Lwb;
 use crate::lwb::LwbState;
@@ -536,6 +539,7 @@ impl Inner {
         more: impl FnOnce(&Lwb),
     ) -> Result<()> {
         let len = (fixed.len() + data.iter().map(|d| d.len()).sum::<usize>()).next_multiple_of(8);
+        self.os.ctx().rt().spend(ZIL_RECORD + COPY.cost(len as u64)).await;
         if len > BLOCK_MAX as usize - ZIL_CHAIN_SIZE {
             return Err(Error::new(ErrorKind::TooBig, format!("a log record of {len} bytes")));
         }
@@ -589,6 +593,9 @@ impl Inner {
     /// Gives the open block a successor that can take `want` bytes, and issues it.
     async fn close_block(self: &Rc<Self>, lwb: &Rc<Lwb>, want: u64) -> Result<()> {
         let ctx = self.os.ctx();
+        let sealing = Sealing::of(lwb, ctx.key());
+        // Before anything changes: from the next block's place on nothing is waited for.
+        ctx.rt().spend(sealing.cost_here()).await;
         let hold = ctx.txg().hold_open().await;
         let mut words = lwb.bp.checksum_words();
         words[3] = words[3].wrapping_add(1);
@@ -613,8 +620,7 @@ impl Inner {
         // Where parity goes with the data the whole block is written: it is read as a whole.
         let spread = dva.asize() > lwb.bp.psize();
         let written = if spread { lwb.bp.psize() as usize } else { nused.next_multiple_of(BLOCK_UNIT) };
-        let mut bytes = lwb.take_bytes(written.min(lwb.bp.psize() as usize));
-        let sealed = block::seal(&mut bytes, &lwb.bp, &next_bp, nused, ctx.key().map(|k| &**k));
+        let bytes = lwb.take_bytes(written.min(lwb.bp.psize() as usize));
         lwb.issued.set(ctx.rt().now());
         let queue = lwb.issued.get().since(lwb.opened.get());
         lwb.trace(ctx.rt(), self.os.id(), LogPhase::Issued, LogTimes { queue, ..LogTimes::default() });
@@ -640,10 +646,8 @@ impl Inner {
             }
         }
         let durable = lwb.vdevs.borrow().is_empty();
-        let done = match sealed {
-            Ok(()) => top.write(dva.offset(), bytes.freeze(), WriteAs { prio, durable }),
-            Err(e) => WriteDone::ready(Err(e)),
-        };
+        let how = WriteAs { prio, durable };
+        let done = sealing.write(ctx.rt(), &top, how, bytes, next_bp, nused);
         lwb.enter(LwbState::Issued);
         self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
         let (z, chained, lwb) = (self.clone(), self.before(lwb), lwb.clone());

@@ -55,6 +55,29 @@ impl std::fmt::Debug for DataKey {
     }
 }
 
+/// Encrypts blocks of intent logs, which are encrypted in parts, on any thread.
+pub struct AreaSeal {
+    cipher: Arc<BlockCipher>,
+    iv: [u8; IV_LEN],
+}
+
+impl AreaSeal {
+    /// CPU time that `bytes` take.
+    pub fn cost(&self, bytes: u64) -> base::Nanos {
+        aead_cost(&self.cipher, bytes)
+    }
+
+    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag.
+    pub fn seal(&self, aad: &[u8], block: &mut [u8], areas: &[std::ops::Range<usize>]) -> Result<[u8; TAG_LEN]> {
+        in_areas(block, areas, |text| self.cipher.seal(&self.iv, aad, text))
+    }
+}
+
+fn aead_cost(cipher: &BlockCipher, bytes: u64) -> base::Nanos {
+    let rate = if cipher.is_gcm() { rt::cost::GCM } else { rt::cost::CCM };
+    rate.cost(bytes)
+}
+
 /// How a block is protected, by level and type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
@@ -119,20 +142,12 @@ impl DataKey {
         (self.salt.get(), fresh_iv(rt))
     }
 
-    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag: for blocks of
-    /// intent logs, which are encrypted in parts.
-    pub fn seal_areas(
-        &self,
-        (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
-        aad: &[u8],
-        block: &mut [u8],
-        areas: &[std::ops::Range<usize>],
-    ) -> Result<[u8; TAG_LEN]> {
-        let cipher = self.cipher(salt);
-        in_areas(block, areas, |text| cipher.seal(&iv, aad, text))
+    /// How to encrypt a block of an intent log with this salt and IV.
+    pub fn area_seal(&self, (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN])) -> AreaSeal {
+        AreaSeal { cipher: self.cipher(salt), iv }
     }
 
-    /// The opposite of [`DataKey::seal_areas`]; an error of kind `Checksum` if the tag is wrong.
+    /// The opposite of [`AreaSeal::seal`]; an error of kind `Checksum` if the tag is wrong.
     pub fn open_areas(
         &self,
         (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
@@ -368,13 +383,11 @@ impl Seal {
 
     /// Nanoseconds that protecting or opening `bytes` takes.
     pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
-        let rate = match &self.how {
-            How::Aead { cipher, .. } if cipher.is_gcm() => rt::cost::GCM,
-            How::Aead { .. } => rt::cost::CCM,
-            How::Hmac(_) => rt::cost::SHA512,
-            How::Indirect { .. } => rt::cost::GCM,
-        };
-        rate.cost(bytes)
+        match &self.how {
+            How::Aead { cipher, .. } => aead_cost(cipher, bytes),
+            How::Hmac(_) => rt::cost::SHA512.cost(bytes),
+            How::Indirect { .. } => rt::cost::GCM.cost(bytes),
+        }
     }
 
     /// Encrypts `stored`, psize bytes; afterwards the tag is known.

@@ -15,7 +15,7 @@ use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
 use rt::join::join_all;
-use vdev::{Prio, WriteDone};
+use vdev::{Prio, Verify, WriteDone};
 
 use crate::request::WriteReq;
 use crate::write::{MAX_COPIES, Places};
@@ -32,6 +32,13 @@ struct Gang {
 enum GangBody {
     Data(Bytes),
     Header(Vec<Gang>),
+}
+
+/// How to tell whether bytes are the header of the gang block `bp`.
+pub(crate) fn verifier(bp: &Blkptr) -> Verify {
+    let own = *bp;
+    let cost = rt::cost::SHA256.cost(GANG_HEADER_SIZE as u64);
+    Verify::new(cost, move |raw| gang::parse(raw, &own).is_ok())
 }
 
 impl Gang {
@@ -233,7 +240,7 @@ impl Inner {
             let first = self.read_copy(dva, GANG_HEADER_SIZE as u64, bp.phys_birth(), prio).await;
             let mut result = first.and_then(|first| gang::parse(&first.data, bp));
             if result.is_err() && self.tree.is_redundant(dva.vdev()) {
-                let verify = |raw: &[u8]| gang::parse(raw, bp).is_ok();
+                let verify = verifier(bp);
                 let again = self.second_look(bp, dva, GANG_HEADER_SIZE as u64, since, prio, Some(&verify)).await;
                 result = again.and_then(|block| gang::parse(&block, bp));
             }

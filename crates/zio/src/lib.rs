@@ -35,7 +35,7 @@ mod zio;
 
 pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
 pub use codec::{crypto, keymem};
-pub use crypt::{DataKey, ENCRYPTED_COPIES_MAX};
+pub use crypt::{AreaSeal, DataKey, ENCRYPTED_COPIES_MAX};
 pub use dedup::{Dedup, DedupAnswer, Written};
 pub use metaslab::{ClassKind, LBF};
 pub use request::{DedupMode, Prepared, WriteOut, WriteReq};

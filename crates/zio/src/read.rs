@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use base::{Error, ErrorKind, MAX_BLOCK, Result, SECTOR, Txg};
+use base::{Error, ErrorKind, MAX_BLOCK, Nanos, Result, SECTOR, Txg};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits, Dva};
@@ -79,14 +79,16 @@ impl Unpacking {
         Ok(Unpacking { bp: *bp, compress, checksum, salt, seal })
     }
 
-    fn cost(&self) -> base::Nanos {
-        let seal = self.seal.as_ref().map_or(base::Nanos(0), |s| s.cost(self.bp.psize()));
+    fn cost(&self) -> Nanos {
+        let seal = self.seal.as_ref().map_or(Nanos(0), |s| s.cost(self.bp.psize()));
         cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize()) + seal
     }
 
-    /// CPU time of [`Unpacking::verify`].
-    pub(crate) fn checksum_cost(&self) -> base::Nanos {
-        cost::checksum(self.checksum, self.bp.psize())
+    /// How to tell whether bytes are the stored block; none if it has no checksum.
+    pub(crate) fn verifier(&self) -> Option<Verify> {
+        let what = self.clone();
+        let cost = cost::checksum(self.checksum, self.bp.psize());
+        self.is_verified().then(|| Verify::new(cost, move |raw| what.verify(raw).is_ok()))
     }
 
     fn is_plain(&self) -> bool {
@@ -94,12 +96,12 @@ impl Unpacking {
     }
 
     /// Whether there is a checksum to verify.
-    pub(crate) fn is_verified(&self) -> bool {
+    fn is_verified(&self) -> bool {
         !matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity)
     }
 
     /// Whether the checksum of `raw` is the pointer's.
-    pub(crate) fn verify(&self, raw: &[u8]) -> Result<()> {
+    fn verify(&self, raw: &[u8]) -> Result<()> {
         if !self.is_verified() {
             return Ok(());
         }
@@ -184,7 +186,7 @@ impl Inner {
         psize: u64,
         since: Txg,
         prio: Prio,
-        verify: Option<Verify<'_>>,
+        verify: Option<&Verify>,
     ) -> Result<Bytes> {
         let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth: bp.phys_birth() };
         // Asked when everything has been read: the place may have changed hands meanwhile.
@@ -239,7 +241,9 @@ impl Inner {
                     Copy::Good(result) => {
                         if failed {
                             // The block is known; what a device failed to read is written anew.
-                            let verify = |raw: &[u8]| what.verify(raw).is_ok();
+                            // Without a checksum it is what was read.
+                            let known = || Verify::new(Nanos(0), |_| true);
+                            let verify = what.verifier().unwrap_or_else(known);
                             let _ = self.second_look(bp, dva, psize, since, prio, Some(&verify)).await;
                         }
                         return (Copy::Good(result), raw);
@@ -253,9 +257,8 @@ impl Inner {
             return (Copy::Bad(error), None);
         }
         if error.kind() == ErrorKind::Checksum || error.kind() == ErrorKind::Io {
-            let verify = |raw: &[u8]| what.verify(raw).is_ok();
-            let verify: Option<Verify<'_>> = if what.is_verified() { Some(&verify) } else { None };
-            match self.second_look(bp, dva, psize, since, prio, verify).await {
+            let verify = what.verifier();
+            match self.second_look(bp, dva, psize, since, prio, verify.as_ref()).await {
                 Ok(raw) => {
                     let kept = keep.then(|| raw.clone());
                     return (self.check(what, raw, prio).await, kept);

@@ -8,7 +8,7 @@
 use base::{Error, ErrorKind, Txg};
 use bdev::Bytes;
 use ondisk::blkptr::{Blkptr, Dva};
-use ondisk::gang::{self, GANG_HEADER_SIZE};
+use ondisk::gang::GANG_HEADER_SIZE;
 use vdev::{BlockPlace, FirstRead, Place, Prio, Repair, Verify};
 
 use crate::read::{Unpacking, validate};
@@ -35,16 +35,21 @@ impl Inner {
         &self,
         place: BlockPlace,
         prio: Prio,
-        verify: Option<Verify<'_>>,
+        verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> (Result<Bytes, Error>, u64) {
         if !self.tree.is_redundant(place.vdev) {
             let read = self.tree.read(place.vdev, place.offset, place.psize, place.birth, prio).await;
-            let checked = read.and_then(|FirstRead { data, .. }| match verify.is_none_or(|v| v(&data)) {
-                true => Ok(data),
-                false => Err(Error::new(ErrorKind::Checksum, "wrong checksum")),
-            });
-            return (checked, 0);
+            let data = match read {
+                Ok(FirstRead { data, .. }) => data,
+                Err(e) => return (Err(e), 0),
+            };
+            if let Some(verify) = verify
+                && !verify.check(&self.rt, &data, prio).await
+            {
+                return (Err(Error::new(ErrorKind::Checksum, "wrong checksum")), 0);
+            }
+            return (Ok(data), 0);
         }
         match self.tree.arbitrate_with(place, prio, verify, repair).await {
             Ok(verdict) => {
@@ -63,7 +68,7 @@ impl Inner {
         dva: Dva,
         psize: u64,
         prio: Prio,
-        verify: Option<Verify<'_>>,
+        verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Scrubbed {
         let at = |d: Dva, birth: Txg| BlockPlace { vdev: d.vdev(), offset: d.offset(), psize, birth };
@@ -132,22 +137,19 @@ impl Zio {
             return Scrubbed { repaired: 0, error: Some(e) };
         }
         if bp.is_gang() {
-            let verify = |raw: &[u8]| gang::parse(raw, bp).is_ok();
+            let verify = crate::gang::verifier(bp);
             return self.0.scrub(bp, dva, GANG_HEADER_SIZE as u64, prio, Some(&verify), repair).await;
         }
         let what = match Unpacking::new(bp, self.0.opts.get().salt, None) {
             Ok(what) => what,
             Err(e) => return Scrubbed { repaired: 0, error: Some(e) },
         };
-        self.0.rt.spend(what.checksum_cost()).await;
-        let verify = |raw: &[u8]| what.verify(raw).is_ok();
-        let verify: Option<Verify<'_>> = if what.is_verified() { Some(&verify) } else { None };
-        self.0.scrub(bp, dva, bp.psize(), prio, verify, repair).await
+        self.0.scrub(bp, dva, bp.psize(), prio, what.verifier().as_ref(), repair).await
     }
 
     /// As [`Zio::scrub_copy`] of a block that has one place and whose checksum is not in its
     /// pointer alone: `verify` says whether bytes are the block.
-    pub async fn scrub_with(&self, bp: &Blkptr, prio: Prio, verify: Verify<'_>, repair: Repair<'_>) -> Scrubbed {
+    pub async fn scrub_with(&self, bp: &Blkptr, prio: Prio, verify: &Verify, repair: Repair<'_>) -> Scrubbed {
         if let Err(e) = validate(bp) {
             return Scrubbed { repaired: 0, error: Some(e) };
         }

@@ -208,13 +208,11 @@ impl Scan {
 
     async fn look_at(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
         let Entry { bp, dva, at } = entry;
+        self.rt.spend(rt::cost::SCAN_ISSUE).await;
         let repair = || (alive.get() && self.mends.get()).then_some(Prio::AsyncWrite);
         let is_log = at.level == LOG_LEVEL;
         let out = match is_log && is_log_block(bp) {
-            true => {
-                let verify = |raw: &[u8]| zil::block::verify(raw, bp).is_some();
-                self.zio.scrub_with(bp, Prio::Scrub, &verify, &repair).await
-            }
+            true => self.zio.scrub_with(bp, Prio::Scrub, &zil::block::verifier(bp), &repair).await,
             false => self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
         };
         // The last block of a log was never written, and what nobody waited for may be incomplete:
