@@ -10,6 +10,8 @@ use bdev::{Buf, Bytes};
 use dmu::Tx;
 use dmu::sa::ZnodeAttrs;
 use ondisk::zpl::pflags;
+use rt::Rt;
+use rt::cost::COPY;
 use rt::sync::RangeGuard;
 
 use crate::fs::Zfs;
@@ -30,6 +32,9 @@ fn write_per_tx(blksz: u64, charge: u64) -> u64 {
     let blocks = (CHARGE_PER_TX / charge.max(1)).max(1);
     blocks.saturating_mul(blksz).min(WRITE_PER_TX.max(blksz))
 }
+
+/// Bytes that are copied in one go.
+const COPY_MAX: usize = 256 << 10;
 
 /// Data that is consumed from the front.
 struct Pieces {
@@ -68,21 +73,32 @@ impl Pieces {
         }
         out
     }
+    /// At least one and at most `max` bytes as they lie, which are going to be copied.
+    async fn next_to_copy(&mut self, rt: &Rt, max: usize) -> Bytes {
+        let part = self.next(max.min(COPY_MAX));
+        rt.spend(COPY.cost(part.len() as u64)).await;
+        part
+    }
     /// Exactly `len` bytes in one piece: as they lie, or copied together.
-    fn whole(&mut self, len: usize) -> Bytes {
+    async fn whole(&mut self, rt: &Rt, len: usize) -> Bytes {
         let first = self.next(len);
         if first.len() == len {
             return first;
         }
         let mut buf = Buf::for_overwrite(len);
-        buf[..first.len()].copy_from_slice(&first);
-        let mut at = first.len();
-        while at < len {
-            let part = self.next(len - at);
-            buf[at..at + part.len()].copy_from_slice(&part);
-            at += part.len();
+        let mut at = 0;
+        let mut part = first;
+        loop {
+            for some in part.chunks(COPY_MAX) {
+                rt.spend(COPY.cost(some.len() as u64)).await;
+                buf[at..at + some.len()].copy_from_slice(some);
+                at += some.len();
+            }
+            if at == len {
+                return buf.freeze();
+            }
+            part = self.next(len - at);
         }
-        buf.freeze()
     }
 }
 
@@ -278,7 +294,7 @@ impl Zfs {
             n.dn.set_block_size(blksz as u32, &tx)?;
         }
         let said = pieces.ahead(some as usize);
-        put(n, off, some, pieces, &tx).await?;
+        put(&self.rt, n, off, some, pieces, &tx).await?;
         let now = self.now();
         let new_size = self
             .change_attrs(n, &tx, |a| {
@@ -300,19 +316,19 @@ impl Zfs {
 }
 
 /// Puts `len` bytes at `off`.
-async fn put(n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
+async fn put(rt: &Rt, n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
     let blksz = u64::from(n.dn.block_size());
     let end = off + len;
     let mut at = off;
     while at < end {
         let in_block = (blksz - at % blksz).min(end - at);
         if in_block == blksz {
-            n.dn.write_bytes(at, pieces.whole(blksz as usize), tx).await?;
+            n.dn.write_bytes(at, pieces.whole(rt, blksz as usize).await, tx).await?;
         } else {
             let stop = at + in_block;
             let mut pos = at;
             while pos < stop {
-                let part = pieces.next((stop - pos) as usize);
+                let part = pieces.next_to_copy(rt, (stop - pos) as usize).await;
                 n.dn.write(pos, &part, tx).await?;
                 pos += part.len() as u64;
             }
@@ -369,9 +385,11 @@ mod tests {
     fn pieces_are_shared_where_they_lie_together() {
         let a = Bytes::copy_from(&(0..200).collect::<Vec<u8>>());
         let mut p = Pieces::new(vec![a.slice(..100), Bytes::empty(), a.slice(100..)]);
-        let whole = p.whole(60);
+        let sim = sim::Sim::new(sim::SimConfig::seeded(1));
+        let rt = sim.rt();
+        let whole = sim.block_on(p.whole(&rt, 60));
         assert_eq!(whole.memory_id(), a.memory_id());
-        let copied = p.whole(60);
+        let copied = sim.block_on(p.whole(&rt, 60));
         assert_ne!(copied.memory_id(), a.memory_id());
         assert_eq!(&copied[..], &a[60..120]);
         assert_eq!(p.next(1000).len(), 80);

@@ -124,8 +124,10 @@ fn posix_id(v: u64) -> u32 {
 }
 
 impl Zfs {
-    /// The object, which must be one of the file system's own kinds.
+    /// The object, which must be one of the file system's own kinds. Every operation begins with
+    /// this for each object that it is about, so what it costs is counted here.
     pub(crate) async fn node(&self, obj: ObjectId) -> Result<Node> {
+        self.rt.spend(rt::cost::ZPL_OP).await;
         let dn = self.os.hold(obj).await?;
         match dn.bonus_type() {
             ObjectType::SA | ObjectType::ZNODE => Ok(Node::new(dn)),

@@ -40,6 +40,7 @@ impl Zfs {
         }
         let mut cursor = zap::Cursor::at(&d.dn, if cookie <= 3 { 0 } else { cookie });
         for (e, next_cookie) in cursor.next_batch(max - out.len()).await? {
+            self.rt.spend(rt::cost::ZPL_ENTRY).await;
             let value = e.value.as_u64().ok_or_else(|| {
                 Error::corrupt(format!("the entry '{}' of directory {dir} is no object", show(&e.name)))
             })?;
