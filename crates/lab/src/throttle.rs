@@ -229,7 +229,6 @@ impl Study {
         let config = SimConfig {
             physmem: self.mem,
             pick: Pick::Fifo,
-            poll_charge_max: None,
             polls_per_instant_max: u64::MAX,
             ..SimConfig::seeded(self.seed)
         };

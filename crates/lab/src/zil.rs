@@ -283,7 +283,7 @@ impl Cell {
             physmem: host.mem,
             cores: host.cores,
             pick: Pick::Fifo,
-            poll_charge_max: None,
+            engine_cores: host.cores as u64,
             polls_per_instant_max: u64::MAX,
             ..SimConfig::seeded(self.seed)
         });
@@ -301,11 +301,11 @@ impl Cell {
         let notes: Rc<Notes> = Rc::default();
         self.writers(&sim, &fs, &files, &notes);
         // What the machine needs for packing is spent while the log's lock is held, before the
-        // block goes to its disk.
-        let rt = sim.rt();
+        // block goes to its disk; what weir's engine is charged with is shared by the cores.
+        let world = sim.handle();
         let packing = sim.rt().tracer().listen(Groups::LOG, move |_, e| {
             if let Event::Log { phase: LogPhase::Issued, bytes, .. } = e {
-                rt.charge(Nanos(host.pack.0 * bytes / BLOCK));
+                world.stall(Nanos(host.pack.0 * bytes / BLOCK));
             }
         });
         let begin = sim.now();

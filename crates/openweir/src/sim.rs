@@ -305,7 +305,7 @@ struct Life {
 
 impl Life {
     fn run(seed: u64, identity: u64, disks: Vec<Kept>, receive: mpsc::Receiver<Msg>, fate: &Arc<Fate>) -> Vec<Kept> {
-        let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed) });
+        let sim = Sim::new(SimConfig::seeded(seed));
         let (inside, stopped) = Inside::new(sim.rt(), Some((identity, sim.handle())));
         let mut life = Life { sim, inside, kinds: Vec::new(), identity, seed, jobs: Gate::new(), cut: None };
         for kept in disks {

@@ -14,7 +14,7 @@ use spa::{DevSpec, ImportOpts, Pool, PoolSpec};
 use zpl::{FileKind, FsCreateProps, RenameFlags, Zfs, init_fs};
 
 fn world(seed: u64, image: DiskImage) -> (Sim, SimDisk) {
-    let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed) });
+    let sim = Sim::new(SimConfig::seeded(seed));
     let disk = SimDisk::with(&sim.handle(), DiskConfig::new(image, Model::random(), seed));
     (sim, disk)
 }

@@ -134,8 +134,7 @@ pub struct Lab {
 }
 
 fn world(seed: u64) -> Sim {
-    // Work that is not divided fine enough is a matter of speed, not of correctness.
-    Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed) })
+    Sim::new(SimConfig::seeded(seed))
 }
 
 impl Lab {

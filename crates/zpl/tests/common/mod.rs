@@ -113,7 +113,7 @@ pub async fn mount(pool: &Rc<Pool>) -> Rc<Zfs> {
 /// Runs a test in virtual time.
 pub fn run<F: Future<Output = ()>>(seed: u64, test: impl FnOnce(rt::Rt) -> F) {
     // How long a sync keeps the engine is not the matter here.
-    let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(seed) });
+    let sim = Sim::new(SimConfig::seeded(seed));
     let rt = sim.rt();
     sim.block_on(test(rt));
 }

@@ -95,8 +95,7 @@ pub async fn import_all(rt: &rt::Rt, devices: Vec<Rc<dyn BlockDev>>) -> Vec<(Str
 
 /// Runs a test in virtual time.
 pub fn run<T, F: Future<Output = T>>(test: impl FnOnce(rt::Rt) -> F) -> T {
-    // The duration of polls does not matter here.
-    let sim = Sim::new(SimConfig { poll_charge_max: None, ..SimConfig::seeded(1) });
+    let sim = Sim::new(SimConfig::seeded(1));
     let rt = sim.rt();
     sim.block_on(test(rt))
 }
