@@ -4,11 +4,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{Guid, Nanos, ObjectId, Txg, VdevId};
+use base::{Guid, ObjectId, Txg, VdevId};
 use bdev::{Bytes, MemDev};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
+use rt::cost::COPY;
 use sim::{Sim, SimConfig};
 use vdev::geometry::Draid;
 use vdev::{
@@ -157,7 +158,7 @@ impl Bench {
     async fn look(&self, b: &Block, repair: bool) -> (bool, u64) {
         let place = BlockPlace { vdev: VdevId(0), offset: b.offset, psize: b.data.len() as u64, birth: b.txg };
         let data = b.data.clone();
-        let verify = Verify::new(Nanos(0), move |raw| raw == &data[..]);
+        let verify = Verify::new(COPY.cost(place.psize), move |raw| raw == &data[..]);
         let verdict =
             self.tree.arbitrate(place, Prio::Scrub, Some(&verify), repair.then_some(Prio::Scrub)).await.expect("sane");
         verdict.done.await.expect("sound disks");
@@ -327,6 +328,39 @@ fn who_was_away_is_asked_last_and_catches_up() {
                 assert!(b.read(block, false).await.0, "{shape:?}");
             }
         });
+    }
+}
+
+/// What is done to large blocks is done by the CPU pool: no poll is charged with more than the
+/// bound, which the world asserts, and the engine's thread does the smaller part.
+#[test]
+fn large_blocks_leave_the_engines_thread() {
+    for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
+        let sim = Sim::new(SimConfig::seeded(200 + seed as u64));
+        let b = bench(&sim, shape, ashift);
+        sim.block_on(async {
+            let data = b.noise(8 * M as usize);
+            // Side by side in one task, as the copies of a block are.
+            let at = [0, 40 * M].map(|at: u64| at.next_multiple_of(b.top.alloc_unit()));
+            let writes = at.map(|at| b.top.write(at, Bytes::copy_from(&data), Prio::AsyncWrite));
+            for write in writes {
+                write.await.expect("enough devices");
+            }
+            let blocks = at.map(|offset| Block { offset, txg: Txg(4), data: data.clone() });
+            let lost = b.choose(shape.tolerates());
+            lost.iter().for_each(|i| b.absent(*i));
+            for block in &blocks {
+                assert!(b.read(block, false).await.0, "{shape:?} without {lost:?}");
+            }
+            lost.iter().for_each(|i| b.back(*i));
+            lost.iter().for_each(|i| b.rot(*i, 60 * M));
+            for block in &blocks {
+                assert!(b.look(block, true).await.0, "{shape:?} with noise on {lost:?}");
+                assert_eq!(b.look(block, false).await, (true, 0), "{shape:?}: repaired");
+            }
+        });
+        let (pool, engine) = (sim.cpu_busy(), sim.engine_busy());
+        assert!(pool.0 > 9 * engine.0, "{shape:?}: {pool:?} in the pool, {engine:?} on the engine's thread");
     }
 }
 
