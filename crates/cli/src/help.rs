@@ -618,7 +618,7 @@ last txgs, open (-), waiting (.) and written (#); the cache; file systems.
     },
     Page {
         name: "trace",
-        usage: &["trace dirty|txg|io|queue|delay|zil [-i seconds] [-c count] [--json] <pool>"],
+        usage: &["trace dirty|txg|io|queue|delay|zil|turns [-i seconds] [-c count] [--json] <pool>"],
         text: "\
 What a pool does, live; Ctrl-C ends it with a summary.
 
@@ -630,6 +630,7 @@ What a pool does, live; Ctrl-C ends it with a summary.
   zil     blocks of intent logs: latency, how many a second, how full, how many
           commits waited for each, time in queue, write, flush and waiting for
           the blocks before
+  turns   how long tasks keep the pool's thread at a time, and which the longest
 
   -i      show distributions every so many seconds, not only at the end
   -c      end after so many

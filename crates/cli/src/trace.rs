@@ -12,7 +12,7 @@ use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, print};
 
 /// What there is to see.
-const WHAT: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil"];
+const WHAT: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil", "turns"];
 
 /// Runs `weir trace ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -95,6 +95,11 @@ fn merge(whole: &mut TraceView, view: TraceView) {
     whole.log.merge(&view.log);
     whole.admin.merge(&view.admin);
     whole.log_blocks.merge(&view.log_blocks);
+    whole.turns.merge(&view.turns);
+    whole.longest_turns.extend(view.longest_turns);
+    whole.longest_turns.sort_by_key(|t| std::cmp::Reverse(t.took));
+    whole.longest_turns.truncate(daemon::trace::LONGEST);
+    whole.slow_tasks = view.slow_tasks;
 }
 
 fn bars(dist: &Dist) -> String {
@@ -220,11 +225,40 @@ fn summary(what: &str, v: &TraceView) -> String {
                 v.delay.deviation()
             );
         }
+        "turns" => {
+            let _ = writeln!(out, "\n  turns of the pool's thread, ns");
+            out.push_str(&bars(&v.turns));
+            out.push_str(&turn_figures(v, seconds));
+        }
         _ => {
             let _ = writeln!(out, "\n  intent log blocks from opened to durable, us");
             out.push_str(&bars(&v.log));
             out.push_str(&log_figures(v, seconds));
         }
+    }
+    out
+}
+
+/// How busy the pool's thread was, which turns were the longest, and which tasks had slow ones.
+fn turn_figures(v: &TraceView, seconds: f64) -> String {
+    let us = |ns: f64| ns / 1e3;
+    let mut out = format!(
+        "{} in {seconds:.1} s, mean {:.1} us, {:.1} % of the time\n",
+        many(v.turns.count, "turn"),
+        us(v.turns.mean()),
+        v.turns.sum / 1e9 / seconds * 100.0
+    );
+    if !v.longest_turns.is_empty() {
+        out.push_str("\nlongest, us\n");
+        for t in &v.longest_turns {
+            let _ = writeln!(out, "{:>10.1}  {}", us(t.took as f64), t.task);
+        }
+    }
+    for (n, s) in v.slow_tasks.iter().enumerate() {
+        if n == 0 {
+            out.push_str("\n1 ms or longer since the pool was opened\n");
+        }
+        let _ = writeln!(out, "{:>10}  {}, the longest {:.1} ms", s.turns, s.task, s.longest as f64 / 1e6);
     }
     out
 }
@@ -297,7 +331,10 @@ mod tests {
             undelayed: 1,
             delay: dist.clone(),
             log: dist.clone(),
-            admin: dist,
+            admin: dist.clone(),
+            turns: dist,
+            longest_turns: vec![daemon::proto::TurnView { task: "sync".into(), took: 1_500_000 }],
+            slow_tasks: vec![daemon::proto::SlowTaskView { task: "sync".into(), turns: 2, longest: 1_500_000 }],
             log_blocks: daemon::proto::LogView {
                 size: 3 * 1024,
                 waiters: 6,
@@ -322,6 +359,9 @@ mod tests {
         assert!(log.contains("a log device needs 22.5K at this rate, 1G at most"), "{log}");
         assert_eq!(log_room(1e9, 5_000_000_000, 1 << 30), (1 << 30, 1 << 30));
         assert!(log.contains("mean 10 us: queue 1, write 2, flush 3, order 4"), "{log}");
+        let turns = summary("turns", &view);
+        assert!(turns.contains("3 turns in 1.0 s, mean 0.3 us, 0.0 % of the time"), "{turns}");
+        assert!(turns.contains("    1500.0  sync") && turns.contains("2  sync, the longest 1.5 ms"), "{turns}");
         WHAT.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
         let mut whole = TraceView::default();
         merge(&mut whole, view.clone());

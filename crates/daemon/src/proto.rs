@@ -18,8 +18,8 @@ use crate::temp_props::MountHow;
 
 pub use crate::access::is_public;
 pub use crate::proto_flow::{
-    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
-    TxgSpan, TxgView,
+    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency,
+    SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 
 /// Longest request in bytes.

@@ -196,6 +196,35 @@ pub struct TraceView {
     /// Administrative operations: from being asked for until they were on disk, in us.
     #[serde(default)]
     pub admin: Dist,
+    /// Turns of the pool's thread, that is polls of tasks, in ns.
+    #[serde(default)]
+    pub turns: Dist,
+    /// The longest of them, the longest first.
+    #[serde(default)]
+    pub longest_turns: Vec<TurnView>,
+    /// Tasks with turns of 1 ms or longer since the pool's thread started.
+    #[serde(default)]
+    pub slow_tasks: Vec<SlowTaskView>,
+}
+
+/// A turn of a task.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TurnView {
+    /// The name of the task.
+    pub task: String,
+    /// How long it took, in ns.
+    pub took: u64,
+}
+
+/// Tasks of one name with slow turns.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct SlowTaskView {
+    /// Their name.
+    pub task: String,
+    /// How many of their turns were slow.
+    pub turns: u64,
+    /// The longest, in ns.
+    pub longest: u64,
 }
 
 /// A kind of background work.

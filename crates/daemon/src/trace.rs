@@ -15,7 +15,7 @@ use rt::Rt;
 use rt::trace::{Event, Groups, Listening, LogPhase, TxgPhase};
 use vdev::Prio;
 
-use crate::proto::{Dist, LogView, TraceView, TxgView};
+use crate::proto::{Dist, LogView, SlowTaskView, TraceView, TurnView, TxgView};
 
 /// Txgs that are kept between two questions.
 const TXGS_MAX: usize = 1000;
@@ -32,8 +32,12 @@ const WHAT: &[(&str, Groups)] = &[
     ("queue", Groups::TXG.and(Groups::QUEUE)),
     ("delay", Groups::DELAY),
     ("zil", Groups::LOG),
+    ("turns", Groups::TURN),
     ("all", Groups::ALL),
 ];
+
+/// The longest turns that are kept between two questions.
+pub const LONGEST: usize = 10;
 
 /// Kinds of operations as the D scripts tell them apart.
 const READ: usize = 0;
@@ -140,6 +144,9 @@ pub struct Counting {
     delay: Tally,
     log: Tally,
     log_blocks: LogView,
+    turns: Tally,
+    /// The longest first.
+    longest: Vec<(Nanos, &'static str)>,
 }
 
 impl Counting {
@@ -177,7 +184,18 @@ impl Counting {
                     ..LogView::default()
                 });
             }
+            Event::Turn { task, took, .. } => self.turn(task, took),
             Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } => {}
+        }
+    }
+
+    fn turn(&mut self, task: &'static str, took: Nanos) {
+        self.turns.add(took.0, 0);
+        let least = self.longest.last().map_or(Nanos(0), |l| l.0);
+        if self.longest.len() < LONGEST || took > least {
+            let at = self.longest.partition_point(|l| l.0 >= took);
+            self.longest.insert(at, (took, task));
+            self.longest.truncate(LONGEST);
         }
     }
 
@@ -272,8 +290,22 @@ impl Counting {
             log: old.log.dist(),
             log_blocks: old.log_blocks,
             admin: old.admin.dist(),
+            turns: old.turns.dist(),
+            longest_turns: old
+                .longest
+                .iter()
+                .map(|(took, task)| TurnView { task: task.to_string(), took: took.0 })
+                .collect(),
+            slow_tasks: Vec::new(),
         }
     }
+}
+
+/// Tasks with slow turns since the thread of that engine started.
+pub fn slow_tasks(rt: &Rt) -> Vec<SlowTaskView> {
+    let all = host::Handle::of(rt).map(|engine| engine.slow_tasks()).unwrap_or_default();
+    let view = |s: host::SlowTask| SlowTaskView { task: s.task.to_string(), turns: s.polls, longest: s.longest.0 };
+    all.into_iter().map(view).collect()
 }
 
 struct Session {
@@ -381,6 +413,19 @@ mod tests {
         assert_eq!((v.io[1].1.mean(), v.io[1].1.deviation()), (3.5, 0.5));
         assert_eq!((v.undelayed, v.delay.count, v.delay.buckets.len()), (2, 1, 9));
         assert_eq!(c.take(ms(1)), TraceView { span: 1_000_000, ..TraceView::default() });
+        // Of turns the longest are named.
+        let turn = |task, us| Event::Turn { task, id: 7, took: Nanos::from_us(us) };
+        for us in 1..=30 {
+            c.note(ms(15), &turn(if us == 20 { "sync" } else { "fuse" }, us));
+        }
+        c.note(ms(15), &turn("scan", 25));
+        let v2 = c.take(ms(1));
+        assert_eq!((v2.turns.count, v2.turns.sum), (31, 490_000.0));
+        let longest: Vec<(&str, u64)> = v2.longest_turns.iter().map(|t| (t.task.as_str(), t.took / 1000)).collect();
+        let fuse = |us| ("fuse", us);
+        let want =
+            [fuse(30), fuse(29), fuse(28), fuse(27), fuse(26), fuse(25), ("scan", 25), fuse(24), fuse(23), fuse(22)];
+        assert_eq!(longest, want);
         let mut sum = v.io[0].1.clone();
         sum.merge(&v.io[1].1);
         assert_eq!((sum.count, sum.sum, sum.bytes), (3, 107.0, 1536));

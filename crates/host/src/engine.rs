@@ -21,6 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
 use base::{Error, ErrorKind, Nanos, Result, WallTime};
+use rt::trace::{Event, Groups};
 use rt::{CpuClass, HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
 
 use crate::awake::KeepAwake;
@@ -36,6 +37,10 @@ use crate::workers::Workers;
 
 /// Tasks polled in one turn before devices and timers are looked at again.
 const POLLS_PER_TURN: usize = 128;
+/// A poll that takes so long or longer is slow: five times what a turn may cost at most
+/// ([`rt::turn::BOUND`]), so neither the estimates nor other programs of the machine explain it
+/// easily.
+const SLOW_POLL: Nanos = Nanos::from_ms(1);
 /// The slot of the future that `block_on` runs.
 const MAIN: u32 = u32::MAX;
 /// How long a dropped engine waits for operations that devices do not give back, before it leaves
@@ -91,12 +96,25 @@ pub struct EngineStats {
     pub turns: u64,
     /// Polls of tasks.
     pub polls: u64,
+    /// Those of them that took 1 ms or longer.
+    pub slow_polls: u64,
     /// Operations that ended.
     pub completions: u64,
     /// Entries into the kernel to submit, reap or wait.
     pub enters: u64,
     /// Operations in flight now.
     pub in_flight: u64,
+}
+
+/// Tasks of one name whose polls took 1 ms or longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlowTask {
+    /// Their name.
+    pub task: &'static str,
+    /// How many of their polls did.
+    pub polls: u64,
+    /// The longest.
+    pub longest: Nanos,
 }
 
 /// The owner of an engine. Stays on the thread that made it; dropping it ends its tasks where they
@@ -112,7 +130,6 @@ struct Task {
     header: Arc<TaskHeader>,
     waker: Waker,
     locks: Option<TaskLocks>,
-    #[allow(dead_code)] // for reports
     name: &'static str,
 }
 
@@ -147,6 +164,8 @@ pub(crate) struct Inner {
     ended: Cell<bool>,
     turns: Cell<u64>,
     polls: Cell<u64>,
+    /// By the names of tasks, of which there are a few dozen.
+    slow: RefCell<Vec<SlowTask>>,
     completions: Cell<u64>,
 }
 
@@ -208,6 +227,7 @@ impl Engine {
             ended: Cell::new(false),
             turns: Cell::new(0),
             polls: Cell::new(0),
+            slow: RefCell::default(),
             completions: Cell::new(0),
         });
         ENGINES.with_borrow_mut(|list| list.push(Rc::downgrade(&inner)));
@@ -291,11 +311,19 @@ impl Handle {
         self.0.cpu.set_max(threads);
     }
 
+    /// Whose polls took 1 ms or longer up to now, the longest first.
+    pub fn slow_tasks(&self) -> Vec<SlowTask> {
+        let mut all = self.0.slow.borrow().clone();
+        all.sort_by_key(|s| (std::cmp::Reverse(s.longest), s.task));
+        all
+    }
+
     /// Counters up to now.
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             turns: self.0.turns.get(),
             polls: self.0.polls.get(),
+            slow_polls: self.0.slow.borrow().iter().map(|s| s.polls).sum(),
             completions: self.0.completions.get(),
             enters: self.0.driver.borrow().enters(),
             in_flight: self.0.ops.borrow().len() as u64,
@@ -345,15 +373,17 @@ impl Inner {
                 self.handle_msg(msg);
             }
             self.run_deferred();
+            // The end of one poll is the beginning of the next.
+            let mut clock = self.now();
             for _ in 0..POLLS_PER_TURN {
                 let next = self.ready.borrow_mut().pop_front();
                 let Some(task) = next else { break };
                 if task.slot != MAIN {
-                    self.poll_task(task);
+                    clock = self.poll_task(task, clock);
                 } else if task.id == id {
                     self.polls.set(self.polls.get() + 1);
                     self.current.set(TaskId(id));
-                    self.turn.begin(self.now());
+                    self.turn.begin(clock);
                     task.begin_poll();
                     let poll = {
                         let _scope = locks.as_ref().map(TaskLocks::enter);
@@ -363,6 +393,7 @@ impl Inner {
                     if let Poll::Ready(value) = poll {
                         return value;
                     }
+                    clock = self.poll_over("main", id, clock);
                 }
             }
             self.fire_timers();
@@ -428,16 +459,39 @@ impl Inner {
         }
     }
 
-    fn poll_task(&self, header: Arc<TaskHeader>) {
-        let (mut future, waker, locks) = {
+    /// A poll that began at `began` is over; when that was.
+    fn poll_over(&self, task: &'static str, id: u64, began: Nanos) -> Nanos {
+        let now = self.now();
+        let took = now.since(began);
+        if took >= SLOW_POLL {
+            self.note_slow(task, took);
+        }
+        if self.tracer.wants(Groups::TURN) {
+            self.tracer.emit(now, &Event::Turn { task, id, took });
+        }
+        now
+    }
+
+    #[cold]
+    fn note_slow(&self, task: &'static str, took: Nanos) {
+        let mut slow = self.slow.borrow_mut();
+        match slow.iter_mut().find(|s| s.task == task) {
+            Some(known) => (known.polls, known.longest) = (known.polls + 1, known.longest.max(took)),
+            None => slow.push(SlowTask { task, polls: 1, longest: took }),
+        }
+    }
+
+    /// Polls a task at `began`; when the poll was over.
+    fn poll_task(&self, header: Arc<TaskHeader>, began: Nanos) -> Nanos {
+        let (mut future, waker, locks, name) = {
             let mut tasks = self.tasks.borrow_mut();
-            let Some(task) = tasks.get_mut(header.slot).filter(|t| t.header.id == header.id) else { return };
-            let Some(future) = task.future.take() else { return };
-            (future, task.waker.clone(), task.locks.clone())
+            let Some(task) = tasks.get_mut(header.slot).filter(|t| t.header.id == header.id) else { return began };
+            let Some(future) = task.future.take() else { return began };
+            (future, task.waker.clone(), task.locks.clone(), task.name)
         };
         self.polls.set(self.polls.get() + 1);
         self.current.set(TaskId(header.id));
-        self.turn.begin(self.now());
+        self.turn.begin(began);
         header.begin_poll();
         let poll = {
             let _scope = locks.as_ref().map(TaskLocks::enter);
@@ -453,6 +507,7 @@ impl Inner {
             drop(future);
             drop(task);
         }
+        self.poll_over(name, header.id, began)
     }
 
     /// Starts an operation whose memory `owner` keeps, and returns the token to cancel it by.

@@ -97,6 +97,7 @@ semaphores! {
     LOG Groups::LOG;
     FAULT Groups::FAULT;
     DAMAGED Groups::FAULT;
+    TURN Groups::TURN;
 }
 
 /// Passes the probe of an event of the pool `pool`.
@@ -125,6 +126,9 @@ pub fn fire(pool: &CStr, event: &Event) {
         }
         Event::Damaged { objset, object, level, blkid } => {
             probe!(DAMAGED, "damaged", pool, objset, object, level as u64, blkid);
+        }
+        Event::Turn { task, id, took } => {
+            probe!(TURN, "turn", pool, id, took.0, task.as_ptr() as usize as u64, task.len() as u64);
         }
     }
 }

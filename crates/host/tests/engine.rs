@@ -13,6 +13,7 @@ use host::{BackendChoice, Engine, EngineConfig, FdIo, Handle, TempDir, UnixListe
 use rt::Rt;
 use rt::join::{Either, join_all, join2, select2};
 use rt::sync::oneshot;
+use rt::trace::{Event, Groups};
 
 fn on(backend: BackendChoice) -> Engine {
     Engine::new(EngineConfig { backend, cpu_threads: 2, ..EngineConfig::default() }).expect("an engine")
@@ -128,6 +129,30 @@ fn cpu_jobs_run_elsewhere_and_come_back() {
             assert_eq!(sum, i as u64 * 10_000);
             assert_ne!(id, here);
         }
+    });
+}
+
+#[test]
+fn slow_polls_are_counted_and_named() {
+    both(|rt| async move {
+        let handle = Handle::of(&rt).expect("its engine");
+        let told = Rc::new(RefCell::new(Vec::new()));
+        let theirs = told.clone();
+        let listening = rt.tracer().listen(Groups::TURN, move |_, event| {
+            if let Event::Turn { task, took, .. } = *event {
+                theirs.borrow_mut().push((task, took >= Nanos::from_ms(2)));
+            }
+        });
+        let slow = rt.spawn("slow", async { std::thread::sleep(Duration::from_millis(2)) });
+        rt.spawn("quick", async {}).await;
+        slow.await;
+        drop(listening);
+        let seen = handle.slow_tasks();
+        let of = |name: &str| seen.iter().find(|s| s.task == name);
+        assert!(of("slow").is_some_and(|s| s.polls == 1 && s.longest >= Nanos::from_ms(2)), "{seen:?}");
+        assert!(handle.stats().slow_polls >= 1);
+        let told = told.borrow();
+        assert!(told.contains(&("slow", true)) && told.iter().any(|(task, _)| *task == "quick"), "{told:?}");
     });
 }
 

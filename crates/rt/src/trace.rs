@@ -8,8 +8,8 @@
 //! moment is known already it is given along ([`crate::Rt::trace_at`]): a look at the clock would
 //! cost more than all the rest.
 //!
-//! Events are plain numbers, because this crate stands below those that know what a class or a
-//! device is: `class` is the index of the I/O class, `leaf` the device's guid.
+//! Events are plain numbers and names of tasks, because this crate stands below those that know
+//! what a class or a device is: `class` is the index of the I/O class, `leaf` the device's guid.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -196,6 +196,15 @@ pub enum Event {
         /// Its number.
         blkid: u64,
     },
+    /// A turn is over: one poll of a task. Only worlds with a real clock say it.
+    Turn {
+        /// The name of the task.
+        task: &'static str,
+        /// Its id.
+        id: u64,
+        /// How long the poll took.
+        took: Nanos,
+    },
 }
 
 /// Kinds of events, as bits.
@@ -215,6 +224,8 @@ impl Groups {
     pub const LOG: Groups = Groups(16);
     /// Errors of devices and damaged blocks.
     pub const FAULT: Groups = Groups(32);
+    /// Turns of tasks.
+    pub const TURN: Groups = Groups(64);
     /// Everything.
     pub const ALL: Groups = Groups(u32::MAX);
 
@@ -234,6 +245,7 @@ impl Event {
             Event::Done { .. } | Event::Flushed { .. } => Groups::IO,
             Event::Log { .. } => Groups::LOG,
             Event::Fault { .. } | Event::Damaged { .. } => Groups::FAULT,
+            Event::Turn { .. } => Groups::TURN,
         }
     }
 }
