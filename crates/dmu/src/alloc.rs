@@ -119,6 +119,7 @@ fn find(taken: u32, n: usize) -> Option<usize> {
 impl Objset {
     /// Makes an object with a number of our choice.
     pub async fn alloc(&self, spec: ObjSpec, tx: &Tx) -> Result<Dnode> {
+        self.ctx().rt().spend(rt::cost::DMU_ALLOC).await;
         self.check_writable()?;
         let phys = spec.phys()?;
         let n = spec.slots();

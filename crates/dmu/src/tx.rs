@@ -159,6 +159,7 @@ impl TxPlan {
     /// no transactions.
     pub async fn assign(self) -> Result<Tx> {
         let ctx = self.os.ctx().clone();
+        ctx.rt().spend(rt::cost::DMU_TX).await;
         let start = ctx.rt().now();
         self.os.check_writable()?;
         loop {

@@ -165,8 +165,8 @@ impl Rt {
     pub fn spend(&self, cost: Nanos) -> Spend<'_> {
         Spend { rt: self, cost }
     }
-    /// As [`Rt::spend`] where nothing can be waited for: false if the turn has no room for the work,
-    /// which is then to be done by another task.
+    /// As [`Rt::spend`] where nothing can be waited for: false if the turn has no room for the
+    /// work, which is then to be done by another task.
     pub fn try_spend(&self, cost: Nanos) -> bool {
         let room = self.2.admits(cost, || self.now());
         if room {
