@@ -13,10 +13,9 @@ use base::{Result, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
-use ondisk::object_type::ObjectType;
 use rt::Rt;
 use txg::{ThrottlePolicy, TxgPool};
-use zio::{ClassKind, DataKey, DedupMode, Prio, WriteDone, Zio};
+use zio::{DataKey, DedupMode, Prio, WriteDone, Zio};
 
 /// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and
 /// must not read or change the object set that calls.
@@ -135,111 +134,6 @@ impl ObjsetProps {
     /// The properties of the MOS.
     pub fn mos() -> ObjsetProps {
         ObjsetProps { copies: 3, ..ObjsetProps::default() }
-    }
-}
-
-/// How one block is to be stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Policy {
-    pub compression: Compression,
-    pub checksum: ChecksumAlgo,
-    pub copies: u8,
-    pub embed: bool,
-    /// Whether the block is metadata: type, level or spill make it so.
-    pub metadata: bool,
-    pub dedup: Option<DedupMode>,
-    pub class: ClassKind,
-    /// Stored in no more bytes than this it goes to the special class.
-    pub special_small: u32,
-}
-
-/// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges
-/// (behaviour 3.1).
-pub(crate) const PASS_DONT_COMPRESS: u32 = 8;
-
-/// The storage policy of a block (format page 02 section 4). `dn_compress` and `dn_checksum` are
-/// the dnode's own settings, which count for data only.
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn policy(
-    props: &ObjsetProps,
-    lz4: bool,
-    embedded_data: bool,
-    otype: ObjectType,
-    level: u8,
-    spill: bool,
-    dn_compress: u8,
-    dn_checksum: u8,
-    pass: u32,
-) -> Policy {
-    let metadata = level > 0 || spill || otype.is_metadata();
-    let best = Compression { algo: if lz4 { CompressAlgo::Lz4 } else { CompressAlgo::Lzjb }, level: 0 };
-    let on = |c: Compression| if c.algo == CompressAlgo::On { best } else { c };
-    let (mut compression, mut checksum, copies);
-    let mut dedup = None;
-    let set_checksum = match props.checksum {
-        ChecksumAlgo::Inherit | ChecksumAlgo::On => ChecksumAlgo::Fletcher4,
-        c => c,
-    };
-    if metadata {
-        compression = best;
-        checksum = if set_checksum.is_metadata_ok() { set_checksum } else { ChecksumAlgo::Fletcher4 };
-        let extra = match props.redundant_metadata {
-            RedundantMetadata::All => true,
-            RedundantMetadata::Most => level >= 2 || otype.is_metadata() || spill,
-            RedundantMetadata::Some => level >= 2 && otype.is_metadata(),
-            RedundantMetadata::None => false,
-        };
-        copies = props.copies + u8::from(extra);
-    } else {
-        compression = match CompressAlgo::from_u8(dn_compress) {
-            Some(algo) if dn_compress != 0 => on(Compression { algo, level: 0 }),
-            _ => on(props.compression),
-        };
-        checksum = match ChecksumAlgo::from_u8(dn_checksum) {
-            Some(c) if dn_checksum > ChecksumAlgo::On as u8 => c,
-            _ => set_checksum,
-        };
-        copies = props.copies;
-        if let Some((algo, mode)) = props.dedup {
-            (checksum, dedup) = (algo, Some(mode));
-        }
-    }
-    let class = match otype {
-        ObjectType::DDT_ZAP | ObjectType::DDT_STATS => ClassKind::Dedup,
-        _ if metadata => ClassKind::Special,
-        _ => ClassKind::Normal,
-    };
-    let is_file = otype == ObjectType::PLAIN_FILE;
-    if compression.algo == CompressAlgo::Inherit {
-        compression.algo = CompressAlgo::Off;
-    }
-    if pass >= PASS_DONT_COMPRESS {
-        compression = Compression { algo: CompressAlgo::Off, level: 0 };
-    }
-    Policy {
-        compression,
-        checksum,
-        copies: copies.clamp(1, 3),
-        embed: embedded_data && level == 0 && !otype.has_fill(),
-        metadata,
-        dedup,
-        class,
-        special_small: if is_file && !metadata { props.special_small } else { 0 },
-    }
-}
-
-impl Policy {
-    /// What encryption changes (format page 12, section 5): at most two copies of what is
-    /// encrypted, nothing in pointers, dnodes and object sets as they are.
-    pub(crate) fn encrypted(mut self, otype: ObjectType, level: u8) -> Policy {
-        if otype.is_encrypted_ok() {
-            self.copies = self.copies.min(zio::ENCRYPTED_COPIES_MAX);
-        }
-        self.embed = false;
-        if level == 0 && matches!(otype, ObjectType::DNODE | ObjectType::OBJSET) {
-            self.compression = Compression::OFF;
-        }
-        self
     }
 }
 

@@ -6,14 +6,14 @@
 //! block is given up in the txg in which it was allocated. Its place is not given to anybody else
 //! before that txg is on disk, and then nobody reads the log record that names it any more.
 
-use base::{BlkId, Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
 use txg::TxgHold;
 use zio::{Prio, WriteDone};
 
-use crate::ctx::policy;
 use crate::dnode::Dnode;
+use crate::policy::BlockKind;
 
 impl Dnode {
     /// Stores `data` as block `blkid` of the object would be stored, in the txg of `hold`, and
@@ -21,19 +21,15 @@ impl Dnode {
     /// whoever waits for a txg may have asked for this.
     pub async fn store_early(&self, blkid: u64, data: Bytes, hold: TxgHold) -> Result<(Blkptr, WriteDone)> {
         let (ctx, txg) = (&self.os.ctx, hold.txg);
-        let (otype, compress, checksum) = {
+        let kind = {
             let st = self.n.st.borrow();
-            (st.otype, st.phys.compress, st.phys.checksum)
+            let own = (st.phys.compress, st.phys.checksum);
+            BlockKind { own, ..BlockKind::new(st.otype, 0) }
         };
-        let features = ctx.features();
-        let mut p = policy(&self.os.props.get(), features.lz4, false, otype, 0, false, compress, checksum, 1);
-        if ctx.key().is_some() {
-            p = p.encrypted(otype, 0);
-        }
-        let mut req = zio::WriteReq::new(data, otype, 0, txg);
-        (req.compression, req.checksum, req.copies, req.class) = (p.compression, p.checksum, p.copies, p.class);
-        (req.special_small, req.prio, req.crypt) = (p.special_small, Prio::SyncWrite, ctx.key().cloned());
-        (req.objset, req.object, req.blkid) = (self.os.id, self.n.obj, BlkId(blkid));
+        let mut req = self.os.policy(kind, 1).request(&self.os, data, (self.n.obj, blkid), txg);
+        // It is given up at once: no table of shared blocks hears of it, and its pointer names a
+        // place.
+        (req.embed, req.dedup, req.prio) = (false, None, Prio::SyncWrite);
         // The sync stores it again, elsewhere: this place is taken besides that one.
         if !self.os.take_log_block(self.os.cost().data(req.data.len() as u64), txg) {
             return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));

@@ -6,8 +6,9 @@
 //! [`Objset::sync`] of that group writes them copy-on-write.
 //!
 //! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying),
-//! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `sync_dnode` and
-//! `sync` (writing), `userused` (space by owner); on top of them `zap`, `sa`, `bpobj`.
+//! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how a
+//! block is stored), `sync_dnode` and `sync` (writing), `userused` (space by owner); on top of them
+//! `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;
@@ -20,6 +21,7 @@ mod dnode;
 mod dnode_io;
 mod early;
 mod objset;
+mod policy;
 mod ranges;
 pub mod ranks;
 mod sync;

@@ -20,10 +20,10 @@ use ondisk::object_type::ObjectType;
 use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
 use zio::WriteDone;
 
-use crate::ctx::policy;
 use crate::dnode::{Dnode, DnodeInner};
 use crate::objset::{Objset, ObjsetInner};
-use crate::sync_dnode::{SyncCx, Synced, write_prio};
+use crate::policy::BlockKind;
+use crate::sync_dnode::{SyncCx, Synced};
 use crate::tx::Tx;
 use crate::userused::Deltas;
 
@@ -130,18 +130,9 @@ impl Objset {
             }
             (Buf::copy_from(&phys.to_bytes()).freeze(), fill)
         };
-        let features = self.0.ctx.features();
-        let mut p = policy(&self.props(), features.lz4, false, ObjectType::OBJSET, 0, false, 0, 0, pass);
-        let crypt = self.0.ctx.key().cloned();
-        if crypt.is_some() || self.0.sealed {
-            p = p.encrypted(ObjectType::OBJSET, 0);
-        }
-        let mut req = zio::WriteReq::new(block, ObjectType::OBJSET, 0, txg);
-        req.sealed = self.0.sealed;
-        (req.compression, req.checksum, req.copies) = (p.compression, p.checksum, p.copies);
-        (req.pass, req.fill, req.objset) = (pass, fill, self.0.id);
-        req.prio = write_prio(self.0.id);
-        req.crypt = crypt;
+        let p = self.0.policy(BlockKind::new(ObjectType::OBJSET, 0), pass);
+        let mut req = p.request(&self.0, block, (ObjectId(0), 0), txg);
+        req.fill = fill;
         let bp = cx.put(req, None, &self.0.root.get(), true, 0).await?;
         self.0.root.set(bp);
         Ok(Some(SyncedRoot { bp, done: cx.done.take() }))

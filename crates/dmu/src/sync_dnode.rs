@@ -18,7 +18,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use base::{BlkId, Error, Nanos, Result, Txg};
+use base::{Error, Nanos, ObjectId, Result, Txg};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
@@ -26,12 +26,12 @@ use ondisk::dnode::{DnodePhys, Slot, reach, slots};
 use ondisk::object_type::ObjectType;
 use rt::cost::{DMU_BLOCK, DMU_POINTER, FREE};
 use rt::join::{Pipeline, join_all};
-use zio::{Prepared, Prio, WriteDone, WriteReq};
+use zio::{Prepared, WriteDone, WriteReq};
 
 use crate::LocalBoxFuture;
-use crate::ctx::{Policy, policy};
 use crate::dnode::{DirtyBlk, Dnode, Spill, resized};
 use crate::objset::Objset;
+use crate::policy::{BlockKind, Policy};
 use crate::tree::{shl_sat, shr};
 
 /// Bytes of blocks that are prepared ahead at most.
@@ -98,31 +98,8 @@ impl<'a> SyncCx<'a> {
         feat.activate(guid, self.txg);
     }
 
-    fn request(
-        &self,
-        data: Bytes,
-        p: &Policy,
-        otype: ObjectType,
-        level: u8,
-        fill: u64,
-        place: (base::ObjectId, u64),
-    ) -> WriteReq {
-        let mut req = WriteReq::new(data, otype, level, self.txg);
-        req.compression = p.compression;
-        req.checksum = p.checksum;
-        req.copies = p.copies;
-        req.pass = self.pass;
-        req.prio = write_prio(self.os.id());
-        req.embed = p.embed;
-        req.crypt = self.os.ctx().key().cloned();
-        req.dedup = p.dedup;
-        req.class = p.class;
-        req.special_small = p.special_small;
-        req.fill = fill;
-        req.objset = self.os.id();
-        req.object = place.0;
-        req.blkid = BlkId(place.1);
-        req
+    fn request(&self, data: Bytes, p: &Policy, place: (ObjectId, u64)) -> WriteReq {
+        p.request(&self.os.0, data, place, self.txg)
     }
 
     /// Whether `old` was written by an earlier pass of this txg, so that its place may be used
@@ -182,13 +159,6 @@ impl<'a> SyncCx<'a> {
         }
         Ok(bp)
     }
-}
-
-/// The class of writes of an object set. The MOS is written in passes, which wait for blocks of the
-/// pass before when they overwrite them; behind all data of the txg each pass would wait for the
-/// device to have nothing more to do.
-pub(crate) fn write_prio(objset: u64) -> Prio {
-    if objset == 0 { Prio::SyncWrite } else { Prio::AsyncWrite }
 }
 
 /// Whether preparing such a block takes long enough to do it away from the engine.
@@ -269,7 +239,9 @@ impl<'a> TreeSync<'a> {
     fn leaf_request(&self, blkid: u64) -> Result<WriteReq> {
         let data = self.slot(|d| d.blocks.get_mut(&blkid).map(DirtyBlk::share)).expect("the block was found dirty");
         let fill = if self.otype == ObjectType::DNODE { count_dnodes(&data)? } else { 1 };
-        Ok(self.cx.request(data, &self.data, self.otype, 0, fill, (self.dn.n.obj, blkid)))
+        let mut req = self.cx.request(data, &self.data, (self.dn.n.obj, blkid));
+        req.fill = fill;
+        Ok(req)
     }
 
     /// Starts preparing blocks ahead.
@@ -485,8 +457,10 @@ impl<'a> TreeSync<'a> {
             }
             return Ok(Node::Done(self.cx.hole_over(old, self.indblksz as u64, self.otype, level)));
         }
-        let p = self.indirect[usize::from(level > 1)];
-        let mut req = self.cx.request(buf.freeze(), &p, self.otype, level, fill, (self.dn.n.obj, id));
+        let mut p = self.indirect[usize::from(level > 1)];
+        p.kind.level = level;
+        let mut req = self.cx.request(buf.freeze(), &p, (self.dn.n.obj, id));
+        req.fill = fill;
         req.rewrite = self.cx.is_rewrite(old).then_some(*old);
         self.cx.spend(DMU_BLOCK).await;
         Ok(Node::Write(req))
@@ -566,12 +540,9 @@ impl SyncCx<'_> {
         let before = on_disk.then(|| phys.clone());
         let otype = dn.n.st.borrow().dirty[slot].as_ref().and_then(|d| d.otype).unwrap_or(phys.otype);
         let ctx = self.os.ctx();
-        let (props, features) = (self.os.props(), ctx.features());
-        let (own_compress, own_checksum) = (phys.compress, phys.checksum);
-        let policy_of = |t: ObjectType, level: u8, spill: bool| {
-            let embed = features.embedded_data;
-            let p = policy(&props, features.lz4, embed, t, level, spill, own_compress, own_checksum, self.pass);
-            if ctx.key().is_some() { p.encrypted(t, level) } else { p }
+        let own = (phys.compress, phys.checksum);
+        let policy_of = |otype: ObjectType, level: u8, spill: bool| {
+            self.os.0.policy(BlockKind { otype, level, spill, own }, self.pass)
         };
         let data = policy_of(otype, 0, false);
         let indirect = [policy_of(otype, 1, false), policy_of(otype, 2, false)];
@@ -681,7 +652,7 @@ impl SyncCx<'_> {
                 let old = spill_bp.unwrap_or(Blkptr::hole());
                 self.spend(DMU_BLOCK).await;
                 let p = policy_of(phys.bonustype, 0, true);
-                let req = self.request(content, &p, phys.bonustype, 0, 1, (dn.n.obj, 0));
+                let req = self.request(content, &p, (dn.n.obj, 0));
                 let bp = self.put(req, None, &old, true, 0).await?;
                 t.replace_used(&old, &bp);
                 spill_bp = Some(bp);
