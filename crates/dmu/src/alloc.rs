@@ -198,13 +198,17 @@ impl Objset {
         dn.slot(st, tx.txg()).free = true;
         // What a newer txg was to change is no more; what older ones change is still written.
         for i in st.newer_than(tx.txg()) {
-            if let Some(d) = st.dirty[i].take() {
+            if let Some(mut d) = st.dirty[i].take() {
                 self.0.dirty[i].borrow_mut().remove(&obj.0);
-                dn.release(d.txg, d.blocks);
+                dn.release(d.txg, d.blocks.free(0, u64::MAX));
+                // No sync comes to this object in that txg.
+                for bp in d.blocks.take_given_up() {
+                    self.0.ctx.zio().free(&bp, d.txg)?;
+                }
             }
         }
         let slot = st.dirty[tx.txg().slot()].as_mut().expect("just used");
-        let gone = std::mem::take(&mut slot.blocks);
+        let gone = slot.blocks.free(0, u64::MAX);
         dn.release(tx.txg(), gone);
         Ok(())
     }

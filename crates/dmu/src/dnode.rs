@@ -2,9 +2,10 @@
 //!
 //! There is no cache of blocks here: clean blocks live in the ARC. A cached dnode ([`DnodeInner`],
 //! in its object set's map) holds the *committed* dnode, and for each of up to four txgs that have
-//! not synced a [`DirtyTxg`]: data blocks written, ranges of blocks freed, a new bonus, spill
-//! block, block size or type. A read looks from the newest txg to the oldest, then in the committed
-//! block tree (`tree`). What the newest txg sees of the small fields is kept in [`State`] directly.
+//! not synced a [`DirtyTxg`]: data blocks written (module `dirty`), ranges of blocks freed, a new
+//! bonus, spill block, block size or type. A read looks from the newest txg to the oldest, then in
+//! the committed block tree (`tree`). What the newest txg sees of the small fields is kept in
+//! [`State`] directly.
 //!
 //! Order within a txg: ranges are freed first, then blocks are written; so writing a block after
 //! freeing it only adds it, and freeing a range drops the blocks written in it.
@@ -16,76 +17,19 @@
 
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_SIZE, Txg};
-use bdev::{Buf, Bytes};
+use bdev::Bytes;
 use ondisk::blkptr::BLKPTR_SIZE;
 use ondisk::dnode::{DnodePhys, bonus_area};
 use ondisk::object_type::ObjectType;
 use rt::sync::Notify;
 
+use crate::dirty::{DirtyBlocks, fit};
 use crate::objset::{Objset, ObjsetInner};
 use crate::ranges::RangeSet;
 use crate::tx::Tx;
-
-/// The content of a block that was written but has not synced.
-pub(crate) enum DirtyBlk {
-    /// Still changeable without a copy.
-    Mut(Buf),
-    /// Shared with readers, a writer or the sync.
-    Frozen(Bytes),
-}
-
-impl DirtyBlk {
-    pub fn as_slice(&self) -> &[u8] {
-        match self {
-            DirtyBlk::Mut(b) => b,
-            DirtyBlk::Frozen(b) => b,
-        }
-    }
-    /// The content for sharing; later changes copy it if it is still shared then.
-    pub fn share(&mut self) -> Bytes {
-        if let DirtyBlk::Mut(b) = self {
-            *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
-        }
-        match self {
-            DirtyBlk::Frozen(b) => b.clone(),
-            DirtyBlk::Mut(_) => unreachable!("just frozen"),
-        }
-    }
-    /// The content to change.
-    pub fn make_mut(&mut self) -> &mut Buf {
-        if let DirtyBlk::Frozen(b) = self {
-            *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
-        }
-        match self {
-            DirtyBlk::Mut(b) => b,
-            DirtyBlk::Frozen(_) => unreachable!("just thawed"),
-        }
-    }
-    /// Cuts the content or pads it with zeros.
-    pub fn resize(&mut self, len: usize) {
-        if self.as_slice().len() != len {
-            *self = DirtyBlk::Mut(resized(self.as_slice(), len));
-        }
-    }
-}
-
-/// A copy of `data`, cut or padded with zeros to `len`.
-pub(crate) fn resized(data: &[u8], len: usize) -> Buf {
-    let mut b = Buf::for_overwrite(len);
-    let n = data.len().min(len);
-    b[..n].copy_from_slice(&data[..n]);
-    b[n..].fill(0);
-    b
-}
-
-/// `data` itself when it is `len` long, else a copy cut or padded.
-pub(crate) fn fit(data: Bytes, len: usize) -> Bytes {
-    if data.len() == len { data } else { resized(&data, len).freeze() }
-}
 
 /// What one txg changes about an object.
 pub(crate) struct DirtyTxg {
@@ -93,7 +37,7 @@ pub(crate) struct DirtyTxg {
     /// Counts changes, so that a sync can tell that nobody changed what it writes.
     pub mods: u64,
     /// Blocks written; all of the block size that this txg sees.
-    pub blocks: BTreeMap<u64, DirtyBlk>,
+    pub blocks: DirtyBlocks,
     /// Blocks freed before those were written.
     pub freed: RangeSet,
     /// The object was cut: its highest block id is at most this, blocks written apart.
@@ -221,7 +165,7 @@ impl State {
             Box::new(DirtyTxg {
                 txg,
                 mods: 0,
-                blocks: BTreeMap::new(),
+                blocks: DirtyBlocks::default(),
                 freed: RangeSet::default(),
                 cap: None,
                 blksz: None,
@@ -236,9 +180,7 @@ impl State {
         slot.mods += 1;
         if newer_blksz && slot.blksz != Some(blksz) {
             slot.blksz = Some(blksz);
-            if let Some(b) = slot.blocks.get_mut(&0) {
-                b.resize(blksz as usize);
-            }
+            slot.blocks.resize(0, blksz as usize);
         }
         (fresh, slot)
     }

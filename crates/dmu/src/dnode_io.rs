@@ -10,7 +10,8 @@ use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
 use rt::join::Pipeline;
 
-use crate::dnode::{DirtyBlk, Dnode, ReadAhead, State, fit, resized};
+use crate::dirty::{DirtyBlk, fit, resized};
+use crate::dnode::{Dnode, ReadAhead, State};
 use crate::tx::Tx;
 
 /// Blocks that one read asks for side by side.
@@ -44,7 +45,7 @@ impl State {
             if upto.is_some_and(|t| d.txg > t) || best.is_some_and(|(t, _)| t > d.txg) {
                 continue;
             }
-            if d.blocks.contains_key(&blkid) {
+            if d.blocks.contains(blkid) {
                 (best, freed) = (Some((d.txg, i)), None);
             } else if let Some(end) = d.freed.end_of(blkid) {
                 (best, freed) = (Some((d.txg, i)), Some(end));
@@ -56,8 +57,7 @@ impl State {
             (None, _) => Overlay::None,
             (Some(_), Some(end)) => Overlay::Freed(end),
             (Some((_, i)), None) => {
-                let blk = self.dirty[i].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
-                Overlay::Data(blk.share())
+                Overlay::Data(self.dirty[i].as_mut().and_then(|d| d.blocks.share(blkid)).expect("just found"))
             }
         }
     }
@@ -303,13 +303,13 @@ impl Dnode {
     fn put_block(&self, blkid: u64, mut blk: DirtyBlk, tx: &Tx) -> Result<()> {
         let mut st = self.n.st.borrow_mut();
         if blk.as_slice().len() != st.blksz as usize {
-            blk.resize(st.blksz as usize);
+            blk = DirtyBlk::Mut(resized(blk.as_slice(), st.blksz as usize));
         }
         self.revive(&mut st, blkid, tx);
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
-            if let Some(b) = d.blocks.get_mut(&blkid) {
-                *b = DirtyBlk::Frozen(blk.share());
+            if d.blocks.contains(blkid) {
+                d.blocks.put(blkid, DirtyBlk::Frozen(blk.share()));
                 d.mods += 1;
             }
         }
@@ -322,7 +322,7 @@ impl Dnode {
     fn revive(&self, st: &mut State, blkid: u64, tx: &Tx) {
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_ref().expect("newer_than gives slots in use");
-            if d.freed.contains(blkid) && !d.blocks.contains_key(&blkid) {
+            if d.freed.contains(blkid) && !d.blocks.contains(blkid) {
                 let (txg, zeros) = (d.txg, Bytes::zeroed(st.blksz as usize));
                 self.insert(st, blkid, DirtyBlk::Frozen(zeros), txg);
             }
@@ -334,11 +334,11 @@ impl Dnode {
         let len = blk.as_slice().len() as u64;
         let (levels, shift) = (u64::from(st.phys.nlevels), st.phys.indblkshift);
         let slot = self.slot(st, txg);
-        if slot.blocks.insert(blkid, blk).is_none() && !self.is_special() {
+        if slot.blocks.put(blkid, blk) && !self.is_special() {
             let span = (1u64 << shift.saturating_sub(BLKPTR_SHIFT)) - 1;
             let (first, last) = (blkid & !span, blkid | span);
             // The first block below an indirect block changes that one, too, and those above it.
-            let alone = slot.blocks.range(first..=last).nth(1).is_none();
+            let alone = !slot.blocks.has_two_in(first..=last);
             let indirect = if alone && (levels > 1 || blkid > 0) { levels.max(2) - 1 } else { 0 };
             self.os.ctx.dirty_add(txg, len);
             let metadata = st.otype.is_metadata();
@@ -391,8 +391,7 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         let size = st.blksz as usize;
-        let there =
-            st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains_key(&blkid));
+        let there = st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains(blkid));
         if !there {
             let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
                 Overlay::Data(b) => resized(&b, size),
@@ -413,21 +412,17 @@ impl Dnode {
         self.revive(st, blkid, tx);
         let newer: Vec<usize> = st
             .newer_than(tx.txg())
-            .filter(|&i| st.dirty[i].as_ref().is_some_and(|d| d.blocks.contains_key(&blkid)))
+            .filter(|&i| st.dirty[i].as_ref().is_some_and(|d| d.blocks.contains(blkid)))
             .collect();
         let at = tx.txg().slot();
         let newest = newer.first().copied().unwrap_or(at);
-        let r = {
-            let blk = st.dirty[newest].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
-            f(blk.make_mut())
-        };
+        let r = f(st.dirty[newest].as_mut().and_then(|d| d.blocks.make_mut(blkid)).expect("just found"));
         if newest != at {
-            let blk = st.dirty[newest].as_mut().and_then(|d| d.blocks.get_mut(&blkid)).expect("just found");
-            let changed = blk.share();
+            let changed = st.dirty[newest].as_mut().and_then(|d| d.blocks.share(blkid)).expect("just found");
             for &i in newer[1..].iter().chain([&at]) {
                 let d = st.dirty[i].as_mut().expect("just found");
                 d.mods += 1;
-                let b = d.blocks.get_mut(&blkid).expect("just found").make_mut();
+                let b = d.blocks.make_mut(blkid).expect("just found");
                 b[range.0..range.1].copy_from_slice(&changed[range.0..range.1]);
             }
         }
@@ -463,17 +458,15 @@ impl Dnode {
             if d.blksz.is_some() {
                 d.blksz = Some(blksz);
             }
-            if let Some(b) = d.blocks.get_mut(&0) {
-                let old = b.as_slice().len() as u64;
-                b.resize(blksz as usize);
-                if !special {
-                    ctx.dirty_add(d.txg, u64::from(blksz));
-                    ctx.dirty_done(d.txg, old);
-                    let cost = |c: crate::charge::Cost<'_>| {
-                        c.block(u64::from(blksz), metadata).saturating_sub(c.block(old, metadata))
-                    };
-                    self.os.will_use(d.txg, cost);
-                }
+            if let Some(old) = d.blocks.resize(0, blksz as usize)
+                && !special
+            {
+                ctx.dirty_add(d.txg, u64::from(blksz));
+                ctx.dirty_done(d.txg, old);
+                let cost = |c: crate::charge::Cost<'_>| {
+                    c.block(u64::from(blksz), metadata).saturating_sub(c.block(old, metadata))
+                };
+                self.os.will_use(d.txg, cost);
             }
         }
         Ok(())
@@ -544,18 +537,15 @@ impl Dnode {
         for i in st.newer_than(tx.txg()).chain([tx.txg().slot()]) {
             let d = st.dirty[i].as_mut().expect("slots in use");
             d.mods += 1;
-            let mut gone = d.blocks.split_off(&first);
-            if end != u64::MAX {
-                d.blocks.append(&mut gone.split_off(&end));
-            }
+            let gone = d.blocks.free(first, end);
             self.release(d.txg, gone);
         }
     }
 
-    /// Blocks that will not be written after all.
-    pub(crate) fn release(&self, txg: base::Txg, gone: std::collections::BTreeMap<u64, DirtyBlk>) {
-        if !self.is_special() && !gone.is_empty() {
-            self.os.ctx.dirty_done(txg, gone.values().map(|b| b.as_slice().len() as u64).sum());
+    /// `bytes` of blocks will not be written after all.
+    pub(crate) fn release(&self, txg: base::Txg, bytes: u64) {
+        if !self.is_special() && bytes > 0 {
+            self.os.ctx.dirty_done(txg, bytes);
         }
     }
 
@@ -565,7 +555,7 @@ impl Dnode {
         loop {
             let dirty = {
                 let st = self.n.st.borrow();
-                st.newest_first().filter_map(|d| d.blocks.range(from..).next().map(|(&b, _)| b)).min()
+                st.newest_first().filter_map(|d| d.blocks.first_in(from..)).min()
             };
             let Some(blkid) = [dirty, self.next_committed(from).await?].into_iter().flatten().min() else {
                 return Ok(None);
@@ -574,8 +564,7 @@ impl Dnode {
                 Overlay::Freed(u64::MAX) => {
                     // Everything committed from here on is gone; newer blocks may follow.
                     let st = self.n.st.borrow();
-                    let next =
-                        st.newest_first().filter_map(|d| d.blocks.range(blkid + 1..).next().map(|(&b, _)| b)).min();
+                    let next = st.newest_first().filter_map(|d| d.blocks.first_in(blkid + 1..)).min();
                     match next {
                         Some(b) => from = b,
                         None => return Ok(None),
@@ -584,8 +573,7 @@ impl Dnode {
                 // A newer txg may have written blocks inside the range that an older one freed.
                 Overlay::Freed(end) => {
                     let st = self.n.st.borrow();
-                    let next =
-                        st.newest_first().filter_map(|d| d.blocks.range(blkid + 1..end).next().map(|(&b, _)| b)).min();
+                    let next = st.newest_first().filter_map(|d| d.blocks.first_in(blkid + 1..end)).min();
                     from = next.unwrap_or(end);
                 }
                 _ => return Ok(Some(blkid)),

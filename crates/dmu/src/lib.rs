@@ -6,6 +6,7 @@
 //! [`Objset::sync`] of that group writes them copy-on-write.
 //!
 //! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying),
+//! `dirty` (the blocks that a txg writes), `early` (those that an intent log stores before),
 //! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how a
 //! block is stored), `sync_dnode` and `sync` (writing), `userused` (space by owner); on top of them
 //! `zap`, `sa`, `bpobj`.
@@ -17,6 +18,7 @@ pub mod zap;
 mod alloc;
 mod charge;
 mod ctx;
+mod dirty;
 mod dnode;
 mod dnode_io;
 mod early;

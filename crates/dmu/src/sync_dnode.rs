@@ -29,7 +29,8 @@ use rt::join::{Pipeline, join_all};
 use zio::{Prepared, WriteDone, WriteReq};
 
 use crate::LocalBoxFuture;
-use crate::dnode::{DirtyBlk, Dnode, Spill, resized};
+use crate::dirty::{DirtyBlk, resized};
+use crate::dnode::{Dnode, Spill};
 use crate::objset::Objset;
 use crate::policy::{BlockKind, Policy};
 use crate::tree::{shl_sat, shr};
@@ -38,6 +39,8 @@ use crate::tree::{shl_sat, shr};
 const AHEAD_BYTES: u64 = 8 << 20;
 /// Blocks that are prepared ahead at most.
 const AHEAD_BLOCKS: u64 = 32;
+/// Blocks that need no preparation, passed over at once in search of some that do.
+const SKIP_MAX: usize = 64;
 /// Indirect blocks read ahead at once.
 const WARM: usize = 16;
 /// Indirect blocks of one level that are compressed at once.
@@ -106,6 +109,29 @@ impl<'a> SyncCx<'a> {
     /// again.
     fn is_rewrite(&self, old: &Blkptr) -> bool {
         self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
+    }
+
+    /// As [`SyncCx::put`] for `data` that is stored at `bp` already, by a write that is over.
+    fn put_stored(
+        &self,
+        bp: Blkptr,
+        data: Bytes,
+        old: &Blkptr,
+        (otype, level): (ObjectType, u8),
+        metadata: bool,
+        dirty: u64,
+    ) -> Blkptr {
+        let ctx = self.os.ctx();
+        let bp = if bp.is_hole() { self.hole_over(old, data.len() as u64, otype, level) } else { bp };
+        if !old.is_hole() {
+            self.kill(old);
+        }
+        if !bp.is_hole() {
+            self.born(&bp);
+            ctx.issued(&bp, data, &WriteDone::ready(Ok(())), metadata);
+        }
+        ctx.dirty_done(self.txg, dirty);
+        bp
     }
 
     /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more
@@ -220,7 +246,7 @@ impl<'a> TreeSync<'a> {
         f(st.dirty[self.cx.txg.slot()].as_mut().expect("the txg's state stays until its sync is done"))
     }
     fn next_dirty(&self, from: u64, end: u64) -> Option<u64> {
-        self.slot(|d| d.blocks.range(from..end).next().map(|(&b, _)| b))
+        self.slot(|d| d.blocks.first_in(from..end))
     }
     fn next_freed(&self, from: u64, end: u64) -> Option<u64> {
         self.slot(|d| d.freed.next_from(from)).filter(|&b| b < end)
@@ -235,9 +261,31 @@ impl<'a> TreeSync<'a> {
         self.cx.kill(bp);
     }
 
+    /// Frees what was stored before the sync for content that the object does not have any more:
+    /// born in this txg, and never part of the object.
+    fn free_given_up(&self) -> Result<()> {
+        let zio = self.cx.os.ctx().zio();
+        self.slot(|d| d.blocks.take_given_up()).iter().try_for_each(|bp| zio.free(bp, self.cx.txg))
+    }
+
+    /// The content of a dirty data block.
+    fn content(&self, blkid: u64) -> Bytes {
+        self.slot(|d| d.blocks.share(blkid)).expect("the block was found dirty")
+    }
+
+    /// The pointer of a dirty data block that was stored before the sync, if that can be used.
+    fn overridden(&self, blkid: u64) -> Option<Blkptr> {
+        let (otype, txg) = (self.otype, self.cx.txg);
+        self.slot(|d| {
+            d.blocks.settle(blkid, |bp, len| {
+                bp.is_hole() || bp.otype() == otype && bp.level() == 0 && bp.lsize() == len && bp.birth() == txg
+            })
+        })
+    }
+
     /// The request for a dirty data block.
     fn leaf_request(&self, blkid: u64) -> Result<WriteReq> {
-        let data = self.slot(|d| d.blocks.get_mut(&blkid).map(DirtyBlk::share)).expect("the block was found dirty");
+        let data = self.content(blkid);
         let fill = if self.otype == ObjectType::DNODE { count_dnodes(&data)? } else { 1 };
         let mut req = self.cx.request(data, &self.data, (self.dn.n.obj, blkid));
         req.fill = fill;
@@ -246,35 +294,45 @@ impl<'a> TreeSync<'a> {
 
     /// Starts preparing blocks ahead.
     fn fill_ahead(&mut self) -> Result<()> {
+        let mut skipped = 0;
         while let Some(from) = self.ahead_next
             && !self.ahead.is_full()
+            && skipped < SKIP_MAX
         {
             let Some(blkid) = self.next_dirty(from, u64::MAX) else {
                 self.ahead_next = None;
                 break;
             };
+            self.ahead_next = Some(blkid + 1);
+            if self.overridden(blkid).is_some() {
+                skipped += 1;
+                continue;
+            }
             let req = self.leaf_request(blkid)?;
             let zio = self.cx.os.ctx().zio();
             self.ahead.add(Box::pin(zio.prepare(req)));
             self.ahead_ids.push_back(blkid);
-            self.ahead_next = Some(blkid + 1);
         }
         Ok(())
     }
 
     /// A data block that changes.
     async fn leaf(&mut self, blkid: u64, old: &Blkptr) -> Result<Blkptr> {
-        let dirty = self.slot(|d| d.blocks.contains_key(&blkid));
-        if !dirty {
+        let Some(len) = self.slot(|d| d.blocks.len_of(blkid)) else {
             if old.is_hole() {
                 return Ok(*old);
             }
             self.kill(old);
             return Ok(self.cx.hole_over(old, old.lsize(), self.otype, 0));
-        }
-        let len = self.slot(|d| d.blocks[&blkid].as_slice().len() as u64);
+        };
         let dirty_bytes = if self.dn.is_special() { 0 } else { len };
-        let bp = if self.ahead_next.is_some() || !self.ahead_ids.is_empty() {
+        let bp = if let Some(bp) = self.overridden(blkid) {
+            // What comes before the next block to be prepared has been seen, however few were
+            // skipped ahead.
+            self.ahead_next = self.ahead_next.map(|next| next.max(blkid + 1));
+            self.cx.spend(DMU_BLOCK).await;
+            self.cx.put_stored(bp, self.content(blkid), old, (self.otype, 0), self.data.metadata, dirty_bytes)
+        } else if self.ahead_next.is_some() || !self.ahead_ids.is_empty() {
             self.fill_ahead()?;
             let id = self.ahead_ids.pop_front();
             assert!(id == Some(blkid), "blocks are prepared in the order of the tree");
@@ -565,6 +623,7 @@ impl SyncCx<'_> {
         };
 
         if free {
+            t.free_given_up()?;
             if on_disk {
                 for i in 0..usize::from(phys.nblkptr) {
                     let bp = phys.blkptr[i];
@@ -581,13 +640,13 @@ impl SyncCx<'_> {
 
         if let Some(size) = blksz {
             // Block 0 keeps its content in its new size.
-            let (dirty, freed) = t.slot(|d| (d.blocks.contains_key(&0), d.freed.contains(0)));
+            let (dirty, freed) = t.slot(|d| (d.blocks.contains(0), d.freed.contains(0)));
             if size != phys.datablksz() && !dirty && !freed && on_disk {
                 let bp = dn.lookup(0).await?;
                 if !bp.is_hole() {
                     let old = ctx.read(&bp).await?;
                     let new = resized(&old, size as usize);
-                    t.slot(|d| d.blocks.insert(0, DirtyBlk::Mut(new)));
+                    t.slot(|d| d.blocks.put(0, DirtyBlk::Mut(new)));
                     if !dn.is_special() {
                         ctx.dirty_add(self.txg, u64::from(size));
                     }
@@ -600,7 +659,7 @@ impl SyncCx<'_> {
         if let Some(cap) = cap {
             phys.maxblkid = phys.maxblkid.min(cap);
         }
-        if let Some(last) = t.slot(|d| d.blocks.last_key_value().map(|(&b, _)| b)) {
+        if let Some(last) = t.slot(|d| d.blocks.last()) {
             phys.maxblkid = phys.maxblkid.max(last);
         }
         let levels = phys.nlevels_needed(phys.maxblkid);
@@ -635,6 +694,8 @@ impl SyncCx<'_> {
         for (bp, b) in phys.blkptr.iter_mut().zip(Blkptr::iter_block(&top)) {
             *bp = b;
         }
+
+        t.free_given_up()?;
 
         // Bonus and spill block.
         let (bonus, spill) = t.slot(|d| (d.bonus.clone(), d.spill.clone()));

@@ -3,16 +3,20 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use base::{ObjectId, Txg};
 use bdev::{Buf, Bytes};
 use codec::{CompressAlgo, Compression};
 use common::*;
 use dmu::*;
+use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use sim::Rng;
+use zio::{Prio, WriteDone};
 
 /// An object as it should be. Data by sectors of 512 bytes; what is not there is zero.
 #[derive(Clone, Default)]
@@ -141,6 +145,27 @@ async fn compare(dn: &Dnode, m: &Model, r: &mut Rng, thorough: bool) {
     assert!(m.data.range(at.div_ceil(512)..).all(|(_, d)| *d == [0; 512]), "{dn:?}: data after {at}");
 }
 
+/// Blocks stored before their sync: pointer, write, content.
+#[derive(Clone, Default)]
+struct Early(Rc<RefCell<Vec<(Blkptr, WriteDone, Bytes)>>>);
+
+impl Early {
+    /// What a log record names can be read until its txg is on disk, whatever has become of the
+    /// object's block.
+    async fn check(&self, env: &Env) {
+        let synced = env.ctx.txg().last_synced();
+        self.0.borrow_mut().retain(|(bp, _, _)| bp.birth() > synced);
+        let all = self.0.borrow().clone();
+        for (bp, done, data) in all {
+            done.await.unwrap();
+            let read = env.zio.read(&bp, Prio::SyncRead).await;
+            if bp.birth() > env.ctx.txg().last_synced() {
+                assert!(read.unwrap()[..] == data[..], "{bp} has changed before its txg synced");
+            }
+        }
+    }
+}
+
 struct Run {
     seed: u64,
     steps: u64,
@@ -162,6 +187,8 @@ fn run(cfg: Run) {
         let mut task = None;
         let mut again = None;
         let (mut most, mut births, mut embedded) = (0, 0, 0);
+        let early = Early::default();
+        let mut last = (0, 0);
         for step in 0..cfg.steps {
             if task.is_none() {
                 if cfg.again {
@@ -240,6 +267,7 @@ fn run(cfg: Run) {
                         dn.write_bytes(off, Bytes::from(Buf::copy_from(&data)), &tx).await.unwrap();
                     }
                     m.write(off, &data);
+                    last = (obj, off);
                 }
                 45..50 => {
                     let blkid = r.below(5);
@@ -321,8 +349,32 @@ fn run(cfg: Run) {
                     assert!(dn.write(0, b"x", &tx).await.is_err());
                     models.remove(&obj);
                 }
+                83..90 if !cfg.again => {
+                    // Stored for a log, mostly while other operations go on: what was just written,
+                    // or anything else.
+                    let (dn, off) = match os.hold(ObjectId(last.0)).await {
+                        Ok(dn) if r.below(4) > 0 => (dn, last.1),
+                        _ => (dn, place(&mut r, m.blksz, cfg.far)),
+                    };
+                    let blkid = off / u64::from(dn.block_size());
+                    let data = dn.read_block(blkid).await.unwrap();
+                    let (hold, early) = (env.ctx.txg().hold(), early.clone());
+                    let task = env.rt.spawn("early", async move {
+                        let (bp, done) = dn.store_early(blkid, data.clone(), hold).await.unwrap();
+                        if !bp.is_hole() {
+                            early.0.borrow_mut().push((bp, done, data));
+                        }
+                    });
+                    if r.below(2) == 0 {
+                        task.await;
+                    }
+                }
                 83..92 => compare(&dn, m, &mut r, false).await,
-                92..95 => env.rt.sleep(base::Nanos::from_ms(r.below(400))).await,
+                92..95 => {
+                    early.check(&env).await;
+                    check_committed(&env).await;
+                    env.rt.sleep(base::Nanos::from_ms(r.below(400))).await;
+                }
                 95..98 => env.ctx.txg().kick(),
                 _ => {
                     drop(dn);
@@ -388,6 +440,14 @@ fn base_run(seed: u64) -> Run {
 fn random_operations_compressed() {
     for seed in seeds(1) {
         run(base_run(seed));
+    }
+}
+
+#[test]
+fn random_operations_prepared_ahead() {
+    for seed in seeds(4000) {
+        let compression = Compression { algo: CompressAlgo::Zstd, level: 3 };
+        run(Run { props: ObjsetProps { compression, ..ObjsetProps::default() }, far: false, ..base_run(seed) });
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Env {
     pub features: DmuFeatures,
     pub props: ObjsetProps,
     pub cache: u64,
+    /// The root of the last txg that is on disk: what a power cut leaves.
+    pub committed: Rc<Cell<Blkptr>>,
 }
 
 pub fn features() -> DmuFeatures {
@@ -104,7 +106,8 @@ impl Env {
         let zio = Zio::new(rt.clone(), tree, alloc.clone(), ZioOpts::default());
         let acct = Rc::new(Acct { zio: RefCell::new(Some(zio.clone())), live: RefCell::default(), used: Cell::new(0) });
         let ctx = Env::make_ctx(&rt, &zio, Txg(4), cache, features);
-        Env { rt, ctx, zio, alloc, acct, disk, features, props, cache }
+        let committed = Rc::new(Cell::new(Blkptr::hole()));
+        Env { rt, ctx, zio, alloc, acct, disk, features, props, cache, committed }
     }
     pub fn make_ctx(rt: &Rt, zio: &Zio, first: Txg, cache: u64, features: DmuFeatures) -> DmuCtx {
         let tunables = TxgTunables::for_memory(1 << 30);
@@ -128,11 +131,13 @@ impl Env {
     /// Starts the sync loop for `os`. In passes 2 and 3 the object `again` is written too.
     pub fn run(&self, os: &Objset, again: Option<Dnode>) -> rt::JoinHandle<()> {
         let (os, alloc, txgs) = (os.clone(), self.alloc.clone(), self.ctx.txg().clone());
+        let committed = self.committed.clone();
         self.rt.spawn("sync", async move {
             let result = txgs
                 .clone()
                 .run(async |txg: Txg| {
                     sync_all(&os, &alloc, txg, again.as_ref()).await?;
+                    committed.set(os.root_bp());
                     Ok(())
                 })
                 .await;
@@ -293,7 +298,20 @@ impl Walk {
 pub async fn check(env: &Env, os: &Objset) -> Walk {
     let w = walk(&env.zio, &os.root_bp(), env.features.hole_birth).await;
     assert_eq!(w.places, *env.acct.live.borrow(), "allocated and referred to");
+    let space = env.alloc.space(ClassKind::Normal);
+    assert_eq!(space.alloc_raw - space.deferred_raw, env.acct.used.get(), "allocated by the maps, and accounted for");
     w
+}
+
+/// Reads what a power cut at this moment would leave: the tree of the last txg on disk must be
+/// whole whatever has been written since.
+pub async fn check_committed(env: &Env) {
+    // At most one more txg gets to the disk meanwhile, and nothing that it frees is given out.
+    let _hold = env.ctx.txg().hold();
+    let root = env.committed.get();
+    if !root.is_hole() {
+        walk(&env.zio, &root, env.features.hole_birth).await;
+    }
 }
 
 /// A seeded world whose tasks may not hog the engine.

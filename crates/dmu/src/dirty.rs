@@ -1,0 +1,317 @@
+//! The data blocks of an object that one txg writes: their content, and the place of those that
+//! were stored before the sync.
+//!
+//! # States
+//!
+//! A dirty block is in one of three states ([`DirtyBlk`]):
+//!
+//! * `Mut`: its content is in memory that nothing else uses; it can be changed without a copy.
+//! * `Frozen`: the content is shared, with readers, with the writer that brought it, or with an
+//!   early write. Changing it copies it first, so shared content never changes.
+//! * `Overridden` (`DR_OVERRIDDEN` of OpenZFS): frozen, and stored already, by the rules that the
+//!   sync would follow, as a block born in this txg. The sync of the txg puts that pointer into the
+//!   tree and writes nothing.
+//!
+//! The early write itself is no state: it works on shared content, so the block may be changed,
+//! freed or shared while it runs. When it has its place, and only if the block still has *the same
+//! memory* as content, the block becomes overridden ([`DirtyBlocks::override_with`]). Shared memory
+//! never changes, so equal memory is equal content.
+//!
+//! # Transitions
+//!
+//! | event | `Mut`, `Frozen` | `Overridden` |
+//! |---|---|---|
+//! | an early write of this content has its place | `Overridden` | refused: the second write is given up |
+//! | written, in whole or in part | `Mut` or `Frozen` | the same, the pointer is given up |
+//! | the block size changes | `Mut` | the same, the pointer is given up |
+//! | its range, or the object, is freed | gone | gone, the pointer is given up |
+//! | the txg syncs | written | the pointer goes into the tree |
+//! | the txg syncs, the early write had failed | written | given up, and written as if never stored |
+//! | the txg fails, or the power | gone | gone: no space map on disk knows of the place |
+//!
+//! A pointer that is *given up* is freed by the sync of the same txg, in which it was born. So it
+//! was never part of the object: it is charged to no dataset, is in no snapshot, and goes into no
+//! deadlist. Until that txg is on disk its place is not given out again, so a log record that names
+//! it can be replayed as long as it counts. What becomes part of the object is accounted by the
+//! sync like any block, once.
+//!
+//! The early write holds the txg until its device writes are over. Therefore the sync meets no
+//! write that is still under way, knows of each whether it failed, and the flush before the
+//! uberblock covers all of them.
+//!
+//! A newer txg that changes the block has its own version of it; the older version stays as it is,
+//! and so does its pointer.
+
+use std::collections::BTreeMap;
+use std::ops::RangeBounds;
+
+use bdev::{Buf, Bytes};
+use ondisk::blkptr::Blkptr;
+use zio::WriteDone;
+
+/// A block that was stored before the sync of its txg.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    /// Its pointer, perhaps a hole or with the data in itself.
+    pub bp: Blkptr,
+    /// Its device writes.
+    pub done: WriteDone,
+}
+
+impl Stored {
+    /// Whether the write is over and no device has the block.
+    fn has_failed(&self) -> bool {
+        self.done.result().is_some_and(|r| r.is_err())
+    }
+}
+
+/// The content of a block that was written but has not synced.
+pub(crate) enum DirtyBlk {
+    /// Still changeable without a copy.
+    Mut(Buf),
+    /// Shared with readers, a writer or the sync.
+    Frozen(Bytes),
+    /// Shared, and stored already.
+    Overridden(Bytes, Box<Stored>),
+}
+
+impl DirtyBlk {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            DirtyBlk::Mut(b) => b,
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => b,
+        }
+    }
+    /// The content for sharing; later changes copy it if it is still shared then.
+    pub fn share(&mut self) -> Bytes {
+        if let DirtyBlk::Mut(b) = self {
+            *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
+        }
+        match self {
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => b.clone(),
+            DirtyBlk::Mut(_) => unreachable!("just frozen"),
+        }
+    }
+    /// The content to change, and the pointer that does not describe it any more.
+    fn make_mut(&mut self) -> (&mut Buf, Option<Blkptr>) {
+        let gone = match self {
+            DirtyBlk::Mut(_) => None,
+            DirtyBlk::Frozen(b) => {
+                *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
+                None
+            }
+            DirtyBlk::Overridden(b, stored) => {
+                let bp = stored.bp;
+                *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
+                Some(bp)
+            }
+        };
+        match self {
+            DirtyBlk::Mut(b) => (b, gone),
+            _ => unreachable!("just thawed"),
+        }
+    }
+    /// Its pointer, if it is stored.
+    fn stored(&self) -> Option<&Stored> {
+        match self {
+            DirtyBlk::Overridden(_, stored) => Some(stored),
+            _ => None,
+        }
+    }
+}
+
+/// A copy of `data`, cut or padded with zeros to `len`.
+pub(crate) fn resized(data: &[u8], len: usize) -> Buf {
+    let mut b = Buf::for_overwrite(len);
+    let n = data.len().min(len);
+    b[..n].copy_from_slice(&data[..n]);
+    b[n..].fill(0);
+    b
+}
+
+/// `data` itself when it is `len` long, else a copy cut or padded.
+pub(crate) fn fit(data: Bytes, len: usize) -> Bytes {
+    if data.len() == len { data } else { resized(&data, len).freeze() }
+}
+
+/// Whether both are the same memory.
+fn is_same(a: &Bytes, b: &Bytes) -> bool {
+    std::ptr::eq(&a[..], &b[..]) && a.memory_id() == b.memory_id()
+}
+
+/// The blocks that one txg writes, by block id.
+#[derive(Default)]
+pub(crate) struct DirtyBlocks {
+    blocks: BTreeMap<u64, DirtyBlk>,
+    /// Pointers of blocks stored early whose content is not that of the object any more.
+    given_up: Vec<Blkptr>,
+}
+
+impl DirtyBlocks {
+    pub fn contains(&self, blkid: u64) -> bool {
+        self.blocks.contains_key(&blkid)
+    }
+    /// Bytes of a block.
+    pub fn len_of(&self, blkid: u64) -> Option<u64> {
+        self.blocks.get(&blkid).map(|b| b.as_slice().len() as u64)
+    }
+    /// The first block in a range.
+    pub fn first_in(&self, range: impl RangeBounds<u64>) -> Option<u64> {
+        self.blocks.range(range).next().map(|(&b, _)| b)
+    }
+    /// The last block.
+    pub fn last(&self) -> Option<u64> {
+        self.blocks.last_key_value().map(|(&b, _)| b)
+    }
+    /// Whether there are two blocks or more in a range.
+    pub fn has_two_in(&self, range: impl RangeBounds<u64>) -> bool {
+        self.blocks.range(range).nth(1).is_some()
+    }
+
+    /// Gives a block new content. Whether it was not dirty before.
+    pub fn put(&mut self, blkid: u64, blk: DirtyBlk) -> bool {
+        let old = self.blocks.insert(blkid, blk);
+        self.given_up.extend(old.as_ref().and_then(DirtyBlk::stored).map(|s| s.bp));
+        old.is_none()
+    }
+    /// The content of a block for sharing.
+    pub fn share(&mut self, blkid: u64) -> Option<Bytes> {
+        self.blocks.get_mut(&blkid).map(DirtyBlk::share)
+    }
+    /// The content of a block to be changed.
+    pub fn make_mut(&mut self, blkid: u64) -> Option<&mut Buf> {
+        let (buf, gone) = self.blocks.get_mut(&blkid)?.make_mut();
+        self.given_up.extend(gone);
+        Some(buf)
+    }
+    /// Cuts a block or pads it with zeros; nothing if it is not dirty. Gives its length before.
+    pub fn resize(&mut self, blkid: u64, len: usize) -> Option<u64> {
+        let old = self.blocks.get(&blkid)?.as_slice();
+        let old_len = old.len() as u64;
+        if old.len() != len {
+            let new = DirtyBlk::Mut(resized(old, len));
+            self.put(blkid, new);
+        }
+        Some(old_len)
+    }
+    /// Drops the blocks `first..end` (`u64::MAX`: all from there on). Gives the sum of their bytes.
+    pub fn free(&mut self, first: u64, end: u64) -> u64 {
+        let mut gone = self.blocks.split_off(&first);
+        if end != u64::MAX {
+            self.blocks.append(&mut gone.split_off(&end));
+        }
+        self.given_up.extend(gone.values().filter_map(DirtyBlk::stored).map(|s| s.bp));
+        gone.values().map(|b| b.as_slice().len() as u64).sum()
+    }
+
+    /// `data` was stored as block `blkid`. If that is still the block's content, and it is not
+    /// stored already, the sync will use that pointer; else false: it is the caller's to free.
+    pub fn override_with(&mut self, blkid: u64, data: &Bytes, stored: Stored) -> bool {
+        let Some(blk) = self.blocks.get_mut(&blkid) else { return false };
+        let unchanged = matches!(blk, DirtyBlk::Frozen(b) if is_same(b, data));
+        if unchanged {
+            *blk = DirtyBlk::Overridden(data.clone(), Box::new(stored));
+        }
+        unchanged
+    }
+    /// Where `data`, the content of a block, is stored already.
+    pub fn stored(&self, blkid: u64, data: &Bytes) -> Option<Stored> {
+        match self.blocks.get(&blkid) {
+            Some(DirtyBlk::Overridden(b, stored)) if is_same(b, data) && !stored.has_failed() => {
+                Some((**stored).clone())
+            }
+            _ => None,
+        }
+    }
+    /// For the sync: the pointer that stands for writing the block, if there is one that can be
+    /// used. `is_usable` says whether it is one that the object can have. Answers the same each
+    /// time.
+    pub fn settle(&mut self, blkid: u64, is_usable: impl FnOnce(&Blkptr, u64) -> bool) -> Option<Blkptr> {
+        let DirtyBlk::Overridden(data, stored) = self.blocks.get(&blkid)? else { return None };
+        assert!(stored.done.is_done(), "the txg was held until block {blkid} was stored");
+        let bp = stored.bp;
+        if !stored.has_failed() && is_usable(&bp, data.len() as u64) {
+            return Some(bp);
+        }
+        let again = DirtyBlk::Frozen(data.clone());
+        self.put(blkid, again);
+        None
+    }
+    /// The pointers to be freed in this txg.
+    pub fn take_given_up(&mut self) -> Vec<Blkptr> {
+        std::mem::take(&mut self.given_up)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Error;
+    use ondisk::blkptr::Dva;
+
+    fn stored(n: u64) -> Stored {
+        let mut bp = Blkptr::hole();
+        bp.set_dva(0, Dva::new(base::VdevId(0), n << 12, 4096, false));
+        Stored { bp, done: WriteDone::ready(Ok(())) }
+    }
+    fn frozen(fill: u8) -> DirtyBlk {
+        DirtyBlk::Frozen(Buf::copy_from(&[fill; 512]).freeze())
+    }
+
+    #[test]
+    fn a_pointer_lasts_as_long_as_its_content() {
+        type Change = fn(&mut DirtyBlocks);
+        let change: [(&str, Change); 5] = [
+            ("written", |b| assert!(!b.put(3, frozen(2)))),
+            ("changed", |b| b.make_mut(3).expect("dirty")[0] = 9),
+            ("resized", |b| assert_eq!(b.resize(3, 1024), Some(512))),
+            ("freed", |b| assert_eq!(b.free(3, 4), 512)),
+            ("cut", |b| assert_eq!(b.free(0, u64::MAX), 512)),
+        ];
+        for (what, f) in change {
+            let mut b = DirtyBlocks::default();
+            assert!(b.put(3, frozen(1)));
+            let data = b.share(3).expect("dirty");
+            let s = stored(7);
+            let bp = s.bp;
+            assert!(b.override_with(3, &data, s), "{what}");
+            assert!(!b.override_with(3, &data, stored(8)), "{what}: stored twice");
+            assert_eq!(b.stored(3, &data).map(|s| s.bp), Some(bp), "{what}");
+            assert_eq!(b.resize(3, 512), Some(512));
+            assert_eq!(b.settle(3, |_, len| len == 512), Some(bp), "{what}");
+            assert!(b.take_given_up().is_empty(), "{what}");
+            f(&mut b);
+            assert_eq!(b.take_given_up(), [bp], "{what}");
+            assert!(b.stored(3, &data).is_none() && b.settle(3, |_, _| true).is_none(), "{what}");
+            assert!(data.iter().all(|&x| x == 1), "{what}: shared content changed");
+        }
+    }
+
+    #[test]
+    fn other_content_is_not_overridden() {
+        let mut b = DirtyBlocks::default();
+        b.put(0, frozen(1));
+        let old = b.share(0).expect("dirty");
+        b.make_mut(0).expect("dirty")[0] = 1;
+        assert!(!b.override_with(0, &old, stored(1)), "equal bytes, but another version");
+        assert!(!b.override_with(1, &old, stored(1)), "not dirty");
+        assert!(b.take_given_up().is_empty(), "those are the caller's");
+    }
+
+    #[test]
+    fn what_failed_or_does_not_fit_is_written_by_the_sync() {
+        for (result, usable) in [(Err(Error::invalid("broken")), true), (Ok(()), false)] {
+            let mut b = DirtyBlocks::default();
+            b.put(5, frozen(4));
+            let data = b.share(5).expect("dirty");
+            let s = Stored { done: WriteDone::ready(result), ..stored(2) };
+            let bp = s.bp;
+            assert!(b.override_with(5, &data, s));
+            for _ in 0..2 {
+                assert!(b.settle(5, |_, _| usable).is_none());
+            }
+            assert_eq!(b.take_given_up(), [bp]);
+            assert_eq!(b.share(5).as_deref(), Some(&[4; 512][..]));
+        }
+    }
+}
