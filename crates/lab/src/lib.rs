@@ -7,10 +7,12 @@
 //!
 //! [`throttle`]: endless writers against a device of fixed bandwidth, under each of the write
 //! throttles. [`zil`]: synchronous writers on stripes of disks, under the commit policies of the
-//! intent log, beside what was [`published`] of them.
+//! intent log, beside what was [`published`] of them. [`sync_bytes`]: bytes that a device writes
+//! for each byte of synchronous writes.
 
 pub mod hist;
 pub mod published;
 mod stage;
+pub mod sync_bytes;
 pub mod throttle;
 pub mod zil;
