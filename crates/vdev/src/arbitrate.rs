@@ -32,11 +32,14 @@ const CANDIDATES_MAX: usize = 10_000;
 /// Most choices among differing replicas that are tried with one set of bad columns.
 const VERSIONS_MAX: usize = 64;
 
+/// A check of bytes, on any thread.
+type Check = dyn Fn(&[u8]) -> bool + Send + Sync;
+
 /// How to tell whether bytes are the block that is looked for. Cheap to clone.
 #[derive(Clone)]
 pub struct Verify {
     cost: Nanos,
-    is_it: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
+    is_it: Arc<Check>,
 }
 
 impl Verify {
@@ -380,12 +383,14 @@ pub(crate) async fn arbitrate(
 /// What a column must hold, and of each of its replicas whether it holds something else; none if it
 /// could not be read.
 type Wanted = (Bytes, Vec<Option<bool>>);
+/// The bytes that a replica gave, if any, and whether its padding is right.
+type Given = (Option<Bytes>, bool);
 
 /// Compares every replica with what it must hold if `block` is the block.
 async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) -> Vec<Vec<Wanted>> {
     let job = Parity::new(states.iter().map(|s| (s.stripe.clone(), s.base)).collect(), block);
     let of = |r: &Replica<'_>| (r.content.clone(), r.padded);
-    let contents: Vec<Vec<Vec<(Option<Bytes>, bool)>>> =
+    let contents: Vec<Vec<Vec<Given>>> =
         states.iter().map(|s| s.columns.iter().map(|c| c.replicas.iter().map(of).collect()).collect()).collect();
     let compared = contents.iter().flatten().flatten().filter_map(|(c, _)| c.as_ref()).map(|c| c.len() as u64).sum();
     let cost = job.cost() + cost::COPY.cost(compared);
@@ -394,7 +399,7 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
         let mut all = Vec::with_capacity(stripes.len());
         for ((_, columns), contents) in stripes.into_iter().zip(&contents) {
             let differs = |want: &Bytes, c: &Option<Bytes>, padded: bool| c.as_ref().map(|c| c != want || !padded);
-            let column = |(want, replicas): (Bytes, &Vec<(Option<Bytes>, bool)>)| {
+            let column = |(want, replicas): (Bytes, &Vec<Given>)| {
                 let all = replicas.iter().map(|(c, padded)| differs(&want, c, *padded)).collect();
                 (want, all)
             };
