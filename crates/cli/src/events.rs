@@ -1,6 +1,7 @@
 //! `zpool events`: what happened to pools and devices, in OpenZFS's layout.
 
-use daemon::proto::{EventView, EventsView, Request};
+use daemon::proto::{EventView, EventsView};
+use daemon::request::{Events, EventsClear};
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};
@@ -16,14 +17,14 @@ pub fn run(p: &Parsed) -> Done {
         _ => return Err(Fail::Usage("too many arguments".into(), "events")),
     };
     if p.has('c') {
-        let n: u64 = ask(&Request::EventsClear)?;
+        let n: u64 = ask(&EventsClear)?;
         print(&format!("cleared {n} events\n"));
         return Ok(());
     }
     let mut head = if p.has('H') { String::new() } else { format!("{:<30} {}\n", "TIME", "CLASS") };
     let (mut after, mut wait) = (0, false);
     loop {
-        let view: EventsView = ask(&Request::Events { after, pool: pool.clone(), wait })?;
+        let view: EventsView = ask(&Events { after, pool: pool.clone(), wait })?;
         let mut text = std::mem::take(&mut head);
         view.events.iter().for_each(|e| text += &event(e, p.has('H'), p.has('v')));
         if !text.is_empty() {

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::Error;
 use daemon::nice;
-use daemon::proto::{IoStats, IoView, Request};
+use daemon::proto::{IoStats, IoView};
+use daemon::request::PoolIo;
 use host::Signals;
 use serde_json::{Value, json};
 
@@ -87,7 +88,7 @@ pub fn run(p: &Parsed) -> Done {
     };
     if names.len() > 1 {
         // A pool and vdevs of it, unless all are pools.
-        let pools: Vec<IoView> = ask(&Request::PoolIo { names: Vec::new() })?;
+        let pools: Vec<IoView> = ask(&PoolIo { names: Vec::new() })?;
         if !names.iter().all(|n| pools.iter().any(|p| p.name == *n)) {
             o.only = names.split_off(1);
             o.vdevs = true;
@@ -107,7 +108,7 @@ pub fn run(p: &Parsed) -> Done {
     let mut before: Vec<IoView> = Vec::new();
     let mut shown = 0;
     loop {
-        let now: Vec<IoView> = ask(&Request::PoolIo { names: names.clone() })?;
+        let now: Vec<IoView> = ask(&PoolIo { names: names.clone() })?;
         if now.is_empty() && interval.is_none() && !o.json {
             eprintln!("no pools available");
             return Err(Fail::Said);

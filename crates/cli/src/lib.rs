@@ -37,8 +37,7 @@ use std::io::Write;
 
 use base::Error;
 use daemon::Client;
-use daemon::proto::Request;
-use serde::de::DeserializeOwned;
+use daemon::request::{Changes, Request};
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -143,12 +142,11 @@ pub(crate) fn print(text: &str) {
 }
 
 /// Asks the daemon, with a progress bar for what takes long.
-pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
+pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
-    let logged = logged(request);
-    let request = logged.as_ref().unwrap_or(request);
-    let answer = client.ask(request, &mut |what, done, total| bar.show(what, done, total));
+    let command = (request.changes() != Changes::Nothing).then(command_line);
+    let answer = client.ask(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total));
     bar.clear();
     if client.has_started()
         && let Ok(Some(info)) = client.info()
@@ -160,32 +158,8 @@ pub(crate) fn ask<T: DeserializeOwned>(request: &Request) -> Result<T, Fail> {
     Ok(answer?)
 }
 
-/// The request with this program's command line, if it may change a pool.
-fn logged(request: &Request) -> Option<Request> {
-    if matches!(
-        request,
-        Request::Info
-            | Request::Stop { .. }
-            | Request::PoolScan(_)
-            | Request::Pools { .. }
-            | Request::PoolHistory { .. }
-            | Request::PoolLatency { .. }
-            | Request::PoolIo { .. }
-            | Request::PoolFlow { .. }
-            | Request::Tune { .. }
-            | Request::TuneSet { .. }
-            | Request::TraceStart { .. }
-            | Request::TraceTake { .. }
-            | Request::Events { .. }
-            | Request::EventsClear
-            | Request::PoolActivity { .. }
-            | Request::Datasets(_)
-            | Request::Mounted
-            | Request::Holds { .. }
-            | Request::Keys { .. }
-    ) {
-        return None;
-    }
+/// This program's command line, as histories tell it.
+fn command_line() -> String {
     let mut words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     if let Some(program) = words.first_mut() {
         *program = program.rsplit('/').next().unwrap_or_default().to_string();
@@ -193,7 +167,7 @@ fn logged(request: &Request) -> Option<Request> {
     if words.first().is_some_and(|p| p != "zpool" && p != "zfs") {
         words.remove(0);
     }
-    Some(Request::Logged { command: words.join(" "), request: Box::new(request.clone()) })
+    words.join(" ")
 }
 
 /// `name=value`

@@ -13,8 +13,9 @@ use bdev::BlockDev;
 use daemon::engine::PoolEngine;
 use daemon::files::{self, OnceProps, Zfs};
 use daemon::paths::{Env, Paths};
-use daemon::proto::{
-    Created, DatasetView, Imported, PoolCreate, PoolImport, PoolLatency, PoolView, Request, Search, Select,
+use daemon::proto::{Created, DatasetView, Imported, PoolLatency, PoolView};
+use daemon::request::{
+    Datasets, DeviceLatency, PoolCreate, PoolDestroy, PoolExport, PoolImport, PoolSync, Pools, Request, Search, Select,
 };
 use daemon::{Client, mounts, nice};
 use dsl::props::PropValue;
@@ -175,9 +176,9 @@ struct Tour<'a> {
 }
 
 impl Tour<'_> {
-    fn ask<T: serde::de::DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
+    fn ask<R: Request>(&mut self, request: &R) -> Result<R::Reply> {
         let bar = &mut self.bar;
-        let answer = self.client.ask(request, &mut |what, done, total| bar.show(what, done, total));
+        let answer = self.client.ask(request, None, &mut |what, done, total| bar.show(what, done, total));
         self.bar.clear();
         answer
     }
@@ -227,37 +228,37 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
         mountpoint: Some(text(&at)),
         ..PoolCreate::default()
     };
-    let _: Created = tour.ask(&Request::PoolCreate(create))?;
+    let _: Created = tour.ask(&create)?;
     say(&format!("Copying the tree into the mounted file system '{}'", text(&at)));
     let mut store = Mounted(at.clone());
     source.copy(&mut store)?;
     say("zpool sync");
-    tour.ask::<()>(&Request::PoolSync { names: Vec::new() })?;
+    tour.ask(&PoolSync { names: Vec::new() })?;
     say("Reading it back");
     source.compare(&mut store)?;
     say("zpool status; zpool list -v; latencies");
-    let pools: Vec<PoolView> = tour.ask(&Request::Pools { names: Vec::new() })?;
+    let pools: Vec<PoolView> = tour.ask(&Pools { names: Vec::new() })?;
     let select = Select { filesystems: true, depth: Some(0), names: vec![POOL.to_string()], ..Select::default() };
-    let roots: Vec<DatasetView> = tour.ask(&Request::Datasets(select))?;
-    let latency: PoolLatency = tour.ask(&Request::PoolLatency { pool: POOL.to_string() })?;
+    let roots: Vec<DatasetView> = tour.ask(&Datasets(select))?;
+    let latency: PoolLatency = tour.ask(&DeviceLatency { pool: POOL.to_string() })?;
     if let Some(pool) = pools.first() {
         show(pool, roots.first(), &latency);
     }
     say(&format!("zpool export {POOL}; zpool import -d {} {POOL}", text(&scratch.0)));
-    tour.ask::<()>(&Request::PoolExport { pools: vec![POOL.to_string()], all: false, force: false })?;
+    tour.ask(&PoolExport { pools: vec![POOL.to_string()], all: false, force: false })?;
     let import = PoolImport {
         search: Search { paths: vec![text(&scratch.0)], destroyed: false },
         pool: Some(POOL.to_string()),
         ..PoolImport::default()
     };
-    let imported: Imported = tour.ask(&Request::PoolImport(import))?;
+    let imported: Imported = tour.ask(&import)?;
     if let Some(notice) = imported.notices.first().or(imported.failures.first()).or(imported.unmounted.first()) {
         return Err(Error::new(ErrorKind::Io, notice.clone()));
     }
     say("Comparing every byte again, from the devices");
     source.compare(&mut store)?;
     say(&format!("zpool destroy {POOL}"));
-    tour.ask(&Request::PoolDestroy { pool: POOL.to_string(), force: true })
+    tour.ask(&PoolDestroy { pool: POOL.to_string(), force: true })
 }
 
 // ---- with the engine in this process ----

@@ -15,7 +15,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use daemon::nice;
-use daemon::proto::{DatasetIo, FlowView, IoStats, Request};
+use daemon::proto::{DatasetIo, FlowView, IoStats};
+use daemon::request::PoolFlow;
 use host::{Screen, Signals, Woken, terminal_size};
 
 use crate::zpool::parse_for;
@@ -48,7 +49,7 @@ pub fn run(args: &[String]) -> Done {
         Some(_) => return Err(bad("the count must be a number above 0")),
     };
     let names = p.operands.clone();
-    let look = || ask::<Vec<FlowView>>(&Request::PoolFlow { names: names.clone() });
+    let look = || ask(&PoolFlow { names: names.clone() });
     let signals = Signals::hold();
     let mut before = look()?;
     let display = Screen::take();

@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use base::Error;
-use daemon::proto::{Dist, Request, TraceView};
+use daemon::proto::{Dist, TraceView};
+use daemon::request::{TraceStart, TraceTake};
 
 use crate::quantize::quantize;
 use crate::zpool::parse_for;
@@ -35,8 +36,8 @@ pub fn run(args: &[String]) -> Done {
         Some(_) => return Err(Fail::Usage("the count must be a number above 0".into(), "")),
     };
     let signals = host::Signals::hold();
-    let id: u64 = ask(&Request::TraceStart { pool: pool.clone(), what: what.clone() })?;
-    let take = |end| ask::<TraceView>(&Request::TraceTake { pool: pool.clone(), id, end });
+    let id: u64 = ask(&TraceStart { pool: pool.clone(), what: what.clone() })?;
+    let take = |end| ask(&TraceTake { pool: pool.clone(), id, end });
     // Without an interval lines of txgs come as they happen, distributions at the end.
     let lines = matches!(what.as_str(), "dirty" | "txg");
     let step = interval.unwrap_or(Duration::from_secs(1));

@@ -1,6 +1,7 @@
 //! `weir tune`: tunables, at run time.
 
-use daemon::proto::{Request, TunableView};
+use daemon::proto::TunableView;
+use daemon::request::{Tune, TuneSet};
 
 use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, print};
@@ -18,7 +19,7 @@ pub fn run(args: &[String]) -> Done {
     let pool = p.value('p').map(str::to_string);
     match command {
         "list" => {
-            let all: Vec<TunableView> = ask(&Request::Tune { pool })?;
+            let all: Vec<TunableView> = ask(&Tune { pool })?;
             let wanted =
                 |t: &&TunableView| p.operands.is_empty() || p.operands.iter().any(|o| t.name.contains(o.as_str()));
             let some: Vec<&TunableView> = all.iter().filter(wanted).collect();
@@ -32,7 +33,7 @@ pub fn run(args: &[String]) -> Done {
             if p.operands.is_empty() {
                 return Err(Fail::Usage("missing name of a tunable".into(), ""));
             }
-            let all: Vec<TunableView> = ask(&Request::Tune { pool })?;
+            let all: Vec<TunableView> = ask(&Tune { pool })?;
             let mut some = Vec::new();
             for name in &p.operands {
                 let known = daemon::tunables::find(name)?;
@@ -53,7 +54,7 @@ pub fn run(args: &[String]) -> Done {
                     Some(pool) => format!("{pool}:{assignment}"),
                     None => assignment.clone(),
                 };
-                let () = ask(&Request::TuneSet { assignment, save: p.has('s') })?;
+                let () = ask(&TuneSet { assignment, save: p.has('s') })?;
             }
             Ok(())
         }

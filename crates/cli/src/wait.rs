@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind};
-use daemon::proto::{ActivityView, Request};
+use daemon::proto::ActivityView;
+use daemon::request::PoolActivity;
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};
@@ -38,7 +39,7 @@ pub fn run(p: &Parsed) -> Done {
     let mut next = Instant::now();
     let mut first = true;
     loop {
-        let mut all: Vec<ActivityView> = match ask(&Request::PoolActivity { pool: pool.clone() }) {
+        let mut all: Vec<ActivityView> = match ask(&PoolActivity { pool: pool.clone() }) {
             // It was exported or destroyed meanwhile.
             Err(Fail::Error(e)) if !first && e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
@@ -73,7 +74,7 @@ fn row(cells: impl Iterator<Item = String>, scripted: bool) -> String {
 /// Until the pool has no more work of these kinds, or is gone.
 pub fn until_idle(pool: &str, kinds: &[&str]) -> Done {
     loop {
-        let all: Vec<ActivityView> = match ask(&Request::PoolActivity { pool: pool.to_string() }) {
+        let all: Vec<ActivityView> = match ask(&PoolActivity { pool: pool.to_string() }) {
             Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
         };

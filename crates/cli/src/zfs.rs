@@ -2,7 +2,11 @@
 
 use base::Error;
 use daemon::MountHow;
-use daemon::proto::{DatasetView, Destroyed, PoolView, Request, Select};
+use daemon::proto::{DatasetView, Destroyed};
+use daemon::request::{
+    Datasets, FsCreate, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Pools, Request, Select, SnapRename,
+    Unmount,
+};
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
@@ -87,20 +91,20 @@ fn create(p: &Parsed) -> Done {
         return Err(Error::invalid(format!("cannot create '{name}': missing dataset name")).into());
     }
     let props = properties(p, 'o', "create")?;
-    let exists = || ask::<Vec<DatasetView>>(&Request::Datasets(just(name))).is_ok();
+    let exists = || ask(&Datasets(just(name))).is_ok();
     if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
         return Ok(());
     }
     let said = zfs_out::created(name, &props, p);
     if p.has('n') {
         check_creation(name, &props).map_err(|e| e.at(format!("cannot verify '{name}'")))?;
-        ask::<Vec<PoolView>>(&Request::Pools { names: vec![name.split('/').next().unwrap_or("").to_string()] })?;
+        ask(&Pools { names: vec![name.split('/').next().unwrap_or("").to_string()] })?;
         print(&said);
         return Ok(());
     }
     let key = zfs_key::key_for_new(name, &props)?;
     let given = props.clone();
-    ask_and_warn(&Request::FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
+    ask_and_warn(&FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
     warn_of_shares(&given);
     print(&said);
     Ok(())
@@ -158,7 +162,7 @@ fn destroy(p: &Parsed) -> Done {
     if p.has('d') && !name.contains('@') {
         return Err(Fail::Usage("invalid option 'd': only snapshots can be destroyed later".into(), "destroy"));
     }
-    let request = Request::FsDestroy {
+    let request = FsDestroy {
         name: name.clone(),
         recursive: p.has('r'),
         clones: p.has('R'),
@@ -274,12 +278,12 @@ fn list(p: &Parsed) -> Done {
 /// beside one that is not.
 fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
     if select.names.len() < 2 {
-        return Ok((ask(&Request::Datasets(select))?, Ok(())));
+        return Ok((ask(&Datasets(select))?, Ok(())));
     }
     let mut out: Vec<DatasetView> = Vec::new();
     let done = each(&select.names, |name| {
         let one = Select { names: vec![name], ..select.clone() };
-        out.extend(ask::<Vec<DatasetView>>(&Request::Datasets(one))?);
+        out.extend(ask(&Datasets(one))?);
         Ok(())
     })?;
     let mut seen = std::collections::BTreeSet::new();
@@ -338,7 +342,7 @@ fn set(p: &Parsed) -> Done {
     let props = each_once(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
     let given = props.clone();
-    ask_and_warn(&Request::FsSet { names: names(&rest)?, props })?;
+    ask_and_warn(&FsSet { names: names(&rest)?, props })?;
     warn_of_shares(&given);
     Ok(())
 }
@@ -353,7 +357,7 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask_and_warn(&Request::FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
 }
 
 fn rename(p: &Parsed) -> Done {
@@ -367,12 +371,12 @@ fn rename(p: &Parsed) -> Done {
     };
     if from.contains('@') {
         let (from, to) = (from.clone(), to.clone());
-        return ask(&Request::SnapRename { from, to, recursive: p.has('r') });
+        return ask(&SnapRename { from, to, recursive: p.has('r') });
     }
     if p.has('r') {
         return Err(Fail::Usage("-r renames snapshots only".into(), "rename"));
     }
-    ask(&Request::FsRename {
+    ask(&FsRename {
         from: from.clone(),
         to: to.clone(),
         parents: p.has('p'),
@@ -395,12 +399,12 @@ fn mount(p: &Parsed) -> Done {
     }
     match (p.has('a'), p.operands.as_slice()) {
         (false, []) => {
-            let all: Vec<(String, String)> = ask(&Request::Mounted)?;
+            let all: Vec<(String, String)> = ask(&Mounted)?;
             print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
             Ok(())
         }
-        (true, []) => ask_and_warn(&Request::Mount { name: None, how }),
-        (false, [name]) => ask_and_warn(&Request::Mount { name: Some(name.clone()), how }),
+        (true, []) => ask_and_warn(&Mount { name: None, how }),
+        (false, [name]) => ask_and_warn(&Mount { name: Some(name.clone()), how }),
         _ => Err(Fail::Usage("too many arguments".into(), "mount")),
     }
 }
@@ -409,7 +413,7 @@ fn mount(p: &Parsed) -> Done {
 pub(crate) fn to_be_mounted(pools: &[String]) -> Result<Vec<String>, Fail> {
     let wanted: Vec<String> = ["name", "canmount", "mountpoint", "mounted", "keystatus"].map(str::to_string).to_vec();
     let select = Select { filesystems: true, names: pools.to_vec(), wanted, ..Select::default() };
-    let all: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+    let all: Vec<DatasetView> = ask(&Datasets(select))?;
     let mut out: Vec<(String, String)> = Vec::new();
     for d in &all {
         let value = |name: &str| d.props.iter().find(|p| p.name == name).map_or("", |p| p.exact.as_str());
@@ -424,7 +428,7 @@ pub(crate) fn to_be_mounted(pools: &[String]) -> Result<Vec<String>, Fail> {
 }
 
 /// What the daemon answers with a list of warnings.
-pub(crate) fn ask_and_warn(request: &Request) -> Done {
+pub(crate) fn ask_and_warn<R: Request<Reply = Vec<String>>>(request: &R) -> Done {
     let warnings: Vec<String> = ask(request)?;
     warnings.iter().for_each(|w| eprintln!("{w}"));
     Ok(())
@@ -432,10 +436,10 @@ pub(crate) fn ask_and_warn(request: &Request) -> Done {
 
 fn unmount(p: &Parsed) -> Done {
     match (p.has('a'), p.operands.as_slice()) {
-        (true, []) => ask(&Request::Unmount { target: None, force: p.has('f'), keys: p.has('u') }),
+        (true, []) => ask(&Unmount { target: None, force: p.has('f'), keys: p.has('u') }),
         (false, [target]) => {
             let target = names(std::slice::from_ref(target))?.remove(0);
-            ask(&Request::Unmount { target: Some(target), force: p.has('f'), keys: p.has('u') })
+            ask(&Unmount { target: Some(target), force: p.has('f'), keys: p.has('u') })
         }
         (false, []) => Err(Fail::Usage("missing filesystem argument".into(), "unmount")),
         _ => Err(Fail::Usage("too many arguments".into(), "unmount")),

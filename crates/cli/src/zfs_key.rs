@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use base::Error;
-use daemon::proto::{DatasetView, KeyView, Request, Secret, Select};
+use daemon::proto::{DatasetView, KeyView, Secret};
+use daemon::request::{ChangeKey, Datasets, Keys, LoadKey, Select, UnloadKey};
 use host::SecretBytes;
 
 use crate::opts::Parsed;
@@ -106,12 +107,12 @@ fn roots(p: &Parsed, topic: &'static str) -> Result<Vec<KeyView>, Fail> {
         if !p.operands.is_empty() {
             return Err(Fail::Usage("cannot specify dataset with -a".into(), topic));
         }
-        return ask(&Request::Keys { names: Vec::new(), recursive: true });
+        return ask(&Keys { names: Vec::new(), recursive: true });
     }
     if p.operands.is_empty() {
         return Err(Fail::Usage("missing dataset argument".into(), topic));
     }
-    ask(&Request::Keys { names: p.operands.clone(), recursive: p.has('r') })
+    ask(&Keys { names: p.operands.clone(), recursive: p.has('r') })
 }
 
 /// `zfs load-key`.
@@ -125,9 +126,8 @@ pub fn load(p: &Parsed) -> Done {
         }
         all += 1;
         let location = p.value('L').unwrap_or(&key.location);
-        let loaded = fetch(&key.name, &key.format, location, false).and_then(|secret| {
-            ask::<()>(&Request::LoadKey { name: key.name.clone(), key: secret, check_only: p.has('n') })
-        });
+        let loaded = fetch(&key.name, &key.format, location, false)
+            .and_then(|secret| ask(&LoadKey { name: key.name.clone(), key: secret, check_only: p.has('n') }));
         match loaded {
             Ok(()) => done += 1,
             Err(e) => bad = bad.or(Some(e)),
@@ -147,7 +147,7 @@ pub fn load_for_mount(name: Option<&str>) -> Done {
         Some(name) => {
             let (names, wanted) = (vec![name.to_string()], vec!["encryptionroot".to_string()]);
             let select = Select { filesystems: true, depth: Some(0), names, wanted, ..Select::default() };
-            let found: Vec<DatasetView> = ask(&Request::Datasets(select))?;
+            let found: Vec<DatasetView> = ask(&Datasets(select))?;
             let root = found.iter().flat_map(|d| &d.props).find(|p| p.name == "encryptionroot");
             match root.map(|p| p.exact.clone()) {
                 Some(root) if root != "-" => ask_keys(vec![root], false)?,
@@ -164,7 +164,7 @@ pub fn load_of_pools(pools: &[String]) -> Done {
 }
 
 fn ask_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail> {
-    ask(&Request::Keys { names, recursive })
+    ask(&Keys { names, recursive })
 }
 
 /// Those that are not loaded; one that is not to be had keeps none of the others.
@@ -172,7 +172,7 @@ fn load_all(roots: Vec<KeyView>) -> Done {
     let mut bad = None;
     for key in roots.into_iter().filter(|k| !k.available) {
         let loaded = fetch(&key.name, &key.format, &key.location, false)
-            .and_then(|secret| ask::<()>(&Request::LoadKey { name: key.name, key: secret, check_only: false }));
+            .and_then(|secret| ask(&LoadKey { name: key.name, key: secret, check_only: false }));
         bad = bad.or(loaded.err());
     }
     bad.map_or(Ok(()), Err)
@@ -188,7 +188,7 @@ pub fn unload(p: &Parsed) -> Done {
         if many && !key.available {
             continue;
         }
-        if let Err(e) = ask::<()>(&Request::UnloadKey { name: key.name }) {
+        if let Err(e) = ask(&UnloadKey { name: key.name }) {
             bad = bad.or(Some(e));
         }
     }
@@ -202,15 +202,15 @@ pub fn change(p: &Parsed) -> Done {
         return Err(Fail::Usage(what.into(), "change-key"));
     };
     let props = p.values('o').map(|v| assignment(v, "change-key")).collect::<Result<Vec<_>, _>>()?;
-    let keys: Vec<KeyView> = ask(&Request::Keys { names: vec![name.clone()], recursive: false })?;
+    let keys: Vec<KeyView> = ask(&Keys { names: vec![name.clone()], recursive: false })?;
     let Some(now) = keys.first() else {
         return Err(Error::invalid(format!("dataset '{name}' is not encrypted")).into());
     };
     if p.has('l') && !now.available {
-        let at: Vec<KeyView> = ask(&Request::Keys { names: vec![now.root.clone()], recursive: false })?;
+        let at: Vec<KeyView> = ask(&Keys { names: vec![now.root.clone()], recursive: false })?;
         if let Some(root) = at.first() {
             let key = fetch(&root.name, &root.format, &root.location, false)?;
-            ask::<()>(&Request::LoadKey { name: root.name.clone(), key, check_only: false })?;
+            ask(&LoadKey { name: root.name.clone(), key, check_only: false })?;
         }
     }
     let key = if p.has('i') {
@@ -231,5 +231,5 @@ pub fn change(p: &Parsed) -> Done {
         let kept = if now.root == now.name { now.location.as_str() } else { "prompt" };
         Some(fetch(name, format, given("keylocation").unwrap_or(kept), true)?)
     };
-    ask::<()>(&Request::ChangeKey { name: name.clone(), props, key })
+    ask(&ChangeKey { name: name.clone(), props, key })
 }

@@ -1,7 +1,8 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `hold`, `release`, `holds`, `bookmark`.
 
 use base::Error;
-use daemon::proto::{HoldView, Request};
+use daemon::proto::HoldView;
+use daemon::request::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, Snapshot};
 
 use crate::opts::Parsed;
 use crate::table::{Column, scripted, table};
@@ -20,7 +21,7 @@ pub fn snapshot(p: &Parsed) -> Done {
         return usage(&format!("missing '@' delimiter in snapshot name '{bad}'"), "snapshot");
     }
     let props = properties(p, 'o', "snapshot")?;
-    let done: Done = ask(&Request::Snapshot { names: p.operands.clone(), recursive: p.has('r'), props });
+    let done: Done = ask(&Snapshot { names: p.operands.clone(), recursive: p.has('r'), props });
     match done {
         Err(Fail::Error(e)) if p.has('r') || p.operands.len() > 1 => {
             eprintln!("{e}\nno snapshots were created");
@@ -37,7 +38,7 @@ pub fn rollback(p: &Parsed) -> Done {
         return usage(what, "rollback");
     };
     let (recursive, clones, force) = (p.has('r'), p.has('R'), p.has('f'));
-    ask(&Request::Rollback { name: name.clone(), recursive, clones, force })
+    ask(&Rollback { name: name.clone(), recursive, clones, force })
 }
 
 /// `zfs clone`
@@ -52,12 +53,7 @@ pub fn clone(p: &Parsed) -> Done {
     };
     let props = properties(p, 'o', "clone")?;
     crate::zfs::warn_of_shares(&props);
-    crate::zfs::ask_and_warn(&Request::Clone {
-        snapshot: snapshot.clone(),
-        name: name.clone(),
-        props,
-        parents: p.has('p'),
-    })
+    crate::zfs::ask_and_warn(&FsClone { snapshot: snapshot.clone(), name: name.clone(), props, parents: p.has('p') })
 }
 
 /// `zfs promote`
@@ -67,7 +63,7 @@ pub fn promote(p: &Parsed) -> Done {
         return usage(what, "promote");
     };
     crate::zfs::file_system_name(name)?;
-    ask(&Request::Promote { name: name.clone() })
+    ask(&Promote { name: name.clone() })
 }
 
 /// `zfs hold` and `zfs release`
@@ -82,7 +78,7 @@ pub fn hold(p: &Parsed, release: bool) -> Done {
     if let Some(bad) = names.iter().find(|n| !n.contains('@')) {
         return Err(Error::invalid(format!("'{bad}' is not a snapshot")).into());
     }
-    ask(&Request::Hold { tag: tag.clone(), names: names.to_vec(), recursive: p.has('r'), release })
+    ask(&Hold { tag: tag.clone(), names: names.to_vec(), recursive: p.has('r'), release })
 }
 
 /// `zfs holds`
@@ -92,7 +88,7 @@ pub fn holds(p: &Parsed) -> Done {
     }
     let mut holds: Vec<HoldView> = Vec::new();
     let done = crate::zpool::each(&p.operands, |name| {
-        holds.extend(ask::<Vec<HoldView>>(&Request::Holds { names: vec![name], recursive: p.has('r') })?);
+        holds.extend(ask(&Holds { names: vec![name], recursive: p.has('r') })?);
         Ok(())
     })?;
     if holds.is_empty() && done.is_err() {
@@ -120,5 +116,5 @@ pub fn bookmark(p: &Parsed) -> Done {
         false => name.to_string(),
     };
     let (from, to) = (&whole(from, to), &whole(to, from));
-    ask(&Request::Bookmark { from: from.clone(), to: to.clone() })
+    ask(&Bookmark { from: from.clone(), to: to.clone() })
 }

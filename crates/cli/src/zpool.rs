@@ -2,9 +2,11 @@
 
 use base::{Error, ErrorKind};
 use daemon::VdevSpec;
-use daemon::proto::{
-    Candidate, Created, HistoryLine, Imported, PoolAdd, PoolAttach, PoolCreate, PoolImport, PoolView, Request,
-    ScrubAction, Search,
+use daemon::proto::{Candidate, Created, HistoryLine, Imported, PoolView};
+use daemon::request::{
+    LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDestroy, PoolDetach, PoolExport,
+    PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolRemove, PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync,
+    PoolWork, Pools, ScrubAction, Search,
 };
 
 use crate::opts::{Parsed, Spec};
@@ -34,7 +36,7 @@ pub fn run(args: &[String]) -> Done {
         "sync" => {
             // -f asks for an uberblock even if nothing has changed: every sync writes one.
             let p = parse(rest, "f", &[], "sync")?;
-            ask(&Request::PoolSync { names: p.operands })
+            ask(&PoolSync { names: p.operands })
         }
         "add" => add(&parse(rest, "fgLnPo:", &[("size", true, 'z')], "add")?),
         "attach" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "attach")?, "attach"),
@@ -134,7 +136,7 @@ fn create(p: &Parsed) -> Done {
         dry_run: p.has('n'),
         no_features: p.has('d'),
     };
-    let created: Created = ask(&Request::PoolCreate(request))?;
+    let created: Created = ask(&request)?;
     created.notices.iter().for_each(|w| eprintln!("{w}"));
     if p.has('n') {
         let layout = zpool_out::layout(name, None, &VdevSpec::parse(&created.devices)?, Style::default());
@@ -149,7 +151,7 @@ fn daemon_word(arg: &str) -> bool {
 
 fn destroy(p: &Parsed) -> Done {
     let pool = one(p, "pool", "destroy")?.to_string();
-    ask(&Request::PoolDestroy { pool, force: p.has('f') })
+    ask(&PoolDestroy { pool, force: p.has('f') })
 }
 
 fn import(p: &Parsed) -> Done {
@@ -172,7 +174,7 @@ fn import(p: &Parsed) -> Done {
         _ => return Err(Fail::Usage("too many arguments".into(), "import")),
     };
     if pool.is_none() && !p.has('a') {
-        let found: Vec<Candidate> = ask(&Request::PoolScan(search))?;
+        let found: Vec<Candidate> = ask(&PoolScan(search))?;
         if found.is_empty() {
             eprintln!("no pools available to import");
         }
@@ -208,7 +210,7 @@ fn import(p: &Parsed) -> Done {
         return Err(Fail::Usage("-t needs the name that the pool is to have".into(), "import"));
     }
     let dry_run = request.dry_run;
-    let mut done: Imported = ask(&Request::PoolImport(request))?;
+    let mut done: Imported = ask(&request)?;
     if p.has('l') && !done.pools.is_empty() {
         mount_with_keys(&mut done)?;
     }
@@ -231,7 +233,7 @@ fn mount_with_keys(done: &mut Imported) -> Done {
         done.unmounted.push(e.to_string());
     }
     for at in crate::zfs::to_be_mounted(&done.pools)? {
-        match ask::<Vec<String>>(&Request::Mount { name: Some(at), how: Default::default() }) {
+        match ask(&Mount { name: Some(at), how: Default::default() }) {
             Ok(warnings) => done.notices.extend(warnings),
             Err(Fail::Error(e)) => done.unmounted.push(e.to_string()),
             Err(e) => return Err(e),
@@ -245,16 +247,16 @@ fn checkpoint(p: &Parsed) -> Done {
     if p.has('w') && !p.has('d') {
         return Err(Fail::Usage("-w can be used with -d only".into(), "checkpoint"));
     }
-    ask(&Request::PoolCheckpoint { pool, discard: p.has('d'), wait: p.has('w') })
+    ask(&PoolCheckpoint { pool, discard: p.has('d'), wait: p.has('w') })
 }
 
 fn history(p: &Parsed) -> Done {
     let pools = match p.operands.is_empty() {
-        true => ask::<Vec<PoolView>>(&Request::Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
+        true => ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
         false => p.operands.clone(),
     };
     each(&pools, |pool| {
-        let lines: Vec<HistoryLine> = ask(&Request::PoolHistory { pool: pool.clone() })?;
+        let lines: Vec<HistoryLine> = ask(&PoolHistory { pool: pool.clone() })?;
         print(&zpool_out::history(&pool, &lines, p.has('i'), p.has('l')));
         Ok(())
     })?
@@ -266,7 +268,7 @@ fn export(p: &Parsed) -> Done {
         (false, true) => return Err(Fail::Usage("missing pool argument".into(), "export")),
         _ => {}
     }
-    ask(&Request::PoolExport { pools: p.operands.clone(), all: p.has('a'), force: p.has('f') })
+    ask(&PoolExport { pools: p.operands.clone(), all: p.has('a'), force: p.has('f') })
 }
 
 fn style(p: &Parsed) -> Style {
@@ -308,11 +310,11 @@ fn list(p: &Parsed) -> Done {
 /// shown beside one that is not.
 fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
     if names.len() < 2 {
-        return Ok((ask(&Request::Pools { names: names.to_vec() })?, Ok(())));
+        return Ok((ask(&Pools { names: names.to_vec() })?, Ok(())));
     }
     let mut out: Vec<PoolView> = Vec::new();
     let done = each(names, |name| {
-        out.extend(ask::<Vec<PoolView>>(&Request::Pools { names: vec![name] })?);
+        out.extend(ask(&Pools { names: vec![name] })?);
         Ok(())
     })?;
     Ok((out, done))
@@ -405,7 +407,7 @@ fn set(p: &Parsed) -> Done {
         [_] => Err(Fail::Usage("missing pool name".into(), "set")),
         [what, pool] => {
             let (name, value) = assignment(what, "set")?;
-            ask(&Request::PoolSet { pool: pool.clone(), name, value })
+            ask(&PoolSet { pool: pool.clone(), name, value })
         }
         _ => Err(Fail::Usage("too many pool names".into(), "set")),
     }
@@ -452,9 +454,9 @@ fn add(p: &Parsed) -> Done {
         force: p.has('f'),
         dry_run: p.has('n'),
     };
-    let created: Created = ask(&Request::PoolAdd(request))?;
+    let created: Created = ask(&request)?;
     if p.has('n') {
-        let before: Vec<PoolView> = ask(&Request::Pools { names: vec![pool.clone()] })?;
+        let before: Vec<PoolView> = ask(&Pools { names: vec![pool.clone()] })?;
         let layout = zpool_out::layout(pool, before.first(), &VdevSpec::parse(&created.devices)?, style(p));
         print(&format!("would update '{pool}' to the following configuration:\n\n{layout}"));
     }
@@ -489,7 +491,7 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
         props: p.values('o').map(|v| assignment(v, verb)).collect::<Result<Vec<_>, _>>()?,
         force: p.has('f'),
     };
-    ask::<()>(&Request::PoolAttach(request))?;
+    ask(&request)?;
     match (p.has('w'), verb) {
         (false, _) => Ok(()),
         // A spare takes its place with a resilver only.
@@ -502,7 +504,7 @@ fn detach(p: &Parsed) -> Done {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing pool name argument".into(), "detach")),
         [_] => Err(Fail::Usage("missing <device> specification".into(), "detach")),
-        [pool, device] => ask(&Request::PoolDetach { pool: pool.clone(), device: member(device) }),
+        [pool, device] => ask(&PoolDetach { pool: pool.clone(), device: member(device) }),
         _ => Err(Fail::Usage("too many arguments".into(), "detach")),
     }
 }
@@ -521,7 +523,7 @@ fn work(p: &Parsed, initialize: bool) -> Done {
     if p.has('d') || p.has('r') {
         return Err(Error::unsupported("cannot trim: weir has neither secure trims (-d) nor rates (-r) yet").into());
     }
-    ask(&Request::PoolWork {
+    ask(&PoolWork {
         pool: pool.clone(),
         initialize,
         suspend: p.has('s'),
@@ -536,7 +538,7 @@ fn remove(p: &Parsed) -> Done {
         return Err(Error::unsupported("cannot remove: weir only removes spares, caches and logs, at once").into());
     }
     let (pool, devices) = pool_and_devices(p, "remove")?;
-    ask(&Request::PoolRemove { pool, devices })
+    ask(&PoolRemove { pool, devices })
 }
 
 fn offline(p: &Parsed) -> Done {
@@ -544,19 +546,19 @@ fn offline(p: &Parsed) -> Done {
         return Err(Error::unsupported("cannot offline: weir cannot force a device into a fault (-f) yet").into());
     }
     let (pool, devices) = pool_and_devices(p, "offline")?;
-    ask(&Request::PoolOffline { pool, devices, temporary: p.has('t') })
+    ask(&PoolOffline { pool, devices, temporary: p.has('t') })
 }
 
 fn online(p: &Parsed) -> Done {
     let (pool, devices) = pool_and_devices(p, "online")?;
-    ask(&Request::PoolOnline { pool, devices, expand: p.has('e') })
+    ask(&PoolOnline { pool, devices, expand: p.has('e') })
 }
 
 fn clear(p: &Parsed) -> Done {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing pool name".into(), "clear")),
-        [pool] => ask(&Request::PoolClear { pool: pool.clone(), device: None }),
-        [pool, device] => ask(&Request::PoolClear { pool: pool.clone(), device: Some(member(device)) }),
+        [pool] => ask(&PoolClear { pool: pool.clone(), device: None }),
+        [pool, device] => ask(&PoolClear { pool: pool.clone(), device: Some(member(device)) }),
         _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
 }
@@ -578,17 +580,17 @@ fn scrub(p: &Parsed) -> Done {
         let why = format!("invalid option combination: -w cannot be used with -{which}");
         return Err(Fail::Usage(why, "scrub"));
     }
-    ask(&Request::PoolScrub { pools: p.operands.clone(), action, wait: p.has('w') })
+    ask(&PoolScrub { pools: p.operands.clone(), action, wait: p.has('w') })
 }
 
 fn resilver(p: &Parsed) -> Done {
     if p.operands.is_empty() {
         return Err(Fail::Usage("missing pool name argument".into(), "resilver"));
     }
-    ask(&Request::PoolResilver { pools: p.operands.clone() })
+    ask(&PoolResilver { pools: p.operands.clone() })
 }
 
 fn labelclear(p: &Parsed) -> Done {
     let path = device(one(p, "vdev name", "labelclear")?)?;
-    ask(&Request::LabelClear { path, force: p.has('f') })
+    ask(&LabelClear { path, force: p.has('f') })
 }

@@ -14,7 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use daemon::proto::{self, PoolCreate, Reply, Request, Secret, Select};
+use daemon::proto::{self, Reply, Secret};
+use daemon::request::{
+    Asked, Datasets, DeviceLatency, FsDestroy, FsSet, Holds, LabelClear, LoadKey, Mounted, PoolActivity, PoolClear,
+    PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolIo, PoolSet, Pools, Rollback, Select, Snapshot, Stop,
+    TraceStart, TuneSet, Unmount,
+};
 
 use common::loops::Loop;
 use common::machine::{Machine, copy_program};
@@ -334,60 +339,56 @@ impl Rng {
 
 /// A request with random fields. The last word of those that change something names nothing that is
 /// there if `harmless`.
-fn any_request(r: &mut Rng, harmless: bool) -> Request {
+fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn Asked>, Option<String>) {
     let names = vec![r.word(), r.word()];
     let changed = |r: &mut Rng| if harmless { format!("absent{}", r.below(9)) } else { r.word() };
-    match r.below(24) {
-        0 => Request::Pools { names },
-        1 => Request::PoolIo { names },
-        2 => Request::PoolLatency { pool: r.word() },
-        3 => Request::PoolActivity { pool: r.word() },
-        4 => Request::Datasets(Select {
+    let request: Box<dyn Asked> = match r.below(24) {
+        0 => Box::new(Pools { names }),
+        1 => Box::new(PoolIo { names }),
+        2 => Box::new(DeviceLatency { pool: r.word() }),
+        3 => Box::new(PoolActivity { pool: r.word() }),
+        4 => Box::new(Datasets(Select {
             names,
             filesystems: true,
             snapshots: r.flag(),
             wanted: vec![r.word()],
             ..Select::default()
-        }),
-        5 => Request::Holds { names, recursive: r.flag() },
-        6 => Request::Mounted,
-        7 if !harmless => Request::Stop { force: r.flag() },
-        8 => Request::PoolDestroy { pool: changed(r), force: r.flag() },
-        9 => Request::PoolExport { pools: vec![changed(r)], all: false, force: r.flag() },
-        10 => Request::PoolSet { pool: changed(r), name: "comment".into(), value: r.word() },
-        11 => Request::FsDestroy {
+        })),
+        5 => Box::new(Holds { names, recursive: r.flag() }),
+        6 => Box::new(Mounted),
+        7 if !harmless => Box::new(Stop { force: r.flag() }),
+        8 => Box::new(PoolDestroy { pool: changed(r), force: r.flag() }),
+        9 => Box::new(PoolExport { pools: vec![changed(r)], all: false, force: r.flag() }),
+        10 => Box::new(PoolSet { pool: changed(r), name: "comment".into(), value: r.word() }),
+        11 => Box::new(FsDestroy {
             name: changed(r),
             recursive: true,
             clones: true,
             defer: false,
             force: true,
             dry_run: false,
-        },
-        12 => Request::FsSet { names: vec![changed(r)], props: vec![("compression".into(), "off".into())] },
-        13 => Request::Snapshot { names: vec![format!("{}@x", changed(r))], recursive: r.flag(), props: vec![] },
-        14 => Request::LoadKey {
+        }),
+        12 => Box::new(FsSet { names: vec![changed(r)], props: vec![("compression".into(), "off".into())] }),
+        13 => Box::new(Snapshot { names: vec![format!("{}@x", changed(r))], recursive: r.flag(), props: vec![] }),
+        14 => Box::new(LoadKey {
             name: changed(r),
             key: Secret(vec![0; r.below(100)].as_slice().into()),
             check_only: r.flag(),
-        },
-        15 => Request::PoolHistory { pool: changed(r) },
-        16 => Request::TuneSet { assignment: changed(r), save: r.flag() },
-        17 => Request::TraceStart { pool: changed(r), what: r.word() },
-        18 => Request::PoolClear { pool: changed(r), device: Some(r.word()) },
-        19 => Request::PoolCreate(PoolCreate {
-            name: changed(r),
-            devices: vec![r.word()],
-            dry_run: true,
-            ..PoolCreate::default()
         }),
-        20 => Request::LabelClear { path: format!("/nonexistent/{}", r.below(9)), force: r.flag() },
-        21 => Request::Unmount { target: Some(changed(r)), force: r.flag(), keys: r.flag() },
-        22 => Request::Rollback { name: changed(r), recursive: true, clones: true, force: true },
-        _ => Request::Logged {
-            command: r.word(),
-            request: Box::new(Request::PoolDestroy { pool: changed(r), force: true }),
-        },
-    }
+        15 => Box::new(PoolHistory { pool: changed(r) }),
+        16 => Box::new(TuneSet { assignment: changed(r), save: r.flag() }),
+        17 => Box::new(TraceStart { pool: changed(r), what: r.word() }),
+        18 => Box::new(PoolClear { pool: changed(r), device: Some(r.word()) }),
+        19 => {
+            Box::new(PoolCreate { name: changed(r), devices: vec![r.word()], dry_run: true, ..PoolCreate::default() })
+        }
+        20 => Box::new(LabelClear { path: format!("/nonexistent/{}", r.below(9)), force: r.flag() }),
+        21 => Box::new(Unmount { target: Some(changed(r)), force: r.flag(), keys: r.flag() }),
+        22 => Box::new(Rollback { name: changed(r), recursive: true, clones: true, force: true }),
+        _ => Box::new(PoolDestroy { pool: changed(r), force: true }),
+    };
+    let command = r.flag().then(|| r.word());
+    (request, command)
 }
 
 /// `rounds` hostile conversations at `socket`. What is answered must be what anyone may ask (if
@@ -395,9 +396,9 @@ fn any_request(r: &mut Rng, harmless: bool) -> Request {
 fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
     let mut r = Rng(seed);
     for round in 0..rounds {
-        let request = any_request(&mut r, !public);
+        let (request, command) = any_request(&mut r, !public);
         let mut message = Vec::new();
-        proto::send(&mut message, &request).unwrap();
+        request.call(command.as_deref()).unwrap().write(&mut message).unwrap();
         let may_be_done = match r.below(8) {
             0 => {
                 message = (0..r.below(300)).map(|_| r.next() as u8).collect();
@@ -420,8 +421,8 @@ fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
                 false
             }
             4 => {
-                // What is said after the first word does not count for the first word.
-                let kind = "{\"Stop\":{\"force\":true},\"Pools\":{\"names\":[]}}";
+                // What is said after the name does not count for the name.
+                let kind = "Stop \"Pools\"\n{\"force\":true}\nPools\n{\"names\":[]}";
                 message = (kind.len() as u32).to_le_bytes().to_vec();
                 message.extend_from_slice(kind.as_bytes());
                 false
@@ -429,16 +430,8 @@ fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
             _ => true,
         };
         let reply = converse(socket, &message);
-        let look = matches!(
-            request,
-            Request::Pools { .. }
-                | Request::PoolIo { .. }
-                | Request::PoolLatency { .. }
-                | Request::PoolActivity { .. }
-                | Request::Datasets(_)
-                | Request::Holds { .. }
-                | Request::Mounted
-        );
+        let looks = ["Pools", "PoolIo", "DeviceLatency", "PoolActivity", "Datasets", "Holds", "Mounted"];
+        let look = looks.contains(&request.name());
         match reply {
             Some(Reply::Done(_)) if !public => assert!(may_be_done, "round {round}: {request:?}"),
             Some(Reply::Done(_)) => assert!(may_be_done && look, "round {round}: {request:?}"),

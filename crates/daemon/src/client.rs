@@ -11,13 +11,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use crate::access::{Access, class};
 use crate::log::text_of;
 use crate::paths::{Paths, check_folder};
-use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, Request, kind_named};
+use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, kind_named};
+use crate::request::{Call, Info, Request, Rights, Stop};
 use crate::server::PATH;
 use crate::state::State;
 
@@ -89,10 +87,10 @@ impl Client {
         }
     }
 
-    /// Whether a request of this kind is answered by root's daemon, as this user has none and
+    /// Whether a request with these rights is answered by root's daemon, as this user has none and
     /// nothing that one would bring back.
-    fn asks_system(&self, request: &Request) -> Option<UnixStream> {
-        let dir = self.paths.system().filter(|_| class(request).access == Access::Anyone)?;
+    fn asks_system(&self, rights: Rights) -> Option<UnixStream> {
+        let dir = self.paths.system().filter(|_| rights == Rights::Anyone)?;
         let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
         if own || self.paths.is_held() {
             return None;
@@ -173,33 +171,35 @@ impl Client {
         }
     }
 
-    /// Asks, starting a daemon if there is none. `progress` is told how far long work is: what,
-    /// done, total.
-    pub fn ask<T: DeserializeOwned>(&self, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<T> {
+    /// Asks, starting a daemon if there is none. `command` is the command line that the request
+    /// comes from, for the histories of the pools that it changes. `progress` is told how far long
+    /// work is: what, done, total.
+    pub fn ask<R: Request>(
+        &self,
+        request: &R,
+        command: Option<&str>,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Result<R::Reply> {
         let stream = match self.connect()? {
             Some(Way::Full(stream) | Way::Public(stream)) => stream,
-            None => match self.asks_system(request) {
+            None => match self.asks_system(R::RIGHTS) {
                 Some(stream) => stream,
                 None => self.start_and_connect()?,
             },
         };
-        let value = converse(stream, request, progress)?;
-        serde_json::from_value(value)
-            .map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
+        converse(stream, request, command, progress)
     }
 
     /// What a running daemon says about itself; none if there is none.
     pub fn info(&self) -> Result<Option<DaemonInfo>> {
         let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(None) };
-        let value = converse(stream, &Request::Info, &mut |_, _, _| {})?;
-        let info = serde_json::from_value(value);
-        info.map(Some).map_err(|e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}")))
+        converse(stream, &Info, None, &mut |_, _, _| {}).map(Some)
     }
 
     /// Ends the daemon and waits until it is gone; false if there was none.
     pub fn stop(&self, force: bool) -> Result<bool> {
         let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(false) };
-        converse(stream, &Request::Stop { force }, &mut |_, _, _| {})?;
+        converse(stream, &Stop { force }, None, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
         // The lock is the last thing that a daemon lets go of.
         while self.paths.is_held() {
@@ -243,16 +243,25 @@ fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
     }
 }
 
-fn converse(mut stream: UnixStream, request: &Request, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<Value> {
+fn converse<R: Request>(
+    mut stream: UnixStream,
+    request: &R,
+    command: Option<&str>,
+    progress: &mut dyn FnMut(&str, u64, u64),
+) -> Result<R::Reply> {
+    let call = Call::of(request, command)?;
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
     // A daemon that takes no request says why, and closes: its words count, not that nothing more
     // can be written.
-    let sent = proto::send_secret(&mut stream, request);
+    let sent = call.write(&mut stream);
     loop {
         let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);
         match received.map_err(|e| gone(&sent.as_ref().err().map_or_else(|| e.to_string(), ToString::to_string)))? {
             Some(Reply::Progress { what, done, total }) => progress(&what, done, total),
-            Some(Reply::Done(value)) => return Ok(value),
+            Some(Reply::Done(value)) => {
+                let bad = |e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}"));
+                return serde_json::from_value(value).map_err(bad);
+            }
             Some(Reply::Failed { kind, message }) => return Err(Error::new(kind_named(&kind), message)),
             None => return Err(gone(&"it closed the connection")),
         }

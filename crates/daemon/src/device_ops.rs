@@ -19,7 +19,8 @@ use spa::{DevSpec, DeviceDoor, Group, Layout, LocalBoxFuture, NewDevice, Pool};
 use crate::create::{check_foreign, leaf_facts, open_device, same_file};
 use crate::engine::PoolEngine;
 use crate::label_ops::InUse;
-use crate::proto::{Created, PoolAdd, PoolAttach};
+use crate::proto::Created;
+use crate::request::{PoolAdd, PoolAttach};
 use crate::server::{Daemon, Running};
 use crate::vdev_spec::{GroupPaths, Replication, VdevSpec};
 

@@ -7,8 +7,8 @@
 //!
 //! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its
 //! socket; it sends one request ([`proto`]). A door ([`front`]) reads it and says who sent it;
-//! [`access`] says whether they may; a thread of one of the lanes ([`lanes`]) has it done
-//! ([`server`]), which sends closures to the engine thread of the pool that it is about, and
+//! [`request`] says whether they may and what it means; a thread of one of the lanes ([`lanes`])
+//! has it done, which sends closures to the engine thread of the pool that it is about, and
 //! answers.
 //!
 //! Invariants: at most one daemon holds a runtime folder and at most one a state folder
@@ -18,7 +18,6 @@
 //! whatever changes mounts or names runs one at a time; a request that fails has undone what it
 //! began.
 
-mod access;
 mod acl_notice;
 pub mod client;
 mod create;
@@ -45,6 +44,7 @@ pub mod pool_props;
 pub mod proto;
 mod proto_flow;
 mod proto_secret;
+pub mod request;
 mod requests;
 mod scan_ops;
 mod serve;

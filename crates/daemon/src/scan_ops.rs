@@ -11,7 +11,8 @@ use spa::{WorkKind, WorkState};
 use zpl::{MountOpts, Zfs};
 
 use crate::engine::PoolEngine;
-use crate::proto::{ActivityView, ScanView, ScrubAction};
+use crate::proto::{ActivityView, ScanView};
+use crate::request::ScrubAction;
 
 /// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no
 /// paths.

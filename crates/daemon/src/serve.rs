@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use host::PeerCred;
-use serde_json::Value;
 
-use crate::access::{self, Access, Lane, class, is_public};
 use crate::front::{Message, refuse};
 use crate::lanes::Queue;
-use crate::proto::{self, DaemonInfo, Reply, Request, RequestView};
+use crate::proto::{self, DaemonInfo, Reply, RequestView};
+use crate::request::{Asked, Call, Caller, Info, Lane, Request, Stop, perform};
 use crate::requests::{Entry, Ticket, Wait, enter};
-use crate::server::{Daemon, json, lock};
+use crate::server::{Daemon, lock};
 
 /// How often a long request says how far it is.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
@@ -52,6 +51,9 @@ impl Default for Lanes {
     }
 }
 
+/// A request with the command line that it comes from.
+type Parsed = (Box<dyn Asked>, Option<String>);
+
 fn denied() -> Error {
     Error::new(ErrorKind::Denied, "permission denied: only the owner of the daemon may do this")
 }
@@ -59,20 +61,16 @@ fn denied() -> Error {
 impl Daemon {
     /// Takes a message from a door: `public` is the one for all users.
     pub(crate) fn take(self: &Arc<Self>, message: Message, public: bool) {
-        // Nothing of what others may not ask is looked at beyond its first word.
-        if public && !is_public(message.body()) {
+        // Nothing of what others may not ask is looked at beyond its name.
+        if public && !Call::is_public(message.body()) {
             return refuse(&message.stream, &denied());
         }
-        let request = serde_json::from_slice::<Request>(message.body());
+        let parsed = Call::parse(message.body());
         let Message { stream, peer, .. } = message;
-        let request = match request {
-            Ok(request) => request,
-            Err(e) => return refuse(&stream, &Error::invalid(format!("the request cannot be read: {e}"))),
+        let (request, command) = match parsed {
+            Ok(parsed) => parsed,
+            Err(e) => return refuse(&stream, &e),
         };
-        let class = class(&request);
-        if public && class.access != Access::Anyone {
-            return refuse(&stream, &denied());
-        }
         if public && self.public_requests(peer.uid) >= PUBLIC_PER_USER {
             let why = format!("the daemon serves {PUBLIC_PER_USER} requests of another user at once: try again");
             return refuse(&stream, &Error::new(ErrorKind::Busy, why));
@@ -80,19 +78,16 @@ impl Daemon {
         let Ok(spare) = stream.try_clone() else {
             return refuse(&stream, &Error::new(ErrorKind::Busy, "the daemon has no descriptors left: try again"));
         };
-        let what = match &request {
-            Request::Logged { command, .. } => command.as_str(),
-            _ => class.name,
-        };
+        let what = command.as_deref().unwrap_or(request.title());
         let ticket = self.requests.begin(what, peer, public);
-        let queue = match class.lane {
+        let queue = match request.lane() {
             _ if public => &self.lanes.public,
             Lane::Status => &self.lanes.status,
             Lane::Control => &self.lanes.control,
             Lane::Work => &self.lanes.work,
         };
         let daemon = self.clone();
-        if !queue.push(Box::new(move || daemon.serve(stream, request, ticket, public))) {
+        if !queue.push(Box::new(move || daemon.serve(stream, (request, command), ticket, public))) {
             let why = "the daemon has too many requests waiting: try again when some have ended ('weir daemon status' shows them)";
             refuse(&spare, &Error::new(ErrorKind::Busy, why));
         }
@@ -102,15 +97,16 @@ impl Daemon {
         self.requests.all().iter().filter(|e| e.public && e.peer.uid == uid).count()
     }
 
-    fn serve(self: &Arc<Self>, mut stream: UnixStream, request: Request, ticket: Ticket, public: bool) {
+    fn serve(self: &Arc<Self>, mut stream: UnixStream, asked: Parsed, ticket: Ticket, public: bool) {
+        let (request, command) = asked;
         let _ = stream.set_write_timeout(Some(if public { PUBLIC_REPLY_TIMEOUT } else { REPLY_TIMEOUT }));
-        let ends = matches!(request, Request::Stop { .. });
+        let ends = request.name() == Stop::NAME;
         let (daemon, entry) = (self.clone(), ticket.entry().clone());
         let (tell, told) = mpsc::channel();
         let work = move || {
             enter(&entry);
-            let done =
-                if public { daemon.handle_public(request, &entry) } else { daemon.handle_owners(request, &entry) };
+            let caller = Caller { uid: entry.peer.uid, public };
+            let done = perform(&daemon, request, command, caller, &entry.progress);
             let _ = tell.send(done);
         };
         if let Err(e) = std::thread::Builder::new().name("weir-request".into()).spawn(work) {
@@ -144,24 +140,6 @@ impl Daemon {
         if ends && matches!(reply, Reply::Done(_)) {
             // Not before the answer is on its way.
             host::terminate_self();
-        }
-    }
-
-    fn handle_owners(self: &Arc<Self>, request: Request, entry: &Arc<Entry>) -> Result<Value> {
-        self.handle(request, &entry.progress, entry.peer.uid)
-    }
-
-    /// What other users get: the same, without what only the owner may know.
-    fn handle_public(self: &Arc<Self>, request: Request, entry: &Arc<Entry>) -> Result<Value> {
-        assert_eq!(class(&request).access, Access::Anyone, "a request of another user was checked before");
-        match request {
-            Request::Pools { names } => {
-                self.wait_ready()?;
-                let mut views = self.pool_views(&names)?;
-                access::redact(&mut views);
-                json(&views)
-            }
-            other => self.handle(other, &entry.progress, entry.peer.uid),
         }
     }
 
@@ -235,7 +213,7 @@ fn request_view(e: &Entry, engines: &[(ThreadId, String)]) -> Option<RequestView
             Some((_, wait)) => wait.clone(),
             None => "waits for devices: no pool is running on them yet".to_string(),
         },
-        Wait::Nothing if e.what == class(&Request::Info).name => return None,
+        Wait::Nothing if e.what == Info::TITLE => return None,
         Wait::Nothing => "is worked on".to_string(),
     };
     let progress = e.progress.get().map(|(what, done, total)| match total {

@@ -18,18 +18,16 @@ use serde::Serialize;
 use serde_json::Value;
 use spa::EngineOpts;
 
-use crate::device_ops::known_as;
-use crate::engine::{EngineThread, PoolEngine, Progress};
+use crate::engine::{EngineThread, PoolEngine};
 use crate::front::{Door, Limits};
 use crate::import::no_such_pool;
 use crate::log::{Level, Log};
 use crate::metrics::Endpoint;
 use crate::paths::{Locks, Paths};
-use crate::pool_props::{Wanted, When};
-use crate::proto::{self, DatasetView, HoldView, KeyView, PoolView, Request, Select};
+use crate::proto::{self, DatasetView, PoolView, TunableView};
+use crate::request::{Select, pool_part};
 use crate::requests::{Requests, Wait, waiting};
 use crate::serve::Lanes;
-use crate::snap_ops::DestroyHow;
 use crate::state::{KnownPool, State};
 use crate::tunables::Tunables;
 use crate::zevents::{PoolSink, Zevents};
@@ -76,7 +74,7 @@ pub struct Daemon {
     ready: (Mutex<bool>, Condvar),
     pub(crate) failures: Mutex<Vec<String>>,
     broker: Mutex<MemBroker>,
-    events: Arc<Zevents>,
+    pub(crate) events: Arc<Zevents>,
     pub(crate) log: Arc<Log>,
     pub(crate) requests: Arc<Requests>,
     pub(crate) lanes: Lanes,
@@ -219,419 +217,6 @@ fn doors(paths: &Paths) -> Result<Vec<(Door, (UnixListener, u64))>> {
 }
 
 impl Daemon {
-    /// Does what is asked for; `uid` is the user that asks.
-    pub(crate) fn handle(self: &Arc<Self>, request: Request, progress: &Arc<Progress>, uid: u32) -> Result<Value> {
-        match &request {
-            Request::Info => return json(&self.info()),
-            Request::Stop { force: true } => return json(&()),
-            Request::Stop { force: false } => {
-                self.wait_ready()?;
-                return self.stop().and_then(|()| json(&()));
-            }
-            _ => self.wait_ready()?,
-        }
-        match request {
-            Request::Info | Request::Stop { .. } => json(&()),
-            Request::PoolCreate(r) => json(&self.pool_create(r)?),
-            Request::PoolDestroy { pool, force } => json(&self.pool_destroy(&pool, force)?),
-            Request::Logged { command, request } => json(&self.handle_logged(&command, *request, progress, uid)?),
-            Request::PoolCheckpoint { pool, discard, wait } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move { e.checkpoint(discard, wait).await })?)
-            }
-            Request::PoolHistory { pool } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(|e| async move { e.history().await })?)
-            }
-            Request::PoolScan(search) => json(&self.pool_scan(&search, progress)?),
-            Request::PoolImport(r) => json(&self.pool_import(r, progress)?),
-            Request::PoolExport { pools, all, force } => json(&self.pool_export(&pools, all, force, progress)?),
-            Request::Pools { names } => json(&self.pool_views(&names)?),
-            Request::PoolSet { pool, name, value } => json(&self.pool_set(&pool, name, value)?),
-            Request::PoolSync { names } => {
-                let names = if names.is_empty() { self.running_names() } else { names };
-                json(&self.each(&names, |running| running.thread.with_pool(|e| async move { e.pool.sync().await }))?)
-            }
-            Request::PoolAdd(r) => json(&self.pool_add(r)?),
-            Request::PoolAttach(r) => json(&self.pool_attach(r)?),
-            Request::PoolDetach { pool, device } => json(&self.pool_detach(&pool, device)?),
-            Request::PoolRemove { pool, devices } => json(&self.pool_remove(&pool, devices)?),
-            Request::PoolWork { pool, initialize, suspend, cancel, wait, devices } => {
-                let running = self.need_running(&pool)?;
-                let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
-                let wish = match (suspend, cancel) {
-                    (true, _) => spa::WorkWish::Suspend,
-                    (_, true) => spa::WorkWish::Cancel,
-                    _ => spa::WorkWish::Start,
-                };
-                json(&running.thread.with_pool(move |e| async move {
-                    let devices: Vec<String> = devices.iter().map(|d| known_as(&e.pool, d)).collect();
-                    e.pool.change_leaf_work(kind, wish, &devices).await?;
-                    if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
-                })?)
-            }
-            Request::PoolOffline { pool, devices, temporary } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move {
-                    let mut errors = Vec::new();
-                    for name in &devices {
-                        let done = e.pool.offline_device(&known_as(&e.pool, name), temporary);
-                        errors.extend(done.err().map(|e| at_device(e, "offline", name)));
-                    }
-                    if errors.len() < devices.len() {
-                        e.pool.sync().await?;
-                    }
-                    all_of(errors)
-                })?)
-            }
-            Request::PoolOnline { pool, devices, expand } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move {
-                    let mut errors = Vec::new();
-                    for name in &devices {
-                        let done = e.pool.bring_online(&known_as(&e.pool, name), expand).await;
-                        errors.extend(done.err().map(|e| at_device(e, "online", name)));
-                    }
-                    if errors.len() < devices.len() {
-                        e.pool.sync().await?;
-                    }
-                    all_of(errors)
-                })?)
-            }
-            Request::PoolClear { pool, device } => {
-                let running = self.need_running(&pool)?;
-                let resumed = running.thread.with_pool(move |e| async move {
-                    if e.pool.is_readonly() {
-                        let why = format!("cannot clear errors for {}: pool is read-only", e.pool.name());
-                        return Err(Error::new(ErrorKind::ReadOnly, why));
-                    }
-                    let was = e.pool.suspended().is_some();
-                    let device = device.map(|d| known_as(&e.pool, &d));
-                    let done = e.pool.clear(device.as_deref()).await;
-                    done.map_err(|e| match &device {
-                        Some(name) => at_device(e, "clear errors for", name),
-                        None => e,
-                    })?;
-                    Ok(was && e.pool.suspended().is_none())
-                })?;
-                if resumed {
-                    self.log.say(Level::Notice, &format!("pool '{pool}' is resumed"));
-                }
-                json(&())
-            }
-            Request::PoolScrub { pools, action, wait } => {
-                let mut begun = Vec::new();
-                let all = self.each(&pools, |running| {
-                    running.thread.with_pool(move |e| async move { e.scrub(action).await })?;
-                    begun.push(running.name.clone());
-                    Ok(())
-                });
-                for pool in begun.iter().filter(|_| wait) {
-                    let running = self.need_running(pool)?;
-                    running.thread.with_pool(|e| async move { e.pool.wait_scan().await })?;
-                }
-                json(&all?)
-            }
-            Request::PoolResilver { pools } => {
-                json(&self.each(&pools, |running| running.thread.with_pool(|e| async move { e.resilver() }))?)
-            }
-            Request::PoolWaitScan { pool } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(|e| async move { e.pool.wait_scan().await })?)
-            }
-            Request::PoolLatency { pool } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(|e| async move { Ok(e.latency()) })?)
-            }
-            Request::PoolIo { names } => {
-                let mut out = Vec::new();
-                for running in self.chosen(&names)? {
-                    out.push(running.thread.with_pool(|e| async move { Ok(e.io_view()) })?);
-                }
-                json(&out)
-            }
-            Request::PoolFlow { names } => json(&self.flows(&names)?),
-            Request::Tune { pool } => {
-                if let Some(pool) = &pool {
-                    self.need_running(pool)?;
-                }
-                let pools = lock(&self.pools).len();
-                json(&lock(&self.tunables).views(pool.as_deref(), pools))
-            }
-            Request::TuneSet { assignment, save } => json(&self.tune(&assignment, save)?),
-            Request::TraceStart { pool, what } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move { e.traces.start(e.pool.rt(), &what) })?)
-            }
-            Request::TraceTake { pool, id, end } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(move |e| async move {
-                    let mut view = e.traces.take(e.pool.rt().now(), id, end)?;
-                    let txg = e.pool.txg().tunables();
-                    (view.log_blocks.limit, view.log_blocks.txg_ns) = (txg.wrlog_data_max, txg.txg_timeout.0);
-                    view.slow_tasks = crate::trace::slow_tasks(e.pool.rt());
-                    Ok(view)
-                })?)
-            }
-            Request::PoolActivity { pool } => {
-                let running = self.need_running(&pool)?;
-                json(&running.thread.with_pool(|e| async move { Ok(e.activity()) })?)
-            }
-            Request::Events { after, pool, wait } => {
-                // Later answers may tell of its end.
-                if let Some(pool) = pool.as_ref().filter(|_| after == 0) {
-                    self.need_running(pool)?;
-                }
-                json(&self.events.after(after, pool.as_deref(), wait))
-            }
-            Request::EventsClear => json(&self.events.clear()),
-            Request::LabelClear { path, force } => json(&self.label_clear(&path, force)?),
-            Request::Datasets(select) => json(&self.datasets(&select)?),
-            Request::Mounted => {
-                let mut all: Vec<(String, String)> = Vec::new();
-                for running in self.all_running() {
-                    let list = running.thread.with_pool(|e| async move { Ok(e.mounts.list()) });
-                    all.extend(list.unwrap_or_default().into_iter().map(|(n, p)| (n, p.display().to_string())));
-                }
-                json(&all)
-            }
-            other => self.handle_fs(other, progress),
-        }
-    }
-
-    /// Does it, and has the pools that it changed remember the command.
-    fn handle_logged(
-        self: &Arc<Self>,
-        command: &str,
-        request: Request,
-        progress: &Arc<Progress>,
-        uid: u32,
-    ) -> Result<Value> {
-        if matches!(request, Request::Logged { .. } | Request::Stop { .. } | Request::Info) {
-            return Err(Error::invalid("the request is not known"));
-        }
-        let who = u64::from(uid);
-        let log = |pools: &BTreeSet<String>| {
-            for running in pools.iter().filter_map(|name| self.running(name)) {
-                let command = command.to_string();
-                let note = move |e: Rc<PoolEngine>| async move {
-                    e.pool.log_command(&command, who);
-                    Ok(())
-                };
-                // That a command cannot be remembered does not undo it.
-                let _ = running.thread.with_pool(note);
-            }
-        };
-        // A pool that goes has to be told before.
-        let leaving = matches!(request, Request::PoolExport { .. });
-        let mut pools = changed_pools(&request);
-        if !leaving && !matches!(request, Request::PoolClear { .. }) {
-            for running in pools.iter().filter_map(|name| self.running(name)) {
-                running.thread.with_pool(|e| async move { check_not_suspended(&e) })?;
-            }
-        }
-        if leaving {
-            log(&pools);
-        }
-        let imports = matches!(request, Request::PoolImport(_));
-        let before: BTreeSet<String> = self.all_running().iter().map(|r| r.name.clone()).collect();
-        let answer = self.handle(request, progress, uid)?;
-        if imports {
-            pools = self.all_running().iter().map(|r| r.name.clone()).filter(|n| !before.contains(n)).collect();
-        }
-        if !leaving {
-            log(&pools);
-        }
-        Ok(answer)
-    }
-
-    fn handle_fs(&self, request: Request, progress: &Arc<Progress>) -> Result<Value> {
-        match request {
-            Request::FsCreate { name, props, parents, no_mount, key } => {
-                let running = self.pool_of(&name).map_err(|_| {
-                    let pool = pool_part(&name);
-                    Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
-                })?;
-                json(
-                    &running
-                        .thread
-                        .with_pool(move |e| async move { e.fs_create(&name, props, parents, no_mount, key).await })?,
-                )
-            }
-            Request::FsDestroy { name, recursive, clones, defer, force, dry_run } => {
-                let running = self.pool_of(&name)?;
-                let progress = progress.clone();
-                let how = DestroyHow { recursive, clones, defer, force, dry_run };
-                json(&running.thread.with_pool(move |e| async move { e.destroy(&name, how, &progress).await })?)
-            }
-            Request::Snapshot { names, recursive, props } => {
-                let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
-                for name in names {
-                    pools.entry(pool_part(&name).to_string()).or_default().push(name);
-                }
-                for (pool, names) in pools {
-                    let (running, props) = (self.pool_of(&pool)?, props.clone());
-                    let make = move |e: Rc<PoolEngine>| async move { e.snap_create(names, recursive, &props).await };
-                    running.thread.with_pool(make)?;
-                }
-                json(&())
-            }
-            Request::Rollback { name, recursive, clones, force } => {
-                let running = self.pool_of(&name)?;
-                let progress = progress.clone();
-                let how = DestroyHow { recursive, clones, force, ..DestroyHow::default() };
-                json(&running.thread.with_pool(move |e| async move { e.rollback(&name, how, &progress).await })?)
-            }
-            Request::Clone { snapshot, name, props, parents } => {
-                if pool_part(&snapshot) != pool_part(&name) {
-                    let pool = pool_part(&name);
-                    if self.running(pool).is_none() {
-                        return Err(Error::not_found(format!("cannot create '{name}': no such pool '{pool}'")));
-                    }
-                    let why = format!("cannot create '{name}': source and target pools differ");
-                    return Err(Error::new(ErrorKind::CrossDevice, why));
-                }
-                let running = self.pool_of(&snapshot)?;
-                json(
-                    &running
-                        .thread
-                        .with_pool(move |e| async move { e.clone_fs(&snapshot, &name, &props, parents).await })?,
-                )
-            }
-            Request::Promote { name } => {
-                let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.promote(&name).await })?)
-            }
-            Request::Hold { tag, names, recursive, release } => {
-                let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
-                for name in names {
-                    pools.entry(pool_part(&name).to_string()).or_default().push(name);
-                }
-                let mut errors = Vec::new();
-                for (pool, names) in pools {
-                    let tag = tag.clone();
-                    let hold =
-                        move |e: Rc<PoolEngine>| async move { Ok(e.hold(&tag, names, recursive, release).await) };
-                    match self.pool_of(&pool).and_then(|running| running.thread.with_pool(hold)) {
-                        Ok(more) => errors.extend(more),
-                        Err(e) => errors.push(e),
-                    }
-                }
-                json(&all_of(errors)?)
-            }
-            Request::Holds { names, recursive } => {
-                let mut out: Vec<HoldView> = Vec::new();
-                for name in names {
-                    let running = self.pool_of(&name)?;
-                    out.extend(running.thread.with_pool(move |e| async move { e.holds(&[name], recursive).await })?);
-                }
-                json(&out)
-            }
-            Request::Bookmark { from, to } => {
-                let running = self.pool_of(&from)?;
-                json(&running.thread.with_pool(move |e| async move { e.bookmark(&from, &to).await })?)
-            }
-            Request::SnapRename { from, to, recursive } => {
-                let running = self.pool_of(&from)?;
-                json(&running.thread.with_pool(move |e| async move { e.snap_rename(&from, &to, recursive).await })?)
-            }
-            Request::FsSet { names, props } => {
-                let (mut notices, mut errors): (Vec<String>, Vec<Error>) = Default::default();
-                for name in names {
-                    match self.set_one(name, props.clone()) {
-                        Ok(said) => notices.extend(said),
-                        Err(e) => errors.push(e),
-                    }
-                }
-                all_of(errors)?;
-                json(&notices)
-            }
-            Request::Keys { names, recursive } => {
-                let names =
-                    if names.is_empty() { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names };
-                let mut all: Vec<KeyView> = Vec::new();
-                for name in names {
-                    let running = self.pool_of(&name)?;
-                    all.extend(running.thread.with_pool(move |e| async move { e.keys(&name, recursive).await })?);
-                }
-                json(&all)
-            }
-            Request::LoadKey { name, key, check_only } => {
-                let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.load_key(&name, key, check_only).await })?)
-            }
-            Request::UnloadKey { name } => {
-                let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.unload_key(&name).await })?)
-            }
-            Request::ChangeKey { name, props, key } => {
-                let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.change_key(&name, &props, key).await })?)
-            }
-            Request::FsInherit { names, prop, recursive } => {
-                let (mut notices, mut errors): (Vec<String>, Vec<Error>) = Default::default();
-                for name in names {
-                    let prop = prop.clone();
-                    let done = self.pool_of(&name).and_then(|running| {
-                        running.thread.with_pool(move |e| async move { e.fs_inherit(&name, &prop, recursive).await })
-                    });
-                    match done {
-                        Ok(said) => notices.extend(said),
-                        Err(e) => errors.push(e),
-                    }
-                }
-                all_of(errors)?;
-                json(&notices)
-            }
-            Request::FsRename { from, to, parents, no_remount, force } => {
-                let running = self.pool_of(&from)?;
-                json(
-                    &running
-                        .thread
-                        .with_pool(move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })?,
-                )
-            }
-            Request::Mount { name: Some(name), how } => {
-                let running = self.pool_of(&name)?;
-                json(&running.thread.with_pool(move |e| async move { e.fs_mount(&name, how).await })?)
-            }
-            Request::Mount { name: None, how } => {
-                let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
-                for running in self.all_running() {
-                    let progress = progress.clone();
-                    let (failed, said) = running.thread.with_pool(move |e| async move {
-                        let _admin = e.admin.acquire(1).await;
-                        e.mounts.take_notices();
-                        let failed = e.mount_all(how.temp, &progress).await;
-                        let failed: Vec<String> = failed.iter().map(Error::to_string).collect();
-                        Ok((failed, e.mounts.take_notices()))
-                    })?;
-                    errors.extend(failed);
-                    notices.extend(said);
-                }
-                if errors.is_empty() { json(&notices) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
-            }
-            Request::Unmount { target: Some(target), force, keys } => {
-                let running = self.pool_of(&target)?;
-                json(&running.thread.with_pool(move |e| async move {
-                    if target.starts_with('/')
-                        && !e.mounts.list().iter().any(|(_, p)| *p == std::path::Path::new(&target))
-                    {
-                        return Err(Error::not_found(format!("cannot unmount '{target}': not a mountpoint")));
-                    }
-                    e.fs_unmount(&target, force, keys).await
-                })?)
-            }
-            Request::Unmount { target: None, force, keys } => {
-                for running in self.all_running() {
-                    running.thread.with_pool(move |e| async move { e.fs_unmount_all(force, keys).await })?;
-                }
-                json(&())
-            }
-            _ => Err(Error::invalid("the request is not known")),
-        }
-    }
-
     /// Waits until the remembered pools are imported, or have turned out not to be importable.
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let ready = waiting(Wait::Start, || {
@@ -671,34 +256,17 @@ impl Daemon {
     }
 
     /// These pools, or all if none is named.
-    fn chosen(&self, names: &[String]) -> Result<Vec<Arc<Running>>> {
+    pub(crate) fn chosen(&self, names: &[String]) -> Result<Vec<Arc<Running>>> {
         if names.is_empty() { Ok(self.all_running()) } else { names.iter().map(|n| self.need_running(n)).collect() }
     }
 
-    fn running_names(&self) -> Vec<String> {
+    /// Their names.
+    pub(crate) fn running_names(&self) -> Vec<String> {
         self.all_running().iter().map(|r| r.name.clone()).collect()
     }
 
-    /// Does something with each of these pools; one that is not there, or where it fails, keeps
-    /// none of the others.
-    fn each(&self, names: &[String], mut what: impl FnMut(&Arc<Running>) -> Result<()>) -> Result<()> {
-        let done = names.iter().map(|name| self.need_running(name).and_then(|running| what(&running)));
-        all_of(done.filter_map(Result::err).collect())
-    }
-
-    /// `zfs set` of one file system or snapshot; what there is to say.
-    fn set_one(&self, name: String, props: Vec<(String, String)>) -> Result<Vec<String>> {
-        let running = self.pool_of(&name)?;
-        if name.contains('@') {
-            let values = props.into_iter().map(|(n, v)| (n, Some(v))).collect();
-            running.thread.with_pool(move |e| async move { e.snap_set(&name, &values).await })?;
-            return Ok(Vec::new());
-        }
-        running.thread.with_pool(move |e| async move { e.fs_set(&name, &props).await })
-    }
-
     /// The pool of a dataset's name, or of a path in one of its mounts.
-    fn pool_of(&self, name: &str) -> Result<Arc<Running>> {
+    pub(crate) fn pool_of(&self, name: &str) -> Result<Arc<Running>> {
         if name.starts_with('/') {
             for running in self.all_running() {
                 let path = name.to_string();
@@ -774,9 +342,18 @@ impl Daemon {
         }
     }
 
+    /// Tunables of a pool, or of the daemon.
+    pub(crate) fn tunables_of(&self, pool: Option<&str>) -> Result<Vec<TunableView>> {
+        if let Some(pool) = pool {
+            self.need_running(pool)?;
+        }
+        let pools = lock(&self.pools).len();
+        Ok(lock(&self.tunables).views(pool, pools))
+    }
+
     /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save`
     /// for later daemons as well.
-    fn tune(&self, assignment: &str, save: bool) -> Result<()> {
+    pub(crate) fn tune(&self, assignment: &str, save: bool) -> Result<()> {
         // Not taken over before it is checked, and saved.
         let mut new = lock(&self.tunables).clone();
         new.set(assignment)?;
@@ -832,11 +409,13 @@ impl Daemon {
         }
     }
 
-    fn flows(&self, names: &[String]) -> Result<Vec<proto::FlowView>> {
+    /// How data flow through these pools, or all.
+    pub(crate) fn flows(&self, names: &[String]) -> Result<Vec<proto::FlowView>> {
         let running = self.chosen(names)?;
         running.iter().map(|r| r.thread.with_pool(|e| async move { Ok(e.flow_view()) })).collect()
     }
 
+    /// Everything about these pools, or all.
     pub(crate) fn pool_views(&self, names: &[String]) -> Result<Vec<PoolView>> {
         let mut out = Vec::new();
         for running in self.chosen(names)? {
@@ -858,16 +437,8 @@ impl Daemon {
         Ok(out)
     }
 
-    fn pool_set(&self, pool: &str, name: String, value: String) -> Result<()> {
-        let running = self.need_running(pool)?;
-        let wanted = Wanted::parse(&[(name, value)], When::Set);
-        let pool = pool.to_string();
-        let at = move |e: Error| e.at(format!("cannot set property for '{pool}'"));
-        let wanted = wanted.map_err(&at)?;
-        running.thread.with_pool(move |e| async move { e.set_pool_props(wanted).await }).map_err(at)
-    }
-
-    fn datasets(&self, select: &Select) -> Result<Vec<DatasetView>> {
+    /// The datasets that are asked for; those of several names once each.
+    pub(crate) fn datasets(&self, select: &Select) -> Result<Vec<DatasetView>> {
         if select.names.is_empty() {
             let mut out = Vec::new();
             for running in self.all_running() {
@@ -891,7 +462,7 @@ impl Daemon {
     }
 
     /// Prepares the end on request: fails if something is in use.
-    fn stop(&self) -> Result<()> {
+    pub(crate) fn stop(&self) -> Result<()> {
         let _namespace = self.namespace();
         let mut unmounted = Vec::new();
         for running in self.all_running() {
@@ -958,66 +529,11 @@ impl Daemon {
     }
 }
 
-/// Commands that change a pool would wait for devices that do not answer.
-fn check_not_suspended(e: &PoolEngine) -> Result<()> {
-    match e.pool.suspended() {
-        Some(_) => {
-            let why = "pool I/O is currently suspended: see 'zpool status', 'zpool clear' tries again";
-            Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {why}", e.pool.name())))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The pools that a request changes when it is done.
-fn changed_pools(request: &Request) -> BTreeSet<String> {
-    let of = |names: &[String]| names.iter().map(|n| pool_part(n).to_string()).collect();
-    let one = |name: &String| BTreeSet::from([pool_part(name).to_string()]);
-    match request {
-        Request::PoolCreate(r) => one(&r.name),
-        Request::PoolExport { pools, .. } => of(pools),
-        Request::PoolAdd(r) if r.dry_run => BTreeSet::new(),
-        Request::PoolAdd(r) => one(&r.pool),
-        Request::PoolAttach(r) => one(&r.pool),
-        Request::PoolScrub { pools, .. } | Request::PoolResilver { pools } => of(pools),
-        Request::PoolSet { pool, .. }
-        | Request::PoolDetach { pool, .. }
-        | Request::PoolRemove { pool, .. }
-        | Request::PoolWork { pool, .. }
-        | Request::PoolCheckpoint { pool, .. }
-        | Request::PoolOffline { pool, .. }
-        | Request::PoolOnline { pool, .. }
-        | Request::PoolClear { pool, .. } => one(pool),
-        Request::FsCreate { name, .. }
-        | Request::FsDestroy { name, dry_run: false, .. }
-        | Request::Rollback { name, .. }
-        | Request::Clone { name, .. }
-        | Request::Promote { name }
-        | Request::ChangeKey { name, .. } => one(name),
-        Request::Bookmark { from, .. } | Request::SnapRename { from, .. } | Request::FsRename { from, .. } => one(from),
-        Request::Snapshot { names, .. }
-        | Request::Hold { names, .. }
-        | Request::FsSet { names, .. }
-        | Request::FsInherit { names, .. } => of(names),
-        _ => BTreeSet::new(),
-    }
-}
-
-/// Begins with what could not be done to which device, unless the error says it already.
-fn at_device(e: Error, what: &str, device: &str) -> Error {
-    if e.to_string().starts_with("cannot ") { e } else { e.at(format!("cannot {what} {device}")) }
-}
-
 /// One error for those of several objects, each of which was tried.
 pub(crate) fn all_of(errors: Vec<Error>) -> Result<()> {
     let Some(kind) = errors.first().map(Error::kind) else { return Ok(()) };
     let lines: Vec<String> = errors.iter().map(Error::to_string).collect();
     Err(Error::new(kind, lines.join("\n")))
-}
-
-/// The pool in a dataset's name.
-fn pool_part(name: &str) -> &str {
-    name.split(['/', '@', '#']).next().unwrap_or(name)
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<Value> {

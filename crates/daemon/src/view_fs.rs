@@ -15,7 +15,8 @@ use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 
 use crate::engine::PoolEngine;
 use crate::nice;
-use crate::proto::{DatasetView, PropView, Select};
+use crate::proto::{DatasetView, PropView};
+use crate::request::Select;
 
 const FILESYSTEM: &[&str] = &[
     "type",
