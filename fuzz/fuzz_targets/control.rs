@@ -3,7 +3,7 @@
 #![no_main]
 
 use daemon::proto::{REPLY_MAX, Reply, receive};
-use daemon::request::{
+use admin::request::{
     Asked, Call, Info, PoolCheckpoint, PoolCreate, PoolDestroy, PoolHistory, PoolIo, PoolSync, Pools, Stop,
 };
 use libfuzzer_sys::fuzz_target;

@@ -40,6 +40,8 @@ type Exception = (&'static str, &'static str, &'static str);
 
 /// Statics and thread-locals.
 const GLOBALS: &[Exception] = &[
+    ("admin/src/engine.rs", "THIS", "what belongs to this pool's thread"),
+    ("admin/src/waits.rs", "MINE", "the request that this thread answers"),
     ("bdev/src/arena.rs", "ARENA", "memory of buffers is the process's, as the allocator's is"),
     ("bdev/src/arena.rs", "SOURCE", "set once at the start: where that memory comes from"),
     ("bdev/src/bytes.rs", "ZERO_PAGES", "zeros that never change, aligned for devices"),
@@ -54,8 +56,6 @@ const GLOBALS: &[Exception] = &[
     ("codec/src/raidz.rs", "LOG", "a table"),
     ("codec/src/zstandard.rs", "DECODER", "contexts of zstd, used again"),
     ("codec/src/zstandard.rs", "ENCODER", "contexts of zstd, used again"),
-    ("daemon/src/engine.rs", "THIS", "what belongs to this pool's thread"),
-    ("daemon/src/requests.rs", "MINE", "the request that this thread answers"),
     ("host/src/engine.rs", "ENGINES", "the loops of this thread, to find one from an `Rt`"),
     ("host/src/tempdir.rs", "NEXT", "numbers for names of folders in tests"),
     ("host/src/usdt.rs", "$semaphore", "tracers write there from outside"),

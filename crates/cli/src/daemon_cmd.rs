@@ -1,10 +1,11 @@
 //! `weir daemon`: the daemon by hand.
 
+use admin::tunables::Tunables;
+use admin::view::DaemonInfo;
+use admin::view::nice;
 use base::{Error, ErrorKind};
 use daemon::metrics::Endpoint;
-use daemon::proto::DaemonInfo;
-use daemon::tunables::Tunables;
-use daemon::{Client, Paths, nice};
+use daemon::{Client, Paths};
 
 use crate::opts::Parsed;
 use crate::zpool::parse_for;
@@ -115,7 +116,7 @@ fn status_text(info: &DaemonInfo, verbose: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use daemon::proto::RequestView;
+    use admin::view::RequestView;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! `zpool events`: what happened to pools and devices, in OpenZFS's layout.
 
-use daemon::proto::{EventView, EventsView};
-use daemon::request::{Events, EventsClear};
+use admin::request::{Events, EventsClear};
+use admin::view::{EventView, EventsView};
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};

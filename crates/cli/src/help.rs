@@ -807,7 +807,7 @@ pub fn topic(name: &str) -> Option<String> {
 }
 
 fn tunables() -> String {
-    let lines = daemon::tunables::Tunables::meanings().map(|(n, m)| format!("  {n:<28} {m}\n"));
+    let lines = admin::tunables::Tunables::meanings().map(|(n, m)| format!("  {n:<28} {m}\n"));
     format!("\ntunables:\n{}", lines.collect::<String>())
 }
 

@@ -7,10 +7,10 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use admin::request::PoolIo;
+use admin::view::nice;
+use admin::view::{IoStats, IoView};
 use base::Error;
-use daemon::nice;
-use daemon::proto::{IoStats, IoView};
-use daemon::request::PoolIo;
 use host::Signals;
 use serde_json::{Value, json};
 

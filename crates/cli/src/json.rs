@@ -1,8 +1,8 @@
 //! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then
 //! objects by name).
 
-use daemon::nice;
-use daemon::proto::{DatasetView, PoolView, PropView, VdevView};
+use admin::view::nice;
+use admin::view::{DatasetView, PoolView, PropView, VdevView};
 use serde_json::{Map, Value, json};
 
 use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields};
@@ -214,7 +214,7 @@ pub fn datasets(command: &str, list: &[DatasetView], columns: &[String], exact: 
 
 #[cfg(test)]
 mod tests {
-    use daemon::proto::CheckpointView;
+    use admin::view::CheckpointView;
 
     use super::*;
 

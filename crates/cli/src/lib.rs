@@ -35,9 +35,9 @@ pub mod zpool_out;
 
 use std::io::Write;
 
+use admin::request::{Changes, Request};
 use base::Error;
 use daemon::Client;
-use daemon::request::{Changes, Request};
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -213,10 +213,10 @@ fn without_dots(path: &std::path::Path) -> std::path::PathBuf {
 }
 
 /// Puts times of datasets into the time zone of this process; the daemon's may be another.
-pub(crate) fn local_times(datasets: &mut [daemon::proto::DatasetView]) {
+pub(crate) fn local_times(datasets: &mut [admin::view::DatasetView]) {
     for prop in datasets.iter_mut().flat_map(|d| &mut d.props).filter(|p| p.name == "creation") {
         if let Ok(seconds) = prop.exact.parse() {
-            prop.value = daemon::nice::date(seconds);
+            prop.value = admin::view::nice::date(seconds);
         }
     }
 }

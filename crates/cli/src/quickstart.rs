@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
-use base::{Error, ErrorKind, Result};
-use bdev::BlockDev;
-use daemon::engine::PoolEngine;
-use daemon::files::{self, OnceProps, Zfs};
-use daemon::paths::{Env, Paths};
-use daemon::proto::{Created, DatasetView, Imported, PoolLatency, PoolView};
-use daemon::request::{
+use admin::engine::PoolEngine;
+use admin::fs::files::{self, OnceProps, Zfs};
+use admin::request::{
     Datasets, DeviceLatency, PoolCreate, PoolDestroy, PoolExport, PoolImport, PoolSync, Pools, Request, Search, Select,
 };
-use daemon::{Client, mounts, nice};
+use admin::view::nice;
+use admin::view::{Created, DatasetView, Imported, PoolLatency, PoolView};
+use base::{Error, ErrorKind, Result};
+use bdev::BlockDev;
+use daemon::Client;
+use daemon::paths::{Env, Paths};
 use dsl::props::PropValue;
 use host::{Direct as DirectIo, Engine, EngineConfig, HostDev, Lock, OpenOpts};
 use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
@@ -49,7 +50,7 @@ pub fn run(args: &[String]) -> Done {
     };
     let tree = p.value('t').map(absolute).transpose()?.map(PathBuf::from);
     let scratch = Scratch::new(&dir)?;
-    let mounting = if p.has('n') { Err(Error::unsupported("--no-mount")) } else { mounts::usable() };
+    let mounting = if p.has('n') { Err(Error::unsupported("--no-mount")) } else { daemon::fuse_front::usable() };
     let result = tour(&scratch, tree, mounting);
     let place = scratch.0.display().to_string();
     drop(scratch);
@@ -269,7 +270,7 @@ fn open_devices(engine: &Engine, scratch: &Scratch) -> Result<Vec<Rc<dyn BlockDe
 }
 
 fn open_root(engine: &Engine, pool: &Rc<Pool>) -> Result<Rc<Zfs>> {
-    engine.block_on(async { files::open(pool.dsl().find(POOL)?, daemon::TempProps::default()).await })
+    engine.block_on(async { files::open(pool.dsl().find(POOL)?, admin::fs::temp_props::TempProps::default()).await })
 }
 
 fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {

@@ -14,9 +14,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use daemon::nice;
-use daemon::proto::{DatasetIo, FlowView, IoStats};
-use daemon::request::PoolFlow;
+use admin::request::PoolFlow;
+use admin::view::nice;
+use admin::view::{DatasetIo, FlowView, IoStats};
 use host::{Screen, Signals, Woken, terminal_size};
 
 use crate::zpool::parse_for;
@@ -288,7 +288,7 @@ fn draw(now: &FlowView, before: &FlowView, width: usize, txgs: usize, datasets: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use daemon::proto::{IoView, TxgSpan};
+    use admin::view::{IoView, TxgSpan};
 
     /// A busy pool `n` writes after its beginning: every class, six txgs, ten file systems.
     fn view(name: &str, at: u64, n: u64) -> FlowView {

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use admin::request::{TraceStart, TraceTake};
+use admin::view::{Dist, TraceView};
 use base::Error;
-use daemon::proto::{Dist, TraceView};
-use daemon::request::{TraceStart, TraceTake};
 
 use crate::quantize::quantize;
 use crate::zpool::parse_for;
@@ -294,8 +294,8 @@ fn log_figures(v: &TraceView, seconds: f64) -> String {
     let _ = writeln!(
         out,
         "a log device needs {} at this rate, {} at most (zfs_wrlog_data_max)",
-        daemon::nice::bytes(now),
-        daemon::nice::bytes(most)
+        admin::view::nice::bytes(now),
+        admin::view::nice::bytes(most)
     );
     out
 }
@@ -316,7 +316,7 @@ mod tests {
     fn every_instrument_shows_something_and_sums_add_up() {
         let mut dist = Dist::default();
         [3, 5, 900].into_iter().for_each(|v| dist.add(v, 512));
-        let txg = daemon::proto::TxgView {
+        let txg = admin::view::TxgView {
             txg: 9,
             dirty: 700 << 20,
             limit: 800 << 20,
@@ -334,9 +334,9 @@ mod tests {
             log: dist.clone(),
             admin: dist.clone(),
             turns: dist,
-            longest_turns: vec![daemon::proto::TurnView { task: "sync".into(), took: 1_500_000 }],
-            slow_tasks: vec![daemon::proto::SlowTaskView { task: "sync".into(), turns: 2, longest: 1_500_000 }],
-            log_blocks: daemon::proto::LogView {
+            longest_turns: vec![admin::view::TurnView { task: "sync".into(), took: 1_500_000 }],
+            slow_tasks: vec![admin::view::SlowTaskView { task: "sync".into(), turns: 2, longest: 1_500_000 }],
+            log_blocks: admin::view::LogView {
                 size: 3 * 1024,
                 waiters: 6,
                 queue: 3000,

@@ -1,7 +1,7 @@
 //! `weir tune`: tunables, at run time.
 
-use daemon::proto::TunableView;
-use daemon::request::{Tune, TuneSet};
+use admin::request::{Tune, TuneSet};
+use admin::view::TunableView;
 
 use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, print};
@@ -36,7 +36,7 @@ pub fn run(args: &[String]) -> Done {
             let all: Vec<TunableView> = ask(&Tune { pool })?;
             let mut some = Vec::new();
             for name in &p.operands {
-                let known = daemon::tunables::find(name)?;
+                let known = admin::tunables::find(name)?;
                 some.extend(all.iter().filter(|t| t.name == known.name));
             }
             if p.has('j') {

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use admin::request::PoolActivity;
+use admin::view::ActivityView;
 use base::{Error, ErrorKind};
-use daemon::proto::ActivityView;
-use daemon::request::PoolActivity;
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};
@@ -53,7 +53,7 @@ pub fn run(p: &Parsed) -> Done {
             let number = |a: &ActivityView| match (a.busy, p.has('p')) {
                 (false, false) => "-".to_string(),
                 (_, true) => a.left.to_string(),
-                _ => daemon::nice::bytes(a.left),
+                _ => admin::view::nice::bytes(a.left),
             };
             print(&row(all.iter().map(number), p.has('H')));
             next = Instant::now() + interval;

@@ -1,12 +1,12 @@
 //! The command `zfs`.
 
-use base::Error;
-use daemon::MountHow;
-use daemon::proto::{DatasetView, Destroyed};
-use daemon::request::{
+use admin::fs::temp_props::MountHow;
+use admin::request::{
     Datasets, FsCreate, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Pools, Request, Select, SnapRename,
     Unmount,
 };
+use admin::view::{DatasetView, Destroyed};
+use base::Error;
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
@@ -115,7 +115,7 @@ fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
     dsl::check_name(name)?;
     let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
     let rest: Vec<_> = props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str())).cloned().collect();
-    daemon::parse_fs_props(&rest, true).map(|_| ())
+    admin::fs::ops::parse_fs_props(&rest, true).map(|_| ())
 }
 
 /// A name where snapshots and bookmarks make no sense.
@@ -178,7 +178,7 @@ fn destroy(p: &Parsed) -> Done {
         text.extend(done.reclaim.map(|n| format!("reclaim\t{n}\n")));
     } else if p.has('v') {
         text.extend(done.names.iter().map(|n| format!("{word} {n}\n")));
-        text.extend(done.reclaim.map(|n| format!("{gain} {}\n", daemon::nice::bytes(n))));
+        text.extend(done.reclaim.map(|n| format!("{gain} {}\n", admin::view::nice::bytes(n))));
     }
     print(&text);
     Ok(())

@@ -5,9 +5,10 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::process::Command;
 
+use admin::request::Secret;
+use admin::request::{ChangeKey, Datasets, Keys, LoadKey, Select, UnloadKey};
+use admin::view::{DatasetView, KeyView};
 use base::Error;
-use daemon::proto::{DatasetView, KeyView, Secret};
-use daemon::request::{ChangeKey, Datasets, Keys, LoadKey, Select, UnloadKey};
 use host::SecretBytes;
 
 use crate::opts::Parsed;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use daemon::proto::{DatasetView, PropView};
+use admin::view::{DatasetView, PropView};
 use dsl::props::{self, PropType};
 
 use crate::opts::Parsed;

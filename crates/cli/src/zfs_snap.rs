@@ -1,8 +1,8 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `hold`, `release`, `holds`, `bookmark`.
 
+use admin::request::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, Snapshot};
+use admin::view::HoldView;
 use base::Error;
-use daemon::proto::HoldView;
-use daemon::request::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, Snapshot};
 
 use crate::opts::Parsed;
 use crate::table::{Column, scripted, table};
@@ -94,7 +94,8 @@ pub fn holds(p: &Parsed) -> Done {
     if holds.is_empty() && done.is_err() {
         return done;
     }
-    let rows: Vec<Vec<String>> = holds.into_iter().map(|h| vec![h.name, h.tag, daemon::nice::date(h.time)]).collect();
+    let rows: Vec<Vec<String>> =
+        holds.into_iter().map(|h| vec![h.name, h.tag, admin::view::nice::date(h.time)]).collect();
     if p.has('H') {
         print(&scripted(&rows));
     } else {

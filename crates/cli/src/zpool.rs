@@ -1,13 +1,13 @@
 //! The command `zpool`.
 
-use base::{Error, ErrorKind};
-use daemon::VdevSpec;
-use daemon::proto::{Candidate, Created, HistoryLine, Imported, PoolView};
-use daemon::request::{
+use admin::pool::vdev_spec::VdevSpec;
+use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDestroy, PoolDetach, PoolExport,
     PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolRemove, PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync,
     PoolWork, Pools, ScrubAction, Search,
 };
+use admin::view::{Candidate, Created, HistoryLine, Imported, PoolView};
+use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
@@ -146,7 +146,7 @@ fn create(p: &Parsed) -> Done {
 }
 
 fn daemon_word(arg: &str) -> bool {
-    daemon::vdev_word(arg).is_some() && !std::path::Path::new(arg).exists()
+    admin::pool::vdev_spec::vdev_word(arg).is_some() && !std::path::Path::new(arg).exists()
 }
 
 fn destroy(p: &Parsed) -> Done {
@@ -287,7 +287,7 @@ fn style(p: &Parsed) -> Style {
 fn list(p: &Parsed) -> Done {
     let mut columns: Vec<String> = Vec::new();
     for name in p.values('o').flat_map(|v| v.split(',')) {
-        let known = daemon::pool_props::canonical(name);
+        let known = admin::pool::props::canonical(name);
         columns
             .push(known.ok_or_else(|| Fail::Usage(format!("bad property list: invalid property '{name}'"), "list"))?);
     }
@@ -381,13 +381,13 @@ fn get(p: &Parsed) -> Done {
         return Err(Fail::Usage("missing property argument".into(), "get"));
     };
     let wanted: Vec<String> = wanted.split(',').map(str::to_string).collect();
-    if let Some(bad) = wanted.iter().find(|w| *w != "all" && daemon::pool_props::canonical(w).is_none()) {
+    if let Some(bad) = wanted.iter().find(|w| *w != "all" && admin::pool::props::canonical(w).is_none()) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
     let (pools, done) = pools(names)?;
     if p.has('j') {
         let columns: Vec<String> =
-            wanted.iter().map(|w| daemon::pool_props::canonical(w).unwrap_or_else(|| w.clone())).collect();
+            wanted.iter().map(|w| admin::pool::props::canonical(w).unwrap_or_else(|| w.clone())).collect();
         print(&json::pools("zpool get", &pools, Some(&columns), p.has('p'), false));
         return done;
     }

@@ -1,8 +1,8 @@
 //! What `zpool` prints: pure functions from views to text.
 
-use daemon::VdevSpec;
-use daemon::nice;
-use daemon::proto::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
+use admin::pool::vdev_spec::VdevSpec;
+use admin::view::nice;
+use admin::view::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -504,7 +504,7 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
             out.extend(pool.props.iter().map(|p| (pool.name.clone(), p.clone())));
             continue;
         }
-        let known = daemon::pool_props::canonical(name).ok_or_else(|| format!("invalid property '{name}'"))?;
+        let known = admin::pool::props::canonical(name).ok_or_else(|| format!("invalid property '{name}'"))?;
         let found = if known == "name" {
             Some(PropView {
                 name: known.clone(),

@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use daemon::proto::{self, Reply, Secret};
-use daemon::request::{
+use admin::request::Secret;
+use admin::request::{
     Asked, Datasets, DeviceLatency, FsDestroy, FsSet, Holds, LabelClear, LoadKey, Mounted, PoolActivity, PoolClear,
     PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolIo, PoolSet, Pools, Rollback, Select, Snapshot, Stop,
     TraceStart, TuneSet, Unmount,
 };
+use daemon::proto::{self, Reply};
 
 use common::loops::Loop;
 use common::machine::{Machine, copy_program};

@@ -10,7 +10,7 @@ use host::TempDir;
 
 #[test]
 fn a_write_that_nothing_held_up_is_not_counted_as_delayed() {
-    if let Err(e) = daemon::mounts::usable() {
+    if let Err(e) = daemon::fuse_front::usable() {
         eprintln!("NOT RUN: a_write_that_nothing_held_up_is_not_counted_as_delayed: {e}");
         return;
     }

@@ -14,7 +14,7 @@ fn steps(readme: &str, section: &str) -> Vec<String> {
 
 #[test]
 fn the_tour_is_true() {
-    if let Err(e) = daemon::mounts::usable() {
+    if let Err(e) = daemon::fuse_front::usable() {
         eprintln!("NOT RUN: the_tour_is_true: {e}");
         return;
     }

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use admin::request::{Call, Info, Request, Rights, Stop};
+use admin::view::DaemonInfo;
 use base::{Error, ErrorKind, Result};
 
 use crate::log::text_of;
 use crate::paths::{Paths, check_folder};
-use crate::proto::{self, DaemonInfo, REPLY_MAX, Reply, kind_named};
-use crate::request::{Call, Info, Request, Rights, Stop};
+use crate::proto::{self, REPLY_MAX, Reply, kind_named};
 use crate::server::PATH;
 use crate::state::State;
 

@@ -3,7 +3,7 @@
 //!
 //! There are two doors. The owner's (`weir.sock`, mode 0600) takes every request from the user that
 //! the daemon runs as and from root. Root's daemon has a second one for all users (`public.sock`,
-//! mode 0666), which takes what anyone may ask ([`crate::request::Rights`]). A door of its own has
+//! mode 0666), which takes what anyone may ask ([`admin::request::Rights`]). A door of its own has
 //! a backlog, a thread and places of its own, so that other users cannot take the owner's, and the
 //! kernel keeps them away from the first.
 //!

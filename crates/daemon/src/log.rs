@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use admin::keeper::Level;
 use ondisk::nvlist::NvList;
 
 /// Bytes of the file at most; as much is in the one before it.
@@ -28,24 +29,12 @@ const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// systemd's socket for native messages (systemd.journal-fields(7)).
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// How much a line matters: syslog's levels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Level {
-    /// Something is lost or does not work.
-    Err = 3,
-    /// Something will not work if nothing is done.
-    Warning = 4,
-    /// Something that an administrator wants to find later.
-    Notice = 5,
-}
-
-impl Level {
-    fn word(self) -> &'static str {
-        match self {
-            Level::Err => "error",
-            Level::Warning => "warning",
-            Level::Notice => "notice",
-        }
+/// A level as lines name it.
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Err => "error",
+        Level::Warning => "warning",
+        Level::Notice => "notice",
     }
 }
 
@@ -138,7 +127,7 @@ impl Log {
     fn write(&self, inner: &mut Inner, level: Level, text: &str) {
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let text = &text[..text.floor_char_boundary(LINE_MAX)];
-        let line = format!("{} {}: {text}\n", utc(now()), level.word());
+        let line = format!("{} {}: {text}\n", utc(now()), word(level));
         if let Some(f) = &mut inner.file {
             if f.size + line.len() as u64 > self.max {
                 f.turn_over();

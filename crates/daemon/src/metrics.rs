@@ -15,7 +15,7 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use vdev::Prio;
 
-use crate::proto::{FlowView, IoView};
+use admin::view::{FlowView, IoView};
 
 /// How long a client may take to ask.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -182,7 +182,7 @@ pub fn render(pools: &[FlowView]) -> String {
     let flushes = devices.iter().map(|(label, v)| (label.clone(), v.stats.flushes as f64)).collect();
     metric("device_flushes_total", "counter", "Flushes.", flushes);
     let datasets = |f: &dyn Fn(&[u64; 4]) -> u64| -> Vec<(String, f64)> {
-        let of = |d: &crate::proto::DatasetIo| (format!("dataset=\"{}\"", quoted(&d.name)), f(&d.io) as f64);
+        let of = |d: &admin::view::DatasetIo| (format!("dataset=\"{}\"", quoted(&d.name)), f(&d.io) as f64);
         pools.iter().flat_map(|p| &p.datasets).map(of).collect()
     };
     metric("dataset_reads_total", "counter", "Reads of a mounted file system.", datasets(&|d| d[0]));
@@ -200,7 +200,7 @@ pub fn render(pools: &[FlowView]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::{DatasetIo, IoStats};
+    use admin::view::{DatasetIo, IoStats};
 
     #[test]
     fn only_sockets_and_loopback_are_taken() {

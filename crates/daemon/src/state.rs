@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use admin::keeper::KnownPool;
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -16,25 +17,6 @@ use crate::paths::replace_file;
 const POOLS_MAX: usize = 256;
 /// Longest state file that is read, in bytes.
 const FILE_MAX: u64 = 16 << 20;
-
-/// A remembered pool.
-#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
-pub struct KnownPool {
-    /// Its name.
-    pub name: String,
-    /// Its guid.
-    pub guid: u64,
-    /// Paths of its devices.
-    pub devices: Vec<String>,
-    /// It is imported, or was when the daemon ended.
-    pub imported: bool,
-    /// `altroot`
-    #[serde(default)]
-    pub altroot: Option<String>,
-    /// It was imported read-only.
-    #[serde(default)]
-    pub readonly: bool,
-}
 
 /// Everything that is remembered.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]

@@ -34,7 +34,7 @@ pub fn command_in(dir: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
 
 /// Whether file systems can be mounted here; says so loudly if not.
 pub fn can_mount(test: &str) -> bool {
-    let usable = daemon::mounts::usable();
+    let usable = daemon::fuse_front::usable();
     if let Err(e) = &usable {
         eprintln!("NOT RUN: {test}: {e}");
     }

@@ -1,0 +1,12 @@
+//! Datasets: create, destroy, rename, properties, snapshots, keys, and the rules for mounts.
+
+mod acl_notice;
+mod dependents;
+pub mod files;
+pub mod front_end;
+pub mod keys;
+pub mod mounts;
+pub mod ops;
+pub mod places;
+pub mod snaps;
+pub mod temp_props;

@@ -1,0 +1,621 @@
+//! Which file systems are mounted, and the rules for what is to be.
+//!
+//! A front end ([`super::front_end`]) makes an open file system visible at a path; there is one per
+//! process. The rules are OpenZFS's: a file system is mounted if
+//! `canmount=on` and `mountpoint` is a path; parents come before children when mounting and after
+//! them when unmounting; an alternate root stands before every path.
+//!
+//! Paths may lead through mounts of the same engine thread, which then must be free to answer:
+//! whatever looks at a path here does so on a thread of its own ([`host::blocking`]).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Nanos, Result};
+use dsl::props::PropSource;
+use dsl::{Dataset, Dir};
+use host::{MountTable, MountWatch};
+use zil::ZilTunables;
+
+use crate::engine::{PoolEngine, Progress, front_end, say};
+use crate::fs::files::{self, Zfs};
+use crate::fs::front_end::{ActiveMount, MountFlags, SnapshotsOf};
+use crate::fs::places::{check_real_place, clear_dead_mounts, look};
+use crate::fs::temp_props::TempProps;
+use crate::keeper::Level;
+
+/// How long unmounting may take. The kernel first has everything written back that was changed
+/// through mappings.
+const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
+
+/// Adds to an error of what is in use the command that ends it all the same.
+pub fn or_by_force(e: Error, command: &str) -> Error {
+    if e.kind() == ErrorKind::Busy { Error::new(ErrorKind::Busy, format!("{e}, or use '{command}'")) } else { e }
+}
+
+/// Fails if nothing can be mounted on this machine; on an engine thread.
+pub fn usable() -> Result<()> {
+    front_end()?.usable()
+}
+
+struct Mounted {
+    path: PathBuf,
+    zfs: Rc<Zfs>,
+    front: Rc<dyn ActiveMount>,
+    temp: TempProps,
+    flags: MountFlags,
+}
+
+impl Mounted {
+    fn is_mounted(&self, table: Option<&MountTable>) -> bool {
+        table.map_or_else(|| self.front.is_alive(), |t| self.front.is_attached(t))
+    }
+}
+
+/// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their
+/// session has ended.
+#[derive(Default)]
+pub struct Mounts(
+    RefCell<BTreeMap<String, Mounted>>,
+    RefCell<Option<MountWatch>>,
+    /// What those who mounted are still to be told.
+    RefCell<Vec<String>>,
+);
+
+impl Mounts {
+    /// Takes over the settings of intent logs.
+    pub fn set_zil_tunables(&self, tun: ZilTunables) {
+        self.0.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
+    }
+}
+
+/// Where a dataset would be mounted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MountPoint {
+    /// `none`
+    None,
+    /// `legacy`
+    Legacy,
+    /// A path, the alternate root included.
+    Path(PathBuf),
+}
+
+/// What a value of `mountpoint` means under an alternate root.
+pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
+    match value {
+        "none" | "-" | "" => MountPoint::None,
+        "legacy" => MountPoint::Legacy,
+        path => MountPoint::Path(PathBuf::from(with_altroot(path, altroot))),
+    }
+}
+
+/// What is not as its properties say where a file system is seen in the mount of another one: one
+/// sentence each.
+fn differences_within(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
+    let (out, name) = (&outer.source, &inner.source);
+    let within = format!("it is shown within the mount of '{out}'");
+    let mut all = Vec::new();
+    if outer.readonly_mount && !inner.readonly {
+        all.push(format!("'{name}' can only be read: {within}, which is read-only"));
+    }
+    match (outer.exec, inner.exec) {
+        (false, true) => all.push(format!("programs of '{name}' cannot be executed: {within}, where exec=off")),
+        (true, false) => all.push(format!("exec=off of '{name}' has no effect: {within}, where exec=on")),
+        _ => {}
+    }
+    all
+}
+
+/// A path below an alternate root.
+pub fn with_altroot(path: &str, altroot: Option<&str>) -> String {
+    match altroot.map(|r| r.trim_end_matches('/')) {
+        None | Some("") => path.to_string(),
+        Some(root) if path == "/" => root.to_string(),
+        Some(root) => format!("{root}{path}"),
+    }
+}
+
+/// Checks a value of `mountpoint` as it is given.
+pub fn check_mountpoint(value: &str) -> Result<()> {
+    if value == "none" || value == "legacy" {
+        return Ok(());
+    }
+    let bad = |why: &str| Err(Error::invalid(format!("'{value}' is not a mount point: {why}")));
+    if !value.starts_with('/') {
+        let why = format!("'mountpoint' must be an absolute path, 'none', or 'legacy', not '{value}'");
+        return Err(Error::invalid(why));
+    }
+    if value.split('/').any(|p| p == ".." || p == ".") {
+        return bad("it has a part that is only dots");
+    }
+    Ok(())
+}
+
+impl Mounts {
+    /// The list of mounts; none where it cannot be read.
+    fn table(&self) -> Option<Rc<MountTable>> {
+        let mut watch = self.1.borrow_mut();
+        if watch.is_none() {
+            *watch = MountWatch::new().ok();
+        }
+        watch.as_ref()?.table().ok()
+    }
+
+    /// Name and path of everything mounted, in order of name.
+    pub fn list(&self) -> Vec<(String, PathBuf)> {
+        let table = self.table();
+        let all = self.0.borrow();
+        let mounted = all.iter().filter(|(_, m)| m.is_mounted(table.as_deref()));
+        mounted.map(|(n, m)| (n.clone(), m.path.clone())).collect()
+    }
+
+    /// The same with those that were unmounted by others and have not ended.
+    fn all(&self) -> Vec<(String, PathBuf)> {
+        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
+    }
+
+    /// What was read and written through each mount: reads, bytes, writes, bytes.
+    pub fn counted(&self) -> Vec<(String, [u64; 4])> {
+        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
+    }
+
+    /// Sentences for the caller that asked for the last mounts; they are in the log as well.
+    pub fn take_notices(&self) -> Vec<String> {
+        self.2.take()
+    }
+    pub(crate) fn has_notice(&self, sentence: &str) -> bool {
+        self.2.borrow().iter().any(|s| s == sentence)
+    }
+    pub(crate) fn add_notice(&self, sentence: String) {
+        self.2.borrow_mut().push(sentence);
+    }
+
+    /// Where `name` is mounted.
+    pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        let table = self.table();
+        let mounts = self.0.borrow();
+        mounts.get(name).filter(|m| m.is_mounted(table.as_deref())).map(|m| m.path.clone())
+    }
+
+    /// The mounts that can be reached.
+    fn attached(&self) -> Vec<Rc<dyn ActiveMount>> {
+        let table = self.table();
+        let mounts = self.0.borrow();
+        let attached = mounts.values().filter(|m| m.is_mounted(table.as_deref()));
+        attached.map(|m| m.front.clone()).collect()
+    }
+
+    /// What holds for the mount of `name` only.
+    pub fn temp_of(&self, name: &str) -> TempProps {
+        self.0.borrow().get(name).map_or_else(TempProps::default, |m| m.temp)
+    }
+
+    /// Changes that; the mount is to be refreshed.
+    pub(crate) fn change_temp(&self, name: &str, change: impl FnOnce(&mut TempProps)) {
+        if let Some(m) = self.0.borrow_mut().get_mut(name) {
+            change(&mut m.temp);
+        }
+    }
+
+    /// Whether `name` has a session, even one that cannot be reached any more.
+    pub fn is_open(&self, name: &str) -> bool {
+        self.0.borrow().contains_key(name)
+    }
+
+    /// The dataset whose mount holds `path`.
+    pub fn holding(&self, path: &Path) -> Option<String> {
+        let mut all = self.list();
+        all.retain(|(_, p)| path.starts_with(p));
+        all.into_iter().max_by_key(|(_, p)| p.components().count()).map(|(n, _)| n)
+    }
+
+    /// Mounts of `from` and what is below it belong to `to` now.
+    pub fn renamed(&self, from: &str, to: &str) {
+        let old = self.0.take();
+        let new = old.into_iter().map(|(name, m)| match name.strip_prefix(from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), m),
+            _ => (name, m),
+        });
+        let new = new.collect();
+        *self.0.borrow_mut() = new;
+    }
+
+    fn is_mounted(&self, name: &str) -> bool {
+        self.path_of(name).is_some()
+    }
+}
+
+/// Makes a folder and whatever of its path is missing; gives those that were made, outermost first.
+pub fn make_dirs(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut missing: Vec<PathBuf> = path.ancestors().take_while(|p| !p.exists()).map(Path::to_path_buf).collect();
+    missing.reverse();
+    let mut made = Vec::new();
+    for dir in missing {
+        if let Err(e) = std::fs::create_dir(&dir) {
+            if e.kind() == std::io::ErrorKind::AlreadyExists {
+                continue;
+            }
+            remove_dirs(&made);
+            let why = format!("mount point '{}' cannot be made: {e}", path.display());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        made.push(dir);
+    }
+    if !path.is_dir() {
+        remove_dirs(&made);
+        return Err(Error::new(ErrorKind::NotDir, format!("mount point '{}' is not a folder", path.display())));
+    }
+    Ok(made)
+}
+
+/// Removes folders made by [`make_dirs`], as far as they are empty.
+pub fn remove_dirs(made: &[PathBuf]) {
+    for dir in made.iter().rev() {
+        let _ = std::fs::remove_dir(dir);
+    }
+}
+
+/// True for a file system that can be mounted at all.
+async fn is_file_system(ds: &Dataset) -> bool {
+    match ds.objset().await {
+        Ok(os) => os.os_type() == ondisk::objset::ObjsetType::Zfs,
+        Err(_) => false,
+    }
+}
+
+impl PoolEngine {
+    /// The mount point of a directory of this pool.
+    pub fn mount_point(&self, dir: &Dir) -> MountPoint {
+        mount_point(dir.prop("mountpoint").0.text(), self.altroot.as_deref())
+    }
+
+    fn flags_of(&self, ds: &Dataset, temp: TempProps) -> MountFlags {
+        let on = |name: &str| temp.number(&ds.dir(), name) != 0;
+        MountFlags {
+            source: ds.name(),
+            readonly: on("readonly") || self.pool.is_readonly(),
+            readonly_mount: temp.readonly == Some(true)
+                || self.pool.is_readonly()
+                || on("readonly") && !self.writes_within(ds),
+            exec: on("exec"),
+            setuid: on("setuid"),
+            devices: on("devices"),
+            noatime: !on("atime"),
+            posix_acl: files::options(ds, temp).posix_acl,
+        }
+    }
+
+    /// Whether a plain user's file system will be shown within the mount of `ds`, and written to.
+    fn writes_within(&self, ds: &Dataset) -> bool {
+        let MountPoint::Path(path) = self.mount_point(&ds.dir()) else { return false };
+        let is_written = |other: &Rc<Dataset>| {
+            let dir = other.dir();
+            let is_within = matches!(self.mount_point(&dir), MountPoint::Path(p) if p != path && p.starts_with(&path));
+            is_within && dir.prop("canmount").0.num() != 0 && dir.prop("readonly").0.num() == 0
+        };
+        host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
+    }
+
+    /// What is to be mounted by itself and is not: parents first.
+    pub async fn to_mount(&self) -> Vec<Rc<Dataset>> {
+        let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
+        for ds in self.pool.dsl().all() {
+            let wanted = ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
+            if !wanted {
+                continue;
+            }
+            if let MountPoint::Path(path) = self.mount_point(&ds.dir())
+                && is_file_system(&ds).await
+            {
+                out.push((path, ds));
+            }
+        }
+        out.sort_by(|a, b| a.0.cmp(&b.0));
+        out.into_iter().map(|(_, ds)| ds).collect()
+    }
+
+    /// Mounts everything that is to be mounted; what cannot be is told, one sentence each.
+    pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
+        // Also those of file systems that are not to be mounted any more.
+        let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
+        let all = self.to_mount().await;
+        if all.is_empty() {
+            return errors;
+        }
+        if let Err(e) = usable() {
+            return vec![e.at(format!("cannot mount '{}'", all[0].name()))];
+        }
+        progress.begin("mounting file systems", all.len() as u64);
+        for ds in all {
+            if let Err(e) = self.mount(&ds, temp).await {
+                errors.push(e);
+            }
+            progress.step();
+        }
+        errors
+    }
+
+    /// Mounts one file system at its mount point.
+    pub async fn mount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+        let name = ds.name();
+        self.mount_inner(ds, temp).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
+    }
+
+    async fn mount_inner(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+        let name = ds.name();
+        if let Some(path) = self.mounts.path_of(&name) {
+            let why = format!("filesystem already mounted at '{}'", path.display());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        if ds.dir().prop("canmount").0.num() == 0 {
+            return Err(Error::invalid("'canmount' property is set to 'off'"));
+        }
+        let path = match self.mount_point(&ds.dir()) {
+            MountPoint::Path(path) => path,
+            MountPoint::Legacy => {
+                return Err(Error::invalid(format!(
+                    "legacy mountpoint: set one with 'zfs set mountpoint=PATH {name}'"
+                )));
+            }
+            MountPoint::None => {
+                return Err(Error::invalid(format!(
+                    "no mountpoint set: set one with 'zfs set mountpoint=PATH {name}'"
+                )));
+            }
+        };
+        if self.mounts.is_open(&name) {
+            // Somebody else unmounted it.
+            self.unmount(&name, false).await?;
+        }
+        let front_end = front_end()?;
+        front_end.usable()?;
+        let flags = self.flags_of(ds, temp);
+        clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
+        let place = path.clone();
+        let look_there = move || {
+            check_real_place(&place)?;
+            make_dirs(&place).map(|made| (made, is_empty(&place)))
+        };
+        let (made, empty) = look(self.pool.rt(), &path, look_there).await??;
+        if ds.dir().prop("overlay").0.num() == 0 && !temp.over && !empty {
+            return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
+        }
+        let zfs = match files::open(ds.clone(), temp).await {
+            Ok(zfs) => zfs,
+            Err(e) => {
+                host::blocking(move || remove_dirs(&made)).await?;
+                return Err(e);
+            }
+        };
+        zfs.set_zil_tunables(self.zil.get());
+        self.watch_acls(&zfs, ds).await;
+        let snaps = SnapshotsOf::new(self.pool.dsl().clone(), ds.clone());
+        let others = self.mounts.attached();
+        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, others).await {
+            Ok(front) => {
+                let flags = self.within_outer(&*front, flags);
+                self.close_when_ended(front.clone());
+                let mounted = Mounted { path, zfs, front, temp, flags };
+                self.mounts.0.borrow_mut().insert(name, mounted);
+                Ok(())
+            }
+            Err(e) => {
+                let closed = files::close(zfs).await;
+                host::blocking(move || remove_dirs(&made)).await?;
+                closed.and(Err(e))
+            }
+        }
+    }
+
+    /// The flags that count, where a file system is seen in the mount of another one; tells of what
+    /// differs.
+    fn within_outer(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
+        if !front.is_within() {
+            return flags;
+        }
+        let outer = front.outer();
+        let mounts = self.mounts.0.borrow();
+        let around = mounts.values().find(|m| !m.front.is_within() && m.front.outer() == outer);
+        let told = around.map(|m| differences_within(&m.flags, &flags));
+        drop(mounts);
+        for sentence in told.into_iter().flatten() {
+            say(Level::Warning, &sentence);
+            self.mounts.add_notice(format!("warning: {sentence}"));
+        }
+        MountFlags { readonly_mount: false, ..flags }
+    }
+
+    /// Closes a file system when somebody else unmounts it.
+    fn close_when_ended(&self, front: Rc<dyn ActiveMount>) {
+        self.pool.rt().spawn("unmounted", async move {
+            front.ended().await;
+            let Ok(engine) = crate::engine::current() else { return };
+            let _admin = engine.admin.acquire(1).await;
+            let is_this = |m: &Mounted| Rc::ptr_eq(&m.front, &front);
+            let name = engine.mounts.0.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, _)| n.clone());
+            if let Some(name) = name
+                && let Err(e) = engine.close_mounted(&name).await
+            {
+                say(Level::Err, &e.to_string());
+            }
+        });
+    }
+
+    /// Unmounts one file system.
+    pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
+        let front = self.mounts.0.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
+        let Some((front, path)) = front else {
+            return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
+        };
+        if front.is_alive() {
+            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force)).await {
+                Some(result) => result,
+                None => Err(Error::new(ErrorKind::Busy, "a file system on the way there does not answer")),
+            };
+            unmounted.map_err(|e| match e.kind() {
+                ErrorKind::Busy => {
+                    let place = path.display();
+                    // The words of OpenZFS, which programs look for, and ours.
+                    let why = format!("pool or dataset is busy: {e}");
+                    Error::new(ErrorKind::Busy, format!("cannot unmount '{place}': {why}"))
+                }
+                _ => e.at(format!("cannot unmount '{}'", path.display())),
+            })?;
+        }
+        self.close_mounted(name).await
+    }
+
+    /// Ends the use of a file system whose mount is gone.
+    async fn close_mounted(&self, name: &str) -> Result<()> {
+        let gone = self.mounts.0.borrow_mut().remove(name);
+        if let Some(m) = gone {
+            drop(m.front);
+            match files::close(m.zfs).await {
+                // Nothing can be written to a suspended pool; that must not keep its mounts.
+                Err(e) if self.pool.txg().ended().is_some() => say(Level::Err, &format!("unmounting '{name}': {e}")),
+                other => other.map_err(|e| e.at(format!("unmounting '{name}'")))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted
+    /// within them, the innermost first; gives those that were, in the order to mount them again.
+    /// If one cannot be unmounted, those that were are mounted again.
+    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, TempProps)>> {
+        let mut todo = self.mounts.all();
+        let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
+        // What others unmounted holds nothing within it.
+        todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
+        todo.sort_by(|a, b| b.1.cmp(&a.1));
+        let mut done: Vec<(PathBuf, String, TempProps)> = Vec::new();
+        let mut result = Ok(());
+        let mut hidden: Vec<(String, PathBuf)> = Vec::new();
+        for last in [false, true] {
+            // What is mounted below another one that came later can be reached only when that is
+            // gone.
+            for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
+                let temp = self.mounts.temp_of(&name);
+                let was_mounted = self.mounts.path_of(&name).is_some();
+                match self.unmount(&name, force).await {
+                    Ok(()) if was_mounted => done.push((path, name, temp)),
+                    Ok(()) => {}
+                    Err(e) if e.kind() == ErrorKind::NotFound && !last => hidden.push((name, path)),
+                    Err(e) => result = result.and(Err(e)),
+                }
+                if result.is_err() {
+                    break;
+                }
+            }
+        }
+        done.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
+        let done: Vec<(String, TempProps)> = done.into_iter().map(|(_, name, temp)| (name, temp)).collect();
+        if let Err(e) = result {
+            self.mount_again(&done).await;
+            return Err(e);
+        }
+        Ok(done)
+    }
+
+    /// Mounts what [`PoolEngine::unmount_these`] unmounted; errors of single ones are given.
+    pub async fn mount_again(&self, names: &[(String, TempProps)]) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for (name, temp) in names {
+            let result = match self.pool.dsl().find(name) {
+                Ok(ds) => self.mount(&ds, *temp).await,
+                Err(e) => Err(e),
+            };
+            errors.extend(result.err());
+        }
+        errors
+    }
+
+    /// Unmounts everything.
+    pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
+        let names: Vec<String> = self.mounts.all().into_iter().map(|(n, _)| n).collect();
+        self.unmount_these(&names, force).await
+    }
+
+    /// The folder of a mount point that follows from the dataset's name, which goes with it.
+    pub fn own_mount_dir(&self, dir: &Dir) -> Option<PathBuf> {
+        let (value, source) = dir.prop("mountpoint");
+        let follows = matches!(source, PropSource::Default | PropSource::Inherited(_));
+        match mount_point(value.text(), self.altroot.as_deref()) {
+            MountPoint::Path(path) if follows => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take
+    /// them: what the kernel itself looks after.
+    pub fn refresh_mount(&self, ds: &Dataset) -> bool {
+        let mounts = self.mounts.0.borrow();
+        let Some(m) = mounts.get(&ds.name()) else { return true };
+        let flags = self.flags_of(ds, m.temp);
+        files::refresh(&m.zfs, ds, m.temp);
+        let (new, old) = (&flags, &m.flags);
+        let same =
+            (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);
+        // Writing to what the kernel holds for read-only needs a new mount; the other way round the
+        // file system refuses.
+        same && (new.readonly || !old.readonly_mount)
+    }
+}
+
+/// Removes a folder if it is empty.
+pub async fn remove_dir(path: PathBuf) {
+    // Not there, not empty, not ours: it may stay.
+    let _ = host::blocking(move || std::fs::remove_dir(path)).await;
+}
+
+/// True for a folder without entries, or none at all.
+pub fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).map_or(true, |mut d| d.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_stand_below_the_alternate_root() {
+        let path = |p: &str| MountPoint::Path(p.into());
+        for (value, altroot, want) in [
+            ("none", None, MountPoint::None),
+            ("legacy", Some("/mnt"), MountPoint::Legacy),
+            ("/tank", None, path("/tank")),
+            ("/tank", Some("/mnt"), path("/mnt/tank")),
+            ("/tank", Some("/mnt/"), path("/mnt/tank")),
+            ("/tank", Some("/"), path("/tank")),
+            ("/", Some("/mnt"), path("/mnt")),
+        ] {
+            assert_eq!(mount_point(value, altroot), want, "{value} {altroot:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_mountpoint_are_checked() {
+        for good in ["none", "legacy", "/", "/a/b"] {
+            assert!(check_mountpoint(good).is_ok(), "{good}");
+        }
+        for bad in ["", "tank", "./a", "/a/../b", "None"] {
+            assert!(check_mountpoint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn folders_made_can_be_unmade() {
+        let dir = host::TempDir::new("mounts").unwrap();
+        let deep = dir.join("a/b/c");
+        let made = make_dirs(&deep).unwrap();
+        assert_eq!(made.len(), 3);
+        assert!(make_dirs(&deep).unwrap().is_empty());
+        assert!(is_empty(&deep));
+        std::fs::write(dir.join("a/file"), b"x").unwrap();
+        remove_dirs(&made);
+        assert!(!dir.join("a/b").exists() && dir.join("a").exists());
+        assert!(make_dirs(&dir.join("a/file/x")).is_err());
+    }
+}

@@ -1,0 +1,629 @@
+//! What commands do to datasets, on the pool's engine thread.
+//!
+//! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front
+//! end that does not work, a folder that cannot be made, a file system in use) is tried before the
+//! pool is changed, and what was unmounted for a change that failed is mounted again.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result};
+use dsl::props::{self, PropKind, PropValue};
+use dsl::{Dataset, Dir, check_name};
+
+use crate::engine::PoolEngine;
+use crate::fs::files::{self, OnceProps};
+use crate::fs::keys::take_crypt;
+use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::fs::places::{check_real_place, look};
+use crate::fs::temp_props::{MountHow, TempProps};
+use crate::request::Secret;
+
+/// Properties that a mounted file system must be told.
+const MOUNT_PROPS: &[&str] =
+    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync"];
+
+/// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists
+/// of hosts.
+#[rustfmt::skip]
+const NFS_OPTIONS: &[&str] = &[
+    "ro", "rw", "secure", "insecure", "sync", "async", "wdelay", "no_wdelay", "hide", "nohide", "crossmnt", "subtree_check", "no_subtree_check", "secure_locks",
+    "insecure_locks", "auth_nlm", "no_auth_nlm", "mountpoint", "mp", "fsid", "fsuid", "nordirplus", "refer", "replicas", "pnfs", "no_pnfs", "security_label", "xprtsec",
+    "root_squash", "no_root_squash", "all_squash", "no_all_squash", "anonuid", "anongid", "sec", "acl", "no_acl", "root", "access", "anon",
+];
+
+/// Whether the property may have this value, as far as it is one of shares.
+fn is_share(name: &str, value: &str) -> bool {
+    let options = || value.split(',').all(|o| NFS_OPTIONS.contains(&o.split('=').next().unwrap_or("")));
+    match name {
+        "sharenfs" => matches!(value, "on" | "off") || options(),
+        "sharesmb" => matches!(value, "on" | "off"),
+        _ => true,
+    }
+}
+
+/// Parses what users typed for a file system.
+pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
+    let mut out: Vec<(String, PropValue)> = Vec::new();
+    for (name, text) in given {
+        let Some(known) = props::find(name) else {
+            if !props::is_user_prop(name) {
+                return Err(Error::invalid(format!("invalid property '{name}'")));
+            }
+            if text.len() >= 8192 {
+                return Err(Error::invalid(format!("'{name}' is too long: its value has more than 8191 bytes")));
+            }
+            out.push((name.clone(), PropValue::Text(text.clone())));
+            continue;
+        };
+        match known.kind {
+            PropKind::ReadOnly if known.name == "encryption" && text == "off" => continue,
+            PropKind::ReadOnly if known.name == "encryption" => {
+                return Err(Error::unsupported(
+                    "the root file system of a pool cannot be encrypted yet: make an encrypted one below it",
+                ));
+            }
+            PropKind::ReadOnly => {
+                return Err(Error::new(ErrorKind::ReadOnly, format!("'{}' is readonly", known.name)));
+            }
+            PropKind::Once if !creating => {
+                let why = format!("'{}' is readonly: it can be set at creation time only", known.name);
+                return Err(Error::new(ErrorKind::ReadOnly, why));
+            }
+            _ => {}
+        }
+        if matches!(known.name, "volsize" | "volblocksize") {
+            return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
+        }
+        if known.name == "mountpoint" {
+            mounts::check_mountpoint(text)?;
+        }
+        if !is_share(known.name, text) {
+            return Err(Error::invalid(format!("'{}' cannot be set to invalid options: '{text}'", known.name)));
+        }
+        let value = match (known.name, text.as_str()) {
+            ("version", "current") => PropValue::Num(5),
+            _ => known.parse(text)?,
+        };
+        out.retain(|(n, _)| n != known.name);
+        out.push((known.name.to_string(), value));
+    }
+    Ok(out)
+}
+
+/// Datasets of a directory and all below it, parents first.
+fn below(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
+    let mut out = vec![dir.clone()];
+    let mut at = 0;
+    while at < out.len() {
+        out.extend(out[at].children().into_iter().filter(|c| !c.name().starts_with('$')));
+        at += 1;
+    }
+    out
+}
+
+/// Directories whose value of `prop` changes with that of `dir`.
+fn affected(dir: &Rc<Dir>, prop: &str) -> Vec<String> {
+    let inherits = props::find(prop).is_none_or(|p| p.inheritable());
+    fn walk(dir: &Rc<Dir>, prop: &str, out: &mut Vec<String>) {
+        for child in dir.children().into_iter().filter(|c| !c.name().starts_with('$')) {
+            if !child.local_props().contains_key(prop) {
+                out.push(child.full_name());
+                walk(&child, prop, out);
+            }
+        }
+    }
+    let mut out = vec![dir.full_name()];
+    if inherits {
+        walk(dir, prop, &mut out);
+    }
+    out
+}
+
+impl PoolEngine {
+    pub(crate) fn find(&self, name: &str) -> Result<Rc<Dataset>> {
+        let name = self.resolve(name)?;
+        self.pool
+            .dsl()
+            .find(&name)
+            .map_err(|_| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
+    }
+
+    /// `zfs create`. The answer is a list of warnings.
+    pub async fn fs_create(
+        &self,
+        name: &str,
+        given: Vec<(String, String)>,
+        parents: bool,
+        no_mount: bool,
+        key: Option<Secret>,
+    ) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        let created = self.create_inner(name, given, parents, no_mount, key).await;
+        created.map_err(|e| e.at(format!("cannot create '{name}'")))?;
+        Ok(self.mounts.take_notices())
+    }
+
+    pub(crate) async fn create_inner(
+        &self,
+        name: &str,
+        mut given: Vec<(String, String)>,
+        parents: bool,
+        no_mount: bool,
+        key: Option<Secret>,
+    ) -> Result<()> {
+        check_name(name)?;
+        let dsl = self.pool.dsl();
+        if dsl.find(name).is_ok() {
+            if parents {
+                return Ok(());
+            }
+            return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
+        }
+        let crypt = take_crypt(&mut given, key)?;
+        let mut props = parse_fs_props(&given, true)?;
+        let once = OnceProps::take(&mut props);
+        let mut missing: Vec<String> = Vec::new();
+        let mut at = name;
+        while let Some((parent, _)) = at.rsplit_once('/') {
+            if dsl.find(parent).is_ok() {
+                break;
+            }
+            missing.push(parent.to_string());
+            at = parent;
+        }
+        if !missing.is_empty() && !parents {
+            return Err(Error::not_found("parent does not exist: use -p to create it as well"));
+        }
+        self.check_future_place(name, &props).await?;
+        let path = self.future_mount_point(name, &props);
+        let made = match &path {
+            Some(path) if !no_mount => {
+                mounts::usable()?;
+                let there = path.clone();
+                look(self.pool.rt(), path, move || make_dirs(&there)).await??
+            }
+            _ => Vec::new(),
+        };
+        let mut created: Vec<String> = Vec::new();
+        missing.reverse();
+        let mut result = Ok(());
+        for parent in missing {
+            result = dsl
+                .create_fs(&parent, Vec::new(), files::init_root(self.pool.rt(), OnceProps::default()))
+                .await
+                .map(|_| ());
+            if result.is_err() {
+                break;
+            }
+            created.push(parent);
+        }
+        if result.is_ok() {
+            result = dsl
+                .create_fs_encrypted(name, props, crypt, files::init_root(self.pool.rt(), once))
+                .await
+                .map(|_| created.push(name.to_string()));
+        }
+        if result.is_ok() && !no_mount && path.is_some() {
+            for fs in &created {
+                let ds = dsl.find(fs)?;
+                let mountable = ds.dir().prop("canmount").0.num() == 1
+                    && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
+                if mountable && let Err(e) = self.mount(&ds, TempProps::default()).await {
+                    result = Err(e);
+                    break;
+                }
+            }
+        }
+        if let Err(e) = result {
+            for fs in created.iter().rev() {
+                // Whatever keeps one of them is worth less than the error that brought us here.
+                let _ = self.unmount(fs, true).await;
+                let _ = dsl.destroy_fs(fs).await;
+            }
+            host::blocking(move || remove_dirs(&made)).await?;
+            return Err(e);
+        }
+        Ok(())
+    }
+
+    /// Refuses properties of a new file system that would have it mounted over a folder of the
+    /// system.
+    pub(crate) async fn check_future_place(&self, name: &str, props: &[(String, PropValue)]) -> Result<()> {
+        match self.future_mount_point(name, props) {
+            Some(path) => self.check_mount_place(path).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn check_mount_place(&self, path: PathBuf) -> Result<()> {
+        let there = path.clone();
+        look(self.pool.rt(), &path, move || check_real_place(&there)).await?
+    }
+
+    /// Where a file system that does not exist yet would be mounted by itself.
+    fn future_mount_point(&self, name: &str, props: &[(String, PropValue)]) -> Option<PathBuf> {
+        let own = |wanted: &str| props.iter().find(|(n, _)| n == wanted).map(|(_, v)| v);
+        if own("canmount").is_some_and(|v| v.num() != 1) {
+            return None;
+        }
+        let value = match own("mountpoint") {
+            Some(value) => value.text().to_string(),
+            None => {
+                let mut above = name;
+                let dir = loop {
+                    above = above.rsplit_once('/')?.0;
+                    if let Ok(dir) = self.pool.dsl().find_dir(above) {
+                        break dir;
+                    }
+                };
+                let value = dir.prop("mountpoint").0.text().to_string();
+                if !value.starts_with('/') {
+                    return None;
+                }
+                format!("{}{}", value.trim_end_matches('/'), &name[above.len()..])
+            }
+        };
+        match mounts::mount_point(&value, self.altroot.as_deref()) {
+            MountPoint::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// `zfs set`. The answer is a list of warnings.
+    pub async fn fs_set(&self, name: &str, given: &[(String, String)]) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.set_inner(name, given).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+        let ds = self.find(name)?;
+        let values = parse_fs_props(given, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+        let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
+        for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
+            if let MountPoint::Path(path) = mounts::mount_point(value.text(), self.altroot.as_deref()) {
+                let checked = self.check_mount_place(path).await;
+                checked.map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+            }
+        }
+        let dsl = self.pool.dsl().clone();
+        let target = ds.name();
+        self.change_props(&ds, &names, async move { dsl.set_props(&target, values).await })
+            .await
+            .map_err(|e| e.at(format!("cannot set property for '{name}'")))
+    }
+
+    /// `zfs inherit`. The answer is a list of warnings.
+    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.inherit_inner(name, prop, recursive).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
+        let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
+        if name.contains('@') {
+            let dsl = self.pool.dsl();
+            self.find(name.split('@').next().unwrap_or(""))?;
+            dsl.find_snapshot(name).await?;
+            let done = dsl.set_snapshot_props(name, vec![(prop.clone(), None)]).await;
+            return done.map_err(|e| e.at(format!("cannot inherit {prop} for '{name}'")));
+        }
+        let ds = self.find(name)?;
+        let all: Vec<String> =
+            if recursive { below(&ds.dir()).iter().map(|d| d.full_name()).collect() } else { vec![ds.name()] };
+        for target in all {
+            let ds = self.pool.dsl().find(&target)?;
+            if recursive && props::is_user_prop(&prop) {
+                self.drop_from_snapshots(&ds, &prop).await?;
+            }
+            if recursive && !ds.dir().local_props().contains_key(&prop) {
+                continue;
+            }
+            let dsl = self.pool.dsl().clone();
+            let (name, one) = (target.clone(), prop.clone());
+            self.change_props(&ds, std::slice::from_ref(&prop), async move { dsl.inherit(&name, &one).await })
+                .await
+                .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
+        }
+        Ok(())
+    }
+
+    /// Takes a user property away from all snapshots of `ds` that have it.
+    async fn drop_from_snapshots(&self, ds: &Rc<Dataset>, prop: &str) -> Result<()> {
+        let dsl = self.pool.dsl();
+        for snap in dsl.snapshots(ds).await? {
+            if dsl.snapshot_props(&snap).await?.contains_key(prop) {
+                dsl.set_snapshot_props(&snap.name(), vec![(prop.to_string(), None)]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `change`, which changes these properties of `ds`, and gives mounts their new place and
+    /// flags.
+    async fn change_props(
+        &self,
+        ds: &Rc<Dataset>,
+        names: &[String],
+        change: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let has = |n: &str| names.iter().any(|m| m == n);
+        if has("mountpoint") || has("canmount") {
+            let prop = if has("mountpoint") { "mountpoint" } else { "canmount" };
+            return self.change_place(ds, prop, change).await;
+        }
+        change.await?;
+        let mut touched: Vec<String> = Vec::new();
+        for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
+            for name in affected(&ds.dir(), prop) {
+                // The new value counts, also where another one held for this mount.
+                self.mounts.change_temp(&name, |temp| temp.clear(prop));
+                touched.push(name);
+            }
+        }
+        touched.sort();
+        touched.dedup();
+        for name in touched {
+            let ds = self.pool.dsl().find(&name)?;
+            if self.refresh_mount(&ds) {
+                if has("acltype") {
+                    self.tell_of_acltype(&ds);
+                }
+            } else {
+                let again = self.unmount_these(std::slice::from_ref(&name), false).await.map_err(|e| {
+                    e.at("the property is set but takes effect only when the file system is mounted anew")
+                })?;
+                if let Some(e) = self.mount_again(&again).await.into_iter().next() {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A change of `mountpoint` or `canmount`: unmount, change, mount at the new place.
+    async fn change_place(&self, ds: &Rc<Dataset>, prop: &str, change: impl Future<Output = Result<()>>) -> Result<()> {
+        let names = affected(&ds.dir(), prop);
+        let had_path = matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
+        let dirs: Vec<Rc<Dir>> = names.iter().filter_map(|n| self.pool.dsl().find_dir(n).ok()).collect();
+        let unmounted = self.unmount_these(&names, false).await?;
+        if let Err(e) = change.await {
+            self.mount_again(&unmounted).await;
+            return Err(e);
+        }
+        drop(dirs);
+        let mut errors = Vec::new();
+        for (name, temp) in &unmounted {
+            let ds = self.pool.dsl().find(name)?;
+            let mountable =
+                ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
+            if mountable {
+                errors.extend(self.mount(&ds, *temp).await.err());
+            }
+        }
+        // What had no place until now, or was not to be mounted, is mounted as it would be at an
+        // import.
+        let newly = !had_path || prop == "canmount";
+        if newly && unmounted.is_empty() && mounts::usable().is_ok() {
+            for ds in self.to_mount().await {
+                if names.contains(&ds.name()) {
+                    errors.extend(self.mount(&ds, TempProps::default()).await.err());
+                }
+            }
+        }
+        match errors.into_iter().next() {
+            Some(e) => Err(e.at("the property is set")),
+            None => Ok(()),
+        }
+    }
+
+    /// `zfs rename`.
+    pub async fn fs_rename(&self, from: &str, to: &str, parents: bool, no_remount: bool, force: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(from)?;
+        self.rename_inner(&ds, to, parents, no_remount, force)
+            .await
+            .map_err(|e| e.at(format!("cannot rename '{from}'")))
+    }
+
+    async fn rename_inner(
+        &self,
+        ds: &Rc<Dataset>,
+        to: &str,
+        parents: bool,
+        no_remount: bool,
+        force: bool,
+    ) -> Result<()> {
+        let from = ds.name();
+        check_name(to)?;
+        let dsl = self.pool.dsl();
+        if to.split('/').next() != Some(self.pool.name().as_str()) {
+            return Err(Error::new(ErrorKind::CrossDevice, "datasets must be within same pool"));
+        }
+        if dsl.find(to).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{to}'")));
+        }
+        if ds.dir().parent().is_none() {
+            return Err(Error::invalid(
+                "it is the root of a pool: a pool is renamed by importing it under another name",
+            ));
+        }
+        let mut created: Vec<String> = Vec::new();
+        let names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
+        let dir = ds.dir();
+        let old_place = self.mount_point(&dir);
+        let renamed = async {
+            if parents && let Some((parent, _)) = to.rsplit_once('/') {
+                let ends = parent.match_indices('/').map(|(i, _)| i).chain([parent.len()]);
+                for above in ends.map(|i| &parent[..i]) {
+                    if dsl.find(above).is_err() {
+                        let init = files::init_root(self.pool.rt(), OnceProps::default());
+                        dsl.create_fs(above, Vec::new(), init).await?;
+                        created.push(above.to_string());
+                    }
+                }
+            }
+            // With -u mounts stay where they are, under the new name.
+            let unmounted = if no_remount { Ok(Vec::new()) } else { self.unmount_these(&names, force).await };
+            let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs rename -f"))?;
+            if let Err(e) = dsl.rename(&from, to).await {
+                self.mount_again(&unmounted).await;
+                return Err(e);
+            }
+            Ok(unmounted)
+        };
+        let unmounted = match renamed.await {
+            Ok(unmounted) => unmounted,
+            Err(e) => {
+                for name in created.iter().rev() {
+                    let _ = dsl.destroy_fs(name).await;
+                }
+                return Err(e);
+            }
+        };
+        if no_remount {
+            self.mounts.renamed(&from, to);
+            return Ok(());
+        }
+        if let MountPoint::Path(path) = old_place
+            && self.mount_point(&dir) != MountPoint::Path(path.clone())
+        {
+            mounts::remove_dir(path).await;
+        }
+        let mut errors = Vec::new();
+        for name in created {
+            let parent = dsl.find(&name)?;
+            if matches!(self.mount_point(&parent.dir()), MountPoint::Path(_)) && mounts::usable().is_ok() {
+                errors.extend(self.mount(&parent, TempProps::default()).await.err());
+            }
+        }
+        let new_name = |n: String| match n.strip_prefix(&from) {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
+            _ => n,
+        };
+        let moved = unmounted.into_iter().map(|(n, temp)| (new_name(n), temp));
+        for (name, temp) in moved {
+            let ds = dsl.find(&name)?;
+            if matches!(self.mount_point(&ds.dir()), MountPoint::Path(_)) {
+                errors.extend(self.mount(&ds, temp).await.err());
+            }
+        }
+        match errors.into_iter().next() {
+            Some(e) => Err(e.at("it has its new name")),
+            None => Ok(()),
+        }
+    }
+
+    /// `zfs mount`. The answer is a list of warnings.
+    pub async fn fs_mount(&self, name: &str, how: MountHow) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        self.mounts.take_notices();
+        if how.remount {
+            self.remount(&ds, how.temp).await.map_err(|e| e.at(format!("cannot remount '{name}'")))?;
+        } else {
+            self.mount(&ds, how.temp).await?;
+        }
+        Ok(self.mounts.take_notices())
+    }
+
+    /// Gives a mount other values that hold for it only, in place of those that it had: as it is,
+    /// or anew where the kernel has to know.
+    async fn remount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+        let name = ds.name();
+        if self.mounts.path_of(&name).is_none() {
+            return Err(Error::not_found("not currently mounted"));
+        }
+        let before = self.mounts.temp_of(&name);
+        // What it was mounted over is still there.
+        let temp = TempProps { over: temp.over || before.over, ..temp };
+        self.mounts.change_temp(&name, |t| *t = temp);
+        if self.refresh_mount(ds) {
+            return Ok(());
+        }
+        match self.unmount_these(std::slice::from_ref(&name), false).await {
+            Ok(again) => self.mount_again(&again).await.into_iter().next().map_or(Ok(()), Err),
+            Err(e) => {
+                self.mounts.change_temp(&name, |t| *t = before);
+                self.refresh_mount(ds);
+                Err(e)
+            }
+        }
+    }
+
+    /// `zfs unmount` by name.
+    /// `keys`: those of encryption roots among what is unmounted are unloaded.
+    pub async fn fs_unmount(&self, name: &str, force: bool, keys: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        let name = ds.name();
+        // By force also what somebody else unmounted while files were open there.
+        if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
+            return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
+        }
+        let unmounted = self.unmount_these(&[name], force).await;
+        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
+    }
+
+    /// `zfs unmount -a`.
+    pub async fn fs_unmount_all(&self, force: bool, keys: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let unmounted = self.unmount_all(force).await.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
+    }
+
+    /// Unloads the keys of those that are encryption roots.
+    async fn unload_keys_of(&self, unmounted: &[(String, TempProps)]) -> Result<()> {
+        let dsl = self.pool.dsl();
+        for (name, _) in unmounted.iter().rev() {
+            let info = dsl.crypt_info(&*dsl.find_dir(name)?);
+            if info.is_some_and(|i| i.root == *name && i.available) {
+                let unloaded = dsl.unload_key(name).await;
+                unloaded.map_err(|e| e.at(format!("'{name}' is unmounted, but its key cannot be unloaded")))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &[(&str, &str)], creating: bool) -> Result<Vec<(String, PropValue)>> {
+        let list: Vec<(String, String)> = list.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+        parse_fs_props(&list, creating)
+    }
+
+    #[test]
+    fn properties_are_checked_before_anything_is_done() {
+        let ok = parse(&[("compress", "lz4"), ("mountpoint", "/x"), ("org.me:note", "hi"), ("utf8only", "on")], true);
+        let names: Vec<String> = ok.unwrap().into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names, ["compression", "mountpoint", "org.me:note", "utf8only"]);
+        for (name, value, creating) in [
+            ("nonsense", "1", true),
+            ("used", "1", true),
+            ("utf8only", "on", false),
+            ("mountpoint", "relative", true),
+            ("encryption", "on", true),
+            ("volsize", "1G", true),
+            ("recordsize", "3K", false),
+            ("compression", "best", false),
+            ("sharenfs", "ON", false),
+            ("sharenfs", "sss", false),
+            ("sharesmb", "guest", false),
+        ] {
+            assert!(parse(&[(name, value)], creating).is_err(), "{name}={value}");
+        }
+        for value in ["on", "off", "rw", "rw=@10.0.0.0/8,no_root_squash,crossmnt"] {
+            assert!(parse(&[("sharenfs", value)], false).is_ok(), "{value}");
+        }
+        assert!(parse(&[("encryption", "off"), ("version", "current")], true).is_ok());
+    }
+}

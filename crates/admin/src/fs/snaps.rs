@@ -1,0 +1,436 @@
+//! What commands do to snapshots, clones and bookmarks, on the pool's engine thread; and
+//! destroying, which may have to do with all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Result};
+use dsl::props::{self, PropValue};
+use dsl::{Dataset, check_name};
+
+use crate::engine::{PoolEngine, Progress};
+use crate::fs::dependents::{destroy_refusal, rollback_refusal};
+use crate::fs::mounts;
+use crate::fs::ops::parse_fs_props;
+use crate::fs::temp_props::TempProps;
+use crate::view::{Destroyed, HoldView};
+
+/// Snapshots destroyed in one txg at most.
+const SNAPSHOTS_PER_TXG: usize = 500;
+
+/// What a destroy command removes, in the order in which it must be done.
+#[derive(Default)]
+struct Plan {
+    names: Vec<String>,
+    seen: BTreeSet<String>,
+}
+
+impl Plan {
+    fn push(&mut self, name: String) {
+        self.names.push(name);
+    }
+}
+
+fn text_props(given: &[(String, String)]) -> Result<Vec<(String, PropValue)>> {
+    for (name, _) in given {
+        if !props::is_user_prop(name) {
+            return Err(Error::invalid(format!("this property can not be modified for snapshots: '{name}'")));
+        }
+    }
+    Ok(given.iter().map(|(n, v)| (n.clone(), PropValue::Text(v.clone()))).collect())
+}
+
+impl PoolEngine {
+    /// `zfs snapshot`: all of this pool in one txg.
+    pub async fn snap_create(&self, names: Vec<String>, recursive: bool, given: &[(String, String)]) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let props = text_props(given)?;
+        self.pool.dsl().snapshot(names, recursive, props).await
+    }
+
+    /// `zfs destroy`: what is, or with `dry_run` would be, destroyed.
+    pub async fn destroy(&self, name: &str, how: DestroyHow, progress: &Progress) -> Result<Destroyed> {
+        let _admin = self.admin.acquire(1).await;
+        let what = || format!("cannot destroy '{name}'");
+        if name.contains('#') {
+            if how.dry_run {
+                return Ok(Destroyed { names: vec![name.to_string()], reclaim: None });
+            }
+            self.pool.dsl().destroy_bookmark(name).await.map_err(|e| e.at(what()))?;
+            return Ok(Destroyed { names: vec![name.to_string()], reclaim: None });
+        }
+        let mut plan = Plan::default();
+        let mut reclaim = None;
+        if let Some((fs, list)) = name.split_once('@') {
+            self.find(fs)?;
+            // OpenZFS takes -R of a snapshot as -r with clones.
+            let recursive = how.recursive || how.clones;
+            let snaps = self.snapshots_meant(fs, list, recursive).await.map_err(|e| e.at(what()))?;
+            if snaps.is_empty() {
+                return Err(Error::not_found("could not find any snapshots to destroy; check snapshot names."));
+            }
+            let mut clones = Vec::new();
+            for group in &snaps {
+                for snap in group {
+                    for clone in self.pool.dsl().clones_of(snap).await? {
+                        clones.push(clone.name());
+                    }
+                }
+            }
+            if !clones.is_empty() && !how.clones && !how.defer {
+                let mut refused = Vec::new();
+                for snap in snaps.iter().flatten() {
+                    let dependents = self.dependents(snap).await?;
+                    refused.extend(destroy_refusal("snapshot", &snap.name(), false, &dependents));
+                }
+                let text: Vec<String> = refused.iter().map(Error::to_string).collect();
+                return Err(Error::new(ErrorKind::Busy, text.join("\n")));
+            }
+            if how.clones {
+                for clone in clones {
+                    self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
+                }
+            }
+            reclaim = Some(self.reclaimable(&snaps).await.unwrap_or(0));
+            for snap in snaps.into_iter().flatten() {
+                if plan.seen.insert(snap.name()) {
+                    plan.push(snap.name());
+                }
+            }
+        } else {
+            let ds = self.find(name)?;
+            let name = ds.name();
+            let recursive = how.recursive || how.clones;
+            let is_pool = ds.dir().parent().is_none();
+            if is_pool && !recursive {
+                let why = format!(
+                    "operation does not apply to pools\nuse 'zfs destroy -r {name}' to destroy all datasets in the pool\nuse 'zpool destroy {name}' to destroy the pool itself"
+                );
+                return Err(Error::invalid(why).at(what()));
+            }
+            if !how.clones {
+                let dependents = self.dependents(&ds).await?;
+                if let Some(e) = destroy_refusal(self.kind_of(&ds).await, &name, recursive, &dependents) {
+                    return Err(e);
+                }
+            }
+            self.plan_fs(&name, &mut plan).await.map_err(|e| e.at(what()))?;
+            if is_pool {
+                plan.names.retain(|n| *n != name);
+            }
+        }
+        if !how.dry_run {
+            self.carry_out(&plan.names, how, progress).await?;
+        }
+        Ok(Destroyed { names: plan.names, reclaim })
+    }
+
+    /// Snapshots of one file system that `a,b%c` names, oldest first; of those below as well if
+    /// `recursive`.
+    async fn snapshots_meant(&self, fs: &str, list: &str, recursive: bool) -> Result<Vec<Vec<Rc<Dataset>>>> {
+        let dsl = self.pool.dsl();
+        let top = self.find(fs)?;
+        let prefix = format!("{}/", top.name());
+        let heads =
+            dsl.all().into_iter().filter(|d| d.object == top.object || recursive && d.name().starts_with(&prefix));
+        let mut out = Vec::new();
+        for head in heads {
+            let all = dsl.snapshots(&head).await?;
+            let at = |name: &str| all.iter().position(|s| s.snapname() == name);
+            let mut chosen = BTreeSet::new();
+            for part in list.split(',') {
+                match part.split_once('%') {
+                    Some((from, to)) => {
+                        let missing =
+                            |n: &str| Error::not_found(format!("snapshot '{}@{n}' does not exist", head.name()));
+                        let first = if from.is_empty() { Some(0) } else { at(from) };
+                        let last = if to.is_empty() { all.len().checked_sub(1) } else { at(to) };
+                        match (first, last) {
+                            (Some(first), Some(last)) => chosen.extend(first..=last),
+                            (None, _) if !recursive => return Err(missing(from)),
+                            (_, None) if !recursive && !to.is_empty() => return Err(missing(to)),
+                            _ => {}
+                        }
+                    }
+                    None => chosen.extend(at(part)),
+                }
+            }
+            let group: Vec<Rc<Dataset>> = chosen.into_iter().map(|i| all[i].clone()).collect();
+            if !group.is_empty() {
+                out.push(group);
+            }
+        }
+        Ok(out)
+    }
+
+    /// Bytes that destroying these would free.
+    async fn reclaimable(&self, groups: &[Vec<Rc<Dataset>>]) -> Result<u64> {
+        let dsl = self.pool.dsl();
+        let mut sum = 0;
+        for group in groups {
+            let mut start = 0;
+            for i in 0..group.len() {
+                let goes_on = group.get(i + 1).is_some_and(|n| n.phys().prev_snap_obj == group[i].object.0);
+                if !goes_on {
+                    sum += dsl.space_of_snapshots(&group[start], &group[i]).await?;
+                    start = i + 1;
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Adds a file system with what must go before it.
+    async fn plan_fs(&self, name: &str, plan: &mut Plan) -> Result<()> {
+        let head = self.pool.dsl().find(name)?;
+        let mut all = self.dependents(&head).await?;
+        all.push(name.to_string());
+        for name in all {
+            if plan.seen.insert(name.clone()) {
+                plan.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors name the dataset that is in the way.
+    async fn carry_out(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
+        let dsl = self.pool.dsl();
+        let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
+        let unmounted = self.unmount_these(&heads, how.force).await;
+        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "-f"))?;
+        progress.begin("destroying", names.len() as u64);
+        let mut gone: BTreeSet<&String> = BTreeSet::new();
+        let mut at = 0;
+        let mut result = Ok(());
+        while at < names.len() && result.is_ok() {
+            let run: Vec<String> =
+                names[at..].iter().take_while(|n| n.contains('@')).take(SNAPSHOTS_PER_TXG).cloned().collect();
+            if run.is_empty() {
+                let name = &names[at];
+                let place = self.own_mount_dir(&*dsl.find_dir(name)?);
+                result = dsl.destroy_fs(name).await.map_err(|e| e.at(format!("cannot destroy '{name}'")));
+                if result.is_ok() {
+                    gone.insert(name);
+                    if let Some(place) = place {
+                        mounts::remove_dir(place).await;
+                    }
+                }
+                at += 1;
+            } else {
+                at += run.len();
+                result = dsl.destroy_snapshots(run, how.defer).await;
+            }
+            progress.step();
+        }
+        // Those that are still there, and others that were mounted within those that are gone.
+        let again: Vec<(String, TempProps)> = unmounted.into_iter().filter(|(n, _)| !gone.contains(n)).collect();
+        self.mount_again(&again).await;
+        result
+    }
+
+    /// `zfs rollback`.
+    pub async fn rollback(&self, name: &str, how: DestroyHow, progress: &Progress) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let what = || format!("cannot rollback to '{name}'");
+        let dsl = self.pool.dsl();
+        let (fs, _) = name
+            .split_once('@')
+            .ok_or_else(|| Error::invalid(format!("cannot open '{name}': missing '@' delimiter in snapshot name")))?;
+        let head = self.find(fs)?;
+        let snap = dsl.find_snapshot(name).await?;
+        let at = snap.phys().creation_txg;
+        let newer: Vec<Rc<Dataset>> =
+            dsl.snapshots(&head).await?.into_iter().filter(|s| s.phys().creation_txg > at).collect();
+        let marks: Vec<String> = dsl
+            .bookmarks(&head)
+            .await?
+            .into_iter()
+            .filter(|m| m.creation_txg() > at)
+            .map(|m| format!("{fs}#{}", m.name))
+            .collect();
+        if !how.recursive && !how.clones && (!newer.is_empty() || !marks.is_empty()) {
+            let names: Vec<String> = newer.iter().map(|s| s.name()).chain(marks).collect();
+            return Err(rollback_refusal(name, false, &names));
+        }
+        let mut plan = Plan::default();
+        let mut clones = Vec::new();
+        for snap in &newer {
+            for clone in dsl.clones_of(snap).await? {
+                clones.push(clone.name());
+            }
+        }
+        if !clones.is_empty() && !how.clones {
+            let mut names = Vec::new();
+            for snap in &newer {
+                names.extend(self.dependents(snap).await?);
+            }
+            return Err(rollback_refusal(name, true, &names));
+        }
+        for clone in clones {
+            self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
+        }
+        plan.names.extend(newer.iter().map(|s| s.name()));
+        // A file system in use is noticed before anything is destroyed.
+        let unmounted = self.unmount_these(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
+        drop(newer);
+        let done = async {
+            self.carry_out(&plan.names, how, progress).await?;
+            for mark in marks {
+                dsl.destroy_bookmark(&mark).await?;
+            }
+            dsl.rollback(name).await
+        };
+        let done = done.await;
+        let errors = self.mount_again(&unmounted).await;
+        done.map_err(|e| e.at(what()))?;
+        errors.into_iter().next().map_or(Ok(()), |e| Err(e.at("the file system is rolled back")))
+    }
+
+    /// `zfs clone`.
+    /// The answer is a list of warnings.
+    pub async fn clone_fs(
+        &self,
+        snap: &str,
+        name: &str,
+        given: &[(String, String)],
+        parents: bool,
+    ) -> Result<Vec<String>> {
+        let _admin = self.admin.acquire(1).await;
+        self.mounts.take_notices();
+        self.clone_inner(snap, name, given, parents).await?;
+        Ok(self.mounts.take_notices())
+    }
+
+    async fn clone_inner(&self, snap: &str, name: &str, given: &[(String, String)], parents: bool) -> Result<()> {
+        let what = || format!("cannot create '{name}'");
+        check_name(name).map_err(|e| e.at(what()))?;
+        let dsl = self.pool.dsl();
+        if dsl.find(name).is_ok() {
+            if parents {
+                return Ok(());
+            }
+            return Err(Error::new(ErrorKind::Exists, "dataset already exists").at(what()));
+        }
+        let props = parse_fs_props(given, false).map_err(|e| e.at(what()))?;
+        if snap.contains('@') {
+            self.find(snap.split('@').next().unwrap_or(""))?;
+            dsl.find_snapshot(snap).await?;
+        }
+        self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
+        if parents
+            && let Some((parent, _)) = name.rsplit_once('/')
+            && dsl.find(parent).is_err()
+        {
+            self.create_inner(parent, Vec::new(), true, false, None).await.map_err(|e| e.at(what()))?;
+        }
+        let ds = dsl.clone_snapshot(snap, name, props).await.map_err(|e| e.at(what()))?;
+        let mountable = ds.dir().prop("canmount").0.num() == 1
+            && matches!(self.mount_point(&ds.dir()), mounts::MountPoint::Path(_))
+            && ds.objset().await?.os_type() == ondisk::objset::ObjsetType::Zfs;
+        if mountable && mounts::usable().is_ok() {
+            self.mount(&ds, TempProps::default())
+                .await
+                .map_err(|e| e.at(format!("'{name}' is made but not mounted")))?;
+        }
+        Ok(())
+    }
+
+    /// `zfs promote`.
+    pub async fn promote(&self, name: &str) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        self.pool.dsl().promote(&ds.name()).await
+    }
+
+    /// `zfs rename` of a snapshot.
+    pub async fn snap_rename(&self, from: &str, to: &str, recursive: bool) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let to = match to.strip_prefix('@') {
+            Some(last) => format!("{}@{last}", from.split('@').next().unwrap_or("")),
+            None => to.to_string(),
+        };
+        self.pool.dsl().find_snapshot(from).await?;
+        let done = self.pool.dsl().rename_snapshot(from, &to, recursive).await;
+        done.map_err(|e| e.at(format!("cannot rename '{from}'")))
+    }
+
+    /// `zfs hold` and `zfs release`: of all at once if that can be, else of each that it can be of;
+    /// the errors of the others.
+    pub async fn hold(&self, tag: &str, names: Vec<String>, recursive: bool, release: bool) -> Vec<Error> {
+        let _admin = self.admin.acquire(1).await;
+        let dsl = self.pool.dsl();
+        let change = |names: Vec<String>| async move {
+            if release { dsl.release(tag, names, recursive).await } else { dsl.hold(tag, names, recursive).await }
+        };
+        match change(names.clone()).await {
+            Err(e) if names.len() < 2 => return vec![e],
+            Err(_) => {}
+            Ok(()) => return Vec::new(),
+        }
+        let mut errors = Vec::new();
+        for name in names {
+            errors.extend(change(vec![name]).await.err());
+        }
+        errors
+    }
+
+    /// `zfs holds`.
+    pub async fn holds(&self, names: &[String], recursive: bool) -> Result<Vec<HoldView>> {
+        let dsl = self.pool.dsl();
+        let mut out = Vec::new();
+        for name in names {
+            let (fs, snap) =
+                name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not a snapshot")))?;
+            let groups = self.snapshots_meant(fs, snap, recursive).await?;
+            if groups.is_empty() {
+                return Err(Error::not_found(format!("cannot open '{name}': dataset does not exist")));
+            }
+            for snap in groups.into_iter().flatten() {
+                for hold in dsl.holds(&snap).await? {
+                    out.push(HoldView { name: snap.name(), tag: hold.tag, time: hold.time });
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// `zfs bookmark`.
+    pub async fn bookmark(&self, from: &str, to: &str) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let fs = from.split(['@', '#']).next().unwrap_or("");
+        let of = |n: &str, sign: char| match n.strip_prefix(sign) {
+            Some(last) => format!("{fs}{sign}{last}"),
+            None => n.to_string(),
+        };
+        let (from, to) = (from.to_string(), of(to, '#'));
+        if from.contains('@') {
+            self.pool.dsl().find_snapshot(&from).await?;
+        }
+        self.pool.dsl().create_bookmark(&from, &to).await.map_err(|e| e.at(format!("cannot create bookmark '{to}'")))
+    }
+
+    /// `zfs set` and `zfs inherit` of a user property of a snapshot.
+    pub async fn snap_set(&self, name: &str, values: &BTreeMap<String, Option<String>>) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        self.pool.dsl().find_snapshot(name).await?;
+        let values = values.iter().map(|(n, v)| (n.clone(), v.clone().map(PropValue::Text))).collect();
+        let done = self.pool.dsl().set_snapshot_props(name, values).await;
+        done.map_err(|e| e.at(format!("cannot set property for '{name}'")))
+    }
+}
+
+/// How things are to be destroyed.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct DestroyHow {
+    /// And everything below.
+    pub recursive: bool,
+    /// And clones, wherever they are.
+    pub clones: bool,
+    /// Snapshots that are needed go when they are not any more.
+    pub defer: bool,
+    /// Unmount file systems in use.
+    pub force: bool,
+    /// Only say what would be destroyed.
+    pub dry_run: bool,
+}

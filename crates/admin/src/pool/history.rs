@@ -1,0 +1,61 @@
+//! A pool's checkpoint and history, for commands.
+
+use base::{Error, ErrorKind, Result};
+use ondisk::nvlist::NvList;
+
+use crate::engine::PoolEngine;
+use crate::view::HistoryLine;
+
+impl PoolEngine {
+    /// `zpool checkpoint`: takes one, or gives it up.
+    pub(crate) async fn checkpoint(&self, discard: bool, wait: bool) -> Result<()> {
+        let at = |e: Error| {
+            let what = if discard { "discard checkpoint in" } else { "checkpoint" };
+            let why = match e.kind() {
+                ErrorKind::Exists => Error::new(ErrorKind::Exists, "checkpoint exists: discard it first (-d)"),
+                ErrorKind::NotFound => Error::not_found("checkpoint does not exist"),
+                _ => e,
+            };
+            why.at(format!("cannot {what} '{}'", self.pool.name()))
+        };
+        if !discard {
+            return self.pool.create_checkpoint().await.map_err(at);
+        }
+        self.pool.discard_checkpoint().await.map_err(at)?;
+        if wait { self.pool.wait_discarded().await } else { Ok(()) }
+    }
+
+    /// `zpool history`: everything, oldest first.
+    pub(crate) async fn history(&self) -> Result<Vec<HistoryLine>> {
+        let (records, fault) = self.pool.history().await?;
+        let mut lines: Vec<HistoryLine> = records.iter().map(line).collect();
+        if let Some(e) = fault {
+            lines.push(HistoryLine { text: format!("the rest cannot be read: {e}"), ..HistoryLine::default() });
+        }
+        Ok(lines)
+    }
+}
+
+fn line(record: &NvList) -> HistoryLine {
+    let text = |key: &str| record.str(key).map(str::to_string);
+    let internal = record.str("history command").is_none();
+    let said = match (text("history command"), record.str("internal_name"), record.str("ioctl")) {
+        (Some(command), ..) => command,
+        (None, Some(name), _) => {
+            let txg = record.u64("history txg").unwrap_or(0);
+            let of = record.str("dsname").map(|d| format!(" {d} ({})", record.u64("dsid").unwrap_or(0)));
+            let what = record.str("history internal str").unwrap_or("");
+            format!("[txg:{txg}] {name}{} {what}", of.unwrap_or_default()).trim_end().to_string()
+        }
+        (None, None, Some(ioctl)) => format!("ioctl {ioctl}\n{}", record.indented(4).to_string().trim_end()),
+        _ => format!("unrecognized record:\n{}", record.indented(4).to_string().trim_end()),
+    };
+    HistoryLine {
+        time: record.u64("history time").unwrap_or(0),
+        text: said,
+        internal,
+        who: record.u64("history who"),
+        host: text("history hostname"),
+        zone: text("history zone"),
+    }
+}

@@ -1,0 +1,12 @@
+//! Pools as wholes: create, import, export, their devices, properties, scans, history and events.
+
+pub mod create;
+pub mod devices;
+mod history;
+pub mod import;
+pub mod labels;
+pub mod props;
+mod scan;
+pub mod trace;
+pub mod vdev_spec;
+pub mod zevents;

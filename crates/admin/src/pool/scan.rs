@@ -1,0 +1,173 @@
+//! Scrub and resilver: the commands, what is told of them, and the names of what is damaged.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, ObjectId, Result};
+use dsl::Dataset;
+use ondisk::scan::{ScanFunc, ScanState};
+use ondisk::vdev_config::VdevKind;
+use spa::{WorkKind, WorkState};
+use zpl::{MountOpts, Zfs};
+
+use crate::engine::PoolEngine;
+use crate::request::ScrubAction;
+use crate::view::{ActivityView, ScanView};
+
+/// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no
+/// paths.
+type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
+
+/// Names told at most.
+const NAMES_MAX: usize = 10_000;
+
+impl PoolEngine {
+    /// `zpool scrub`, `-p`, `-s`.
+    pub async fn scrub(&self, action: ScrubAction) -> Result<()> {
+        let (pool, name) = (&self.pool, self.pool.name());
+        let (what, result) = match action {
+            ScrubAction::Start => ("scrub", pool.start_scrub().await),
+            ScrubAction::Pause => ("pause scrubbing", pool.pause_scrub().await),
+            ScrubAction::Stop => ("cancel scrubbing", pool.stop_scrub().await),
+        };
+        result.map_err(|e| Error::new(e.kind(), format!("cannot {what} {name}: {e}")))
+    }
+
+    /// `zpool resilver`.
+    pub fn resilver(&self) -> Result<()> {
+        if self.pool.is_readonly() {
+            let why = format!("cannot restart resilver of {0}: pool '{0}' is imported read-only", self.pool.name());
+            return Err(Error::new(ErrorKind::ReadOnly, why));
+        }
+        self.pool.request_resilver();
+        Ok(())
+    }
+
+    /// What is under way in the background, by the names and in the order of `zpool wait`. Work
+    /// that was paused or suspended is not under way.
+    pub fn activity(&self) -> Vec<ActivityView> {
+        let pool = &self.pool;
+        let scan = pool.scan_status();
+        let running = scan.phys.state == ScanState::Scanning && scan.paused_at == 0;
+        let scanning = |func: ScanFunc| running && scan.phys.func == func;
+        let to_scan = scan.phys.to_examine.saturating_sub(scan.issued);
+        let works = |kind: WorkKind| {
+            let mut left = None;
+            for leaf in pool.tree().leaves() {
+                if let Some(w) = pool.leaf_work(leaf.guid(), kind).filter(|w| w.state() == WorkState::Active) {
+                    let rest = u128::from(leaf.dev.size()) * u128::from(100 - w.percent().min(100)) / 100;
+                    left = Some(left.unwrap_or(0) + rest as u64);
+                }
+            }
+            left
+        };
+        // One that was asked for counts: it begins with one of the next txgs.
+        let resilvering = scanning(ScanFunc::Resilver) || pool.is_resilver_pending();
+        let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
+        let discarding = pool.discarding();
+        let freeing = Some(pool.dsl().freeing()).filter(|n| *n > 0);
+        [
+            ("discard", discarding),
+            ("free", freeing),
+            ("initialize", works(WorkKind::Initialize)),
+            ("replace", replacing.then_some(to_scan)),
+            ("remove", None),
+            ("resilver", resilvering.then_some(to_scan)),
+            ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan)),
+            ("trim", works(WorkKind::Trim)),
+        ]
+        .map(|(name, left)| ActivityView { name: name.into(), busy: left.is_some(), left: left.unwrap_or(0) })
+        .into()
+    }
+
+    /// The last or running scan.
+    pub(crate) fn scan_view(&self) -> Option<ScanView> {
+        let s = self.pool.scan_status();
+        let function = match s.phys.func {
+            ScanFunc::None => return None,
+            ScanFunc::Scrub => "SCRUB",
+            ScanFunc::Resilver => "RESILVER",
+        };
+        let state = match s.phys.state {
+            ScanState::None => return None,
+            ScanState::Scanning => "SCANNING",
+            ScanState::Finished => "FINISHED",
+            ScanState::Canceled => "CANCELED",
+        };
+        Some(ScanView {
+            function: function.into(),
+            state: state.into(),
+            start: s.phys.start_time,
+            end: s.phys.end_time,
+            to_examine: s.phys.to_examine,
+            examined: s.phys.examined,
+            issued: s.issued,
+            processed: s.phys.processed,
+            errors: s.phys.errors,
+            pass_start: s.pass_start,
+            paused_at: s.paused_at,
+            pass_paused: s.pass_paused,
+            pass_examined: s.pass_examined,
+            pass_issued: s.pass_issued,
+            now: self.pool.rt().wall_clock().secs.max(0) as u64,
+        })
+    }
+
+    /// What scans found damaged, by name: a path in a mounted file system, `fs:/path` in others,
+    /// `fs:<0x7>` where there is no path, `<metadata>:<0x7>` for the pool's own.
+    pub(crate) async fn damaged_names(&self) -> Vec<String> {
+        let blocks = self.pool.damaged_blocks().await.unwrap_or_default();
+        let objects: BTreeSet<(u64, u64)> = blocks.iter().map(|b| (b.objset, b.object)).collect();
+        let mut open: Option<(u64, Option<OpenDamaged>)> = None;
+        let mut out = Vec::new();
+        for (objset, object) in objects.into_iter().take(NAMES_MAX) {
+            if objset == 0 {
+                out.push(format!("<metadata>:<{object:#x}>"));
+                continue;
+            }
+            if open.as_ref().is_none_or(|(at, _)| *at != objset) {
+                if let Some((_, Some((_, Some(fs))))) = open.take() {
+                    let _ = fs.unmount().await;
+                }
+                open = Some((objset, self.open_damaged(objset).await));
+            }
+            let found = open.as_ref().and_then(|(_, found)| found.as_ref());
+            let Some((ds, fs)) = found else {
+                out.push(format!("<{objset:#x}>:<{object:#x}>"));
+                continue;
+            };
+            let path = match fs {
+                Some(fs) => fs.path_of(ObjectId(object)).await.ok(),
+                None => None,
+            };
+            let path = path.map(|p| String::from_utf8_lossy(&p).into_owned());
+            out.push(match (path, self.mounts.path_of(&ds.name())) {
+                (Some(path), Some(mount)) => format!("{}{path}", mount.display()),
+                (Some(path), None) => format!("{}:{path}", ds.name()),
+                (None, _) => format!("{}:<{object:#x}>", ds.name()),
+            });
+        }
+        if let Some((_, Some((_, Some(fs))))) = open {
+            let _ = fs.unmount().await;
+        }
+        out
+    }
+
+    async fn open_damaged(&self, objset: u64) -> Option<OpenDamaged> {
+        let dsl = self.pool.dsl();
+        let mut found = dsl.all().into_iter().find(|d| d.object.0 == objset);
+        if found.is_none() {
+            for head in dsl.all() {
+                let snaps = dsl.snapshots(&head).await.unwrap_or_default();
+                found = snaps.into_iter().find(|d| d.object.0 == objset);
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+        let ds = found?;
+        let opts = MountOpts { readonly: true, ..MountOpts::default() };
+        let fs = Zfs::open(&ds, opts).await.ok();
+        Some((ds, fs))
+    }
+}

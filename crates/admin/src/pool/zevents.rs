@@ -1,0 +1,228 @@
+//! The events of all pools, for `zpool events`: a ring of bounded length that begins with the
+//! daemon and ends with it.
+//!
+//! Pools post from their engine threads ([`PoolSink`]); commands read by number
+//! ([`Zevents::after`]), so that whoever follows misses nothing that is still there. Payloads are
+//! made into text when an event is posted: no command needs them in another form, and a line is
+//! what one event costs at most.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::WallTime;
+use ondisk::nvlist::{NvList, NvValue};
+use spa::EventSink;
+
+use crate::keeper::Keeper;
+use crate::view::{EventView, EventsView};
+
+/// `zfs_zevent_len_max` of OpenZFS 2.1.
+pub const LEN_MAX: u64 = 512;
+/// Events of one answer.
+const ANSWER_MAX: usize = 256;
+/// Bytes of a string in a payload; the rest is left out.
+const STRING_MAX: usize = 4096;
+/// How long a follower waits for one answer. Whoever goes away costs a thread no longer than that.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Ring {
+    next: u64,
+    events: VecDeque<EventView>,
+    max: usize,
+}
+
+/// The ring.
+pub struct Zevents {
+    ring: Mutex<Ring>,
+    more: Condvar,
+}
+
+impl Default for Zevents {
+    fn default() -> Zevents {
+        Zevents {
+            ring: Mutex::new(Ring { next: 1, events: VecDeque::new(), max: LEN_MAX as usize }),
+            more: Condvar::new(),
+        }
+    }
+}
+
+impl Zevents {
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps at most so many events, the newest.
+    pub fn set_max(&self, max: u64) {
+        let mut ring = self.lock();
+        ring.max = usize::try_from(max).unwrap_or(usize::MAX);
+        while ring.events.len() > ring.max {
+            ring.events.pop_front();
+        }
+    }
+
+    /// Puts one in; the oldest gives way.
+    pub fn post(&self, class: String, time: WallTime, mut payload: NvList) {
+        let mut ring = self.lock();
+        let eid = ring.next;
+        ring.next += 1;
+        if ring.max == 0 {
+            return;
+        }
+        while ring.events.len() >= ring.max {
+            ring.events.pop_front();
+        }
+        let pool = payload.str("pool").unwrap_or_default().to_string();
+        let version = payload.remove("version");
+        let mut all: NvList = NvList::new();
+        version.into_iter().for_each(|v| all.put("version", v));
+        all.put_str("class", class.clone());
+        payload.into_iter().for_each(|(name, value)| all.put(&name, value));
+        all.put("time", NvValue::Int64Array(vec![time.secs, time.nanos.into()]));
+        all.put_u64("eid", eid);
+        let detail = lines(&all, 0);
+        ring.events.push_back(EventView { eid, class, secs: time.secs, nanos: time.nanos, pool, detail });
+        self.more.notify_all();
+    }
+
+    /// Events with higher numbers than `eid`, of one pool or of all; with `wait`, as soon as there
+    /// is one, or none after some seconds.
+    pub fn after(&self, eid: u64, pool: Option<&str>, wait: bool) -> EventsView {
+        let mut ring = self.lock();
+        let wanted = |e: &EventView| e.eid > eid && pool.is_none_or(|p| e.pool == p);
+        if wait && !ring.events.iter().any(wanted) {
+            let waited = self.more.wait_timeout_while(ring, PATIENCE, |r| !r.events.iter().any(wanted));
+            ring = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let events: Vec<EventView> = ring.events.iter().filter(|e| wanted(e)).take(ANSWER_MAX).cloned().collect();
+        let last = match events.last() {
+            Some(e) if events.len() == ANSWER_MAX => e.eid,
+            _ => ring.next - 1,
+        };
+        EventsView { more: events.len() == ANSWER_MAX, events, last }
+    }
+
+    /// Forgets all; how many there were.
+    pub fn clear(&self) -> u64 {
+        std::mem::take(&mut self.lock().events).len() as u64
+    }
+}
+
+/// What a pool posts to: the ring and the log.
+pub struct PoolSink(pub Arc<Zevents>, pub Arc<dyn Keeper>);
+
+impl EventSink for PoolSink {
+    fn post(&self, class: String, time: WallTime, payload: NvList) {
+        self.1.event(&class, &payload);
+        self.0.post(class, time, payload);
+    }
+}
+
+/// A payload as `zpool events -v` prints it: numbers in hexadecimal, arrays with a space after
+/// every element.
+fn lines(list: &NvList, depth: usize) -> Vec<String> {
+    let mut out = Vec::new();
+    let indent = " ".repeat(8 * (depth + 1));
+    for (name, value) in list.iter() {
+        let array = |items: &mut dyn Iterator<Item = i128>| {
+            items.fold(String::new(), |mut s, i| {
+                let _ = write!(s, "{:#x} ", i as u64);
+                s
+            })
+        };
+        let text = match value {
+            NvValue::List(inner) => {
+                out.push(format!("{indent}{name} = (embedded nvlist)"));
+                out.extend(if depth < 4 { lines(inner, depth + 1) } else { Vec::new() });
+                out.push(format!("{indent}(end {name})"));
+                continue;
+            }
+            NvValue::String(s) => format!("\"{}\"", printable(s)),
+            NvValue::StringArray(all) => all.iter().map(|s| printable(s) + " ").collect(),
+            NvValue::Uint64Array(all) => array(&mut all.iter().map(|n| i128::from(*n))),
+            NvValue::Int64Array(all) => array(&mut all.iter().map(|n| i128::from(*n))),
+            NvValue::BooleanValue(b) => u8::from(*b).to_string(),
+            NvValue::Int32(n) => format!("{:#x}", *n as u32),
+            other => other.as_integer().map_or_else(|| "?".into(), |i| format!("{:#x}", i as u64)),
+        };
+        out.push(format!("{indent}{name} = {text}"));
+    }
+    out
+}
+
+/// Text from who knows where, on one line and not too long.
+fn printable(s: &str) -> String {
+    let end = (0..=STRING_MAX.min(s.len())).rev().find(|&n| s.is_char_boundary(n)).unwrap_or(0);
+    s[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(pool: &str) -> NvList {
+        NvList::new().with_u64("version", 0).with_str("pool", pool)
+    }
+
+    fn eids(view: &EventsView) -> Vec<u64> {
+        view.events.iter().map(|e| e.eid).collect()
+    }
+
+    #[test]
+    fn the_ring_is_bounded_and_read_by_number() {
+        let ring = Zevents::default();
+        let time = WallTime { secs: 1, nanos: 2 };
+        ring.set_max(4);
+        (0..6).for_each(|i| ring.post("c".into(), time, event(if i % 2 == 0 { "a" } else { "b" })));
+        let all = ring.after(0, None, false);
+        assert_eq!((eids(&all), all.last, all.more), (vec![3, 4, 5, 6], 6, false));
+        assert_eq!(eids(&ring.after(3, Some("b"), false)), [4, 6]);
+        assert_eq!(eids(&ring.after(5, None, true)), [6], "what is there is not waited for");
+        ring.set_max(1);
+        assert_eq!(ring.clear(), 1);
+        ring.set_max(u64::MAX);
+        (0..300).for_each(|_| ring.post("c".into(), time, event("a")));
+        let first = ring.after(6, None, false);
+        assert_eq!((first.events.len(), first.last, first.more), (256, 262, true));
+        let rest = ring.after(first.last, None, false);
+        assert_eq!((rest.events.len(), rest.last, rest.more), (44, 306, false));
+        ring.set_max(0);
+        ring.post("c".into(), time, event("a"));
+        assert_eq!(ring.after(0, None, false), EventsView { events: Vec::new(), last: 307, more: false });
+    }
+
+    #[test]
+    fn a_follower_is_woken() {
+        let ring = Arc::new(Zevents::default());
+        let theirs = ring.clone();
+        let follower = std::thread::spawn(move || theirs.after(0, Some("a"), true));
+        ring.post("c".into(), WallTime { secs: 1, nanos: 2 }, event("b"));
+        ring.post("c".into(), WallTime { secs: 1, nanos: 2 }, event("a"));
+        assert_eq!(eids(&follower.join().expect("it ends")), [2]);
+    }
+
+    #[test]
+    fn payloads_are_printed_as_openzfs_does() {
+        let ring = Zevents::default();
+        let mut nv = event("tank").with_u64("pool_guid", 255);
+        nv.put("pool_context", NvValue::Int32(-1));
+        nv.put("detector", NvValue::List(NvList::new().with_str("scheme", "zfs\n")));
+        nv.put("vdev_spare_paths", NvValue::StringArray(vec!["/a".into(), "/b".into()]));
+        ring.post("sysevent.fs.zfs.x".into(), WallTime { secs: 16, nanos: 17 }, nv);
+        let want = [
+            "        version = 0x0",
+            "        class = \"sysevent.fs.zfs.x\"",
+            "        pool = \"tank\"",
+            "        pool_guid = 0xff",
+            "        pool_context = 0xffffffff",
+            "        detector = (embedded nvlist)",
+            "                scheme = \"zfs \"",
+            "        (end detector)",
+            "        vdev_spare_paths = /a /b ",
+            "        time = 0x10 0x11 ",
+            "        eid = 0x1",
+        ];
+        assert_eq!(ring.after(0, None, false).events[0].detail, want);
+    }
+}

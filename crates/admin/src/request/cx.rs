@@ -1,0 +1,231 @@
+//! What a request finds around it while it runs, and what happens before and after its work.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use base::{Error, ErrorKind, Result};
+use serde_json::Value;
+
+use super::{Asked, Changes};
+use crate::engine::{PoolEngine, Progress};
+use crate::pool_set::{PoolSet, Running, all_of};
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// The user.
+    pub uid: u32,
+    /// Through the door for all users: only the owner may know the rest.
+    pub public: bool,
+}
+
+/// A request's surroundings.
+pub struct Cx<'a> {
+    /// The pools, and the process that holds them.
+    pub(crate) pools: &'a Arc<PoolSet>,
+    /// How far it is.
+    pub(crate) progress: &'a Arc<Progress>,
+    /// Who asks.
+    pub(crate) caller: Caller,
+    /// What histories are to tell; none without a command line.
+    record: Option<Record>,
+}
+
+/// A command line on its way into histories.
+struct Record {
+    command: String,
+    who: u64,
+    changes: Changes,
+    /// The visit to the engine has checked the pool.
+    checked: Cell<bool>,
+    /// The visit to the engine has left the line.
+    told: Cell<bool>,
+}
+
+impl Record {
+    /// Whether the visit to this pool checks that it is not suspended.
+    fn checks(&self, pool: &str) -> bool {
+        matches!(&self.changes, Changes::Pool(name) if name == pool) && !self.checked.replace(true)
+    }
+
+    /// The line that the visit to this pool leaves.
+    fn line(&self, pool: &str) -> Option<(String, u64)> {
+        let here = matches!(&self.changes, Changes::Pool(name) | Changes::Resumes(name) if name == pool);
+        (here && !self.told.replace(true)).then(|| (self.command.clone(), self.who))
+    }
+}
+
+/// Does what is asked for. `command` is the command line that it comes from: the pools that the
+/// request changes are checked before, and remember the line.
+pub fn perform(
+    pools: &Arc<PoolSet>,
+    request: Box<dyn Asked>,
+    command: Option<String>,
+    caller: Caller,
+    progress: &Arc<Progress>,
+) -> Result<Value> {
+    if request.waits_for_pools() {
+        pools.wait_ready()?;
+    }
+    let changes = request.changes();
+    let record = command.map(|command| Record {
+        command,
+        who: u64::from(caller.uid),
+        changes: changes.clone(),
+        checked: Cell::new(false),
+        told: Cell::new(false),
+    });
+    let cx = Cx { pools, progress, caller, record };
+    if cx.record.is_none() {
+        return request.run(&cx);
+    }
+    let there = || pools.all_running().iter().map(|r| r.name.clone()).collect::<BTreeSet<String>>();
+    match changes {
+        Changes::Nothing | Changes::Unrecorded => request.run(&cx),
+        Changes::Pool(name) | Changes::Resumes(name) => {
+            let answer = request.run(&cx)?;
+            cx.tell(&BTreeSet::from([name]));
+            Ok(answer)
+        }
+        Changes::Pools(names) => {
+            for running in names.iter().filter_map(|name| pools.running(name)) {
+                running.thread.with_pool(|e| async move { check_not_suspended(&e) })?;
+            }
+            let answer = request.run(&cx)?;
+            cx.tell(&names);
+            Ok(answer)
+        }
+        Changes::Leaves(names) => {
+            cx.tell(&names);
+            request.run(&cx)
+        }
+        Changes::Arrives => {
+            let before = there();
+            let answer = request.run(&cx)?;
+            cx.tell(&there().difference(&before).cloned().collect());
+            Ok(answer)
+        }
+    }
+}
+
+impl Cx<'_> {
+    /// Leaves the line in the histories of these pools, as far as it is not there yet.
+    fn tell(&self, pools: &BTreeSet<String>) {
+        let Some(record) = self.record.as_ref().filter(|r| !r.told.replace(true)) else { return };
+        for running in pools.iter().filter_map(|name| self.pools.running(name)) {
+            let (command, who) = (record.command.clone(), record.who);
+            // That a command cannot be remembered does not undo it.
+            let _ = running.thread.with_pool(move |e| async move {
+                e.pool.log_command(&command, who);
+                Ok(())
+            });
+        }
+    }
+
+    /// Works on a pool, in one visit to its engine. If it is the pool that the request changes
+    /// ([`Changes::Pool`]) the visit also checks that it is not suspended, and leaves the command
+    /// line in its history when the work is done.
+    pub(crate) fn on<T, F, Fut>(&self, running: &Running, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        let checks = self.record.as_ref().is_some_and(|r| r.checks(&running.name));
+        let line = self.record.as_ref().and_then(|r| r.line(&running.name));
+        running.thread.with_pool(move |e| async move {
+            if checks {
+                check_not_suspended(&e)?;
+            }
+            let out = work(e.clone()).await?;
+            if let Some((command, who)) = line {
+                e.pool.log_command(&command, who);
+            }
+            Ok(out)
+        })
+    }
+
+    /// The same with the pool of that name.
+    pub(crate) fn on_pool<T, F, Fut>(&self, pool: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        self.on(&*self.pools.need_running(pool)?, work)
+    }
+
+    /// The same with the pool of a dataset, or of a path in one of its mounts.
+    pub(crate) fn on_dataset<T, F, Fut>(&self, name: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        self.on(&*self.pools.pool_of(name)?, work)
+    }
+
+    /// Works on datasets, of which neighbours in one pool share a visit to its engine. Each is
+    /// tried; the error is one of all that failed.
+    pub(crate) fn on_datasets<T, F, Fut>(&self, names: Vec<String>, work: F) -> Result<Vec<T>>
+    where
+        T: Send + 'static,
+        F: Fn(Rc<PoolEngine>, String) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = Result<Vec<T>>> + 'static,
+    {
+        let mut groups: Vec<(Result<Arc<Running>>, Vec<String>)> = Vec::new();
+        for name in names {
+            let found = self.pools.pool_of(&name);
+            match (groups.last_mut(), &found) {
+                (Some((Ok(last), list)), Ok(running)) if Arc::ptr_eq(last, running) => list.push(name),
+                _ => groups.push((found, vec![name])),
+            }
+        }
+        let (mut out, mut errors) = (Vec::new(), Vec::new());
+        for (found, names) in groups {
+            let work = work.clone();
+            let visit = |running: Arc<Running>| {
+                self.on(&running, move |e| async move {
+                    let (mut out, mut errors) = (Vec::new(), Vec::new());
+                    for name in names {
+                        match work(e.clone(), name).await {
+                            Ok(more) => out.extend(more),
+                            Err(e) => errors.push(e),
+                        }
+                    }
+                    all_of(errors).map(|()| out)
+                })
+            };
+            match found.and_then(visit) {
+                Ok(more) => out.extend(more),
+                Err(e) => errors.push(e),
+            }
+        }
+        all_of(errors).map(|()| out)
+    }
+
+    /// Works on each of these pools; one that is not there, or where it fails, keeps none of the
+    /// others.
+    pub(crate) fn on_pools<F, Fut>(&self, names: &[String], work: F) -> Result<()>
+    where
+        F: Fn(Rc<PoolEngine>) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        let done = names.iter().map(|name| self.on_pool(name, work.clone()));
+        all_of(done.filter_map(Result::err).collect())
+    }
+}
+
+/// Commands that change a pool would wait for devices that do not answer.
+fn check_not_suspended(e: &PoolEngine) -> Result<()> {
+    match e.pool.suspended() {
+        Some(_) => {
+            let why = "pool I/O is currently suspended: see 'zpool status', 'zpool clear' tries again";
+            Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {why}", e.pool.name())))
+        }
+        None => Ok(()),
+    }
+}

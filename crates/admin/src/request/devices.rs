@@ -1,0 +1,305 @@
+//! Requests about the devices of a pool.
+
+use base::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Changes, Cx, Kind, Lane, Request};
+use crate::keeper::Level;
+use crate::pool::devices::known_as;
+use crate::pool_set::all_of;
+use crate::view::Created;
+
+/// The requests of this file.
+pub(super) const KINDS: &[Kind] = &[
+    Kind::of::<PoolAdd>(),
+    Kind::of::<PoolAttach>(),
+    Kind::of::<PoolDetach>(),
+    Kind::of::<PoolRemove>(),
+    Kind::of::<PoolWork>(),
+    Kind::of::<PoolOffline>(),
+    Kind::of::<PoolOnline>(),
+    Kind::of::<PoolClear>(),
+    Kind::of::<LabelClear>(),
+];
+
+/// Begins with what could not be done to which device, unless the error says it already.
+fn at_device(e: Error, what: &str, device: &str) -> Error {
+    if e.to_string().starts_with("cannot ") { e } else { e.at(format!("cannot {what} {device}")) }
+}
+
+/// `zpool add`.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolAdd {
+    /// The pool.
+    pub pool: String,
+    /// Vdev words and absolute paths.
+    pub devices: Vec<String>,
+    /// Make files that do not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// `ashift`.
+    pub props: Vec<(String, String)>,
+    /// `-f`
+    pub force: bool,
+    /// `-n`
+    pub dry_run: bool,
+}
+
+impl Request for PoolAdd {
+    const NAME: &'static str = "PoolAdd";
+    const TITLE: &'static str = "zpool add";
+    type Reply = Created;
+    fn changes(&self) -> Changes {
+        if self.dry_run { Changes::Unrecorded } else { Changes::visits_to(&self.pool) }
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Created> {
+        cx.pools.pool_add(self)
+    }
+}
+
+/// `zpool attach` and `zpool replace`: a device to be attached beside another.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolAttach {
+    /// The pool.
+    pub pool: String,
+    /// The device that is there.
+    pub target: String,
+    /// The new one; none: the one that is at the path of the old one now.
+    pub device: Option<String>,
+    /// It takes the place of the old one.
+    pub replace: bool,
+    /// Make a file that does not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// `ashift`.
+    pub props: Vec<(String, String)>,
+    /// `-f`
+    pub force: bool,
+}
+
+impl Request for PoolAttach {
+    const NAME: &'static str = "PoolAttach";
+    const TITLE: &'static str = "zpool attach";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::visits_to(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.pool_attach(self)
+    }
+}
+
+/// `zpool detach`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolDetach {
+    /// The pool.
+    pub pool: String,
+    /// The device.
+    pub device: String,
+}
+
+impl Request for PoolDetach {
+    const NAME: &'static str = "PoolDetach";
+    const TITLE: &'static str = "zpool detach";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::visits_to(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.pool_detach(&self.pool, self.device)
+    }
+}
+
+/// `zpool remove`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolRemove {
+    /// The pool.
+    pub pool: String,
+    /// The devices.
+    pub devices: Vec<String>,
+}
+
+impl Request for PoolRemove {
+    const NAME: &'static str = "PoolRemove";
+    const TITLE: &'static str = "zpool remove";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::visits_to(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.pool_remove(&self.pool, self.devices)
+    }
+}
+
+/// `zpool trim` and `zpool initialize`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolWork {
+    /// The pool.
+    pub pool: String,
+    /// Initialize, not trim.
+    pub initialize: bool,
+    /// `-s`
+    pub suspend: bool,
+    /// `-c`
+    pub cancel: bool,
+    /// `-w`
+    pub wait: bool,
+    /// Devices; none: all.
+    pub devices: Vec<String>,
+}
+
+impl Request for PoolWork {
+    const NAME: &'static str = "PoolWork";
+    const TITLE: &'static str = "zpool trim";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn title(&self) -> &'static str {
+        if self.initialize { "zpool initialize" } else { Self::TITLE }
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolWork { pool, initialize, suspend, cancel, wait, devices } = self;
+        let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
+        let wish = match (suspend, cancel) {
+            (true, _) => spa::WorkWish::Suspend,
+            (_, true) => spa::WorkWish::Cancel,
+            _ => spa::WorkWish::Start,
+        };
+        cx.on_pool(&pool, move |e| async move {
+            let devices: Vec<String> = devices.iter().map(|d| known_as(&e.pool, d)).collect();
+            e.pool.change_leaf_work(kind, wish, &devices).await?;
+            if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
+        })
+    }
+}
+
+/// `zpool offline`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolOffline {
+    /// The pool.
+    pub pool: String,
+    /// Its devices, by path, name or guid.
+    pub devices: Vec<String>,
+    /// Until the next import only.
+    pub temporary: bool,
+}
+
+impl Request for PoolOffline {
+    const NAME: &'static str = "PoolOffline";
+    const TITLE: &'static str = "zpool offline";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolOffline { pool, devices, temporary } = self;
+        cx.on_pool(&pool, move |e| async move {
+            let mut errors = Vec::new();
+            for name in &devices {
+                let done = e.pool.offline_device(&known_as(&e.pool, name), temporary);
+                errors.extend(done.err().map(|e| at_device(e, "offline", name)));
+            }
+            if errors.len() < devices.len() {
+                e.pool.sync().await?;
+            }
+            all_of(errors)
+        })
+    }
+}
+
+/// `zpool online`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolOnline {
+    /// The pool.
+    pub pool: String,
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Use all of a device that has grown.
+    #[serde(default)]
+    pub expand: bool,
+}
+
+impl Request for PoolOnline {
+    const NAME: &'static str = "PoolOnline";
+    const TITLE: &'static str = "zpool online";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolOnline { pool, devices, expand } = self;
+        cx.on_pool(&pool, move |e| async move {
+            let mut errors = Vec::new();
+            for name in &devices {
+                let done = e.pool.bring_online(&known_as(&e.pool, name), expand).await;
+                errors.extend(done.err().map(|e| at_device(e, "online", name)));
+            }
+            if errors.len() < devices.len() {
+                e.pool.sync().await?;
+            }
+            all_of(errors)
+        })
+    }
+}
+
+/// `zpool clear`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolClear {
+    /// The pool.
+    pub pool: String,
+    /// One of its devices; none: all.
+    pub device: Option<String>,
+}
+
+impl Request for PoolClear {
+    const NAME: &'static str = "PoolClear";
+    const TITLE: &'static str = "zpool clear";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Resumes(self.pool.clone())
+    }
+    fn lane(&self) -> Lane {
+        Lane::Control
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolClear { pool, device } = self;
+        let resumed = cx.on_pool(&pool, move |e| async move {
+            if e.pool.is_readonly() {
+                let why = format!("cannot clear errors for {}: pool is read-only", e.pool.name());
+                return Err(Error::new(ErrorKind::ReadOnly, why));
+            }
+            let was = e.pool.suspended().is_some();
+            let device = device.map(|d| known_as(&e.pool, &d));
+            let done = e.pool.clear(device.as_deref()).await;
+            done.map_err(|e| match &device {
+                Some(name) => at_device(e, "clear errors for", name),
+                None => e,
+            })?;
+            Ok(was && e.pool.suspended().is_none())
+        })?;
+        if resumed {
+            cx.pools.keeper.say(Level::Notice, &format!("pool '{pool}' is resumed"));
+        }
+        Ok(())
+    }
+}
+
+/// `zpool labelclear`: remove the labels of a device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LabelClear {
+    /// Its path.
+    pub path: String,
+    /// Also if it belongs to an exported pool.
+    pub force: bool,
+}
+
+impl Request for LabelClear {
+    const NAME: &'static str = "LabelClear";
+    const TITLE: &'static str = "zpool labelclear";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.label_clear(&self.path, self.force)
+    }
+}

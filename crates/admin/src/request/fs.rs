@@ -1,0 +1,205 @@
+//! Requests about datasets: create, destroy, look, properties, rename.
+
+use base::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Changes, Cx, Kind, Request, Rights, Secret, pool_part};
+use crate::fs::snaps::DestroyHow;
+use crate::view::{DatasetView, Destroyed};
+
+/// The requests of this file.
+pub(super) const KINDS: &[Kind] = &[
+    Kind::of::<FsCreate>(),
+    Kind::of::<FsDestroy>(),
+    Kind::of::<Datasets>(),
+    Kind::of::<FsSet>(),
+    Kind::of::<FsInherit>(),
+    Kind::of::<FsRename>(),
+];
+
+/// `zfs create`. The answer is a list of warnings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsCreate {
+    /// Its name.
+    pub name: String,
+    /// Its properties.
+    pub props: Vec<(String, String)>,
+    /// Create missing parents as well.
+    pub parents: bool,
+    /// Leave it unmounted.
+    pub no_mount: bool,
+    /// The key, if the properties ask for one.
+    pub key: Option<Secret>,
+}
+
+impl Request for FsCreate {
+    const NAME: &'static str = "FsCreate";
+    const TITLE: &'static str = "zfs create";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.name)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let FsCreate { name, props, parents, no_mount, key } = self;
+        let running = cx.pools.pool_of(&name).map_err(|_| {
+            let pool = pool_part(&name);
+            Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
+        })?;
+        cx.on(&running, move |e| async move { e.fs_create(&name, props, parents, no_mount, key).await })
+    }
+}
+
+/// `zfs destroy`: a file system, snapshots (`fs@a,b%c`) or a bookmark.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsDestroy {
+    /// Its name.
+    pub name: String,
+    /// And everything below it.
+    pub recursive: bool,
+    /// And all clones, wherever they are.
+    pub clones: bool,
+    /// Snapshots that are held or have clones go when they are not needed any more.
+    pub defer: bool,
+    /// Unmount file systems in use.
+    pub force: bool,
+    /// Only say what would be destroyed.
+    pub dry_run: bool,
+}
+
+impl Request for FsDestroy {
+    const NAME: &'static str = "FsDestroy";
+    const TITLE: &'static str = "zfs destroy";
+    type Reply = Destroyed;
+    fn changes(&self) -> Changes {
+        if self.dry_run { Changes::Unrecorded } else { Changes::pool_of(&self.name) }
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Destroyed> {
+        let FsDestroy { name, recursive, clones, defer, force, dry_run } = self;
+        let how = DestroyHow { recursive, clones, defer, force, dry_run };
+        let (progress, target) = (cx.progress.clone(), name.clone());
+        cx.on_dataset(&name, move |e| async move { e.destroy(&target, how, &progress).await })
+    }
+}
+
+/// Which datasets to look at.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Select {
+    /// Names, or absolute paths in mounted file systems; empty: all of all pools.
+    pub names: Vec<String>,
+    /// How many levels below the named ones; none: all.
+    pub depth: Option<u32>,
+    /// File systems are wanted.
+    pub filesystems: bool,
+    /// Volumes are wanted.
+    pub volumes: bool,
+    /// Snapshots are wanted.
+    pub snapshots: bool,
+    /// Bookmarks are wanted.
+    pub bookmarks: bool,
+    /// Only these properties are needed; empty: all.
+    pub wanted: Vec<String>,
+}
+
+/// `zfs list` and `zfs get`: look at datasets.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Datasets(pub Select);
+
+impl Request for Datasets {
+    const NAME: &'static str = "Datasets";
+    const TITLE: &'static str = "zfs list";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<DatasetView>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<DatasetView>> {
+        cx.pools.datasets(&self.0)
+    }
+}
+
+/// `zfs set`. The answer is a list of warnings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsSet {
+    /// The datasets.
+    pub names: Vec<String>,
+    /// The properties.
+    pub props: Vec<(String, String)>,
+}
+
+impl Request for FsSet {
+    const NAME: &'static str = "FsSet";
+    const TITLE: &'static str = "zfs set";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::pools_of(&self.names)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let FsSet { names, props } = self;
+        cx.on_datasets(names, move |e, name| {
+            let props = props.clone();
+            async move {
+                if name.contains('@') {
+                    let values = props.into_iter().map(|(n, v)| (n, Some(v))).collect();
+                    return e.snap_set(&name, &values).await.map(|()| Vec::new());
+                }
+                e.fs_set(&name, &props).await
+            }
+        })
+    }
+}
+
+/// `zfs inherit`: drop the local value of a property. The answer is a list of warnings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsInherit {
+    /// The datasets.
+    pub names: Vec<String>,
+    /// The property.
+    pub prop: String,
+    /// And that of everything below.
+    pub recursive: bool,
+}
+
+impl Request for FsInherit {
+    const NAME: &'static str = "FsInherit";
+    const TITLE: &'static str = "zfs inherit";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::pools_of(&self.names)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let FsInherit { names, prop, recursive } = self;
+        cx.on_datasets(names, move |e, name| {
+            let prop = prop.clone();
+            async move { e.fs_inherit(&name, &prop, recursive).await }
+        })
+    }
+}
+
+/// `zfs rename` of a file system or volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsRename {
+    /// Its name.
+    pub from: String,
+    /// Its new name.
+    pub to: String,
+    /// Create missing parents.
+    pub parents: bool,
+    /// Leave mounts where they are.
+    pub no_remount: bool,
+    /// Unmount file systems in use.
+    pub force: bool,
+}
+
+impl Request for FsRename {
+    const NAME: &'static str = "FsRename";
+    const TITLE: &'static str = "zfs rename";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.from)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let running = cx.pools.pool_of(&self.from)?;
+        let FsRename { from, to, parents, no_remount, force } = self;
+        cx.on(&running, move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })
+    }
+}

@@ -1,0 +1,285 @@
+//! Requests: what commands ask of the process that holds the pools, one type for each.
+//!
+//! **Words.** A [`Request`] is a type: its fields are the arguments, [`Request::Reply`] the answer.
+//! What else is known of it stands beside it: who may ask ([`Request::RIGHTS`]), what it changes
+//! ([`Request::changes`]), the lane it is served in ([`Request::lane`]), and the work itself
+//! ([`Request::run`]). A [`Call`] is a request on the wire. A [`Kind`] is a type of request as a
+//! value: its name, its rights and its parser. [`KINDS`] lists all kinds, by file; each file lists
+//! its own. An [`Asked`] is a request whose type is known to the registry only.
+//!
+//! **Normal path.** The client makes a [`Call`] of its request; [`Changes`] says whether the
+//! command line goes with it. The server finds the kind by the name, looks at the rights, and only
+//! then parses the arguments. [`perform`] checks the pools that are to change, runs the request,
+//! and has those pools remember the command line.
+//!
+//! **One hop.** A pool lives on its engine thread, and a visit there costs two switches of threads.
+//! A request that changes one pool says [`Changes::Pool`] and does its work in one visit
+//! ([`Cx::on_pool`], [`Cx::on_dataset`]): the check that the pool is not suspended, the work, and
+//! the record in the history are one closure. Several pools ([`Changes::Pools`]) are all checked
+//! before the first one changes, and remember the command when all of them have done it.
+//!
+//! **Invariants.** Rights depend on the name alone, so that nothing of the arguments of a stranger
+//! is looked at before. Arguments that do not parse are errors, never panics. A request that only
+//! looks ([`Changes::Nothing`]) carries no command line.
+//!
+//! **Streams.** No request carries more than its arguments yet. One that does (a descriptor passed
+//! over the socket) is to say so by a constant of the trait, and to find it in [`Cx`]; the message
+//! and the reply stay as they are.
+//!
+//! **A new request** is a type with its `impl`, and a line in the list of its file.
+
+mod call;
+mod cx;
+mod devices;
+mod fs;
+mod keys;
+mod mounts;
+mod own;
+mod pools;
+mod scan;
+mod secret;
+mod snaps;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use base::Result;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+pub use call::Call;
+pub use cx::{Caller, Cx, perform};
+pub use devices::{
+    LabelClear, PoolAdd, PoolAttach, PoolClear, PoolDetach, PoolOffline, PoolOnline, PoolRemove, PoolWork,
+};
+pub use fs::{Datasets, FsCreate, FsDestroy, FsInherit, FsRename, FsSet, Select};
+pub use keys::{ChangeKey, Keys, LoadKey, UnloadKey};
+pub use mounts::{Mount, Mounted, Unmount};
+pub use own::{Info, Stop, Tune, TuneSet};
+pub use pools::{
+    PoolCheckpoint, PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolImport, PoolScan, PoolSet, PoolSync, Pools,
+    Search,
+};
+pub use scan::{PoolActivity, PoolResilver, PoolScrub, PoolWaitScan, ScrubAction};
+pub use secret::Secret;
+pub use snaps::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, SnapRename, Snapshot};
+pub use watch::{DeviceLatency, Events, EventsClear, PoolFlow, PoolIo, TraceStart, TraceTake};
+
+/// Something that a command may ask for.
+pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
+    /// Its name on the wire: letters, unique.
+    const NAME: &'static str;
+    /// Its name for people where no command line is known: `zpool scrub`.
+    const TITLE: &'static str;
+    /// Who may ask for it.
+    const RIGHTS: Rights = Rights::Owner;
+    /// The answer.
+    type Reply: Serialize + DeserializeOwned + Send + 'static;
+
+    /// What it changes, and so which histories tell of it.
+    fn changes(&self) -> Changes;
+
+    /// Where it is served.
+    fn lane(&self) -> Lane {
+        Lane::Work
+    }
+
+    /// Its name for people, where it depends on the arguments.
+    fn title(&self) -> &'static str {
+        Self::TITLE
+    }
+
+    /// Whether it waits until the pools of the last daemon are imported.
+    fn waits_for_pools(&self) -> bool {
+        true
+    }
+
+    /// Does it, on a thread of its own. An error has undone what was begun.
+    fn run(self, cx: &Cx<'_>) -> Result<Self::Reply>;
+}
+
+/// Who may ask for something.
+///
+/// OpenZFS lets every user look at the system's pools (`zpool list`, `get`, `status`, `iostat`,
+/// `wait`; `zfs list`, `get`, `holds`) and asks for root where a request changes something or tells
+/// more than that (`history`, `events`, the names of damaged files in `status -v`); its table of
+/// ioctls (`module/zfs/zfs_ioctl.c`) says so for each. Here the same holds for a daemon and its
+/// owner. Those that anyone may ask come over a socket of their own, on which
+/// nothing else is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rights {
+    /// Every user of the machine.
+    Anyone,
+    /// The user that the daemon runs as, and root.
+    Owner,
+}
+
+/// Requests of one lane never wait for those of another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// What tells about the daemon itself.
+    Status,
+    /// What ends waits: for devices, for the daemon.
+    Control,
+    /// Everything else.
+    Work,
+}
+
+/// What a request changes. All but [`Changes::Nothing`] send the command line along.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Changes {
+    /// Nothing: it only looks.
+    Nothing,
+    /// Nothing that the history of a pool tells of: mounts, loaded keys, labels of free devices.
+    Unrecorded,
+    /// This pool, in one visit to its engine ([`Cx::on_pool`], [`Cx::on_dataset`]): refused while
+    /// the pool is suspended, recorded when it is done.
+    Pool(String),
+    /// These pools, or one pool in several visits: refused while one of them is suspended, recorded
+    /// in each when all is done.
+    Pools(BTreeSet<String>),
+    /// This pool, suspended or not, in one visit: recorded when it is done.
+    Resumes(String),
+    /// These pools, which are gone afterwards: recorded before.
+    Leaves(BTreeSet<String>),
+    /// Pools that were not there before: recorded in those that are there afterwards.
+    Arrives,
+}
+
+impl Changes {
+    /// The pools of these datasets.
+    pub fn pools_of<'a>(names: impl IntoIterator<Item = &'a String>) -> Changes {
+        let mut pools: BTreeSet<String> = names.into_iter().map(|n| pool_part(n).to_string()).collect();
+        match pools.len() {
+            1 => pools.pop_first().map_or(Changes::Unrecorded, Changes::Pool),
+            _ => Changes::Pools(pools),
+        }
+    }
+
+    /// The pool of a dataset, in one visit.
+    pub fn pool_of(name: &str) -> Changes {
+        Changes::Pool(pool_part(name).to_string())
+    }
+
+    /// One pool in several visits.
+    pub fn visits_to(pool: &str) -> Changes {
+        Changes::Pools(BTreeSet::from([pool.to_string()]))
+    }
+}
+
+/// The pool in a dataset's name.
+pub fn pool_part(name: &str) -> &str {
+    name.split(['/', '@', '#']).next().unwrap_or(name)
+}
+
+/// A request whose type is known to its [`Kind`] only.
+pub trait Asked: fmt::Debug + Send {
+    /// [`Request::NAME`]
+    fn name(&self) -> &'static str;
+    /// [`Request::title`]
+    fn title(&self) -> &'static str;
+    /// [`Request::lane`]
+    fn lane(&self) -> Lane;
+    /// [`Request::changes`]
+    fn changes(&self) -> Changes;
+    /// [`Request::waits_for_pools`]
+    fn waits_for_pools(&self) -> bool;
+    /// [`Request::run`], with the answer as it goes over the wire.
+    fn run(self: Box<Self>, cx: &Cx<'_>) -> Result<Value>;
+    /// The same request on the wire.
+    fn call(&self, command: Option<&str>) -> Result<Call>;
+}
+
+impl<R: Request> Asked for R {
+    fn name(&self) -> &'static str {
+        R::NAME
+    }
+    fn title(&self) -> &'static str {
+        Request::title(self)
+    }
+    fn lane(&self) -> Lane {
+        Request::lane(self)
+    }
+    fn changes(&self) -> Changes {
+        Request::changes(self)
+    }
+    fn waits_for_pools(&self) -> bool {
+        Request::waits_for_pools(self)
+    }
+    fn run(self: Box<Self>, cx: &Cx<'_>) -> Result<Value> {
+        crate::pool_set::json(&Request::run(*self, cx)?)
+    }
+    fn call(&self, command: Option<&str>) -> Result<Call> {
+        Call::of(self, command)
+    }
+}
+
+/// A type of request.
+#[derive(Clone, Copy)]
+pub struct Kind {
+    /// [`Request::NAME`]
+    pub name: &'static str,
+    /// [`Request::RIGHTS`]
+    pub rights: Rights,
+    parse: fn(&[u8]) -> serde_json::Result<Box<dyn Asked>>,
+}
+
+impl Kind {
+    /// That of `R`.
+    const fn of<R: Request>() -> Kind {
+        Kind { name: R::NAME, rights: R::RIGHTS, parse: parse::<R> }
+    }
+
+    /// The kind with that name.
+    pub fn named(name: &[u8]) -> Option<&'static Kind> {
+        KINDS.iter().flat_map(|list| list.iter()).find(|k| k.name.as_bytes() == name)
+    }
+}
+
+fn parse<R: Request>(args: &[u8]) -> serde_json::Result<Box<dyn Asked>> {
+    Ok(Box::new(serde_json::from_slice::<R>(args)?))
+}
+
+/// All kinds.
+const KINDS: &[&[Kind]] = &[
+    own::KINDS,
+    pools::KINDS,
+    devices::KINDS,
+    scan::KINDS,
+    watch::KINDS,
+    fs::KINDS,
+    snaps::KINDS,
+    keys::KINDS,
+    mounts::KINDS,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_words() {
+        let names: Vec<&str> = KINDS.iter().flat_map(|list| list.iter()).map(|k| k.name).collect();
+        let unique: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(unique.len(), names.len());
+        assert!(names.iter().all(|n| !n.is_empty() && n.chars().all(|c| c.is_ascii_alphabetic())));
+    }
+
+    #[test]
+    fn others_may_ask_what_only_looks() {
+        let public = KINDS.iter().flat_map(|list| list.iter()).filter(|k| k.rights == Rights::Anyone);
+        let names: Vec<&str> = public.map(|k| k.name).collect();
+        assert_eq!(names, ["Pools", "PoolActivity", "DeviceLatency", "PoolIo", "Datasets", "Holds", "Mounted"]);
+    }
+
+    #[test]
+    fn changes_name_pools() {
+        let of = |names: &[&str]| Changes::pools_of(&names.iter().map(|n| n.to_string()).collect::<Vec<_>>());
+        assert_eq!(of(&["tank/a@s", "tank"]), Changes::Pool("tank".into()));
+        assert_eq!(of(&["a/b", "c#d"]), Changes::Pools(BTreeSet::from(["a".to_string(), "c".to_string()])));
+        assert_eq!(of(&[]), Changes::Pools(BTreeSet::new()));
+        assert_eq!(Changes::pool_of("a/b@c"), Changes::Pool("a".into()));
+    }
+}

@@ -1,0 +1,107 @@
+//! Requests about mounts.
+
+use base::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use super::{Changes, Cx, Kind, Request, Rights};
+use crate::fs::temp_props::MountHow;
+
+/// The requests of this file.
+pub(super) const KINDS: &[Kind] = &[Kind::of::<Mount>(), Kind::of::<Unmount>(), Kind::of::<Mounted>()];
+
+/// `zfs mount`: mount one file system, or all that are to be mounted. The answer is a list of
+/// warnings.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mount {
+    /// Its name; none for all.
+    pub name: Option<String>,
+    /// What holds for this mount only.
+    pub how: MountHow,
+}
+
+impl Request for Mount {
+    const NAME: &'static str = "Mount";
+    const TITLE: &'static str = "zfs mount";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let how = self.how;
+        if let Some(name) = self.name {
+            let running = cx.pools.pool_of(&name)?;
+            return cx.on(&running, move |e| async move { e.fs_mount(&name, how).await });
+        }
+        let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
+        for running in cx.pools.all_running() {
+            let progress = cx.progress.clone();
+            let (failed, said) = cx.on(&running, move |e| async move {
+                let _admin = e.admin.acquire(1).await;
+                e.mounts.take_notices();
+                let failed = e.mount_all(how.temp, &progress).await;
+                let failed: Vec<String> = failed.iter().map(Error::to_string).collect();
+                Ok((failed, e.mounts.take_notices()))
+            })?;
+            errors.extend(failed);
+            notices.extend(said);
+        }
+        if errors.is_empty() { Ok(notices) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
+    }
+}
+
+/// `zfs unmount`: unmount a file system by name or mount point, or all.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Unmount {
+    /// Name or absolute path; none for all.
+    pub target: Option<String>,
+    /// Also if it is in use.
+    pub force: bool,
+    /// Unload the keys of encryption roots that this unmounts.
+    #[serde(default)]
+    pub keys: bool,
+}
+
+impl Request for Unmount {
+    const NAME: &'static str = "Unmount";
+    const TITLE: &'static str = "zfs unmount";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let Unmount { target, force, keys } = self;
+        let Some(target) = target else {
+            let unmount = |running| cx.on(running, move |e| async move { e.fs_unmount_all(force, keys).await });
+            return cx.pools.all_running().iter().try_for_each(|running| unmount(&**running));
+        };
+        let running = cx.pools.pool_of(&target)?;
+        cx.on(&running, move |e| async move {
+            if target.starts_with('/') && !e.mounts.list().iter().any(|(_, p)| *p == std::path::Path::new(&target)) {
+                return Err(Error::not_found(format!("cannot unmount '{target}': not a mountpoint")));
+            }
+            e.fs_unmount(&target, force, keys).await
+        })
+    }
+}
+
+/// Mounted file systems, each with its path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mounted;
+
+impl Request for Mounted {
+    const NAME: &'static str = "Mounted";
+    const TITLE: &'static str = "zfs mount";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<(String, String)>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<(String, String)>> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for running in cx.pools.all_running() {
+            let list = cx.on(&running, |e| async move { Ok(e.mounts.list()) });
+            all.extend(list.unwrap_or_default().into_iter().map(|(n, p)| (n, p.display().to_string())));
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,299 @@
+//! Requests about whole pools: create, destroy, import, export, properties, history.
+
+use base::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Changes, Cx, Kind, Lane, Request, Rights};
+use crate::pool::props::{Wanted, When};
+use crate::view::{Candidate, Created, HistoryLine, Imported, PoolView};
+
+/// The requests of this file.
+pub(super) const KINDS: &[Kind] = &[
+    Kind::of::<PoolCreate>(),
+    Kind::of::<PoolDestroy>(),
+    Kind::of::<PoolScan>(),
+    Kind::of::<PoolImport>(),
+    Kind::of::<PoolExport>(),
+    Kind::of::<PoolCheckpoint>(),
+    Kind::of::<PoolHistory>(),
+    Kind::of::<Pools>(),
+    Kind::of::<PoolSet>(),
+    Kind::of::<PoolSync>(),
+];
+
+/// `zpool create`.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolCreate {
+    /// Its name.
+    pub name: String,
+    /// Its devices: absolute paths.
+    pub devices: Vec<String>,
+    /// Make files that do not exist, of this many bytes.
+    pub size: Option<u64>,
+    /// Pool properties and `feature@NAME`.
+    pub props: Vec<(String, String)>,
+    /// Properties of the root file system.
+    pub fs_props: Vec<(String, String)>,
+    /// `-m`.
+    pub mountpoint: Option<String>,
+    /// `-R`.
+    pub altroot: Option<String>,
+    /// `-f`: devices of exported or foreign pools may be used.
+    pub force: bool,
+    /// `-n`: check only.
+    pub dry_run: bool,
+    /// `-d`: no features but those named.
+    pub no_features: bool,
+}
+
+impl Request for PoolCreate {
+    const NAME: &'static str = "PoolCreate";
+    const TITLE: &'static str = "zpool create";
+    type Reply = Created;
+    fn changes(&self) -> Changes {
+        Changes::visits_to(&self.name)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Created> {
+        cx.pools.pool_create(self)
+    }
+}
+
+/// `zpool destroy`. The history goes with the pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolDestroy {
+    /// Its name.
+    pub pool: String,
+    /// Unmount file systems in use.
+    pub force: bool,
+}
+
+impl Request for PoolDestroy {
+    const NAME: &'static str = "PoolDestroy";
+    const TITLE: &'static str = "zpool destroy";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.pool_destroy(&self.pool, self.force)
+    }
+}
+
+/// Where to look for pools.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Search {
+    /// Files, devices and folders (`-d`); empty: the remembered paths, then /dev.
+    pub paths: Vec<String>,
+    /// Destroyed pools only (`-D`).
+    pub destroyed: bool,
+}
+
+/// `zpool import` without a pool: look for pools.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolScan(pub Search);
+
+impl Request for PoolScan {
+    const NAME: &'static str = "PoolScan";
+    const TITLE: &'static str = "zpool import";
+    type Reply = Vec<Candidate>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<Candidate>> {
+        cx.pools.pool_scan(&self.0, cx.progress)
+    }
+}
+
+/// `zpool import`.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolImport {
+    /// Where to look.
+    pub search: Search,
+    /// Name or guid; none for all.
+    pub pool: Option<String>,
+    /// A new name.
+    pub new_name: Option<String>,
+    /// `-f`.
+    pub force: bool,
+    /// `-N`: do not mount.
+    pub no_mount: bool,
+    /// `-R`.
+    pub altroot: Option<String>,
+    /// `-o`: pool properties; `readonly=on`.
+    pub props: Vec<(String, String)>,
+    /// `-F`: if the newest state is damaged, one of the last few before it.
+    #[serde(default)]
+    pub rewind: bool,
+    /// `-n`: only say what `-F` would do.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// `-m`: also without a log device.
+    #[serde(default)]
+    pub missing_log: bool,
+    /// `-t`: the new name is for this import only.
+    #[serde(default)]
+    pub temporary_name: bool,
+    /// `--rewind-to-checkpoint`.
+    #[serde(default)]
+    pub to_checkpoint: bool,
+}
+
+impl Request for PoolImport {
+    const NAME: &'static str = "PoolImport";
+    const TITLE: &'static str = "zpool import";
+    type Reply = Imported;
+    fn changes(&self) -> Changes {
+        Changes::Arrives
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Imported> {
+        cx.pools.pool_import(self, cx.progress)
+    }
+}
+
+/// `zpool export`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolExport {
+    /// Their names.
+    pub pools: Vec<String>,
+    /// All that are imported.
+    pub all: bool,
+    /// Unmount file systems in use.
+    pub force: bool,
+}
+
+impl Request for PoolExport {
+    const NAME: &'static str = "PoolExport";
+    const TITLE: &'static str = "zpool export";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Leaves(self.pools.iter().cloned().collect())
+    }
+    fn lane(&self) -> Lane {
+        if self.force { Lane::Control } else { Lane::Work }
+    }
+    fn title(&self) -> &'static str {
+        if self.force { "zpool export -f" } else { Self::TITLE }
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.pool_export(&self.pools, self.all, self.force, cx.progress)
+    }
+}
+
+/// `zpool checkpoint`: take or give up a checkpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolCheckpoint {
+    /// The pool.
+    pub pool: String,
+    /// Give it up.
+    pub discard: bool,
+    /// Wait until its space is free.
+    pub wait: bool,
+}
+
+impl Request for PoolCheckpoint {
+    const NAME: &'static str = "PoolCheckpoint";
+    const TITLE: &'static str = "zpool checkpoint";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolCheckpoint { pool, discard, wait } = self;
+        cx.on_pool(&pool, move |e| async move { e.checkpoint(discard, wait).await })
+    }
+}
+
+/// `zpool history`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolHistory {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolHistory {
+    const NAME: &'static str = "PoolHistory";
+    const TITLE: &'static str = "zpool history";
+    type Reply = Vec<HistoryLine>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<HistoryLine>> {
+        cx.on_pool(&self.pool, |e| async move { e.history().await })
+    }
+}
+
+/// Everything about these pools (all if empty).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pools {
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl Request for Pools {
+    const NAME: &'static str = "Pools";
+    const TITLE: &'static str = "zpool status";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<PoolView>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<PoolView>> {
+        let mut views = cx.pools.pool_views(&self.names)?;
+        if cx.caller.public {
+            // Names of files are the owner's.
+            views.iter_mut().for_each(|v| v.damaged.clear());
+        }
+        Ok(views)
+    }
+}
+
+/// `zpool set`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolSet {
+    /// The pool.
+    pub pool: String,
+    /// The property.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Request for PoolSet {
+    const NAME: &'static str = "PoolSet";
+    const TITLE: &'static str = "zpool set";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolSet { pool, name, value } = self;
+        let running = cx.pools.need_running(&pool)?;
+        cx.on(&running, move |e| async move {
+            let set = async {
+                let wanted = Wanted::parse(&[(name, value)], When::Set)?;
+                e.set_pool_props(wanted).await
+            };
+            set.await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
+        })
+    }
+}
+
+/// `zpool sync`: put everything on disk in these pools (all if empty).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolSync {
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl Request for PoolSync {
+    const NAME: &'static str = "PoolSync";
+    const TITLE: &'static str = "zpool sync";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let names = if self.names.is_empty() { cx.pools.running_names() } else { self.names };
+        cx.on_pools(&names, |e| async move { e.pool.sync().await })
+    }
+}

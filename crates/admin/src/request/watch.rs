@@ -1,0 +1,174 @@
+//! Requests that watch pools: counters, events, traces.
+
+use base::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Changes, Cx, Kind, Request, Rights};
+use crate::view::{EventsView, FlowView, IoView, PoolLatency, TraceView};
+
+/// The requests of this file.
+pub(super) const KINDS: &[Kind] = &[
+    Kind::of::<DeviceLatency>(),
+    Kind::of::<PoolIo>(),
+    Kind::of::<PoolFlow>(),
+    Kind::of::<TraceStart>(),
+    Kind::of::<TraceTake>(),
+    Kind::of::<Events>(),
+    Kind::of::<EventsClear>(),
+];
+
+/// Latencies of a pool's devices.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceLatency {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for DeviceLatency {
+    const NAME: &'static str = "DeviceLatency";
+    const TITLE: &'static str = "zpool iostat -w";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = PoolLatency;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<PoolLatency> {
+        cx.on_pool(&self.pool, |e| async move { Ok(e.latency()) })
+    }
+}
+
+/// Counters of the devices of these pools (all if empty).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolIo {
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl Request for PoolIo {
+    const NAME: &'static str = "PoolIo";
+    const TITLE: &'static str = "zpool iostat";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<IoView>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<IoView>> {
+        let chosen = cx.pools.chosen(&self.names)?;
+        chosen.iter().map(|running| cx.on(running, |e| async move { Ok(e.io_view()) })).collect()
+    }
+}
+
+/// How data flow through these pools (all if empty).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolFlow {
+    /// Their names.
+    pub names: Vec<String>,
+}
+
+impl Request for PoolFlow {
+    const NAME: &'static str = "PoolFlow";
+    const TITLE: &'static str = "top";
+    type Reply = Vec<FlowView>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<FlowView>> {
+        cx.pools.flows(&self.names)
+    }
+}
+
+/// Begin to count trace events of a pool. The answer is a number that names the counting.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TraceStart {
+    /// The pool.
+    pub pool: String,
+    /// `dirty`, `txg`, `io`, `queue`, `delay` or `zil`.
+    pub what: String,
+}
+
+impl Request for TraceStart {
+    const NAME: &'static str = "TraceStart";
+    const TITLE: &'static str = "trace";
+    type Reply = u64;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<u64> {
+        let TraceStart { pool, what } = self;
+        cx.on_pool(&pool, move |e| async move { e.traces.start(e.pool.rt(), &what) })
+    }
+}
+
+/// What was counted since the last time. A counting that is not asked for within a minute is
+/// forgotten.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TraceTake {
+    /// The pool.
+    pub pool: String,
+    /// The number.
+    pub id: u64,
+    /// And end the counting.
+    pub end: bool,
+}
+
+impl Request for TraceTake {
+    const NAME: &'static str = "TraceTake";
+    const TITLE: &'static str = "trace";
+    type Reply = TraceView;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<TraceView> {
+        let TraceTake { pool, id, end } = self;
+        cx.on_pool(&pool, move |e| async move {
+            let mut view = e.traces.take(e.pool.rt().now(), id, end)?;
+            let txg = e.pool.txg().tunables();
+            (view.log_blocks.limit, view.log_blocks.txg_ns) = (txg.wrlog_data_max, txg.txg_timeout.0);
+            view.slow_tasks = crate::trace::slow_tasks(e.pool.rt());
+            Ok(view)
+        })
+    }
+}
+
+/// `zpool events`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Events {
+    /// Only those with higher numbers.
+    pub after: u64,
+    /// Of this pool; none: of all.
+    pub pool: Option<String>,
+    /// If there are none, wait a few seconds for one.
+    pub wait: bool,
+}
+
+impl Request for Events {
+    const NAME: &'static str = "Events";
+    const TITLE: &'static str = "zpool events";
+    type Reply = EventsView;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<EventsView> {
+        // Later answers may tell of its end.
+        if let Some(pool) = self.pool.as_ref().filter(|_| self.after == 0) {
+            cx.pools.need_running(pool)?;
+        }
+        Ok(cx.pools.events.after(self.after, self.pool.as_deref(), self.wait))
+    }
+}
+
+/// `zpool events -c`: forget all events. The answer is how many there were.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventsClear;
+
+impl Request for EventsClear {
+    const NAME: &'static str = "EventsClear";
+    const TITLE: &'static str = "zpool events -c";
+    type Reply = u64;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<u64> {
+        Ok(cx.pools.events.clear())
+    }
+}

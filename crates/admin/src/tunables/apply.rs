@@ -1,0 +1,100 @@
+//! Tunables in effect: which pool has which values, and what memory each may use.
+
+use std::rc::Rc;
+
+use arc::MemBroker;
+use base::Result;
+use spa::EngineOpts;
+
+use crate::engine::PoolEngine;
+use crate::pool_set::{PoolSet, lock};
+use crate::view::TunableView;
+
+impl PoolSet {
+    /// All tunables with their values.
+    pub fn tunables_in_effect(&self) -> Vec<(String, String)> {
+        lock(&self.tunables).all()
+    }
+
+    /// Tunables of a pool (its name, as far as it is known) when `more` are about to run beside
+    /// those that do.
+    pub(crate) fn engine_opts(&self, name: &str, more: usize) -> EngineOpts {
+        let pools = self.len() + more;
+        // The others give up their part before the new one has it.
+        self.limit_all(pools);
+        lock(&self.tunables).settings(name, pools).engine
+    }
+
+    /// Holds the running pools to their part of the limits among `pools`.
+    fn limit_all(&self, pools: usize) {
+        for running in self.all_running() {
+            let settings = lock(&self.tunables).settings(&running.name, pools);
+            let _ = running.thread.with_pool(move |e| async move {
+                e.pool.arc().set_limit(settings.engine.arc_max.min(e.pool.arc().limit()));
+                e.tune(&settings);
+                Ok(())
+            });
+        }
+    }
+
+    /// Tunables of a pool, or of the daemon.
+    pub(crate) fn tunables_of(&self, pool: Option<&str>) -> Result<Vec<TunableView>> {
+        if let Some(pool) = pool {
+            self.need_running(pool)?;
+        }
+        let pools = self.len();
+        Ok(lock(&self.tunables).views(pool, pools))
+    }
+
+    /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save`
+    /// for later daemons as well.
+    pub(crate) fn tune(&self, assignment: &str, save: bool) -> Result<()> {
+        // Not taken over before it is checked, and saved.
+        let mut new = lock(&self.tunables).clone();
+        new.set(assignment)?;
+        if let Some((pool, _)) = assignment.split_once(':').filter(|(pool, _)| !save && !pool.contains('=')) {
+            self.need_running(pool)?;
+        }
+        if save {
+            self.keeper.save_tunable(assignment)?;
+        }
+        let arc_max = new.arc_max();
+        self.events.set_max(new.zevent_len_max());
+        let changed = arc_max != lock(&self.tunables).arc_max();
+        *lock(&self.tunables) = new;
+        if changed {
+            *lock(&self.broker) = MemBroker::new(arc_max);
+        }
+        self.balance();
+        Ok(())
+    }
+
+    /// Splits the limits over the running pools by what their caches want.
+    pub fn balance(&self) {
+        let running = self.all_running();
+        for r in &running {
+            let look = |e: Rc<PoolEngine>| async move {
+                e.follow_probes();
+                Ok(e.pool.arc().demand())
+            };
+            if let Ok(demand) = r.thread.with_pool(look) {
+                lock(&self.broker).report(r.guid, demand);
+            }
+        }
+        let limits = lock(&self.broker).limits();
+        // Those that shrink go first, so that the sum never exceeds the limit.
+        for shrink in [true, false] {
+            for r in &running {
+                let Some((_, limit)) = limits.iter().find(|(guid, _)| *guid == r.guid).copied() else { continue };
+                let settings = lock(&self.tunables).settings(&r.name, running.len());
+                let _ = r.thread.with_pool(move |e| async move {
+                    if (limit < e.pool.arc().limit()) == shrink {
+                        e.pool.arc().set_limit(limit);
+                    }
+                    e.tune(&settings);
+                    Ok(())
+                });
+            }
+        }
+    }
+}

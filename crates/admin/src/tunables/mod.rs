@@ -1,0 +1,506 @@
+//! Tunables: the names and units of OpenZFS, where they come from, and how they are split over
+//! pools.
+//!
+//! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, or
+//! `pool:name=value` for one pool; `#` begins a comment), `$WEIR_TUNABLES` (the same, separated by
+//! commas or spaces), `weir daemon start -o name=value`, `weir tune set`. What is set for one pool
+//! wins over what is set for all. `zfs_arc_max` and `zfs_dirty_data_max` are limits of the whole
+//! process; [`Tunables::settings`] gives each pool its share.
+//!
+//! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes
+//! from, and where its value lives in [`Settings`].
+
+mod apply;
+mod table;
+
+use base::{Error, Nanos, Result};
+use host::KeepAwake;
+use spa::EngineOpts;
+use txg::TxgTunables;
+use vdev::Prio;
+use zil::ZilTunables;
+
+use crate::view::TunableView;
+
+pub use crate::tunables::table::TABLE;
+
+const MIB: u64 = 1 << 20;
+
+/// What a value is counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Percent.
+    Percent,
+    /// Nanoseconds.
+    Ns,
+    /// Milliseconds.
+    Ms,
+    /// Seconds.
+    Seconds,
+    /// A plain number.
+    Count,
+    /// One of these words, stored as its place.
+    Word(&'static [&'static str]),
+}
+
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Bytes => "bytes",
+            Unit::Percent => "percent",
+            Unit::Ns => "ns",
+            Unit::Ms => "ms",
+            Unit::Seconds => "s",
+            Unit::Count => "",
+            Unit::Word(_) => "word",
+        }
+    }
+}
+
+/// Everything that tunables decide for one pool.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Of the engine's layers.
+    pub engine: EngineOpts,
+    /// Whether idle cores may be kept awake while many short requests come.
+    pub keep_awake: KeepAwake,
+    /// Threads for heavy CPU work, in percent of the machine's cores.
+    pub batch_pct: u32,
+    /// Of intent logs.
+    pub zil: ZilTunables,
+    /// Events that the daemon keeps for `zpool events`.
+    pub zevent_len_max: u64,
+}
+
+impl Settings {
+    /// The defaults on a machine with `physmem` bytes.
+    pub fn for_memory(physmem: u64) -> Settings {
+        let mut engine = EngineOpts::for_memory(physmem);
+        // `sync` of Linux does not reach most FUSE mounts: what an idle pool holds in memory alone
+        // is to be little.
+        engine.txg.txg_idle_timeout = Nanos::from_secs(1);
+        Settings {
+            engine,
+            keep_awake: KeepAwake::Auto,
+            batch_pct: 80,
+            zil: ZilTunables::default(),
+            zevent_len_max: crate::pool::zevents::LEN_MAX,
+        }
+    }
+
+    /// How many threads for heavy CPU work that means on a machine of `cores`: at least one.
+    pub fn cpu_threads(&self, cores: usize) -> usize {
+        (cores * self.batch_pct as usize).div_ceil(100).max(1)
+    }
+}
+
+/// Where a value lives.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Field(fn(&Settings) -> u64, fn(&mut Settings, u64)),
+    ClassMin(Prio),
+    ClassMax(Prio),
+}
+
+impl Place {
+    fn get(self, o: &Settings) -> u64 {
+        match self {
+            Place::Field(get, _) => get(o),
+            Place::ClassMin(p) => o.engine.queue.classes[p.index()].min_active.into(),
+            Place::ClassMax(p) => o.engine.queue.classes[p.index()].max_active.into(),
+        }
+    }
+    fn set(self, o: &mut Settings, v: u64) {
+        match self {
+            Place::Field(_, set) => set(o, v),
+            Place::ClassMin(p) => o.engine.queue.classes[p.index()].min_active = v as u32,
+            Place::ClassMax(p) => o.engine.queue.classes[p.index()].max_active = v as u32,
+        }
+    }
+}
+
+/// One tunable.
+pub struct Tunable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    /// The least.
+    pub min: u64,
+    /// The most.
+    pub max: u64,
+    /// What it means.
+    pub meaning: &'static str,
+    /// Where it comes from.
+    pub origin: &'static str,
+    pub(crate) place: Place,
+}
+
+/// How many single changes turn one word into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The tunable of that name; the error names the one that was probably meant.
+pub fn find(name: &str) -> Result<&'static Tunable> {
+    if let Some(found) = TABLE.iter().find(|t| t.name == name) {
+        return Ok(found);
+    }
+    // Without the prefix, or a part of the name, or a few letters wrong.
+    let bare = name.trim_start_matches("zfs_");
+    let near =
+        TABLE.iter().map(|t| (if !bare.is_empty() && t.name.ends_with(bare) { 0 } else { distance(name, t.name) }, t));
+    let guess = near.min_by_key(|(d, _)| *d).filter(|(d, _)| *d <= (name.chars().count() / 3).clamp(2, 8));
+    let hint = match guess {
+        Some((_, t)) => format!("did you mean '{}'?", t.name),
+        None => "'weir tune list' lists all of them".to_string(),
+    };
+    Err(Error::invalid(format!("'{name}' is not a tunable: {hint}")))
+}
+
+impl Tunable {
+    /// The value that a text means.
+    pub fn parse(&self, text: &str) -> Result<u64> {
+        if let Unit::Word(words) = self.unit {
+            let at = words.iter().position(|w| *w == text);
+            return at.map(|i| i as u64).ok_or_else(|| {
+                Error::invalid(format!("{}={text}: it must be one of {}", self.name, words.join(", ")))
+            });
+        }
+        let number = dsl::props::parse_size(text).map_err(|_| {
+            let (min, max) = (self.min, self.max);
+            let kind = match self.unit {
+                Unit::Bytes => "a size in bytes such as 65536, 128K or 1.5G",
+                Unit::Percent => "a percentage",
+                Unit::Ns => "a number of nanoseconds",
+                Unit::Ms => "a number of milliseconds",
+                Unit::Seconds => "a number of seconds",
+                Unit::Count | Unit::Word(_) => "a number",
+            };
+            Error::invalid(format!("{}={text}: it must be {kind}, {min} to {max}", self.name))
+        })?;
+        if !(self.min..=self.max).contains(&number) {
+            let unit = self.unit.name();
+            let (min, max) = (self.min, self.max);
+            // The end of the range that is nearer.
+            let near = if number < min { min } else { max };
+            return Err(Error::invalid(format!(
+                "{}={number} is out of range: it must be {min} to {max}{}{unit}; {near} is the nearest that can be",
+                self.name,
+                if unit.is_empty() { "" } else { " " }
+            )));
+        }
+        Ok(number)
+    }
+
+    /// A value as text.
+    pub fn format(&self, value: u64) -> String {
+        match self.unit {
+            Unit::Word(words) => words.get(value as usize).unwrap_or(&"?").to_string(),
+            _ => value.to_string(),
+        }
+    }
+
+    /// Gives it that value, which must be in its range.
+    pub fn put(&self, settings: &mut Settings, value: u64) {
+        self.place.set(settings, value);
+    }
+
+    /// Its value in these settings.
+    pub fn get(&self, opts: &Settings) -> u64 {
+        self.place.get(opts)
+    }
+}
+
+/// Something that was set: for one pool or for all, by its place in [`TABLE`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Setting {
+    pool: Option<String>,
+    name: &'static str,
+    value: u64,
+}
+
+/// What is set, and the memory that the defaults are reckoned from.
+#[derive(Clone, Debug)]
+pub struct Tunables {
+    physmem: u64,
+    set: Vec<Setting>,
+}
+
+/// An assignment; no value: the default.
+struct Assignment {
+    pool: Option<String>,
+    name: &'static str,
+    value: Option<u64>,
+}
+
+/// `[pool:]name=value`, taken apart and checked.
+fn assignment(text: &str) -> Result<Assignment> {
+    let (name, value) =
+        text.split_once('=').ok_or_else(|| Error::invalid(format!("'{text}' is not a tunable: write name=value")))?;
+    let (pool, name) = match name.trim().split_once(':') {
+        Some((pool, name)) => (Some(pool.to_string()), name),
+        None => (None, name.trim()),
+    };
+    let known = find(name)?;
+    if pool.is_some() && matches!(known.name, "zfs_arc_max" | "zfs_zevent_len_max") {
+        return Err(Error::invalid(format!("{} is one limit for all pools: set it without a pool", known.name)));
+    }
+    let value = if value.trim() == "default" { None } else { Some(known.parse(value.trim())?) };
+    Ok(Assignment { pool, name: known.name, value })
+}
+
+impl Tunables {
+    /// The defaults on a machine with `physmem` bytes.
+    pub fn for_memory(physmem: u64) -> Tunables {
+        Tunables { physmem, set: Vec::new() }
+    }
+
+    /// Sets `name=value`, or `pool:name=value`. The value `default` takes back what was set.
+    pub fn set(&mut self, text: &str) -> Result<()> {
+        let new = assignment(text)?;
+        self.set.retain(|s| s.pool != new.pool || s.name != new.name);
+        if let Some(value) = new.value {
+            self.set.push(Setting { pool: new.pool, name: new.name, value });
+        }
+        Ok(())
+    }
+
+    /// Sets everything in a list separated by commas or white space.
+    pub fn set_list(&mut self, list: &str) -> Result<()> {
+        list.split([',', ' ', '\t', '\n']).filter(|a| !a.is_empty()).try_for_each(|a| self.set(a))
+    }
+
+    /// Sets everything in the text of a configuration file.
+    pub fn set_file(&mut self, text: &str) -> Result<()> {
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or("").trim();
+            if !line.is_empty() {
+                self.set(line)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, opts: &mut Settings, pool: Option<&str>) {
+        for known in TABLE {
+            for s in self.set.iter().filter(|s| s.name == known.name && s.pool.as_deref() == pool) {
+                known.place.set(opts, s.value);
+            }
+        }
+    }
+
+    /// Settings of a process with one pool.
+    fn whole(&self) -> Settings {
+        let mut opts = Settings::for_memory(self.physmem);
+        self.apply(&mut opts, None);
+        opts
+    }
+
+    /// `zfs_arc_max` of the whole process.
+    pub fn arc_max(&self) -> u64 {
+        self.whole().engine.arc_max
+    }
+
+    /// `zfs_zevent_len_max`.
+    pub fn zevent_len_max(&self) -> u64 {
+        self.whole().zevent_len_max
+    }
+
+    /// What `pool`, one of `pools`, gets.
+    pub fn settings(&self, pool: &str, pools: usize) -> Settings {
+        let mut opts = self.whole();
+        let n = pools.max(1) as u64;
+        opts.engine.arc_max /= n;
+        let txg: &mut TxgTunables = &mut opts.engine.txg;
+        txg.dirty_data_max = (txg.dirty_data_max / n).max(MIB);
+        txg.wrlog_data_max = (txg.wrlog_data_max / n).max(MIB);
+        self.apply(&mut opts, Some(pool));
+        opts
+    }
+
+    /// Every tunable with its value for the process.
+    pub fn all(&self) -> Vec<(String, String)> {
+        let opts = self.whole();
+        TABLE.iter().map(|t| (t.name.to_string(), t.format(t.get(&opts)))).collect()
+    }
+
+    /// Every tunable as commands show it: of the process, or of one of `pools` pools.
+    pub fn views(&self, pool: Option<&str>, pools: usize) -> Vec<TunableView> {
+        let opts = pool.map_or_else(|| self.whole(), |p| self.settings(p, pools));
+        let default = Settings::for_memory(self.physmem);
+        let is_set =
+            |t: &Tunable, pool: Option<&str>| self.set.iter().any(|s| s.name == t.name && s.pool.as_deref() == pool);
+        let view = |t: &Tunable| TunableView {
+            name: t.name.into(),
+            value: t.format(t.get(&opts)),
+            default: t.format(t.get(&default)),
+            unit: t.unit.name().into(),
+            range: if let Unit::Word(words) = t.unit { words.join("|") } else { format!("{}..{}", t.min, t.max) },
+            meaning: t.meaning.into(),
+            origin: t.origin.into(),
+            source: match pool {
+                Some(p) if is_set(t, Some(p)) => "pool",
+                _ if is_set(t, None) => "set",
+                _ => "default",
+            }
+            .into(),
+        };
+        TABLE.iter().map(view).collect()
+    }
+
+    /// Names and meanings, for help.
+    pub fn meanings() -> impl Iterator<Item = (&'static str, &'static str)> {
+        TABLE.iter().map(|t| (t.name, t.meaning))
+    }
+}
+
+/// The text of a configuration file with `assignment` in it, in place of an older one of the same
+/// name; one of `default` only takes the older one away.
+pub fn saved(text: &str, assignment: &str) -> String {
+    let key = |line: &str| {
+        let line = line.split('#').next().unwrap_or("");
+        line.split_once('=').map(|(name, _)| name.trim().to_string())
+    };
+    let wanted = key(assignment);
+    let mut out: String =
+        text.lines().filter(|l| key(l).is_none() || key(l) != wanted).map(|l| format!("{l}\n")).collect();
+    if !assignment.trim_end().ends_with("=default") {
+        out.push_str(assignment);
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Nanos;
+    use txg::ThrottlePolicy;
+
+    use super::*;
+
+    #[test]
+    fn values_are_parsed_checked_and_split() {
+        let mut t = Tunables::for_memory(8 << 30);
+        assert_eq!(t.arc_max(), 4 << 30);
+        t.set_file("# memory\nzfs_arc_max = 512M # half\n\nzfs_txg_timeout=30\n").unwrap();
+        t.set_list("zfs_dirty_data_max=256M,zfs_arc_max=1G zfs_delay_scale=1000").unwrap();
+        let opts = t.settings("p", 2).engine;
+        assert_eq!(opts.arc_max, 512 << 20);
+        assert_eq!((opts.txg.dirty_data_max, opts.txg.wrlog_data_max), (128 << 20, 256 << 20));
+        assert_eq!(opts.txg.txg_timeout, Nanos::from_secs(30));
+        assert_eq!(opts.txg.delay_scale, 1000);
+        assert_eq!(t.all().len(), TABLE.len());
+        for bad in [
+            "zfs_arc_max",
+            "zfs_arc_max=x",
+            "zfs_arc_max=1",
+            "nonsense=1",
+            "zfs_dirty_data_sync_percent=101",
+            "p:zfs_arc_max=1G",
+        ] {
+            assert!(t.set(bad).is_err(), "{bad}");
+        }
+        assert_eq!(t.arc_max(), 1 << 30);
+        // One pool has its own.
+        t.set_list("p:zfs_vdev_async_write_max_active=3 zfs_vdev_async_write_max_active=7 p:throttle=legacy-2008")
+            .unwrap();
+        let writes =
+            |t: &Tunables, pool: &str| t.settings(pool, 2).engine.queue.classes[Prio::AsyncWrite.index()].max_active;
+        assert_eq!((writes(&t, "p"), writes(&t, "q")), (3, 7));
+        assert_eq!(t.settings("p", 2).engine.txg.policy, ThrottlePolicy::Legacy2008);
+        assert_eq!(t.settings("q", 2).engine.txg.policy, ThrottlePolicy::OpenZfs);
+        let view = |t: &Tunables, pool, name: &str| {
+            t.views(pool, 2).into_iter().find(|v| v.name == name).map(|v| (v.value, v.source))
+        };
+        let some = |v: &str, s: &str| Some((v.to_string(), s.to_string()));
+        assert_eq!(view(&t, Some("p"), "throttle"), some("legacy-2008", "pool"));
+        assert_eq!(view(&t, Some("q"), "zfs_vdev_async_write_max_active"), some("7", "set"));
+        assert_eq!(view(&t, None, "zfs_vdev_scrub_max_active"), some("3", "default"));
+        t.set_list("p:throttle=default zfs_vdev_async_write_max_active=default keep_awake=off").unwrap();
+        assert_eq!(view(&t, Some("p"), "throttle"), some("openzfs", "default"));
+        assert_eq!((writes(&t, "p"), writes(&t, "q")), (3, 10));
+        assert_eq!(t.settings("q", 1).keep_awake, KeepAwake::Off);
+    }
+
+    #[test]
+    fn batch_threads_are_a_share_of_the_cores() {
+        let mut s = Settings::for_memory(1 << 30);
+        assert_eq!([1, 2, 4, 8].map(|n| s.cpu_threads(n)), [1, 2, 4, 7]);
+        s.batch_pct = 1;
+        assert_eq!([1, 8, 128].map(|n| s.cpu_threads(n)), [1, 1, 2]);
+    }
+
+    #[test]
+    fn every_tunable_keeps_what_it_is_given_and_its_default_is_in_range() {
+        for (i, t) in TABLE.iter().enumerate() {
+            let mut opts = Settings::for_memory(8 << 30);
+            let default = t.get(&opts);
+            assert!((t.min..=t.max).contains(&default), "{}: default {default}", t.name);
+            assert_eq!(t.parse(&t.format(default)).unwrap(), default, "{}", t.name);
+            for v in [t.min, t.max] {
+                let others: Vec<u64> = TABLE.iter().map(|o| o.get(&opts)).collect();
+                t.place.set(&mut opts, v);
+                assert_eq!(t.get(&opts), v, "{}", t.name);
+                for (j, o) in TABLE.iter().enumerate() {
+                    let follows = t.name == "zfs_dirty_data_max" && o.name == "zfs_wrlog_data_max";
+                    assert!(j == i || follows || o.get(&opts) == others[j], "{} changes {}", t.name, o.name);
+                }
+            }
+            assert_eq!(TABLE.iter().filter(|o| o.name == t.name).count(), 1, "{}", t.name);
+            if let Unit::Word(words) = t.unit {
+                assert_eq!(words.len() as u64, t.max + 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_meant_is_suggested() {
+        let hint = |name: &str| find(name).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(hint("zfs_dirty_data_mx").contains("'zfs_dirty_data_max'"), "{}", hint("zfs_dirty_data_mx"));
+        assert!(hint("zfs_async_write_max_active").contains("'zfs_vdev_async_write_max_active'"));
+        assert!(hint("txg_timeout").contains("'zfs_txg_timeout'"));
+        assert!(hint("compression").contains("weir tune list"), "{}", hint("compression"));
+        assert!(hint("").contains("weir tune list"));
+        let e = find("zfs_txg_timeout").unwrap().parse("0").unwrap_err().to_string();
+        assert!(e.contains("1 to 3600 s; 1 is the nearest"), "{e}");
+        let text = |name: &str, value: &str| find(name).unwrap().parse(value).unwrap_err().to_string();
+        let huge = "9".repeat(40);
+        assert_eq!(
+            text("zfs_txg_timeout", &huge),
+            format!("zfs_txg_timeout={huge}: it must be a number of seconds, 1 to 3600")
+        );
+        assert!(text("zfs_dirty_data_max", "much").contains("it must be a size in bytes such as"), "bytes");
+        assert!(text("zfs_delay_min_dirty_percent", "x").contains("it must be a percentage, "), "percent");
+        let e = find("scheduler").unwrap().parse("fifo").unwrap_err().to_string();
+        assert!(e.contains("auto, on, off, deadline"), "{e}");
+    }
+
+    #[test]
+    fn a_saved_setting_takes_the_place_of_the_old_one() {
+        let old = "# mine\nzfs_txg_timeout = 30 # slow\np:zfs_txg_timeout=7\n";
+        let new = saved(old, "zfs_txg_timeout=9");
+        assert_eq!(new, "# mine\np:zfs_txg_timeout=7\nzfs_txg_timeout=9\n");
+        let mut t = Tunables::for_memory(8 << 30);
+        t.set_file(&new).unwrap();
+        assert_eq!(
+            (t.settings("p", 1).engine.txg.txg_timeout, t.settings("q", 1).engine.txg.txg_timeout),
+            (Nanos::from_secs(7), Nanos::from_secs(9))
+        );
+        assert_eq!(saved("", "a=1"), "a=1\n");
+        assert_eq!(saved("a=1\nb=2\n", "a=default"), "b=2\n");
+    }
+}

@@ -1,0 +1,21 @@
+//! Views: pictures of pools and datasets as plain data, which the commands lay out.
+//!
+//! [`types`] and [`figures`] are the data; the other files make them on the engine thread of a
+//! pool.
+
+pub mod figures;
+pub mod flow;
+pub mod fs;
+pub mod io;
+pub mod nice;
+pub mod pool;
+pub mod types;
+
+pub use figures::{
+    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
+    TxgSpan, TxgView,
+};
+pub use types::{
+    Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, HistoryLine, HoldView, Imported, KeyView,
+    LeafWorkView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
+};

@@ -1,0 +1,289 @@
+//! Pools as plain data: properties, devices, health.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::Guid;
+use metaslab::ClassKind;
+use ondisk::feature::FeatureId;
+use ondisk::scan::{ScanFunc, ScanState};
+use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use spa::{WorkKind, WorkState};
+use vdev::{Condition, Health, Prio, Top, VdevKind};
+
+use crate::engine::PoolEngine;
+use crate::pool::props::Figures;
+use crate::view::{CheckpointView, LeafWorkView, PoolLatency, PoolView, VdevView};
+
+/// The status of a pool that is being resilvered, in lines as `zpool status` prints them.
+const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
+
+impl PoolEngine {
+    /// The pool as it is now.
+    pub async fn view(&self) -> PoolView {
+        let pool = &self.pool;
+        let space = pool.allocator().space(ClassKind::Normal);
+        let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
+        let vdevs = self.vdev_views();
+        let suspended = pool.suspended();
+        let state = match suspended {
+            Some(_) => "SUSPENDED",
+            None => pool.tree().health().name(),
+        };
+        let damaged = self.damaged_names().await;
+        let scan = self.scan_view();
+        // What reads found since the import, unless a scan has found out since what of it is
+        // damaged for good.
+        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().here;
+        let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
+        let unreadable = unreadable.max(damaged.len() as u64);
+        let mut unknown = Vec::new();
+        for counts in [pool.features().read_counts().await, pool.features().write_counts().await] {
+            unknown.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
+        }
+        let checkpoint = match (pool.checkpoint(), pool.discarding()) {
+            (Some((start, space)), _) => Some(CheckpointView { start, space, discarding: false }),
+            (None, Some(space)) => Some(CheckpointView { start: 0, space, discarding: true }),
+            (None, None) => None,
+        };
+        let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
+        let aux = pool.aux();
+        let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
+        let spare = |c: &VdevConfig| {
+            let mut view = config_view(c);
+            (view.state, view.why) = match in_use(c) {
+                true => ("INUSE".to_string(), Some("currently in use".to_string())),
+                false => ("AVAIL".to_string(), None),
+            };
+            view
+        };
+        let spares = aux.spares.iter().map(spare).collect();
+        let caches = aux.caches.iter().map(config_view).collect();
+        PoolView {
+            name: pool.name(),
+            guid: pool.guid().0,
+            state: state.to_string(),
+            txg: pool.uberblock().txg.0,
+            status,
+            action,
+            props: self.pool_prop_views(&figures, state, &unknown),
+            vdevs,
+            caches,
+            spares,
+            data_errors: unreadable,
+            damaged,
+            scan,
+            checkpoint,
+        }
+    }
+
+    fn status(&self, suspended: Option<String>, unreadable: u64, vdevs: &VdevView) -> (Option<String>, Option<String>) {
+        let notices = self.pool.notices();
+        if let Some(cause) = suspended {
+            if self.pool.txg().ended().is_none() {
+                let status = format!("One or more devices are faulted in response to IO failures: {cause}.");
+                let action = "Make sure the affected devices are connected, then run 'zpool clear'.";
+                return (Some(status), Some(action.to_string()));
+            }
+            let action = "Make sure the devices work, then stop the daemon with 'weir daemon stop -f' and import the pool again.";
+            return (
+                Some(format!("Writing to the pool failed and it is suspended: {cause}.")),
+                Some(action.to_string()),
+            );
+        }
+        if self.is_resilvering() {
+            return (Some(RESILVERING.to_string()), Some("Wait for the resilver to complete.".to_string()));
+        }
+        if unreadable > 0 {
+            let status = "One or more devices has experienced an error resulting in data corruption. Applications may be affected.";
+            let action = "Restore the file in question if possible. Otherwise restore the entire pool from backup.";
+            return (Some(status.to_string()), Some(action.to_string()));
+        }
+        if let Some((status, action)) = trouble(vdevs) {
+            return (Some(status.to_string()), Some(action.to_string()));
+        }
+        ((!notices.is_empty()).then(|| notices.join(" ")), None)
+    }
+
+    pub(crate) fn vdev_views(&self) -> VdevView {
+        let tops = self.pool.tree().tops.borrow().clone();
+        let shown = tops.iter().filter(|t| !t.is_hole() && !t.is_indirect());
+        VdevView {
+            kind: "root".into(),
+            name: self.pool.name(),
+            guid: self.pool.guid().0,
+            state: self.pool.tree().health().name().into(),
+            children: shown.map(|t| self.top_view(t)).collect(),
+            ..VdevView::default()
+        }
+    }
+
+    fn top_view(&self, top: &Rc<Top>) -> VdevView {
+        let spaces = self.pool.allocator().top_spaces();
+        let space = spaces.iter().find(|s| s.vdev == top.id);
+        let mut view = config_view(&top.config_ref());
+        view.space = space.map_or(0, |s| s.total);
+        view.alloc = space.map_or(0, |s| s.alloc);
+        view.frag = space.and_then(|s| s.fragmentation);
+        view.is_log = top.is_log;
+        view.bias = match space.map(|s| s.class) {
+            Some(ClassKind::Special) => "special".into(),
+            Some(ClassKind::Dedup) => "dedup".into(),
+            _ => String::new(),
+        };
+        node_view(&mut view, &top.kind());
+        view.expandable = self.pool.expandable(top);
+        self.work_view(&mut view);
+        if self.is_resilvering() {
+            let missing = |(guid, c): (Guid, Rc<Condition>)| (!c.missing().is_empty()).then_some(guid.0);
+            let missing: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(missing).collect();
+            mark_resilvering(&mut view, &missing);
+        }
+        view
+    }
+
+    fn is_resilvering(&self) -> bool {
+        let scan = self.pool.scan_status().phys;
+        scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning
+    }
+
+    /// What is said of the work on every device below.
+    fn work_view(&self, view: &mut VdevView) {
+        view.children.iter_mut().for_each(|c| self.work_view(c));
+        if !view.children.is_empty() {
+            return;
+        }
+        let of = |kind: WorkKind| {
+            let work = self.pool.leaf_work(Guid(view.guid), kind)?;
+            let state = match work.state() {
+                WorkState::Active => "ACTIVE",
+                WorkState::Suspended => "SUSPENDED",
+                WorkState::Complete => "COMPLETE",
+                _ => return None,
+            };
+            Some(LeafWorkView { state: state.into(), percent: work.percent(), time: work.time() })
+        };
+        view.trim = of(WorkKind::Trim);
+        view.init = of(WorkKind::Initialize);
+    }
+
+    /// Latencies of all devices together.
+    pub fn latency(&self) -> PoolLatency {
+        let mut out = PoolLatency {
+            classes: Prio::ALL.iter().map(|p| p.name().to_string()).collect(),
+            total: vec![vec![0; vdev::LATENCY_BUCKETS]; Prio::ALL.len()],
+            disk: vec![vec![0; vdev::LATENCY_BUCKETS]; Prio::ALL.len()],
+        };
+        for leaf in self.pool.tree().leaves() {
+            let stats = leaf.stats();
+            for class in 0..Prio::ALL.len() {
+                for bucket in 0..vdev::LATENCY_BUCKETS {
+                    out.total[class][bucket] += stats.latency[class][bucket];
+                    out.disk[class][bucket] += stats.disk_latency[class][bucket];
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Puts the state of a node and of everything below it into its view.
+fn node_view(view: &mut VdevView, kind: &VdevKind) {
+    let errors = kind.errors();
+    view.errors = [errors.read, errors.write, errors.cksum];
+    let health = kind.health();
+    view.state = health.name().into();
+    match kind {
+        VdevKind::Leaf(leaf) => {
+            view.name.clone_from(&leaf.path);
+            view.psize = leaf.dev.size();
+            if health == Health::Faulted {
+                view.why = Some("too many errors".into());
+            }
+        }
+        VdevKind::Absent(absent) if health == Health::Unavail => {
+            view.name = absent.guid.0.to_string();
+            view.why = Some(format!("was {}", absent.path));
+        }
+        VdevKind::Missing => view.why = Some("cannot open".into()),
+        _ if health == Health::Unavail => view.why = Some("insufficient replicas".into()),
+        _ => {}
+    }
+    for (view, kind) in view.children.iter_mut().zip(kind.children()) {
+        node_view(view, kind);
+    }
+}
+
+/// Marks the leaves in use that miss something.
+fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {
+    view.resilvering = view.children.is_empty() && view.state == "ONLINE" && missing.contains(&view.guid);
+    view.children.iter_mut().for_each(|c| mark_resilvering(c, missing));
+}
+
+/// What is to be said, and done, about devices that are not as they should be.
+fn trouble(root: &VdevView) -> Option<(&'static str, &'static str)> {
+    fn any(v: &VdevView, f: &dyn Fn(&VdevView) -> bool) -> bool {
+        if v.children.is_empty() { f(v) } else { v.children.iter().any(|c| any(c, f)) }
+    }
+    let leaf_is = |state: &str| any(root, &|v| v.state == state);
+    if root.state == "UNAVAIL" {
+        return Some((
+            "One or more devices could not be opened. There are insufficient replicas for the pool to continue functioning.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ));
+    }
+    if leaf_is("UNAVAIL") {
+        return Some((
+            "One or more devices could not be opened. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ));
+    }
+    if leaf_is("FAULTED") {
+        return Some((
+            "One or more devices are faulted in response to persistent errors. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+            "Replace the faulted device, or use 'zpool clear' to mark the device repaired.",
+        ));
+    }
+    if any(root, &|v| v.errors != [0; 3]) {
+        return Some((
+            "One or more devices has experienced an unrecoverable error. An attempt was made to correct the error. Applications are unaffected.",
+            "Determine if the device needs to be replaced, and clear the errors using 'zpool clear' or replace the device with 'zpool replace'.",
+        ));
+    }
+    leaf_is("OFFLINE").then_some((
+        "One or more devices has been taken offline by the administrator. Sufficient replicas exist for the pool to continue functioning in a degraded state.",
+        "Online the device using 'zpool online' or replace the device with 'zpool replace'.",
+    ))
+}
+
+/// Percent of `size` that is allocated.
+pub fn capacity(alloc: u64, size: u64) -> u64 {
+    if size == 0 { 0 } else { (u128::from(alloc) * 100 / u128::from(size)) as u64 }
+}
+
+/// A vdev as its configuration tells it, with everything below.
+pub fn config_view(config: &VdevConfig) -> VdevView {
+    let name = match (&config.kind, &config.path) {
+        (_, Some(path)) => path.clone(),
+        (ConfigKind::Raidz, None) => format!("raidz{}-{}", config.nparity.unwrap_or(1), config.id),
+        (ConfigKind::Draid, None) => format!(
+            "draid{}:{}d:{}c:{}s-{}",
+            config.nparity.unwrap_or(1),
+            config.draid_ndata.unwrap_or(0),
+            config.children.len(),
+            config.draid_nspares.unwrap_or(0),
+            config.id
+        ),
+        (kind, None) => format!("{}-{}", kind.name(), config.id),
+    };
+    VdevView {
+        kind: config.kind.name().to_string(),
+        name,
+        guid: config.guid.0,
+        state: if config.offline { "OFFLINE" } else { "ONLINE" }.into(),
+        is_log: config.is_log == Some(1),
+        parity: config.nparity.unwrap_or(0),
+        children: config.children.iter().map(config_view).collect(),
+        ..VdevView::default()
+    }
+}

@@ -1,0 +1,337 @@
+//! What commands are told: pools, datasets and their properties as plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// An encrypted dataset and its key.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KeyView {
+    /// Its name.
+    pub name: String,
+    /// Its encryption root.
+    pub root: String,
+    /// `passphrase`, `hex` or `raw`.
+    pub format: String,
+    /// Where the key is kept.
+    pub location: String,
+    /// Whether it is loaded.
+    pub available: bool,
+}
+
+/// The last or running scan of a pool. Times are in seconds since 1970, sizes in bytes.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ScanView {
+    /// SCRUB or RESILVER.
+    pub function: String,
+    /// SCANNING, FINISHED or CANCELED.
+    pub state: String,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// What is allocated in the pool.
+    pub to_examine: u64,
+    /// What was met.
+    pub examined: u64,
+    /// What was looked at.
+    pub issued: u64,
+    /// What was rewritten.
+    pub processed: u64,
+    /// Blocks that could not be had.
+    pub errors: u64,
+    /// When this pass began: with the scan or with the import.
+    pub pass_start: u64,
+    /// Since when it is paused; 0: it is not.
+    pub paused_at: u64,
+    /// Seconds of this pass that it was paused.
+    pub pass_paused: u64,
+    /// Met in this pass.
+    pub pass_examined: u64,
+    /// Looked at in this pass.
+    pub pass_issued: u64,
+    /// The time of this answer.
+    pub now: u64,
+}
+
+/// What became of a [`PoolCreate`](crate::request::PoolCreate).
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Created {
+    /// The devices as the pool names them.
+    pub devices: Vec<String>,
+    /// Warnings, one sentence each.
+    #[serde(default)]
+    pub notices: Vec<String>,
+}
+
+/// A line of a pool's history.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HistoryLine {
+    /// When, in seconds since 1970.
+    pub time: u64,
+    /// The command, or what happened; several lines for arguments of an ioctl.
+    pub text: String,
+    /// Whether it is an internal event, which only `-i` shows.
+    pub internal: bool,
+    /// The user that gave the command.
+    pub who: Option<u64>,
+    /// The host.
+    pub host: Option<String>,
+    /// The zone, `linux` on Linux.
+    pub zone: Option<String>,
+}
+
+/// What became of a [`PoolImport`](crate::request::PoolImport).
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Imported {
+    /// Names of the pools that are imported now.
+    pub pools: Vec<String>,
+    /// What the imports had to say, one sentence each.
+    pub notices: Vec<String>,
+    /// Pools of `-a` that could not be imported, one sentence each.
+    pub failures: Vec<String>,
+    /// File systems of imported pools that could not be mounted, one sentence each.
+    #[serde(default)]
+    pub unmounted: Vec<String>,
+}
+
+/// A pool that could be imported, or why not.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE, DEGRADED or UNAVAIL, as it would come up.
+    pub state: String,
+    /// It was destroyed.
+    pub destroyed: bool,
+    /// A paragraph about what is unusual.
+    pub status: Option<String>,
+    /// Features that the status tells of, each with what the pool says about it.
+    pub features: Vec<String>,
+    /// What to do.
+    pub action: String,
+    /// Its devices.
+    pub vdevs: VdevView,
+}
+
+/// A vdev with its figures.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct VdevView {
+    /// Kind in the configuration: `root`, `disk`, `file`, `mirror`, `missing`, `hole` ...
+    pub kind: String,
+    /// Full path of a leaf; the pool's name of the root; `mirror-0` of others.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE and so on.
+    pub state: String,
+    /// A word on why it is not online.
+    pub why: Option<String>,
+    /// Errors of reads, writes and checksums.
+    pub errors: [u64; 3],
+    /// Bytes in its metaslabs; 0 below the top level.
+    pub space: u64,
+    /// Bytes of the device, 0 if not a leaf.
+    pub psize: u64,
+    /// Bytes allocated.
+    pub alloc: u64,
+    /// How far it is trimmed.
+    #[serde(default)]
+    pub trim: Option<LeafWorkView>,
+    /// How far it is initialized.
+    #[serde(default)]
+    pub init: Option<LeafWorkView>,
+    /// A leaf that a resilver brings what it misses.
+    #[serde(default)]
+    pub resilvering: bool,
+    /// Bytes that the vdev could grow by.
+    #[serde(default)]
+    pub expandable: u64,
+    /// Fragmentation in percent.
+    pub frag: Option<u8>,
+    /// It is a log device.
+    pub is_log: bool,
+    /// `special` or `dedup`, else empty; top level only.
+    #[serde(default)]
+    pub bias: String,
+    /// Parity columns of a RAID-Z or dRAID, else 0.
+    #[serde(default)]
+    pub parity: u64,
+    /// The vdevs that it is made of.
+    pub children: Vec<VdevView>,
+}
+
+/// Trimming or initializing a device.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LeafWorkView {
+    /// `ACTIVE`, `SUSPENDED` or `COMPLETE`.
+    pub state: String,
+    /// Percent done.
+    pub percent: u64,
+    /// When it came to this state, in seconds since 1970.
+    pub time: u64,
+}
+
+/// The checkpoint of a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct CheckpointView {
+    /// When it was made, in seconds since 1970.
+    pub start: u64,
+    /// Bytes of the devices that only it uses.
+    pub space: u64,
+    /// It was given up, and its space comes free.
+    pub discarding: bool,
+}
+
+/// A property as it is shown.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PropView {
+    /// Its name.
+    pub name: String,
+    /// Its value for people.
+    pub value: String,
+    /// Its exact value (`-p`).
+    pub exact: String,
+    /// Where it comes from: `-`, `default`, `local`, `received`, `temporary`,
+    /// `inherited from NAME`.
+    pub source: String,
+}
+
+/// Everything about an imported pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolView {
+    /// Its name.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// ONLINE, DEGRADED, SUSPENDED.
+    pub state: String,
+    /// The last txg on disk.
+    pub txg: u64,
+    /// A paragraph about what is unusual.
+    pub status: Option<String>,
+    /// What to do about it.
+    pub action: Option<String>,
+    /// Properties in the order of `zpool get all`.
+    pub props: Vec<PropView>,
+    /// Its devices.
+    pub vdevs: VdevView,
+    /// Cache devices.
+    #[serde(default)]
+    pub caches: Vec<VdevView>,
+    /// Hot spares.
+    #[serde(default)]
+    pub spares: Vec<VdevView>,
+    /// Blocks that could not be read.
+    pub data_errors: u64,
+    /// What is damaged: paths, or what stands for them.
+    #[serde(default)]
+    pub damaged: Vec<String>,
+    /// The last or running scan; none if there never was one.
+    #[serde(default)]
+    pub scan: Option<ScanView>,
+    /// Its checkpoint.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointView>,
+}
+
+/// What was destroyed, or would be.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Destroyed {
+    /// Names in the order in which they go.
+    pub names: Vec<String>,
+    /// Bytes that come free with snapshots.
+    pub reclaim: Option<u64>,
+}
+
+/// A hold on a snapshot.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HoldView {
+    /// The snapshot.
+    pub name: String,
+    /// The hold's name.
+    pub tag: String,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// Everything about a dataset.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DatasetView {
+    /// Its full name.
+    pub name: String,
+    /// `filesystem`, `volume` or `snapshot`.
+    pub kind: String,
+    /// Properties in the order of `zfs get all`.
+    pub props: Vec<PropView>,
+}
+
+/// A tunable.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct TunableView {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What it would be if nobody had set it.
+    pub default: String,
+    /// What it is counted in.
+    pub unit: String,
+    /// What it may be.
+    pub range: String,
+    /// What it means.
+    pub meaning: String,
+    /// Where it comes from.
+    pub origin: String,
+    /// `default`, `set` or `pool`.
+    pub source: String,
+}
+
+/// What a daemon says about itself.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DaemonInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Names of the imported pools.
+    pub pools: Vec<String>,
+    /// Names of mounted file systems and where.
+    pub mounts: Vec<(String, String)>,
+    /// Tunables in effect.
+    pub tunables: Vec<(String, String)>,
+    /// Peak memory of the process in bytes.
+    pub peak_memory: u64,
+    /// Pools that were remembered but could not be imported at the start, one sentence each.
+    pub failures: Vec<String>,
+    /// Its socket.
+    #[serde(default)]
+    pub socket: String,
+    /// Its log.
+    #[serde(default)]
+    pub log: String,
+    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or what keeps
+    /// it from being known.
+    #[serde(default)]
+    pub states: Vec<String>,
+    /// Requests under way, the oldest first; this one is left out.
+    #[serde(default)]
+    pub requests: Vec<RequestView>,
+}
+
+/// A request under way.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RequestView {
+    /// The command line, or the name of the request.
+    pub what: String,
+    /// The user that asked.
+    pub uid: u32,
+    /// The process that asked.
+    pub pid: i32,
+    /// Since when, in milliseconds.
+    pub age_ms: u64,
+    /// What it waits for.
+    pub wait: String,
+    /// How far it is, if it counts.
+    pub progress: Option<String>,
+}

@@ -1,0 +1,168 @@
+//! Mounts through FUSE: the daemon's front end ([`admin::fs::front_end`]).
+
+use std::any::Any;
+use std::path::Path;
+use std::rc::Rc;
+
+use admin::fs::files::Zfs;
+use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
+use admin::fs::places::look;
+use base::{Error, Result};
+use dmu::LocalBoxFuture;
+use host::MountTable;
+use rt::Rt;
+
+/// FUSE.
+pub(crate) struct FuseFrontEnd;
+
+impl FrontEnd for FuseFrontEnd {
+    fn usable(&self) -> Result<()> {
+        let no = |why: String| {
+            let advice = "use mountpoint=none, or install and allow FUSE";
+            Err(Error::unsupported(format!("file systems cannot be mounted here: {why}: {advice}")))
+        };
+        if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            return no(format!("/dev/fuse: {e}"));
+        }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let helper =
+            std::env::split_paths(&path).any(|d| d.join("fusermount3").exists() || d.join("fusermount").exists());
+        if host::effective_uid() != 0 && !helper {
+            return no("fusermount3 is not installed".to_string());
+        }
+        Ok(())
+    }
+
+    fn mount<'a>(
+        &'a self,
+        rt: &'a Rt,
+        zfs: Rc<Zfs>,
+        at: &'a Path,
+        flags: &'a MountFlags,
+        snaps: SnapshotsOf,
+        others: Vec<Rc<dyn ActiveMount>>,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>> {
+        Box::pin(async move {
+            let snaps: Rc<dyn fuse::SnapSource> = Rc::new(Snaps(snaps));
+            let others: Vec<Rc<fuse::Mounted>> = others.iter().filter_map(|m| outer_of(&**m)).collect();
+            // Root, who mounts for a plain user, may not enter that user's mounts: what lies within
+            // one is served by it.
+            let holds_others = host::effective_uid() != 0;
+            if holds_others && let Some(outer) = around(rt, at, &others).await? {
+                let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
+                return Ok(Rc::new(GraftActive(grafted)) as Rc<dyn ActiveMount>);
+            }
+            let opts = fuse::MountOpts {
+                holds_others,
+                fsname: flags.source.clone(),
+                readonly: flags.readonly_mount,
+                nosuid: !flags.setuid,
+                nodev: !flags.devices,
+                noexec: !flags.exec,
+                noatime: flags.noatime,
+                sync_passes: std::env::var_os("WEIR_SYNC_DEVICES").is_some_and(|v| v == "1"),
+                ..fuse::MountOpts::default()
+            };
+            let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;
+            Ok(Rc::new(FuseActive(mounted)) as Rc<dyn ActiveMount>)
+        })
+    }
+}
+
+/// Fails, with what to do, if nothing can be mounted on this machine.
+pub fn usable() -> Result<()> {
+    FuseFrontEnd.usable()
+}
+
+/// The mount that a file system is, or that it is seen in.
+fn outer_of(mount: &dyn ActiveMount) -> Option<Rc<fuse::Mounted>> {
+    let any = mount.as_any();
+    let grafted = any.downcast_ref::<GraftActive>().map(|m| m.0.outer().clone());
+    grafted.or_else(|| any.downcast_ref::<FuseActive>().map(|m| m.0.clone()))
+}
+
+/// The innermost of the mounts that `at` is in.
+async fn around(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
+    let place = at.to_path_buf();
+    let real = look(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
+    let holding = mounts.iter().filter(|m| m.is_alive() && real.starts_with(m.mountpoint()));
+    Ok(holding.max_by_key(|m| m.mountpoint().components().count()).cloned())
+}
+
+/// The snapshots of a mounted file system, for its folder `.zfs`.
+struct Snaps(SnapshotsOf);
+
+impl fuse::SnapSource for Snaps {
+    fn is_visible(&self) -> bool {
+        self.0.is_visible()
+    }
+    fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>> {
+        Box::pin(self.0.list())
+    }
+    fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
+        Box::pin(self.0.open(name))
+    }
+}
+
+struct FuseActive(Rc<fuse::Mounted>);
+
+impl ActiveMount for FuseActive {
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+    fn is_attached(&self, table: &MountTable) -> bool {
+        self.0.is_attached(table)
+    }
+    fn ended(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.0.ended())
+    }
+    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.0.unmount(false, false).await {
+                // Who still has files open there gets errors from now on.
+                Err(_) if force => self.0.unmount(true, true).await,
+                result => result,
+            }
+        })
+    }
+    fn outer(&self) -> usize {
+        Rc::as_ptr(&self.0).addr()
+    }
+    fn is_within(&self) -> bool {
+        false
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct GraftActive(Rc<fuse::Grafted>);
+
+impl ActiveMount for GraftActive {
+    fn is_alive(&self) -> bool {
+        self.0.is_alive()
+    }
+    fn is_attached(&self, table: &MountTable) -> bool {
+        self.0.is_attached(table)
+    }
+    fn ended(&self) -> LocalBoxFuture<'_, ()> {
+        Box::pin(self.0.ended())
+    }
+    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.0.unmount(false).await {
+                Err(_) if force => self.0.unmount(true).await,
+                result => result,
+            }
+        })
+    }
+    fn outer(&self) -> usize {
+        Rc::as_ptr(self.0.outer()).addr()
+    }
+    fn is_within(&self) -> bool {
+        true
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
