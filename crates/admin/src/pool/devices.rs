@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
@@ -70,6 +69,12 @@ impl PoolEngine {
         let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
         let paths: Vec<String> = all.filter_map(|c| c.path).collect();
         self.door.keep(&paths, !self.pool.is_readonly());
+    }
+
+    /// The paths of all devices, after they have changed.
+    pub(crate) fn devices_now(&self) -> Vec<String> {
+        self.keep_aux();
+        paths_of(&self.pool)
     }
 }
 
@@ -163,13 +168,9 @@ fn replication(pool: &Pool) -> Vec<Replication> {
 
 impl PoolSet {
     /// Takes over where the devices of a pool are now.
-    fn remember_devices(&self, running: &Arc<Running>) -> Result<()> {
-        let guid = running.guid;
-        let devices = running.thread.with_pool(|e| async move {
-            e.keep_aux();
-            Ok(paths_of(&e.pool))
-        })?;
-        self.keeper.devices_are(guid, devices)
+    pub(crate) fn remember_devices(&self, running: &Running) -> Result<()> {
+        let devices = running.thread.with_pool(|e| async move { Ok(e.devices_now()) })?;
+        self.keeper.devices_are(running.guid, devices)
     }
 
     /// What can be said about a new device before it is opened.
@@ -211,7 +212,7 @@ impl PoolSet {
             vdevs.paths().try_for_each(|p| made.make(p, request.size))?;
         }
         let in_use = self.in_use();
-        running.thread.with_pool(move |e| async move {
+        let devices = running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
             let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
             for path in vdevs.paths() {
@@ -224,7 +225,7 @@ impl PoolSet {
                 vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &replication(&e.pool))?;
             }
             if request.dry_run {
-                return Ok(());
+                return Ok(e.devices_now());
             }
             let of = |paths: &[String]| paths.iter().map(|p| devices[p].clone()).collect();
             let group = |g: &GroupPaths| Group { kind: g.kind, bias: g.bias, devices: of(&g.paths) };
@@ -233,10 +234,11 @@ impl PoolSet {
                 spares: of(&vdevs.spares),
                 caches: of(&vdevs.caches),
             };
-            e.pool.add_devices(layout, ashift.or(e.default_ashift())).await
+            e.pool.add_devices(layout, ashift.or(e.default_ashift())).await?;
+            Ok(e.devices_now())
         })?;
         made.0.clear();
-        self.remember_devices(&running)?;
+        self.keeper.devices_are(running.guid, devices)?;
         Ok(created)
     }
 
@@ -299,30 +301,6 @@ impl PoolSet {
         })?;
         made.0.clear();
         self.remember_devices(&running)
-    }
-
-    /// `zpool detach`.
-    pub(crate) fn pool_detach(&self, pool: &str, device: String) -> Result<()> {
-        let running = self.need_running(pool)?;
-        running.thread.with_pool(move |e| async move {
-            let device = known_as(&e.pool, &device);
-            e.pool.detach_device(&device).await
-        })?;
-        self.remember_devices(&running)
-    }
-
-    /// `zpool remove`.
-    pub(crate) fn pool_remove(&self, pool: &str, devices: Vec<String>) -> Result<()> {
-        let running = self.need_running(pool)?;
-        let remove = move |e: Rc<PoolEngine>| async move {
-            for device in &devices {
-                e.pool.remove_device(&known_as(&e.pool, device)).await?;
-            }
-            Ok(())
-        };
-        let removed = running.thread.with_pool(remove);
-        self.remember_devices(&running)?;
-        removed
     }
 }
 

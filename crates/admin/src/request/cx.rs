@@ -46,6 +46,10 @@ struct Record {
 }
 
 impl Record {
+    fn new(command: String, who: u64, changes: Changes) -> Record {
+        Record { command, who, changes, checked: Cell::new(false), told: Cell::new(false) }
+    }
+
     /// Whether the visit to this pool checks that it is not suspended.
     fn checks(&self, pool: &str) -> bool {
         matches!(&self.changes, Changes::Pool(name) if name == pool) && !self.checked.replace(true)
@@ -71,13 +75,7 @@ pub fn perform(
         pools.wait_ready()?;
     }
     let changes = request.changes();
-    let record = command.map(|command| Record {
-        command,
-        who: u64::from(caller.uid),
-        changes: changes.clone(),
-        checked: Cell::new(false),
-        told: Cell::new(false),
-    });
+    let record = command.map(|command| Record::new(command, u64::from(caller.uid), changes.clone()));
     let cx = Cx { pools, progress, caller, record };
     if cx.record.is_none() {
         return request.run(&cx);
@@ -227,5 +225,27 @@ fn check_not_suspended(e: &PoolEngine) -> Result<()> {
             Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {why}", e.pool.name())))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_visit_checks_and_leaves_the_line() {
+        let record = |changes| Record::new("zpool set".to_string(), 7, changes);
+        let line = Some(("zpool set".to_string(), 7));
+        let one = record(Changes::Pool("tank".into()));
+        assert!(!one.checks("dozer") && one.line("dozer").is_none());
+        assert!(one.checks("tank") && !one.checks("tank"));
+        assert_eq!((one.line("tank"), one.line("tank")), (line.clone(), None));
+        // A suspended pool is to be reached.
+        let resumes = record(Changes::Resumes("tank".into()));
+        assert!(!resumes.checks("tank"));
+        assert_eq!(resumes.line("tank"), line);
+        // Several pools are checked before, and told afterwards.
+        let several = record(Changes::Pools(BTreeSet::from(["dozer".to_string(), "tank".to_string()])));
+        assert!(!several.checks("tank") && several.line("tank").is_none());
     }
 }

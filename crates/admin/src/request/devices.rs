@@ -101,10 +101,15 @@ impl Request for PoolDetach {
     const TITLE: &'static str = "zpool detach";
     type Reply = ();
     fn changes(&self) -> Changes {
-        Changes::visits_to(&self.pool)
+        Changes::pool_of(&self.pool)
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        cx.pools.pool_detach(&self.pool, self.device)
+        let running = cx.pools.need_running(&self.pool)?;
+        let devices = cx.on(&running, move |e| async move {
+            e.pool.detach_device(&known_as(&e.pool, &self.device)).await?;
+            Ok(e.devices_now())
+        })?;
+        cx.pools.keeper.devices_are(running.guid, devices)
     }
 }
 
@@ -122,10 +127,22 @@ impl Request for PoolRemove {
     const TITLE: &'static str = "zpool remove";
     type Reply = ();
     fn changes(&self) -> Changes {
-        Changes::visits_to(&self.pool)
+        Changes::pool_of(&self.pool)
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        cx.pools.pool_remove(&self.pool, self.devices)
+        let running = cx.pools.need_running(&self.pool)?;
+        let removed = cx.on(&running, move |e| async move {
+            for device in &self.devices {
+                e.pool.remove_device(&known_as(&e.pool, device)).await?;
+            }
+            Ok(e.devices_now())
+        });
+        match removed {
+            Ok(devices) => cx.pools.keeper.devices_are(running.guid, devices),
+            Err(e) if e.kind() == ErrorKind::Suspended => Err(e),
+            // Some of them may be gone.
+            Err(e) => cx.pools.remember_devices(&running).and(Err(e)),
+        }
     }
 }
 

@@ -51,21 +51,10 @@ use serde_json::Value;
 
 pub use call::Call;
 pub use cx::{Caller, Cx, perform};
-pub use devices::{
-    LabelClear, PoolAdd, PoolAttach, PoolClear, PoolDetach, PoolOffline, PoolOnline, PoolRemove, PoolWork,
-};
-pub use fs::{Datasets, FsCreate, FsDestroy, FsInherit, FsRename, FsSet, Select};
-pub use keys::{ChangeKey, Keys, LoadKey, UnloadKey};
-pub use mounts::{Mount, Mounted, Unmount};
-pub use own::{Info, Stop, Tune, TuneSet};
-pub use pools::{
-    PoolCheckpoint, PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolImport, PoolScan, PoolSet, PoolSync, Pools,
-    Search,
-};
-pub use scan::{PoolActivity, PoolResilver, PoolScrub, PoolWaitScan, ScrubAction};
 pub use secret::Secret;
-pub use snaps::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, SnapRename, Snapshot};
-pub use watch::{DeviceLatency, Events, EventsClear, PoolFlow, PoolIo, TraceStart, TraceTake};
+
+// All of them, so that a new request is named in its own file only.
+pub use {devices::*, fs::*, keys::*, mounts::*, own::*, pools::*, scan::*, snaps::*, watch::*};
 
 /// Something that a command may ask for.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {

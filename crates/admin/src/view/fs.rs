@@ -488,25 +488,7 @@ impl PoolEngine {
             "userrefs" => number(inside.numbers.get(name).copied().unwrap_or(0)),
             "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),
             "encryption" | "keylocation" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus" => {
-                let Some(info) = self.pool.dsl().crypt_info(&ds.dir()) else {
-                    return match name {
-                        "encryption" => row(name, "off", "off", "default"),
-                        "pbkdf2iters" => row(name, "0", "0", "default"),
-                        "encryptionroot" | "keystatus" => None,
-                        _ => row(name, "none", "none", "default"),
-                    };
-                };
-                let location = ds.dir().prop("keylocation").0.text().to_string();
-                let text = match name {
-                    "encryption" => info.suite.name().to_string(),
-                    "keyformat" => info.format.name().to_string(),
-                    "pbkdf2iters" => info.iters.to_string(),
-                    "encryptionroot" => info.root,
-                    "keystatus" => if info.available { "available" } else { "unavailable" }.to_string(),
-                    _ if info.is_root => return row(name, location.clone(), location, "local"),
-                    _ => return row(name, "none", "none", "default"),
-                };
-                row(name, text.clone(), text, "-")
+                self.crypt_prop(ds, name)
             }
             "mountpoint" => {
                 let (value, source) = ds.dir().prop(name);
@@ -537,6 +519,29 @@ impl PoolEngine {
                 row(name, format_value(known, &value, false), format_value(known, &value, true), &source)
             }
         }
+    }
+
+    /// A property of encryption.
+    fn crypt_prop(&self, ds: &Dataset, name: &str) -> Option<PropView> {
+        let Some(info) = self.pool.dsl().crypt_info(&ds.dir()) else {
+            return match name {
+                "encryption" => row(name, "off", "off", "default"),
+                "pbkdf2iters" => row(name, "0", "0", "default"),
+                "encryptionroot" | "keystatus" => None,
+                _ => row(name, "none", "none", "default"),
+            };
+        };
+        let location = ds.dir().prop("keylocation").0.text().to_string();
+        let text = match name {
+            "encryption" => info.suite.name().to_string(),
+            "keyformat" => info.format.name().to_string(),
+            "pbkdf2iters" => info.iters.to_string(),
+            "encryptionroot" => info.root,
+            "keystatus" => if info.available { "available" } else { "unavailable" }.to_string(),
+            _ if info.is_root => return row(name, location.clone(), location, "local"),
+            _ => return row(name, "none", "none", "default"),
+        };
+        row(name, text.clone(), text, "-")
     }
 }
 
