@@ -45,7 +45,7 @@ pub trait ActiveMount {
     fn is_attached(&self, table: &MountTable) -> bool;
     /// Waits until somebody unmounted it.
     fn ended(&self) -> LocalBoxFuture<'_, ()>;
-    /// Takes it away. [`ErrorKind::Busy`] if it is in use, unless `force`.
+    /// Takes it away. [`base::ErrorKind::Busy`] if it is in use, unless `force`.
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
     /// The mount that it is, or that it is seen in: equal numbers are the same one.
     fn outer(&self) -> usize;
