@@ -99,7 +99,7 @@ fn merge(whole: &mut TraceView, view: TraceView) {
     whole.turns.merge(&view.turns);
     whole.longest_turns.extend(view.longest_turns);
     whole.longest_turns.sort_by_key(|t| std::cmp::Reverse(t.took));
-    whole.longest_turns.truncate(daemon::trace::LONGEST);
+    whole.longest_turns.truncate(admin::pool::trace::LONGEST);
     whole.slow_tasks = view.slow_tasks;
 }
 

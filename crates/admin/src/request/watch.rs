@@ -124,7 +124,7 @@ impl Request for TraceTake {
             let mut view = e.traces.take(e.pool.rt().now(), id, end)?;
             let txg = e.pool.txg().tunables();
             (view.log_blocks.limit, view.log_blocks.txg_ns) = (txg.wrlog_data_max, txg.txg_timeout.0);
-            view.slow_tasks = crate::trace::slow_tasks(e.pool.rt());
+            view.slow_tasks = crate::pool::trace::slow_tasks(e.pool.rt());
             Ok(view)
         })
     }

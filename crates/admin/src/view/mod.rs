@@ -12,8 +12,8 @@ pub mod pool;
 pub mod types;
 
 pub use figures::{
-    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency, TraceView,
-    TxgSpan, TxgView,
+    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency,
+    SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, HistoryLine, HoldView, Imported, KeyView,
