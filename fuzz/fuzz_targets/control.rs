@@ -2,15 +2,15 @@
 //! arguments, words of command lines that requests carry, and the frame of replies.
 #![no_main]
 
-use daemon::proto::{REPLY_MAX, Reply, receive};
 use admin::request::{
-    Asked, Call, Info, PoolCheckpoint, PoolCreate, PoolDestroy, PoolHistory, PoolIo, PoolSync, Pools, Stop,
+    AnyRequest, Call, Info, PoolCheckpoint, PoolCreate, PoolDestroy, PoolHistory, PoolIo, PoolSync, Pools, Stop,
 };
+use daemon::proto::{REPLY_MAX, Reply, receive};
 use libfuzzer_sys::fuzz_target;
 use weir_fuzz::{after, seeds};
 
 /// The body of a request's message.
-fn body(request: &dyn Asked, command: Option<&str>) -> Vec<u8> {
+fn body(request: &dyn AnyRequest, command: Option<&str>) -> Vec<u8> {
     let mut out = Vec::new();
     let call = request.call(command).expect("what was parsed can be written");
     call.write(&mut out).expect("a vector takes everything");
@@ -19,7 +19,7 @@ fn body(request: &dyn Asked, command: Option<&str>) -> Vec<u8> {
 
 fn make_seeds() -> Vec<Vec<u8>> {
     let names = vec!["tank".to_string(), "dozer".to_string()];
-    let requests: [(Box<dyn Asked>, Option<&str>); 9] = [
+    let requests: [(Box<dyn AnyRequest>, Option<&str>); 9] = [
         (Box::new(Info), None),
         (Box::new(Stop { force: true }), None),
         (Box::new(Pools { names: names.clone() }), None),
@@ -30,7 +30,10 @@ fn make_seeds() -> Vec<Vec<u8>> {
             Some("zpool create --size 1G tank \"a b\""),
         ),
         (Box::new(PoolHistory { pool: "tank".into() }), None),
-        (Box::new(PoolCheckpoint { pool: "tank".into(), discard: false, wait: true }), Some("zpool checkpoint -w tank")),
+        (
+            Box::new(PoolCheckpoint { pool: "tank".into(), discard: false, wait: true }),
+            Some("zpool checkpoint -w tank"),
+        ),
         (Box::new(PoolSync { names }), Some("zpool sync")),
     ];
     let mut out: Vec<Vec<u8>> = requests.iter().map(|(r, command)| after(&[0], &body(&**r, *command))).collect();

@@ -166,15 +166,15 @@ pub struct EngineThread {
 impl EngineThread {
     /// Starts a thread and waits until its engine runs. It logs and mounts through `keeper`.
     pub fn start(keeper: Option<Arc<dyn Keeper>>) -> Result<EngineThread> {
-        let (tell, told) = mpsc::channel::<Result<RemoteSpawner>>();
+        let (tx, rx) = mpsc::channel::<Result<RemoteSpawner>>();
         let run = move || {
             let engine = match Engine::new(EngineConfig::default()) {
                 Ok(engine) => engine,
-                Err(e) => return drop(tell.send(Err(e))),
+                Err(e) => return drop(tx.send(Err(e))),
             };
             let (stop, stopped) = oneshot::oneshot::<()>();
             THIS.with_borrow_mut(|t| (t.stop, t.keeper) = (Some(stop), keeper));
-            let _ = tell.send(Ok(engine.remote()));
+            let _ = tx.send(Ok(engine.remote()));
             // Whether it was told or its sender dropped: the engine ends.
             let _ = engine.block_on(stopped);
             clear_current();
@@ -182,8 +182,7 @@ impl EngineThread {
         };
         let thread = std::thread::Builder::new().name("weir-engine".into()).spawn(run);
         let thread = thread.map_err(|e| Error::new(ErrorKind::Io, format!("no engine thread can be started: {e}")))?;
-        let remote =
-            told.recv().map_err(|_| Error::new(ErrorKind::Interrupted, "the engine thread ended at once"))??;
+        let remote = rx.recv().map_err(|_| Error::new(ErrorKind::Interrupted, "the engine thread ended at once"))??;
         Ok(EngineThread { remote, id: thread.thread().id(), thread: Mutex::new(Some(thread)) })
     }
 

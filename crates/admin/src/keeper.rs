@@ -58,7 +58,7 @@ pub trait Keeper: Send + Sync {
     /// Remembers a pool in place of what was known of the same guid.
     fn remember(&self, pool: KnownPool) -> Result<()>;
     /// The devices of a remembered pool are these now.
-    fn devices_are(&self, guid: u64, devices: Vec<String>) -> Result<()>;
+    fn set_devices(&self, guid: u64, devices: Vec<String>) -> Result<()>;
     /// The pool is not imported any more.
     fn exported(&self, guid: u64) -> Result<()>;
     /// The pool does not exist any more.

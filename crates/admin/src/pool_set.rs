@@ -1,8 +1,8 @@
 //! The pools that run in this process.
 //!
-//! Start: what the last process left imported is imported again ([`PoolSet::begin`]); requests
+//! Start: what the last process left imported is imported again ([`PoolSet::start`]); requests
 //! about pools wait until that is done. End: everything is unmounted and on disk
-//! ([`PoolSet::leave`]); the pools stay as they are and come back at the next start.
+//! ([`PoolSet::shut_down`]); the pools stay as they are and come back at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PoolSet {
-    /// No pool yet; those that [`PoolSet::begin`] imports have these tunables.
+    /// No pool yet; those that [`PoolSet::start`] imports have these tunables.
     pub fn new(keeper: Arc<dyn Keeper>, tunables: Tunables) -> Arc<PoolSet> {
         let events: Arc<Zevents> = Arc::default();
         events.set_max(tunables.zevent_len_max());
@@ -80,7 +80,7 @@ impl PoolSet {
     }
 
     /// Imports the remembered pools. From then on requests about pools are served.
-    pub fn begin(&self) {
+    pub fn start(&self) {
         let failures = self.import_remembered();
         for failure in &failures {
             self.keeper.say(Level::Warning, failure);
@@ -92,11 +92,11 @@ impl PoolSet {
 
     /// Looks after pools in the background: spares and caches, devices that have grown
     /// (`autoexpand`).
-    pub fn look_after(&self) {
+    pub fn maintain(&self) {
         for running in self.all_running() {
             let _ = running.thread.with_pool(|e| async move {
                 e.expand_if_wanted();
-                e.keep_aux();
+                e.hold_aux();
                 Ok(())
             });
         }
@@ -183,7 +183,7 @@ impl PoolSet {
         let (events, keeper) = (self.events.clone(), self.keeper.clone());
         running.thread.with_pool(move |e| async move {
             e.pool.set_event_sink(Rc::new(PoolSink(events, keeper)), opened);
-            e.keep_aux();
+            e.hold_aux();
             Ok(())
         })?;
         lock(&self.pools).insert(running.name.clone(), running);
@@ -262,7 +262,7 @@ impl PoolSet {
                     return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
                 }
                 let _admin = e.admin.acquire(1).await;
-                e.unmount_all(false).await.map_err(|e| crate::fs::mounts::or_by_force(e, "weir daemon stop -f"))
+                e.unmount_all(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
             });
             match result {
                 Ok(list) => unmounted.push((running, list)),
@@ -281,7 +281,7 @@ impl PoolSet {
     }
 
     /// The end: everything is unmounted and on disk. As long as the guard lives no pool comes.
-    pub fn leave(&self) -> Option<MutexGuard<'_, ()>> {
+    pub fn shut_down(&self) -> Option<MutexGuard<'_, ()>> {
         // An import whose devices do not answer holds this for ever. It has written nothing that a
         // later one would not repeat.
         let end = Instant::now() + NAMESPACE_LIMIT;
@@ -317,7 +317,7 @@ impl PoolSet {
 }
 
 /// One error for those of several objects, each of which was tried.
-pub(crate) fn all_of(errors: Vec<Error>) -> Result<()> {
+pub(crate) fn join_errors(errors: Vec<Error>) -> Result<()> {
     let Some(kind) = errors.first().map(Error::kind) else { return Ok(()) };
     let lines: Vec<String> = errors.iter().map(Error::to_string).collect();
     Err(Error::new(kind, lines.join("\n")))

@@ -21,7 +21,7 @@ const COMMAND_MAX: usize = 200;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// A thread that serves it.
-    Turn,
+    Worker,
     /// Another request that changes the set of pools.
     Namespace,
     /// The import of the pools that the last daemon left.
@@ -80,7 +80,7 @@ impl Requests {
     /// A new request, which waits for its turn.
     pub fn begin(self: &Arc<Self>, what: &str, peer: PeerCred, public: bool) -> Ticket {
         let what: String = what.chars().take(COMMAND_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
-        let wait = Mutex::new(Wait::Turn);
+        let wait = Mutex::new(Wait::Worker);
         let entry = Arc::new(Entry { what, peer, public, since: Instant::now(), progress: Progress::new(), wait });
         let mut list = lock(&self.list);
         list.0 += 1;
@@ -133,7 +133,7 @@ mod tests {
         let all: Arc<Requests> = Arc::default();
         let ticket = all.begin("zpool\nlist", PeerCred { pid: 8, uid: 7, gid: 6 }, false);
         let seen = || all.all().iter().map(|e| (e.what.clone(), e.peer.uid, e.peer.pid, e.wait())).collect::<Vec<_>>();
-        assert_eq!(seen(), [("zpool?list".to_string(), 7, 8, Wait::Turn)]);
+        assert_eq!(seen(), [("zpool?list".to_string(), 7, 8, Wait::Worker)]);
         enter(ticket.entry());
         assert_eq!(seen()[0].3, Wait::Nothing);
         let inner = waiting(Wait::Namespace, || {

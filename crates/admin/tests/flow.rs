@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use admin::pool::trace::Counting;
+use admin::pool::trace::Counters;
 use admin::tunables::{Settings, TABLE};
 use base::Nanos;
 use bdev::Bytes;
@@ -160,7 +160,7 @@ fn instruments_agree_with_the_device() {
     stage.sim.block_on(stage.pool.sync()).unwrap();
     let before = stage.disk.counters();
     let leaf_before = stage.pool.tree().leaves()[0].stats();
-    let counting: Rc<RefCell<Counting>> = Rc::default();
+    let counting: Rc<RefCell<Counters>> = Rc::default();
     // The second counter adds up plain sums of its own.
     #[derive(Default)]
     struct Sums {
@@ -271,7 +271,7 @@ fn datasets_are_held_to_their_limits() {
 fn administrative_operations_are_timed() {
     let study = Study { bandwidth: 20 * MIB, mem: 1 << 30, ..study(6) };
     let stage = study.stage().unwrap();
-    let counting: Rc<RefCell<Counting>> = Rc::default();
+    let counting: Rc<RefCell<Counters>> = Rc::default();
     let seen: Rc<RefCell<Vec<(u64, u64)>>> = Rc::default();
     let (c, s) = (counting.clone(), seen.clone());
     let listening = stage.sim.rt().tracer().listen(Groups::TXG, move |now, event| {

@@ -2,7 +2,7 @@
 
 use admin::tunables::Tunables;
 use admin::view::DaemonInfo;
-use admin::view::nice;
+use admin::view::fmt;
 use base::{Error, ErrorKind};
 use daemon::metrics::Endpoint;
 use daemon::{Client, Paths};
@@ -92,7 +92,7 @@ fn status(verbose: bool) -> Done {
 /// What counts first: the daemon, its pools, what is missing; then what it is doing; then the rest.
 fn status_text(info: &DaemonInfo, verbose: bool) -> String {
     let mut out =
-        format!("daemon {} (weir {}), peak memory {}\n", info.pid, info.version, nice::bytes(info.peak_memory));
+        format!("daemon {} (weir {}), peak memory {}\n", info.pid, info.version, fmt::bytes(info.peak_memory));
     out.push_str(&format!("socket: {}\nlog: {}\n", info.socket, info.log));
     let state = |n: usize| info.states.get(n).map_or("?", String::as_str);
     let pools: Vec<String> = info.pools.iter().enumerate().map(|(n, p)| format!("{p} ({})", state(n))).collect();

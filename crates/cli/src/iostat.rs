@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use admin::request::PoolIo;
-use admin::view::nice;
+use admin::view::fmt;
 use admin::view::{IoStats, IoView};
 use base::Error;
 use host::Signals;
@@ -180,7 +180,7 @@ fn rows<'a>(view: &'a IoView, before: Option<&IoView>, depth: usize, o: &Opts, o
 
 fn stamp(kind: char) -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    if kind == 'u' { format!("{seconds}\n") } else { format!("{}\n", nice::date(seconds)) }
+    if kind == 'u' { format!("{seconds}\n") } else { format!("{}\n", fmt::date(seconds)) }
 }
 
 fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<String, Fail> {
@@ -304,9 +304,9 @@ fn head(width: usize, groups: &Groups, title: &str, name: &str) -> String {
 
 fn fields(row: &Row, o: &Opts) -> Vec<String> {
     let s = &row.stats;
-    let bytes = |b: u64| if o.exact { b.to_string() } else { nice::num(b) };
+    let bytes = |b: u64| if o.exact { b.to_string() } else { fmt::num(b) };
     let rate = |n: u64| (n as f64 / row.seconds).round() as u64;
-    let number = |n: u64| if o.exact { n.to_string() } else { nice::num(n) };
+    let number = |n: u64| if o.exact { n.to_string() } else { fmt::num(n) };
     let space = |b: Option<u64>| b.map_or_else(|| "-".to_string(), bytes);
     let mut out = vec![
         space(row.view.alloc),
@@ -398,10 +398,10 @@ fn histogram(row: &Row, width: usize, o: &Opts) -> String {
         let label = match (o.script, o.wait_histogram) {
             (true, _) => edge.to_string(),
             (_, true) => time(edge, false),
-            _ => nice::num(edge),
+            _ => fmt::num(edge),
         };
         let values = lists.iter().map(|l| l.get(b).copied().unwrap_or(0));
-        let number = |n: u64| if o.exact { n.to_string() } else { nice::num(n) };
+        let number = |n: u64| if o.exact { n.to_string() } else { fmt::num(n) };
         if o.script {
             let line: Vec<String> = values.map(number).collect();
             let _ = writeln!(out, "{label}\t{}", line.join("\t"));

@@ -1,7 +1,7 @@
 //! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then
 //! objects by name).
 
-use admin::view::nice;
+use admin::view::fmt;
 use admin::view::{DatasetView, PoolView, PropView, VdevView};
 use serde_json::{Map, Value, json};
 
@@ -48,11 +48,11 @@ enum Form {
 
 /// Sizes and counts are strings, short ones unless they are to be exact.
 fn size(n: u64, exact: bool) -> Value {
-    json!(if exact { n.to_string() } else { nice::bytes(n) })
+    json!(if exact { n.to_string() } else { fmt::bytes(n) })
 }
 
 fn moment(secs: u64, exact: bool) -> Value {
-    json!(if exact { secs.to_string() } else { nice::moment(secs) })
+    json!(if exact { secs.to_string() } else { fmt::moment(secs) })
 }
 
 /// The class of a vdev; what is below has that of the top-level vdev.
@@ -93,7 +93,7 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
                 }
             }
             for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
-                out.insert((*name).into(), json!(if exact { n.to_string() } else { nice::num(n) }));
+                out.insert((*name).into(), json!(if exact { n.to_string() } else { fmt::num(n) }));
             }
         }
         Form::Status(_) => {}

@@ -216,7 +216,7 @@ fn without_dots(path: &std::path::Path) -> std::path::PathBuf {
 pub(crate) fn local_times(datasets: &mut [admin::view::DatasetView]) {
     for prop in datasets.iter_mut().flat_map(|d| &mut d.props).filter(|p| p.name == "creation") {
         if let Ok(seconds) = prop.exact.parse() {
-            prop.value = admin::view::nice::date(seconds);
+            prop.value = admin::view::fmt::date(seconds);
         }
     }
 }

@@ -13,7 +13,7 @@ use admin::fs::files::{self, OnceProps, Zfs};
 use admin::request::{
     Datasets, DeviceLatency, PoolCreate, PoolDestroy, PoolExport, PoolImport, PoolSync, Pools, Request, Search, Select,
 };
-use admin::view::nice;
+use admin::view::fmt;
 use admin::view::{Created, DatasetView, Imported, PoolLatency, PoolView};
 use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
@@ -106,7 +106,7 @@ impl Source {
         };
         let (items, left_out) = tree::scan(&root)?;
         let bytes = items.iter().filter(|i| i.link_to.is_none()).map(|i| i.attrs.size).sum();
-        say(&format!("The tree: {} things, {} in '{}'", items.len(), nice::bytes(bytes), root.display()));
+        say(&format!("The tree: {} things, {} in '{}'", items.len(), fmt::bytes(bytes), root.display()));
         if left_out > 0 {
             print(&format!("    ({left_out} more are left out: devices, sockets, or not readable)\n"));
         }
@@ -130,7 +130,7 @@ impl Source {
         })?;
         bar.clear();
         let secs = started.elapsed().as_secs_f64().max(1e-6);
-        let rate = nice::bytes((self.bytes as f64 / secs) as u64);
+        let rate = fmt::bytes((self.bytes as f64 / secs) as u64);
         print(&format!("    {secs:.2} s, {rate}/s, {:.0} things/s\n", self.items.len() as f64 / secs));
         Ok(())
     }
@@ -219,7 +219,7 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
     say(&format!(
         "zpool create -O compression=lz4 -m {} --size {} {POOL} disk0.img disk1.img",
         text(&at),
-        nice::bytes(size)
+        fmt::bytes(size)
     ));
     let create = PoolCreate {
         name: POOL.to_string(),
@@ -277,7 +277,7 @@ fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {
     let engine = Engine::new(EngineConfig::default())?;
     let opts = EngineOpts::for_memory(host::physmem_bytes());
     let size = source.device_size();
-    say(&format!("A pool '{POOL}' with compression=lz4 on two files of {}", nice::bytes(size)));
+    say(&format!("A pool '{POOL}' with compression=lz4 on two files of {}", fmt::bytes(size)));
     for path in scratch.devices() {
         host::create_sparse(path, size)?;
     }

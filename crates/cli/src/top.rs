@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use admin::request::PoolFlow;
-use admin::view::nice;
+use admin::view::fmt;
 use admin::view::{DatasetIo, FlowView, IoStats};
 use host::{Screen, Signals, Woken, terminal_size};
 
@@ -191,7 +191,7 @@ fn devices(d: &IoStats, seconds: f64, out: &mut String) {
             out,
             "  {name:<12} {:>9.0} {:>9} {:>9} {:>9} {:>9} {waiting:>6} {active:>6}",
             ops as f64 / seconds,
-            nice::bytes((bytes as f64 / seconds) as u64),
+            fmt::bytes((bytes as f64 / seconds) as u64),
             or_dash(total as f64 / ops.max(1) as f64),
             or_dash(at(latency, 500)),
             or_dash(at(latency, 990)),
@@ -218,7 +218,7 @@ fn draw(now: &FlowView, before: &FlowView, width: usize, txgs: usize, datasets: 
         out,
         "dirty [{}] {share:.1} % of {}",
         gauge(width.saturating_sub(27).clamp(10, WIDTH), now.dirty, now.dirty_max, now.sync_from, now.delay_from),
-        nice::bytes(now.dirty_max)
+        fmt::bytes(now.dirty_max)
     );
     let delayed = now.delayed.saturating_sub(before.delayed);
     let mean = now.delayed_ns.saturating_sub(before.delayed_ns) as f64 / delayed.max(1) as f64;
@@ -245,7 +245,7 @@ fn draw(now: &FlowView, before: &FlowView, width: usize, txgs: usize, datasets: 
             "  txg {:<9} {line:<room$} {:<9} {:>6} open {open} wait {wait} sync {sync}",
             t.txg,
             t.state,
-            nice::bytes(t.dirty)
+            fmt::bytes(t.dirty)
         );
     }
     let [size, limit, hits, misses] = now.arc;
@@ -255,8 +255,8 @@ fn draw(now: &FlowView, before: &FlowView, width: usize, txgs: usize, datasets: 
     let _ = writeln!(
         out,
         "  arc {} of {}, {:.0} reads/s, hits {share}",
-        nice::bytes(size),
-        nice::bytes(limit),
+        fmt::bytes(size),
+        fmt::bytes(limit),
         (hits + misses) as f64 / seconds
     );
     let mut used: Vec<(&DatasetIo, [u64; 4])> = now
@@ -277,9 +277,9 @@ fn draw(now: &FlowView, before: &FlowView, width: usize, txgs: usize, datasets: 
             out,
             "  {name:<long$} read {:>7.0}/s {:>7}/s  write {:>7.0}/s {:>7}/s",
             per(io[0]),
-            nice::bytes(per(io[1]) as u64),
+            fmt::bytes(per(io[1]) as u64),
             per(io[2]),
-            nice::bytes(per(io[3]) as u64)
+            fmt::bytes(per(io[3]) as u64)
         );
     }
     out.lines().map(str::to_string).collect()

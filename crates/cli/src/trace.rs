@@ -294,8 +294,8 @@ fn log_figures(v: &TraceView, seconds: f64) -> String {
     let _ = writeln!(
         out,
         "a log device needs {} at this rate, {} at most (zfs_wrlog_data_max)",
-        admin::view::nice::bytes(now),
-        admin::view::nice::bytes(most)
+        admin::view::fmt::bytes(now),
+        admin::view::fmt::bytes(most)
     );
     out
 }

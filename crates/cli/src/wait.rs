@@ -53,7 +53,7 @@ pub fn run(p: &Parsed) -> Done {
             let number = |a: &ActivityView| match (a.busy, p.has('p')) {
                 (false, false) => "-".to_string(),
                 (_, true) => a.left.to_string(),
-                _ => admin::view::nice::bytes(a.left),
+                _ => admin::view::fmt::bytes(a.left),
             };
             print(&row(all.iter().map(number), p.has('H')));
             next = Instant::now() + interval;

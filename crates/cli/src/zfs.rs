@@ -178,7 +178,7 @@ fn destroy(p: &Parsed) -> Done {
         text.extend(done.reclaim.map(|n| format!("reclaim\t{n}\n")));
     } else if p.has('v') {
         text.extend(done.names.iter().map(|n| format!("{word} {n}\n")));
-        text.extend(done.reclaim.map(|n| format!("{gain} {}\n", admin::view::nice::bytes(n))));
+        text.extend(done.reclaim.map(|n| format!("{gain} {}\n", admin::view::fmt::bytes(n))));
     }
     print(&text);
     Ok(())

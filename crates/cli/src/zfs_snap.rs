@@ -95,7 +95,7 @@ pub fn holds(p: &Parsed) -> Done {
         return done;
     }
     let rows: Vec<Vec<String>> =
-        holds.into_iter().map(|h| vec![h.name, h.tag, admin::view::nice::date(h.time)]).collect();
+        holds.into_iter().map(|h| vec![h.name, h.tag, admin::view::fmt::date(h.time)]).collect();
     if p.has('H') {
         print(&scripted(&rows));
     } else {

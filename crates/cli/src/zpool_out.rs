@@ -1,7 +1,7 @@
 //! What `zpool` prints: pure functions from views to text.
 
 use admin::pool::vdev_spec::VdevSpec;
-use admin::view::nice;
+use admin::view::fmt;
 use admin::view::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
@@ -197,7 +197,7 @@ pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
 
 /// The columns of a vdev in `zpool list -v` between name and health.
 pub fn vdev_fields(vdev: &VdevView, style: Style) -> [String; 8] {
-    let num = |n: u64| if style.exact { n.to_string() } else { nice::num(n) };
+    let num = |n: u64| if style.exact { n.to_string() } else { fmt::num(n) };
     let top = vdev.space > 0;
     let size = if vdev.psize > 0 { vdev.psize } else { vdev.space };
     let on_top = |text: String| if top { text } else { "-".to_string() };
@@ -289,13 +289,13 @@ fn leaf_work(w: &LeafWorkView, done: &str) -> String {
         "SUSPENDED" => "suspended, started",
         _ => "completed",
     };
-    format!("({}% {done}, {how} at {})", w.percent, nice::moment(w.time))
+    format!("({}% {done}, {how} at {})", w.percent, fmt::moment(w.time))
 }
 
 fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &mut String) {
     let name = if depth == 0 { vdev.name.clone() } else { leaf_name(vdev, style) };
     let indent = 2 * depth;
-    let count = |n: u64| if style.exact { n.to_string() } else { nice::num(n) };
+    let count = |n: u64| if style.exact { n.to_string() } else { fmt::num(n) };
     let [r, w, c] = vdev.errors.map(count);
     let name = pad(&name, width.saturating_sub(indent), false);
     out.push_str(&format!("\t{}{name}  {:<8} {r:>5} {w:>5} {c:>5}", " ".repeat(indent), vdev.state));
@@ -353,8 +353,8 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     }
     if let Some(c) = &pool.checkpoint {
         out.push_str(&match c.discarding {
-            true => format!("checkpoint: discarding, {} remaining.\n", nice::num(c.space)),
-            false => format!("checkpoint: created {}, consumes {}\n", nice::moment(c.start), nice::num(c.space)),
+            true => format!("checkpoint: discarding, {} remaining.\n", fmt::num(c.space)),
+            false => format!("checkpoint: created {}, consumes {}\n", fmt::moment(c.start), fmt::num(c.space)),
         });
     }
     let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
@@ -398,14 +398,14 @@ pub fn status(pool: &PoolView, style: Style) -> String {
 fn scan(s: &ScanView) -> String {
     let resilver = s.function == "RESILVER";
     let what = if resilver { "resilver" } else { "scrub" };
-    let (bytes, moment) = (nice::bytes, nice::moment);
+    let (bytes, moment) = (fmt::bytes, fmt::moment);
     match s.state.as_str() {
         "FINISHED" => {
             let done = match resilver {
                 true => format!("resilvered {}", bytes(s.processed)),
                 false => format!("scrub repaired {}", bytes(s.processed)),
             };
-            let took = nice::span(s.end.saturating_sub(s.start));
+            let took = fmt::span(s.end.saturating_sub(s.start));
             return format!("  scan: {done} in {took} with {} errors on {}\n", s.errors, moment(s.end));
         }
         "CANCELED" => return format!("  scan: {what} canceled on {}\n", moment(s.end)),
@@ -434,7 +434,7 @@ fn scan(s: &ScanView) -> String {
     out.push_str(&match (paused, s.to_examine.checked_sub(s.issued)) {
         (true, _) => "\n".to_string(),
         // Slower than 10 MiB a second OpenZFS says nothing.
-        (false, Some(left)) if looked >= 10 << 20 => format!(", {} to go\n", nice::span(left / looked)),
+        (false, Some(left)) if looked >= 10 << 20 => format!(", {} to go\n", fmt::span(left / looked)),
         _ => ", no estimated completion time\n".to_string(),
     });
     out
@@ -526,7 +526,7 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
 pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
     let mut out = format!("History for '{pool}':\n");
     for line in lines.iter().filter(|l| internal || !l.internal) {
-        let time = nice::stamp(line.time);
+        let time = fmt::stamp(line.time);
         out += &format!("{time} {}", line.text);
         if long {
             let who = match line.who {
@@ -619,13 +619,13 @@ mod tests {
             end: 1062,
             ..ScanView::default()
         };
-        let at = nice::moment(1062);
+        let at = fmt::moment(1062);
         assert_eq!(scan(&s), format!("  scan: scrub repaired 0B in 00:01:02 with 0 errors on {at}\n"));
         s.state = "SCANNING".into();
         (s.to_examine, s.examined, s.issued, s.pass_examined, s.pass_issued) =
             (4 << 30, 2 << 30, 1 << 30, 2 << 30, 1 << 30);
         (s.pass_start, s.now) = (1000, 1010);
-        let since = nice::moment(1000);
+        let since = fmt::moment(1000);
         assert_eq!(
             scan(&s),
             format!(

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use admin::request::Secret;
 use admin::request::{
-    Asked, Datasets, DeviceLatency, FsDestroy, FsSet, Holds, LabelClear, LoadKey, Mounted, PoolActivity, PoolClear,
-    PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolIo, PoolSet, Pools, Rollback, Select, Snapshot, Stop,
-    TraceStart, TuneSet, Unmount,
+    AnyRequest, Datasets, DeviceLatency, FsDestroy, FsSet, Holds, LabelClear, LoadKey, Mounted, PoolActivity,
+    PoolClear, PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolIo, PoolSet, Pools, Rollback, Select, Snapshot,
+    Stop, TraceStart, TuneSet, Unmount,
 };
 use daemon::proto::{self, Reply};
 
@@ -340,10 +340,10 @@ impl Rng {
 
 /// A request with random fields. The last word of those that change something names nothing that is
 /// there if `harmless`.
-fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn Asked>, Option<String>) {
+fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn AnyRequest>, Option<String>) {
     let names = vec![r.word(), r.word()];
     let changed = |r: &mut Rng| if harmless { format!("absent{}", r.below(9)) } else { r.word() };
-    let request: Box<dyn Asked> = match r.below(24) {
+    let request: Box<dyn AnyRequest> = match r.below(24) {
         0 => Box::new(Pools { names }),
         1 => Box::new(PoolIo { names }),
         2 => Box::new(DeviceLatency { pool: r.word() }),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use admin::fs::files::Zfs;
 use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
-use admin::fs::places::look;
+use admin::fs::places::path_blocking;
 use base::{Error, Result};
 use dmu::LocalBoxFuture;
 use host::MountTable;
@@ -84,7 +84,7 @@ fn outer_of(mount: &dyn ActiveMount) -> Option<Rc<fuse::Mounted>> {
 /// The innermost of the mounts that `at` is in.
 async fn around(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
     let place = at.to_path_buf();
-    let real = look(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
+    let real = path_blocking(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
     let holding = mounts.iter().filter(|m| m.is_alive() && real.starts_with(m.mountpoint()));
     Ok(holding.max_by_key(|m| m.mountpoint().components().count()).cloned())
 }

@@ -68,7 +68,7 @@ impl Keeper for Home {
     fn remember(&self, pool: KnownPool) -> Result<()> {
         self.change_state(|s| s.remember(pool))
     }
-    fn devices_are(&self, guid: u64, devices: Vec<String>) -> Result<()> {
+    fn set_devices(&self, guid: u64, devices: Vec<String>) -> Result<()> {
         self.change_state(|s| {
             for p in s.pools.iter_mut().filter(|p| p.guid == guid) {
                 p.devices.clone_from(&devices);
@@ -154,7 +154,7 @@ fn look_at_engine() -> Result<EngineLook> {
 /// A request as it is shown; none for the one that asks.
 fn request_view(e: &Entry, engines: &[(ThreadId, String)]) -> Option<RequestView> {
     let wait = match e.wait() {
-        Wait::Turn => "waits for its turn".to_string(),
+        Wait::Worker => "waits for its turn".to_string(),
         Wait::Namespace => "waits for another request that creates, imports, exports or destroys a pool".to_string(),
         Wait::Start => "waits for the pools of the last daemon to be imported".to_string(),
         Wait::Engine(id) => match engines.iter().find(|(i, _)| *i == id) {

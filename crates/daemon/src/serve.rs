@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use admin::request::{Asked, Call, Caller, Lane, Request, Stop, perform};
+use admin::request::{AnyRequest, Call, Caller, Lane, Request, Stop, perform};
 use admin::waits::{Ticket, enter};
 use base::{Error, ErrorKind};
 
@@ -48,7 +48,7 @@ impl Default for Lanes {
 }
 
 /// A request with the command line that it comes from.
-type Parsed = (Box<dyn Asked>, Option<String>);
+type Parsed = (Box<dyn AnyRequest>, Option<String>);
 
 fn denied() -> Error {
     Error::new(ErrorKind::Denied, "permission denied: only the owner of the daemon may do this")

@@ -117,7 +117,7 @@ fn run_logged(
             pools.balance();
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(EXPAND_EVERY) {
-                pools.look_after();
+                pools.maintain();
             }
         }
     });
@@ -128,10 +128,10 @@ fn run_logged(
     log.say(Level::Notice, &format!("weir {} begins as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let pools = daemon.pools.clone();
     // Beside the wait for signals: devices that do not answer must not keep the daemon from ending.
-    std::thread::spawn(move || pools.begin());
+    std::thread::spawn(move || pools.start());
     signals.wait();
     log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");
-    let _namespace = daemon.pools.leave();
+    let _namespace = daemon.pools.shut_down();
     let mut locks = lock(&locks);
     let paths = &daemon.home.paths;
     let _ = std::fs::remove_file(paths.socket());

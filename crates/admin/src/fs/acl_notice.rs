@@ -40,7 +40,7 @@ fn notice(name: &str, acltype: u64, root_has_one: bool) -> Option<String> {
 
 impl PoolEngine {
     /// After `acltype` changed: says so where that leaves a mount with ACLs that do not count.
-    pub(crate) fn tell_of_acltype(&self, ds: &Dataset) {
+    pub(crate) fn warn_of_acltype(&self, ds: &Dataset) {
         let name = ds.name();
         if self.mounts.path_of(&name).is_some()
             && let Some(sentence) = notice(&name, ds.dir().prop("acltype").0.num(), false)

@@ -80,12 +80,12 @@ impl PoolEngine {
         let name = self.resolve(name)?;
         let dsl = self.pool.dsl();
         let loaded = dsl.load_key(&name, &KeyMaterial::new(key.0), check_only).await;
-        self.look_at_locks();
+        self.warn_of_swap();
         loaded.map_err(|e| e.at(format!("cannot load the key of '{name}'")))
     }
 
     /// Says in the log, once for each import, that keys may be swapped.
-    fn look_at_locks(&self) {
+    fn warn_of_swap(&self) {
         if !self.pool.dsl().keys_are_locked() && !self.warned_of_swap.replace(true) {
             let why = "the system does not let the daemon lock more memory";
             let text =

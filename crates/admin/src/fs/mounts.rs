@@ -22,7 +22,7 @@ use zil::ZilTunables;
 use crate::engine::{PoolEngine, Progress, front_end, say};
 use crate::fs::files::{self, Zfs};
 use crate::fs::front_end::{ActiveMount, MountFlags, SnapshotsOf};
-use crate::fs::places::{check_real_place, clear_dead_mounts, look};
+use crate::fs::places::{check_real_place, clear_dead_mounts, path_blocking};
 use crate::fs::temp_props::TempProps;
 use crate::keeper::Level;
 
@@ -31,7 +31,7 @@ use crate::keeper::Level;
 const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
 
 /// Adds to an error of what is in use the command that ends it all the same.
-pub fn or_by_force(e: Error, command: &str) -> Error {
+pub fn advise_force(e: Error, command: &str) -> Error {
     if e.kind() == ErrorKind::Busy { Error::new(ErrorKind::Busy, format!("{e}, or use '{command}'")) } else { e }
 }
 
@@ -57,17 +57,17 @@ impl Mounted {
 /// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their
 /// session has ended.
 #[derive(Default)]
-pub struct Mounts(
-    RefCell<BTreeMap<String, Mounted>>,
-    RefCell<Option<MountWatch>>,
-    /// What those who mounted are still to be told.
-    RefCell<Vec<String>>,
-);
+pub struct Mounts {
+    active: RefCell<BTreeMap<String, Mounted>>,
+    watch: RefCell<Option<MountWatch>>,
+    /// Warnings that the command which asked for the last mounts has not got yet.
+    notices: RefCell<Vec<String>>,
+}
 
 impl Mounts {
     /// Takes over the settings of intent logs.
     pub fn set_zil_tunables(&self, tun: ZilTunables) {
-        self.0.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
+        self.active.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
     }
 }
 
@@ -136,7 +136,7 @@ pub fn check_mountpoint(value: &str) -> Result<()> {
 impl Mounts {
     /// The list of mounts; none where it cannot be read.
     fn table(&self) -> Option<Rc<MountTable>> {
-        let mut watch = self.1.borrow_mut();
+        let mut watch = self.watch.borrow_mut();
         if watch.is_none() {
             *watch = MountWatch::new().ok();
         }
@@ -146,62 +146,62 @@ impl Mounts {
     /// Name and path of everything mounted, in order of name.
     pub fn list(&self) -> Vec<(String, PathBuf)> {
         let table = self.table();
-        let all = self.0.borrow();
+        let all = self.active.borrow();
         let mounted = all.iter().filter(|(_, m)| m.is_mounted(table.as_deref()));
         mounted.map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
     /// The same with those that were unmounted by others and have not ended.
     fn all(&self) -> Vec<(String, PathBuf)> {
-        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
+        self.active.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
     /// What was read and written through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
-        self.0.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
+        self.active.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
     }
 
     /// Sentences for the caller that asked for the last mounts; they are in the log as well.
     pub fn take_notices(&self) -> Vec<String> {
-        self.2.take()
+        self.notices.take()
     }
     pub(crate) fn has_notice(&self, sentence: &str) -> bool {
-        self.2.borrow().iter().any(|s| s == sentence)
+        self.notices.borrow().iter().any(|s| s == sentence)
     }
     pub(crate) fn add_notice(&self, sentence: String) {
-        self.2.borrow_mut().push(sentence);
+        self.notices.borrow_mut().push(sentence);
     }
 
     /// Where `name` is mounted.
     pub fn path_of(&self, name: &str) -> Option<PathBuf> {
         let table = self.table();
-        let mounts = self.0.borrow();
+        let mounts = self.active.borrow();
         mounts.get(name).filter(|m| m.is_mounted(table.as_deref())).map(|m| m.path.clone())
     }
 
     /// The mounts that can be reached.
     fn attached(&self) -> Vec<Rc<dyn ActiveMount>> {
         let table = self.table();
-        let mounts = self.0.borrow();
+        let mounts = self.active.borrow();
         let attached = mounts.values().filter(|m| m.is_mounted(table.as_deref()));
         attached.map(|m| m.front.clone()).collect()
     }
 
     /// What holds for the mount of `name` only.
     pub fn temp_of(&self, name: &str) -> TempProps {
-        self.0.borrow().get(name).map_or_else(TempProps::default, |m| m.temp)
+        self.active.borrow().get(name).map_or_else(TempProps::default, |m| m.temp)
     }
 
     /// Changes that; the mount is to be refreshed.
     pub(crate) fn change_temp(&self, name: &str, change: impl FnOnce(&mut TempProps)) {
-        if let Some(m) = self.0.borrow_mut().get_mut(name) {
+        if let Some(m) = self.active.borrow_mut().get_mut(name) {
             change(&mut m.temp);
         }
     }
 
     /// Whether `name` has a session, even one that cannot be reached any more.
     pub fn is_open(&self, name: &str) -> bool {
-        self.0.borrow().contains_key(name)
+        self.active.borrow().contains_key(name)
     }
 
     /// The dataset whose mount holds `path`.
@@ -213,13 +213,13 @@ impl Mounts {
 
     /// Mounts of `from` and what is below it belong to `to` now.
     pub fn renamed(&self, from: &str, to: &str) {
-        let old = self.0.take();
+        let old = self.active.take();
         let new = old.into_iter().map(|(name, m)| match name.strip_prefix(from) {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), m),
             _ => (name, m),
         });
         let new = new.collect();
-        *self.0.borrow_mut() = new;
+        *self.active.borrow_mut() = new;
     }
 
     fn is_mounted(&self, name: &str) -> bool {
@@ -374,11 +374,11 @@ impl PoolEngine {
         let flags = self.flags_of(ds, temp);
         clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
         let place = path.clone();
-        let look_there = move || {
+        let prepare = move || {
             check_real_place(&place)?;
             make_dirs(&place).map(|made| (made, is_empty(&place)))
         };
-        let (made, empty) = look(self.pool.rt(), &path, look_there).await??;
+        let (made, empty) = path_blocking(self.pool.rt(), &path, prepare).await??;
         if ds.dir().prop("overlay").0.num() == 0 && !temp.over && !empty {
             return Err(Error::new(ErrorKind::NotEmpty, "directory is not empty and overlay=off"));
         }
@@ -398,7 +398,7 @@ impl PoolEngine {
                 let flags = self.within_outer(&*front, flags);
                 self.close_when_ended(front.clone());
                 let mounted = Mounted { path, zfs, front, temp, flags };
-                self.mounts.0.borrow_mut().insert(name, mounted);
+                self.mounts.active.borrow_mut().insert(name, mounted);
                 Ok(())
             }
             Err(e) => {
@@ -416,7 +416,7 @@ impl PoolEngine {
             return flags;
         }
         let outer = front.outer();
-        let mounts = self.mounts.0.borrow();
+        let mounts = self.mounts.active.borrow();
         let around = mounts.values().find(|m| !m.front.is_within() && m.front.outer() == outer);
         let told = around.map(|m| differences_within(&m.flags, &flags));
         drop(mounts);
@@ -434,7 +434,7 @@ impl PoolEngine {
             let Ok(engine) = crate::engine::current() else { return };
             let _admin = engine.admin.acquire(1).await;
             let is_this = |m: &Mounted| Rc::ptr_eq(&m.front, &front);
-            let name = engine.mounts.0.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, _)| n.clone());
+            let name = engine.mounts.active.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, _)| n.clone());
             if let Some(name) = name
                 && let Err(e) = engine.close_mounted(&name).await
             {
@@ -445,7 +445,7 @@ impl PoolEngine {
 
     /// Unmounts one file system.
     pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
-        let front = self.mounts.0.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
+        let front = self.mounts.active.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
         let Some((front, path)) = front else {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         };
@@ -469,7 +469,7 @@ impl PoolEngine {
 
     /// Ends the use of a file system whose mount is gone.
     async fn close_mounted(&self, name: &str) -> Result<()> {
-        let gone = self.mounts.0.borrow_mut().remove(name);
+        let gone = self.mounts.active.borrow_mut().remove(name);
         if let Some(m) = gone {
             drop(m.front);
             match files::close(m.zfs).await {
@@ -551,7 +551,7 @@ impl PoolEngine {
     /// Gives changed properties to a mounted file system. False if it must be mounted anew to take
     /// them: what the kernel itself looks after.
     pub fn refresh_mount(&self, ds: &Dataset) -> bool {
-        let mounts = self.mounts.0.borrow();
+        let mounts = self.mounts.active.borrow();
         let Some(m) = mounts.get(&ds.name()) else { return true };
         let flags = self.flags_of(ds, m.temp);
         files::refresh(&m.zfs, ds, m.temp);

@@ -15,7 +15,7 @@ use crate::engine::PoolEngine;
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
-use crate::fs::places::{check_real_place, look};
+use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::temp_props::{MountHow, TempProps};
 use crate::request::Secret;
 
@@ -182,7 +182,7 @@ impl PoolEngine {
             Some(path) if !no_mount => {
                 mounts::usable()?;
                 let there = path.clone();
-                look(self.pool.rt(), path, move || make_dirs(&there)).await??
+                path_blocking(self.pool.rt(), path, move || make_dirs(&there)).await??
             }
             _ => Vec::new(),
         };
@@ -239,7 +239,7 @@ impl PoolEngine {
 
     async fn check_mount_place(&self, path: PathBuf) -> Result<()> {
         let there = path.clone();
-        look(self.pool.rt(), &path, move || check_real_place(&there)).await?
+        path_blocking(self.pool.rt(), &path, move || check_real_place(&there)).await?
     }
 
     /// Where a file system that does not exist yet would be mounted by itself.
@@ -372,7 +372,7 @@ impl PoolEngine {
             let ds = self.pool.dsl().find(&name)?;
             if self.refresh_mount(&ds) {
                 if has("acltype") {
-                    self.tell_of_acltype(&ds);
+                    self.warn_of_acltype(&ds);
                 }
             } else {
                 let again = self.unmount_these(std::slice::from_ref(&name), false).await.map_err(|e| {
@@ -470,7 +470,7 @@ impl PoolEngine {
             }
             // With -u mounts stay where they are, under the new name.
             let unmounted = if no_remount { Ok(Vec::new()) } else { self.unmount_these(&names, force).await };
-            let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs rename -f"))?;
+            let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs rename -f"))?;
             if let Err(e) = dsl.rename(&from, to).await {
                 self.mount_again(&unmounted).await;
                 return Err(e);
@@ -567,14 +567,14 @@ impl PoolEngine {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
         let unmounted = self.unmount_these(&[name], force).await;
-        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 
     /// `zfs unmount -a`.
     pub async fn fs_unmount_all(&self, force: bool, keys: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        let unmounted = self.unmount_all(force).await.map_err(|e| mounts::or_by_force(e, "zfs unmount -f"))?;
+        let unmounted = self.unmount_all(force).await.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 

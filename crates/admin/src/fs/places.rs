@@ -45,7 +45,7 @@ const SYSTEM: &[&str] = &[
 const IF_EMPTY: &[&str] = &["/home", "/root"];
 
 /// How long a look at a path may take: it may lead through a mount whose server hangs.
-const LOOK_LIMIT: Nanos = Nanos::from_secs(20);
+const PATH_LIMIT: Nanos = Nanos::from_secs(20);
 
 /// Refuses a mount at a folder of the system. `is_empty` is asked where that matters.
 pub fn check_place(path: &Path, is_empty: impl FnOnce(&Path) -> bool) -> Result<()> {
@@ -74,8 +74,12 @@ pub fn check_real_place(path: &Path) -> Result<()> {
 }
 
 /// Looks at paths on a thread of its own, for a limited time.
-pub async fn look<T: Send + 'static>(rt: &Rt, path: &Path, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    match rt.timeout(LOOK_LIMIT, host::blocking(f)).await {
+pub async fn path_blocking<T: Send + 'static>(
+    rt: &Rt,
+    path: &Path,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    match rt.timeout(PATH_LIMIT, host::blocking(f)).await {
         Some(result) => result,
         None => {
             let why = "a file system on the way there does not answer: unmount it with 'umount -l'";

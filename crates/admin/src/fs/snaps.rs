@@ -65,7 +65,7 @@ impl PoolEngine {
             self.find(fs)?;
             // OpenZFS takes -R of a snapshot as -r with clones.
             let recursive = how.recursive || how.clones;
-            let snaps = self.snapshots_meant(fs, list, recursive).await.map_err(|e| e.at(what()))?;
+            let snaps = self.resolve_snapspec(fs, list, recursive).await.map_err(|e| e.at(what()))?;
             if snaps.is_empty() {
                 return Err(Error::not_found("could not find any snapshots to destroy; check snapshot names."));
             }
@@ -120,14 +120,14 @@ impl PoolEngine {
             }
         }
         if !how.dry_run {
-            self.carry_out(&plan.names, how, progress).await?;
+            self.destroy_planned(&plan.names, how, progress).await?;
         }
         Ok(Destroyed { names: plan.names, reclaim })
     }
 
     /// Snapshots of one file system that `a,b%c` names, oldest first; of those below as well if
     /// `recursive`.
-    async fn snapshots_meant(&self, fs: &str, list: &str, recursive: bool) -> Result<Vec<Vec<Rc<Dataset>>>> {
+    async fn resolve_snapspec(&self, fs: &str, list: &str, recursive: bool) -> Result<Vec<Vec<Rc<Dataset>>>> {
         let dsl = self.pool.dsl();
         let top = self.find(fs)?;
         let prefix = format!("{}/", top.name());
@@ -194,11 +194,11 @@ impl PoolEngine {
     }
 
     /// Errors name the dataset that is in the way.
-    async fn carry_out(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
+    async fn destroy_planned(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
         let unmounted = self.unmount_these(&heads, how.force).await;
-        let unmounted = unmounted.map_err(|e| mounts::or_by_force(e, "-f"))?;
+        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "-f"))?;
         progress.begin("destroying", names.len() as u64);
         let mut gone: BTreeSet<&String> = BTreeSet::new();
         let mut at = 0;
@@ -275,7 +275,7 @@ impl PoolEngine {
         let unmounted = self.unmount_these(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
         drop(newer);
         let done = async {
-            self.carry_out(&plan.names, how, progress).await?;
+            self.destroy_planned(&plan.names, how, progress).await?;
             for mark in marks {
                 dsl.destroy_bookmark(&mark).await?;
             }
@@ -382,7 +382,7 @@ impl PoolEngine {
         for name in names {
             let (fs, snap) =
                 name.split_once('@').ok_or_else(|| Error::invalid(format!("'{name}' is not a snapshot")))?;
-            let groups = self.snapshots_meant(fs, snap, recursive).await?;
+            let groups = self.resolve_snapspec(fs, snap, recursive).await?;
             if groups.is_empty() {
                 return Err(Error::not_found(format!("cannot open '{name}': dataset does not exist")));
             }

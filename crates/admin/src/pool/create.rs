@@ -30,7 +30,7 @@ use crate::fs::temp_props::TempProps;
 use crate::keeper::{Keeper, KnownPool};
 use crate::pool::labels::InUse;
 use crate::pool::props::{self, Wanted, When};
-use crate::pool::vdev_spec::{GroupPaths, LeafFacts, VdevSpec};
+use crate::pool::vdev_spec::{GroupPaths, LeafInfo, VdevSpec};
 use crate::pool_set::{PoolSet, Running};
 use crate::request::PoolCreate;
 use crate::view::Created;
@@ -235,8 +235,8 @@ pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>
 }
 
 /// What the check of redundancy needs to know of a device.
-pub(crate) fn leaf_facts(spec: &DevSpec) -> LeafFacts {
-    LeafFacts { is_disk: spec.is_disk, size: spec.dev.info().size_bytes }
+pub(crate) fn leaf_info(spec: &DevSpec) -> LeafInfo {
+    LeafInfo { is_disk: spec.is_disk, size: spec.dev.info().size_bytes }
 }
 
 /// On the engine thread: checks the devices, writes the pool and mounts its root.
@@ -266,7 +266,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         devices.insert(path.clone(), DevSpec { dev, is_disk });
     }
     if !plan.request.force {
-        plan.vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &[])?;
+        plan.vdevs.check_replication(&|path| devices.get(path).map(leaf_info), &[])?;
     }
     if plan.request.dry_run {
         return Ok((0, Vec::new()));

@@ -16,7 +16,7 @@ use rt::Rt;
 use spa::{DevSpec, DeviceDoor, Group, Layout, LocalBoxFuture, NewDevice, Pool};
 
 use crate::engine::PoolEngine;
-use crate::pool::create::{check_foreign, leaf_facts, open_device, same_file};
+use crate::pool::create::{check_foreign, leaf_info, open_device, same_file};
 use crate::pool::labels::InUse;
 use crate::pool::vdev_spec::{GroupPaths, Replication, VdevSpec};
 use crate::pool_set::{PoolSet, Running};
@@ -64,7 +64,7 @@ impl DeviceDoor for HostDoor {
 
 impl PoolEngine {
     /// Keeps what the pool has and does not have open: spares and caches.
-    pub(crate) fn keep_aux(&self) {
+    pub(crate) fn hold_aux(&self) {
         let aux = self.pool.aux();
         let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
         let paths: Vec<String> = all.filter_map(|c| c.path).collect();
@@ -72,8 +72,8 @@ impl PoolEngine {
     }
 
     /// The paths of all devices, after they have changed.
-    pub(crate) fn devices_now(&self) -> Vec<String> {
-        self.keep_aux();
+    pub(crate) fn refresh_devices(&self) -> Vec<String> {
+        self.hold_aux();
         paths_of(&self.pool)
     }
 }
@@ -93,7 +93,7 @@ fn paths_of(pool: &Pool) -> Vec<String> {
 
 /// The name by which the pool knows a device: a path that the pool has not is compared with those
 /// of its devices by where they lead.
-pub(crate) fn known_as(pool: &Pool, name: &str) -> String {
+pub(crate) fn pool_device_name(pool: &Pool, name: &str) -> String {
     let paths = paths_of(pool);
     if !name.starts_with('/') || paths.iter().any(|p| p == name) {
         return name.to_string();
@@ -169,8 +169,8 @@ fn replication(pool: &Pool) -> Vec<Replication> {
 impl PoolSet {
     /// Takes over where the devices of a pool are now.
     pub(crate) fn remember_devices(&self, running: &Running) -> Result<()> {
-        let devices = running.thread.with_pool(|e| async move { Ok(e.devices_now()) })?;
-        self.keeper.devices_are(running.guid, devices)
+        let devices = running.thread.with_pool(|e| async move { Ok(e.refresh_devices()) })?;
+        self.keeper.set_devices(running.guid, devices)
     }
 
     /// What can be said about a new device before it is opened.
@@ -222,10 +222,10 @@ impl PoolSet {
                 devices.insert(path.clone(), open_new(&rt, path, !request.dry_run, request.force, &in_use).await?);
             }
             if !request.force {
-                vdevs.check_replication(&|path| devices.get(path).map(leaf_facts), &replication(&e.pool))?;
+                vdevs.check_replication(&|path| devices.get(path).map(leaf_info), &replication(&e.pool))?;
             }
             if request.dry_run {
-                return Ok(e.devices_now());
+                return Ok(e.refresh_devices());
             }
             let of = |paths: &[String]| paths.iter().map(|p| devices[p].clone()).collect();
             let group = |g: &GroupPaths| Group { kind: g.kind, bias: g.bias, devices: of(&g.paths) };
@@ -235,10 +235,10 @@ impl PoolSet {
                 caches: of(&vdevs.caches),
             };
             e.pool.add_devices(layout, ashift.or(e.default_ashift())).await?;
-            Ok(e.devices_now())
+            Ok(e.refresh_devices())
         })?;
         made.0.clear();
-        self.keeper.devices_are(running.guid, devices)?;
+        self.keeper.set_devices(running.guid, devices)?;
         Ok(created)
     }
 
@@ -254,7 +254,7 @@ impl PoolSet {
             None => format!("cannot {verb} {target}"),
         };
         let named = target.clone();
-        let target = running.thread.with_pool(move |e| async move { Ok(known_as(&e.pool, &named)) })?;
+        let target = running.thread.with_pool(move |e| async move { Ok(pool_device_name(&e.pool, &named)) })?;
         let known = target.clone();
         // In the same place: what is at the path of the old device now.
         let path =

@@ -18,13 +18,13 @@ use rt::Rt;
 use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, Unsupported};
 
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
-use crate::fs::mounts::{or_by_force, remove_dir};
+use crate::fs::mounts::{advise_force, remove_dir};
 use crate::fs::places::clear_dead_mounts;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::KnownPool;
 use crate::pool::create::{open_device, stored_props};
 use crate::pool::props::{Wanted, When};
-use crate::pool_set::{PoolSet, Running, all_of};
+use crate::pool_set::{PoolSet, Running, join_errors};
 use crate::request::{PoolImport, Search};
 use crate::view::pool::config_view;
 use crate::view::{Candidate, Imported, VdevView};
@@ -36,9 +36,9 @@ const DEV_DIRS: &[&str] = &["/dev", "/dev/mapper"];
 
 /// How long devices may stay locked after the daemon that had them was killed: the kernel first
 /// ends the operations that it had under way.
-const PREDECESSOR: Duration = Duration::from_secs(10);
+const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How often their locks are tried meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// What a search found about one pool, as plain data.
 #[derive(Clone, Debug)]
@@ -479,18 +479,18 @@ impl PoolSet {
 
     /// Imports a pool that the last daemon had imported. If that was killed a moment ago its
     /// devices are still locked.
-    fn import_left(
+    fn import_last(
         &self,
         pool: &KnownPool,
         devices: &[String],
         opts: &ImportOpts,
         progress: &Arc<Progress>,
     ) -> Result<Outcome> {
-        let until = Instant::now() + PREDECESSOR;
+        let until = Instant::now() + LOCK_WAIT;
         loop {
             let (devices, opts, altroot) = (devices.to_vec(), opts.clone(), pool.altroot.clone());
             match self.import_devices(pool.guid, devices, opts, altroot, Wanted::default(), true, progress) {
-                Err(e) if e.kind() == ErrorKind::Busy && Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
+                Err(e) if e.kind() == ErrorKind::Busy && Instant::now() < until => std::thread::sleep(LOCK_RETRY),
                 done => return done,
             }
         }
@@ -517,7 +517,7 @@ impl PoolSet {
             let result = if devices.is_empty() {
                 Err(Error::not_found("its devices are not there"))
             } else {
-                self.import_left(&pool, &devices, &opts, &progress)
+                self.import_last(&pool, &devices, &opts, &progress)
             };
             match result {
                 Ok(done) => failures.extend(done.notices.into_iter().chain(done.failures)),
@@ -539,7 +539,7 @@ impl PoolSet {
             errors.extend(self.export_one(name, force).err());
             progress.step();
         }
-        all_of(errors)
+        join_errors(errors)
     }
 
     fn export_one(&self, name: &str, force: bool) -> Result<()> {
@@ -598,7 +598,7 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
         return Ok(());
     }
     let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
-    let unmounted = engine.unmount_all(force).await.map_err(|e| or_by_force(e, command))?;
+    let unmounted = engine.unmount_all(force).await.map_err(|e| advise_force(e, command))?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;
         return Err(e);

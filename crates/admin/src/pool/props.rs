@@ -16,7 +16,7 @@ use ondisk::object_type::ObjectType;
 use crate::engine::{PoolEngine, say};
 use crate::keeper::Level;
 use crate::view::pool::capacity;
-use crate::view::{PropView, nice};
+use crate::view::{PropView, fmt};
 
 /// Longest comment in bytes (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX: usize = 32;
@@ -29,20 +29,20 @@ pub type Stored = BTreeMap<String, u64>;
 const ON_OFF: &[&str] = &["off", "on"];
 
 /// A property stored as a number: words in order of their values.
-struct Word {
+struct IndexProp {
     name: &'static str,
     words: &'static [&'static str],
     default: u64,
 }
 
-const WORDS: &[Word] = &[
-    Word { name: "delegation", words: ON_OFF, default: 1 },
-    Word { name: "autoreplace", words: ON_OFF, default: 0 },
-    Word { name: "failmode", words: &["wait", "continue", "panic"], default: 0 },
-    Word { name: "listsnapshots", words: ON_OFF, default: 0 },
-    Word { name: "autoexpand", words: ON_OFF, default: 0 },
-    Word { name: "multihost", words: ON_OFF, default: 0 },
-    Word { name: "autotrim", words: ON_OFF, default: 0 },
+const INDEX_PROPS: &[IndexProp] = &[
+    IndexProp { name: "delegation", words: ON_OFF, default: 1 },
+    IndexProp { name: "autoreplace", words: ON_OFF, default: 0 },
+    IndexProp { name: "failmode", words: &["wait", "continue", "panic"], default: 0 },
+    IndexProp { name: "listsnapshots", words: ON_OFF, default: 0 },
+    IndexProp { name: "autoexpand", words: ON_OFF, default: 0 },
+    IndexProp { name: "multihost", words: ON_OFF, default: 0 },
+    IndexProp { name: "autotrim", words: ON_OFF, default: 0 },
 ];
 
 /// Every property but features, in the order of `zpool get all`.
@@ -100,8 +100,8 @@ pub fn canonical(name: &str) -> Option<String> {
 }
 
 /// The words of a stored property and its value in this pool.
-pub fn word(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
-    let w = WORDS.iter().find(|w| w.name == name)?;
+pub fn index_prop(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
+    let w = INDEX_PROPS.iter().find(|w| w.name == name)?;
     let value = stored.get(name).copied();
     let text = w.words.get(value.unwrap_or(w.default) as usize).copied().unwrap_or("-");
     Some((text, value.is_some()))
@@ -164,7 +164,7 @@ impl Wanted {
         let name = canonical(given).ok_or_else(|| {
             Error::invalid(format!("invalid property '{given}': 'zpool get all' lists those that there are"))
         })?;
-        if let Some(w) = WORDS.iter().find(|w| w.name == name) {
+        if let Some(w) = INDEX_PROPS.iter().find(|w| w.name == name) {
             let number = w.words.iter().position(|w| *w == value);
             let number = number.ok_or_else(|| bad(&name, value, &w.words.join(" or ")))?;
             if name == "multihost" && number == 1 {
@@ -334,10 +334,10 @@ impl PoolEngine {
     fn pool_prop(&self, name: &str, f: &Figures, state: &str) -> PropView {
         let pool = &self.pool;
         let stored = self.props.borrow();
-        if let Some((value, local)) = word(name, &stored) {
+        if let Some((value, local)) = index_prop(name, &stored) {
             return row(name, value.to_string(), value.to_string(), if local { "local" } else { "default" });
         }
-        let size = |n: u64| row(name, nice::num(n), n.to_string(), "-");
+        let size = |n: u64| row(name, fmt::num(n), n.to_string(), "-");
         let fixed = |value: &str, source: &str| row(name, value.to_string(), value.to_string(), source);
         let optional = |value: Option<String>| match value {
             Some(v) => fixed(&v, "local"),
@@ -385,7 +385,7 @@ impl PoolEngine {
             },
             "freeing" | "leaked" => {
                 let n = if name == "freeing" { pool.dsl().freeing() } else { pool.dsl().leaked() };
-                row(name, if n == 0 { "0".into() } else { nice::bytes(n) }, n.to_string(), "-")
+                row(name, if n == 0 { "0".into() } else { fmt::bytes(n) }, n.to_string(), "-")
             }
             _ => fixed("-", "-"),
         }

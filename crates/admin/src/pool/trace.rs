@@ -20,12 +20,12 @@ use crate::view::{Dist, LogView, SlowTaskView, TraceView, TurnView, TxgView};
 /// Txgs that are kept between two questions.
 const TXGS_MAX: usize = 1000;
 /// After how long without a question a counting ends.
-const FORGET: Nanos = Nanos(60_000_000_000);
+const SESSION_TIMEOUT: Nanos = Nanos(60_000_000_000);
 /// Countings at once.
-const COUNTINGS_MAX: usize = 16;
+const SESSIONS_MAX: usize = 16;
 
 /// What a command may ask for, and what must be heard for it.
-const WHAT: &[(&str, Groups)] = &[
+const INSTRUMENTS: &[(&str, Groups)] = &[
     ("dirty", Groups::TXG),
     ("txg", Groups::TXG),
     ("io", Groups::IO),
@@ -106,7 +106,7 @@ impl Tally {
         self.bytes = self.bytes.wrapping_add(bytes);
     }
     /// What was counted, with both tallies in it.
-    fn and(&self, other: &Tally) -> Tally {
+    fn plus(&self, other: &Tally) -> Tally {
         let mut all = *self;
         all.buckets.iter_mut().zip(&other.buckets).for_each(|(a, b)| *a += b);
         (all.sum, all.squares, all.bytes) = (all.sum + other.sum, all.squares + other.squares, all.bytes + other.bytes);
@@ -127,7 +127,7 @@ impl Tally {
 /// Counts events. All that an event costs is here: a place in an array; what needs more (names,
 /// lists, sums over classes) is made when somebody asks.
 #[derive(Default)]
-pub struct Counting {
+pub struct Counters {
     events: u64,
     /// When each phase of a txg began, for those that are not on disk.
     phases: BTreeMap<u64, [Nanos; 4]>,
@@ -149,7 +149,7 @@ pub struct Counting {
     longest: Vec<(Nanos, &'static str)>,
 }
 
-impl Counting {
+impl Counters {
     /// Counts one.
     pub fn note(&mut self, now: Nanos, event: &Event) {
         self.events += 1;
@@ -272,13 +272,13 @@ impl Counting {
         kinds[FLUSH] = old.flushes;
         for (prio, [reads, writes]) in Prio::ALL.iter().zip(&old.classes) {
             if *prio == Prio::Trim {
-                kinds[TRIM] = kinds[TRIM].and(reads).and(writes);
+                kinds[TRIM] = kinds[TRIM].plus(reads).plus(writes);
             } else {
-                (kinds[READ], kinds[WRITE]) = (kinds[READ].and(reads), kinds[WRITE].and(writes));
+                (kinds[READ], kinds[WRITE]) = (kinds[READ].plus(reads), kinds[WRITE].plus(writes));
             }
         }
         let kinds = KINDS.iter().zip(kinds).map(|(name, tally)| (name.to_string(), tally.dist()));
-        let classes = Prio::ALL.iter().zip(&old.classes).map(|(p, [r, w])| (p.name().to_string(), r.and(w).dist()));
+        let classes = Prio::ALL.iter().zip(&old.classes).map(|(p, [r, w])| (p.name().to_string(), r.plus(w).dist()));
         TraceView {
             span: span.0,
             events: old.events,
@@ -309,8 +309,8 @@ pub fn slow_tasks(rt: &Rt) -> Vec<SlowTaskView> {
 }
 
 struct Session {
-    counting: Rc<RefCell<Counting>>,
-    asked: Nanos,
+    counters: Rc<RefCell<Counters>>,
+    last_take: Nanos,
     _listening: Listening,
 }
 
@@ -324,32 +324,32 @@ pub struct Traces {
 impl Traces {
     /// Begins to count what an instrument of that name needs.
     pub fn start(&self, rt: &Rt, what: &str) -> Result<u64> {
-        let Some((_, groups)) = WHAT.iter().find(|(name, _)| *name == what) else {
-            let names: Vec<&str> = WHAT.iter().map(|(n, _)| *n).collect();
+        let Some((_, groups)) = INSTRUMENTS.iter().find(|(name, _)| *name == what) else {
+            let names: Vec<&str> = INSTRUMENTS.iter().map(|(n, _)| *n).collect();
             return Err(Error::invalid(format!("'{what}' is not an instrument: there are {}", names.join(", "))));
         };
         let now = rt.now();
-        self.forget(now);
-        if self.sessions.borrow().len() >= COUNTINGS_MAX {
-            return Err(Error::invalid(format!("{COUNTINGS_MAX} instruments listen to this pool already")));
+        self.drop_idle(now);
+        if self.sessions.borrow().len() >= SESSIONS_MAX {
+            return Err(Error::invalid(format!("{SESSIONS_MAX} instruments listen to this pool already")));
         }
-        let counting: Rc<RefCell<Counting>> = Rc::default();
-        let theirs = counting.clone();
+        let counters: Rc<RefCell<Counters>> = Rc::default();
+        let theirs = counters.clone();
         let _listening = rt.tracer().listen(*groups, move |now, event| theirs.borrow_mut().note(now, event));
         let id = self.next.get() + 1;
         self.next.set(id);
-        self.sessions.borrow_mut().insert(id, Session { counting, asked: now, _listening });
+        self.sessions.borrow_mut().insert(id, Session { counters, last_take: now, _listening });
         Ok(id)
     }
 
     /// What counting `id` counted since it was last asked.
     pub fn take(&self, now: Nanos, id: u64, end: bool) -> Result<TraceView> {
-        self.forget(now);
+        self.drop_idle(now);
         let mut sessions = self.sessions.borrow_mut();
         let session =
             sessions.get_mut(&id).ok_or_else(|| Error::not_found(format!("there is no instrument {id} any more")))?;
-        let view = session.counting.borrow_mut().take(now.since(session.asked));
-        session.asked = now;
+        let view = session.counters.borrow_mut().take(now.since(session.last_take));
+        session.last_take = now;
         if end {
             sessions.remove(&id);
         }
@@ -357,8 +357,8 @@ impl Traces {
     }
 
     /// Ends what nobody asks for.
-    fn forget(&self, now: Nanos) {
-        self.sessions.borrow_mut().retain(|_, s| now.since(s.asked) < FORGET);
+    fn drop_idle(&self, now: Nanos) {
+        self.sessions.borrow_mut().retain(|_, s| now.since(s.last_take) < SESSION_TIMEOUT);
     }
 }
 
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn events_are_counted_between_questions() {
-        let mut c = Counting::default();
+        let mut c = Counters::default();
         let ms = Nanos::from_ms;
         let txg = |txg, phase, dirty| Event::Txg { txg, phase, dirty, limit: 100, of_txg: 9 };
         c.note(ms(1), &txg(5, TxgPhase::Open, 0));
@@ -400,7 +400,7 @@ mod tests {
             [TxgView { txg: 5, dirty: 40, limit: 100, of_txg: 9, spans: [1, 2, 3, 5].map(|n| Some(n * 1_000_000)) }]
         );
         // Of a txg that was under way when the counting began only what was seen has a length.
-        let mut late = Counting::default();
+        let mut late = Counters::default();
         late.note(ms(7), &txg(4, TxgPhase::Syncing, 40));
         late.note(ms(9), &txg(4, TxgPhase::Synced, 10));
         assert_eq!(late.take(ms(9)).txgs[0].spans, [None, None, None, Some(2_000_000)]);

@@ -209,10 +209,10 @@ impl VdevSpec {
     /// and disks, in one vdev; vdevs that survive unequal losses. `pool` is how the vdevs of the
     /// pool do that to which these are added. OpenZFS's rules (behaviour of `zpool create` and
     /// `add`); logs are not looked at.
-    pub fn check_replication(&self, leaf: &dyn Fn(&str) -> Option<LeafFacts>, pool: &[Replication]) -> Result<()> {
+    pub fn check_replication(&self, leaf: &dyn Fn(&str) -> Option<LeafInfo>, pool: &[Replication]) -> Result<()> {
         let mut all = Vec::new();
         for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
-            let leaves: Vec<LeafFacts> = group.paths.iter().filter_map(|p| leaf(p)).collect();
+            let leaves: Vec<LeafInfo> = group.paths.iter().filter_map(|p| leaf(p)).collect();
             let rep = Replication::of_group(group, leaves.first().is_none_or(|l| !l.is_disk));
             if group.kind != GroupKind::Single {
                 check_leaves(rep.word, &leaves)?;
@@ -221,14 +221,14 @@ impl VdevSpec {
         }
         let force = "use -f to have it all the same";
         for pair in all.windows(2) {
-            if let Some((a, b)) = pair[0].clash(&pair[1]) {
+            if let Some((a, b)) = pair[0].mismatch(&pair[1]) {
                 return bad(format!("mismatched replication level: both {a} and {b} vdevs are present: {force}"));
             }
         }
         // A pool that is uneven already may become more so.
-        let is_even = pool.windows(2).all(|p| p[0].clash(&p[1]).is_none());
+        let is_even = pool.windows(2).all(|p| p[0].mismatch(&p[1]).is_none());
         if let (Some(old), Some(new), true) = (pool.last(), all.last(), is_even)
-            && let Some((a, b)) = old.clash(new)
+            && let Some((a, b)) = old.mismatch(new)
         {
             return bad(format!("mismatched replication level: pool uses {a} and new vdev is {b}: {force}"));
         }
@@ -247,7 +247,7 @@ const SIZE_FUZZ: u64 = 16 << 20;
 
 /// What the check of redundancy needs to know of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LeafFacts {
+pub struct LeafInfo {
     /// A block device, not a file.
     pub is_disk: bool,
     /// Bytes.
@@ -284,7 +284,7 @@ impl Replication {
 
     /// What the two are, if they differ: mirrors and vdevs with parity go together if they survive
     /// the same losses.
-    fn clash(&self, other: &Replication) -> Option<(String, String)> {
+    fn mismatch(&self, other: &Replication) -> Option<(String, String)> {
         let redundant = |r: &Replication| matches!(r.word, "mirror" | "raidz" | "draid");
         let both = |f: &dyn Fn(&Replication) -> String| Some((f(self), f(other)));
         if self.word != other.word && redundant(self) && redundant(other) {
@@ -304,8 +304,8 @@ impl Replication {
 }
 
 /// Refuses files beside disks, and sizes too far apart, within a vdev.
-fn check_leaves(word: &str, leaves: &[LeafFacts]) -> Result<()> {
-    let known: Vec<&LeafFacts> = leaves.iter().filter(|l| l.size > 0).collect();
+fn check_leaves(word: &str, leaves: &[LeafInfo]) -> Result<()> {
+    let known: Vec<&LeafInfo> = leaves.iter().filter(|l| l.size > 0).collect();
     for pair in known.windows(2) {
         if pair[0].is_disk != pair[1].is_disk {
             let why = "contains both files and devices: use -f to have it all the same";
@@ -368,9 +368,9 @@ mod tests {
 
     /// Devices that begin with `d` are disks, others files; a digit at the end is the size in units
     /// of 100 MiB.
-    fn facts(path: &str) -> Option<LeafFacts> {
+    fn facts(path: &str) -> Option<LeafInfo> {
         let digit = path.bytes().last().filter(u8::is_ascii_digit).map_or(1, |d| u64::from(d - b'0'));
-        Some(LeafFacts { is_disk: path.starts_with('d'), size: digit * (100 << 20) })
+        Some(LeafInfo { is_disk: path.starts_with('d'), size: digit * (100 << 20) })
     }
 
     fn rep(word: &'static str, parity: u8, children: usize) -> Replication {

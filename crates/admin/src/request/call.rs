@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use base::{Error, Result};
 use host::SecretBytes;
 
-use super::{Asked, Changes, Kind, Request, Rights};
+use super::{AnyRequest, Changes, Kind, Request, Rights};
 
 /// Longest name that is looked for, in bytes.
 const NAME_MAX: usize = 64;
@@ -68,7 +68,7 @@ impl Call {
     }
 
     /// The request in the body of a message, and its command line if it changes something.
-    pub fn parse(body: &[u8]) -> Result<(Box<dyn Asked>, Option<String>)> {
+    pub fn parse(body: &[u8]) -> Result<(Box<dyn AnyRequest>, Option<String>)> {
         let bad = |why: String| Error::invalid(format!("the request cannot be read: {why}"));
         let (line, args) = split(body).ok_or_else(|| bad("it has no arguments".to_string()))?;
         let (name, command) = name_of(line);

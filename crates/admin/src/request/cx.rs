@@ -9,9 +9,9 @@ use std::sync::Arc;
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
 
-use super::{Asked, Changes};
+use super::{AnyRequest, Changes};
 use crate::engine::{PoolEngine, Progress};
-use crate::pool_set::{PoolSet, Running, all_of};
+use crate::pool_set::{PoolSet, Running, join_errors};
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,17 +37,17 @@ pub struct Cx<'a> {
 /// A command line on its way into histories.
 struct Record {
     command: String,
-    who: u64,
+    uid: u64,
     changes: Changes,
     /// The visit to the engine has checked the pool.
     checked: Cell<bool>,
     /// The visit to the engine has left the line.
-    told: Cell<bool>,
+    logged: Cell<bool>,
 }
 
 impl Record {
-    fn new(command: String, who: u64, changes: Changes) -> Record {
-        Record { command, who, changes, checked: Cell::new(false), told: Cell::new(false) }
+    fn new(command: String, uid: u64, changes: Changes) -> Record {
+        Record { command, uid, changes, checked: Cell::new(false), logged: Cell::new(false) }
     }
 
     /// Whether the visit to this pool checks that it is not suspended.
@@ -58,7 +58,7 @@ impl Record {
     /// The line that the visit to this pool leaves.
     fn line(&self, pool: &str) -> Option<(String, u64)> {
         let here = matches!(&self.changes, Changes::Pool(name) | Changes::Resumes(name) if name == pool);
-        (here && !self.told.replace(true)).then(|| (self.command.clone(), self.who))
+        (here && !self.logged.replace(true)).then(|| (self.command.clone(), self.uid))
     }
 }
 
@@ -66,7 +66,7 @@ impl Record {
 /// request changes are checked before, and remember the line.
 pub fn perform(
     pools: &Arc<PoolSet>,
-    request: Box<dyn Asked>,
+    request: Box<dyn AnyRequest>,
     command: Option<String>,
     caller: Caller,
     progress: &Arc<Progress>,
@@ -85,7 +85,7 @@ pub fn perform(
         Changes::Nothing | Changes::Unrecorded => request.run(&cx),
         Changes::Pool(name) | Changes::Resumes(name) => {
             let answer = request.run(&cx)?;
-            cx.tell(&BTreeSet::from([name]));
+            cx.log_command(&BTreeSet::from([name]));
             Ok(answer)
         }
         Changes::Pools(names) => {
@@ -93,17 +93,17 @@ pub fn perform(
                 running.thread.with_pool(|e| async move { check_not_suspended(&e) })?;
             }
             let answer = request.run(&cx)?;
-            cx.tell(&names);
+            cx.log_command(&names);
             Ok(answer)
         }
-        Changes::Leaves(names) => {
-            cx.tell(&names);
+        Changes::Exports(names) => {
+            cx.log_command(&names);
             request.run(&cx)
         }
-        Changes::Arrives => {
+        Changes::Imports => {
             let before = there();
             let answer = request.run(&cx)?;
-            cx.tell(&there().difference(&before).cloned().collect());
+            cx.log_command(&there().difference(&before).cloned().collect());
             Ok(answer)
         }
     }
@@ -111,13 +111,13 @@ pub fn perform(
 
 impl Cx<'_> {
     /// Leaves the line in the histories of these pools, as far as it is not there yet.
-    fn tell(&self, pools: &BTreeSet<String>) {
-        let Some(record) = self.record.as_ref().filter(|r| !r.told.replace(true)) else { return };
+    fn log_command(&self, pools: &BTreeSet<String>) {
+        let Some(record) = self.record.as_ref().filter(|r| !r.logged.replace(true)) else { return };
         for running in pools.iter().filter_map(|name| self.pools.running(name)) {
-            let (command, who) = (record.command.clone(), record.who);
+            let (command, uid) = (record.command.clone(), record.uid);
             // That a command cannot be remembered does not undo it.
             let _ = running.thread.with_pool(move |e| async move {
-                e.pool.log_command(&command, who);
+                e.pool.log_command(&command, uid);
                 Ok(())
             });
         }
@@ -139,8 +139,8 @@ impl Cx<'_> {
                 check_not_suspended(&e)?;
             }
             let out = work(e.clone()).await?;
-            if let Some((command, who)) = line {
-                e.pool.log_command(&command, who);
+            if let Some((command, uid)) = line {
+                e.pool.log_command(&command, uid);
             }
             Ok(out)
         })
@@ -194,7 +194,7 @@ impl Cx<'_> {
                             Err(e) => errors.push(e),
                         }
                     }
-                    all_of(errors).map(|()| out)
+                    join_errors(errors).map(|()| out)
                 })
             };
             match found.and_then(visit) {
@@ -202,7 +202,7 @@ impl Cx<'_> {
                 Err(e) => errors.push(e),
             }
         }
-        all_of(errors).map(|()| out)
+        join_errors(errors).map(|()| out)
     }
 
     /// Works on each of these pools; one that is not there, or where it fails, keeps none of the
@@ -213,7 +213,7 @@ impl Cx<'_> {
         Fut: Future<Output = Result<()>> + 'static,
     {
         let done = names.iter().map(|name| self.on_pool(name, work.clone()));
-        all_of(done.filter_map(Result::err).collect())
+        join_errors(done.filter_map(Result::err).collect())
     }
 }
 

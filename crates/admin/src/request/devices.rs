@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Kind, Lane, Request};
 use crate::keeper::Level;
-use crate::pool::devices::known_as;
-use crate::pool_set::all_of;
+use crate::pool::devices::pool_device_name;
+use crate::pool_set::join_errors;
 use crate::view::Created;
 
 /// The requests of this file.
@@ -106,10 +106,10 @@ impl Request for PoolDetach {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.need_running(&self.pool)?;
         let devices = cx.on(&running, move |e| async move {
-            e.pool.detach_device(&known_as(&e.pool, &self.device)).await?;
-            Ok(e.devices_now())
+            e.pool.detach_device(&pool_device_name(&e.pool, &self.device)).await?;
+            Ok(e.refresh_devices())
         })?;
-        cx.pools.keeper.devices_are(running.guid, devices)
+        cx.pools.keeper.set_devices(running.guid, devices)
     }
 }
 
@@ -133,12 +133,12 @@ impl Request for PoolRemove {
         let running = cx.pools.need_running(&self.pool)?;
         let removed = cx.on(&running, move |e| async move {
             for device in &self.devices {
-                e.pool.remove_device(&known_as(&e.pool, device)).await?;
+                e.pool.remove_device(&pool_device_name(&e.pool, device)).await?;
             }
-            Ok(e.devices_now())
+            Ok(e.refresh_devices())
         });
         match removed {
-            Ok(devices) => cx.pools.keeper.devices_are(running.guid, devices),
+            Ok(devices) => cx.pools.keeper.set_devices(running.guid, devices),
             Err(e) if e.kind() == ErrorKind::Suspended => Err(e),
             // Some of them may be gone.
             Err(e) => cx.pools.remember_devices(&running).and(Err(e)),
@@ -182,7 +182,7 @@ impl Request for PoolWork {
             _ => spa::WorkWish::Start,
         };
         cx.on_pool(&pool, move |e| async move {
-            let devices: Vec<String> = devices.iter().map(|d| known_as(&e.pool, d)).collect();
+            let devices: Vec<String> = devices.iter().map(|d| pool_device_name(&e.pool, d)).collect();
             e.pool.change_leaf_work(kind, wish, &devices).await?;
             if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
         })
@@ -212,13 +212,13 @@ impl Request for PoolOffline {
         cx.on_pool(&pool, move |e| async move {
             let mut errors = Vec::new();
             for name in &devices {
-                let done = e.pool.offline_device(&known_as(&e.pool, name), temporary);
+                let done = e.pool.offline_device(&pool_device_name(&e.pool, name), temporary);
                 errors.extend(done.err().map(|e| at_device(e, "offline", name)));
             }
             if errors.len() < devices.len() {
                 e.pool.sync().await?;
             }
-            all_of(errors)
+            join_errors(errors)
         })
     }
 }
@@ -247,13 +247,13 @@ impl Request for PoolOnline {
         cx.on_pool(&pool, move |e| async move {
             let mut errors = Vec::new();
             for name in &devices {
-                let done = e.pool.bring_online(&known_as(&e.pool, name), expand).await;
+                let done = e.pool.bring_online(&pool_device_name(&e.pool, name), expand).await;
                 errors.extend(done.err().map(|e| at_device(e, "online", name)));
             }
             if errors.len() < devices.len() {
                 e.pool.sync().await?;
             }
-            all_of(errors)
+            join_errors(errors)
         })
     }
 }
@@ -285,7 +285,7 @@ impl Request for PoolClear {
                 return Err(Error::new(ErrorKind::ReadOnly, why));
             }
             let was = e.pool.suspended().is_some();
-            let device = device.map(|d| known_as(&e.pool, &d));
+            let device = device.map(|d| pool_device_name(&e.pool, &d));
             let done = e.pool.clear(device.as_deref()).await;
             done.map_err(|e| match &device {
                 Some(name) => at_device(e, "clear errors for", name),

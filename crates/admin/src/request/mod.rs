@@ -5,7 +5,7 @@
 //! ([`Request::changes`]), the lane it is served in ([`Request::lane`]), and the work itself
 //! ([`Request::run`]). A [`Call`] is a request on the wire. A [`Kind`] is a type of request as a
 //! value: its name, its rights and its parser. [`KINDS`] lists all kinds, by file; each file lists
-//! its own. An [`Asked`] is a request whose type is known to the registry only.
+//! its own. An [`AnyRequest`] is a request whose type is known to the registry only.
 //!
 //! **Normal path.** The client makes a [`Call`] of its request; [`Changes`] says whether the
 //! command line goes with it. The server finds the kind by the name, looks at the rights, and only
@@ -34,8 +34,8 @@ mod devices;
 mod fs;
 mod keys;
 mod mounts;
-mod own;
 mod pools;
+mod process;
 mod scan;
 mod secret;
 mod snaps;
@@ -54,7 +54,7 @@ pub use cx::{Caller, Cx, perform};
 pub use secret::Secret;
 
 // All of them, so that a new request is named in its own file only.
-pub use {devices::*, fs::*, keys::*, mounts::*, own::*, pools::*, scan::*, snaps::*, watch::*};
+pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, snaps::*, watch::*};
 
 /// Something that a command may ask for.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -132,9 +132,9 @@ pub enum Changes {
     /// This pool, suspended or not, in one visit: recorded when it is done.
     Resumes(String),
     /// These pools, which are gone afterwards: recorded before.
-    Leaves(BTreeSet<String>),
+    Exports(BTreeSet<String>),
     /// Pools that were not there before: recorded in those that are there afterwards.
-    Arrives,
+    Imports,
 }
 
 impl Changes {
@@ -164,7 +164,7 @@ pub fn pool_part(name: &str) -> &str {
 }
 
 /// A request whose type is known to its [`Kind`] only.
-pub trait Asked: fmt::Debug + Send {
+pub trait AnyRequest: fmt::Debug + Send {
     /// [`Request::NAME`]
     fn name(&self) -> &'static str;
     /// [`Request::title`]
@@ -181,7 +181,7 @@ pub trait Asked: fmt::Debug + Send {
     fn call(&self, command: Option<&str>) -> Result<Call>;
 }
 
-impl<R: Request> Asked for R {
+impl<R: Request> AnyRequest for R {
     fn name(&self) -> &'static str {
         R::NAME
     }
@@ -212,7 +212,7 @@ pub struct Kind {
     pub name: &'static str,
     /// [`Request::RIGHTS`]
     pub rights: Rights,
-    parse: fn(&[u8]) -> serde_json::Result<Box<dyn Asked>>,
+    parse: fn(&[u8]) -> serde_json::Result<Box<dyn AnyRequest>>,
 }
 
 impl Kind {
@@ -227,13 +227,13 @@ impl Kind {
     }
 }
 
-fn parse<R: Request>(args: &[u8]) -> serde_json::Result<Box<dyn Asked>> {
+fn parse<R: Request>(args: &[u8]) -> serde_json::Result<Box<dyn AnyRequest>> {
     Ok(Box::new(serde_json::from_slice::<R>(args)?))
 }
 
 /// All kinds.
 const KINDS: &[&[Kind]] = &[
-    own::KINDS,
+    process::KINDS,
     pools::KINDS,
     devices::KINDS,
     scan::KINDS,

@@ -143,7 +143,7 @@ impl Request for PoolImport {
     const TITLE: &'static str = "zpool import";
     type Reply = Imported;
     fn changes(&self) -> Changes {
-        Changes::Arrives
+        Changes::Imports
     }
     fn run(self, cx: &Cx<'_>) -> Result<Imported> {
         cx.pools.pool_import(self, cx.progress)
@@ -166,7 +166,7 @@ impl Request for PoolExport {
     const TITLE: &'static str = "zpool export";
     type Reply = ();
     fn changes(&self) -> Changes {
-        Changes::Leaves(self.pools.iter().cloned().collect())
+        Changes::Exports(self.pools.iter().cloned().collect())
     }
     fn lane(&self) -> Lane {
         if self.force { Lane::Control } else { Lane::Work }

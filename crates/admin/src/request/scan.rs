@@ -59,7 +59,7 @@ impl Request for PoolScrub {
         for pool in begun.into_iter().filter(|_| wait) {
             cx.on_pool(pool, |e| async move { e.pool.wait_scan().await })?;
         }
-        crate::pool_set::all_of(errors)
+        crate::pool_set::join_errors(errors)
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Kind, Request, Rights, pool_part};
 use crate::fs::snaps::DestroyHow;
-use crate::pool_set::all_of;
+use crate::pool_set::join_errors;
 use crate::view::HoldView;
 
 /// The requests of this file.
@@ -172,11 +172,11 @@ impl Request for Hold {
         for (pool, names) in by_pool(names) {
             let tag = tag.clone();
             let hold = move |e: std::rc::Rc<crate::engine::PoolEngine>| async move {
-                all_of(e.hold(&tag, names, recursive, release).await)
+                join_errors(e.hold(&tag, names, recursive, release).await)
             };
             errors.extend(cx.on_dataset(&pool, hold).err());
         }
-        all_of(errors)
+        join_errors(errors)
     }
 }
 

@@ -15,7 +15,7 @@ use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 
 use crate::engine::PoolEngine;
 use crate::request::Select;
-use crate::view::nice;
+use crate::view::fmt;
 use crate::view::{DatasetView, PropView};
 
 const FILESYSTEM: &[&str] = &[
@@ -386,7 +386,7 @@ impl PoolEngine {
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
         // OpenZFS calls these local, and scripts leave out the lines with a dash.
-        props.extend(inside.since.iter().filter_map(|(name, n)| row(name, nice::bytes(*n), n.to_string(), "local")));
+        props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));
         let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));
         if !user {
             return DatasetView { name: ds.name(), kind: kind.to_string(), props };
@@ -438,10 +438,10 @@ impl PoolEngine {
     ) -> Option<PropView> {
         let phys = ds.phys();
         let dir = ds.dir().phys();
-        let size = |n: u64| row(name, nice::bytes(n), n.to_string(), "-");
+        let size = |n: u64| row(name, fmt::bytes(n), n.to_string(), "-");
         let number = |n: u64| row(name, n.to_string(), n.to_string(), "-");
         let ratio = |a: u64, b: u64| {
-            let r = nice::ratio(nice::hundredths(a, b));
+            let r = fmt::ratio(fmt::hundredths(a, b));
             row(name, format!("{r}x"), r, "-")
         };
         let share = |which: Used| size(dir.used_breakdown[which as usize]);
@@ -449,7 +449,7 @@ impl PoolEngine {
         let snapshot = ds.is_snapshot();
         match name {
             "type" => row(name, kind, kind, "-"),
-            "creation" => row(name, nice::date(phys.creation_time), phys.creation_time.to_string(), "-"),
+            "creation" => row(name, fmt::date(phys.creation_time), phys.creation_time.to_string(), "-"),
             "used" => size(if snapshot { phys.unique_bytes } else { dir.used_bytes }),
             "available" => size(ds.available()),
             "referenced" => size(phys.referenced_bytes),
@@ -566,9 +566,9 @@ fn bookmark_view(fs: &str, mark: &dsl::Bookmark) -> DatasetView {
     let number = |name: &str, n: u64| row(name, n.to_string(), n.to_string(), "-");
     let mut props = Vec::new();
     props.extend(row("type", "bookmark", "bookmark", "-"));
-    props.extend(row("creation", nice::date(mark.creation_time()), mark.creation_time().to_string(), "-"));
+    props.extend(row("creation", fmt::date(mark.creation_time()), mark.creation_time().to_string(), "-"));
     if let Some(n) = mark.referenced() {
-        props.extend(row("referenced", nice::bytes(n), n.to_string(), "-"));
+        props.extend(row("referenced", fmt::bytes(n), n.to_string(), "-"));
     }
     props.extend(number("createtxg", mark.creation_txg()));
     props.extend(number("guid", mark.guid()));

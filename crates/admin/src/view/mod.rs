@@ -5,9 +5,9 @@
 
 pub mod figures;
 pub mod flow;
+pub mod fmt;
 pub mod fs;
 pub mod io;
-pub mod nice;
 pub mod pool;
 pub mod types;
 
