@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ::zil::CommitPolicy;
 use base::{Error, Result};
 use lab::published;
-use lab::zil::{Cell, Medium, Rate, Report, Row, Seen};
+use lab::zil::{Cell, Medium, Outcome, Rate, Report, Row};
 
 use crate::opts::Parsed;
 use crate::zpool::parse_for;
@@ -109,9 +109,9 @@ fn cells(p: &Parsed) -> Result<Vec<Cell>> {
 
 /// Runs them on so many threads of this process, each cell in a world of its own: how many threads
 /// changes nothing but the time it takes.
-fn spread(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Seen)>> {
+fn spread(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<BTreeMap<usize, Result<Seen>>> = Mutex::default();
+    let done: Mutex<BTreeMap<usize, Result<Outcome>>> = Mutex::default();
     // Those with many writers take longest, so they come first.
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(cells[i].threads));

@@ -35,7 +35,7 @@ pub struct Cell {
 
 /// What a run has shown.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Seen {
+pub struct Outcome {
     /// Bytes that the program wrote.
     pub written: u64,
     /// Bytes that the device wrote.
@@ -46,7 +46,7 @@ pub struct Seen {
     pub copied: u64,
 }
 
-impl Seen {
+impl Outcome {
     /// Bytes written to the device for each byte of the program.
     pub fn per_byte(&self) -> f64 {
         self.device as f64 / self.written.max(1) as f64
@@ -67,7 +67,7 @@ impl Cell {
     ];
 
     /// Runs it for `total` bytes, whole MiB.
-    pub fn run(&self, total: u64, seed: u64) -> Result<Seen> {
+    pub fn run(&self, total: u64, seed: u64) -> Result<Outcome> {
         let sim = Sim::new(SimConfig {
             physmem: MEM,
             poll_charge_max: None,
@@ -83,7 +83,7 @@ impl Cell {
         Ok(seen)
     }
 
-    async fn write(&self, sim: &Sim, disk: &SimDisk, total: u64, seed: u64) -> Result<Seen> {
+    async fn write(&self, sim: &Sim, disk: &SimDisk, total: u64, seed: u64) -> Result<Outcome> {
         let recordsize = self.recordsize.to_string();
         let logbias = if self.throughput { "throughput" } else { "latency" };
         let props = [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize), ("logbias", logbias)];
@@ -109,7 +109,7 @@ impl Cell {
         }
         let log = stats();
         fs.sync_all().await?;
-        Ok(Seen {
+        Ok(Outcome {
             written: total,
             device: disk.counters().write_bytes - before,
             indirect: log.indirect - log_before.indirect,

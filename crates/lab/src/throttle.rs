@@ -177,7 +177,7 @@ impl Stage {
 
 /// What the clients and the sampler write down.
 #[derive(Default)]
-struct Notes {
+struct Samples {
     on: Cell<bool>,
     /// Latency of each write in ns.
     writes: RefCell<Vec<u64>>,
@@ -251,10 +251,10 @@ impl Study {
     pub fn run(&self) -> Result<Report> {
         let stage = self.stage()?;
         let Stage { sim, disk, pool, .. } = &stage;
-        let notes: Rc<Notes> = Rc::default();
-        self.clients(&stage, &notes)?;
-        self.sampler(sim, disk, pool.clone(), &notes);
-        let n = notes.clone();
+        let samples: Rc<Samples> = Rc::default();
+        self.clients(&stage, &samples)?;
+        self.sampler(sim, disk, pool.clone(), &samples);
+        let n = samples.clone();
         let listening = sim.rt().tracer().listen(Groups::DELAY, move |_, e| {
             if let Event::Admitted { waited, .. } = e
                 && n.on.get()
@@ -267,18 +267,18 @@ impl Study {
         let total = Nanos::from_secs(self.seconds);
         let settle = Nanos(total.0 / 4 / BIN.0 * BIN.0);
         sim.run_until(begin + settle);
-        notes.on.set(true);
+        samples.on.set(true);
         let (txg0, device0) = (pool.txg().last_synced().0, disk.counters().write_bytes);
         sim.run_until(begin + total);
-        notes.on.set(false);
+        samples.on.set(false);
         drop(listening);
-        if let Some(e) = notes.failed.take().or(pool.txg().ended()) {
+        if let Some(e) = samples.failed.take().or(pool.txg().ended()) {
             return Err(e);
         }
         let span = total.0 - settle.0;
         let txgs = pool.txg().last_synced().0 - txg0;
         let device = disk.counters().write_bytes - device0;
-        Ok(self.report(&notes, span, txgs, device, pool, sim.digest()))
+        Ok(self.report(&samples, span, txgs, device, pool, sim.digest()))
     }
 
     async fn start(&self, sim: &Sim, disk: &SimDisk, opts: EngineOpts) -> Result<(Rc<Pool>, Rc<Zfs>)> {
@@ -290,7 +290,7 @@ impl Study {
     }
 
     /// Makes a file for each client and starts them.
-    fn clients(&self, stage: &Stage, notes: &Rc<Notes>) -> Result<()> {
+    fn clients(&self, stage: &Stage, samples: &Rc<Samples>) -> Result<()> {
         let (rt, fs) = (stage.sim.rt(), &stage.fs);
         let files = stage.sim.block_on(stage.files(self.threads))?;
         let block = Bytes::zeroed(self.block as usize);
@@ -299,8 +299,8 @@ impl Study {
         let pace = u128::from(self.block) * 1_000_000_000 * 1024 / u128::from(self.offered);
         let part = Rc::new(Cell::new(0u64));
         for ino in files {
-            let (rt2, fs, notes, turn, part, block) =
-                (rt.clone(), fs.clone(), notes.clone(), turn.clone(), part.clone(), block.clone());
+            let (rt2, fs, samples, turn, part, block) =
+                (rt.clone(), fs.clone(), samples.clone(), turn.clone(), part.clone(), block.clone());
             let size = self.block;
             drop(rt.spawn("writer", async move {
                 let mut off = 0;
@@ -312,13 +312,13 @@ impl Study {
                     rt2.sleep_until(at).await;
                     let start = rt2.now();
                     if let Err(e) = fs.write(ino, off, vec![block.clone()], false).await {
-                        notes.failed.borrow_mut().get_or_insert(e);
+                        samples.failed.borrow_mut().get_or_insert(e);
                         return;
                     }
                     off += size;
-                    notes.admitted.set(notes.admitted.get() + size);
-                    if notes.on.get() {
-                        notes.writes.borrow_mut().push(rt2.now().since(start).0);
+                    samples.admitted.set(samples.admitted.get() + size);
+                    if samples.on.get() {
+                        samples.writes.borrow_mut().push(rt2.now().since(start).0);
                     }
                 }
             }));
@@ -327,12 +327,12 @@ impl Study {
     }
 
     /// Looks at dirty bytes, queue and device.
-    fn sampler(&self, sim: &Sim, disk: &SimDisk, pool: Rc<Pool>, notes: &Rc<Notes>) {
-        let (rt, disk, notes) = (sim.rt(), disk.clone(), notes.clone());
+    fn sampler(&self, sim: &Sim, disk: &SimDisk, pool: Rc<Pool>, samples: &Rc<Samples>) {
+        let (rt, disk, samples) = (sim.rt(), disk.clone(), samples.clone());
         let leaves: Vec<_> = pool.tree().tops.borrow().iter().flat_map(|t| t.open_leaves()).collect();
         let rt2 = rt.clone();
         drop(rt.spawn("sampler", async move {
-            let (mut admitted, mut device) = (notes.admitted.get(), disk.counters().write_bytes);
+            let (mut admitted, mut device) = (samples.admitted.get(), disk.counters().write_bytes);
             let per_bin = BIN.0 / SAMPLE.0;
             let mut next = rt2.now();
             loop {
@@ -345,9 +345,9 @@ impl Study {
                         depth += d.active.iter().map(|&n| u64::from(n)).sum::<u64>();
                         waiting += d.queued.iter().map(|&n| u64::from(n)).sum::<u64>();
                     }
-                    notes.dirty.borrow_mut().push(pool.txg().dirty());
+                    samples.dirty.borrow_mut().push(pool.txg().dirty());
                 }
-                let now = (notes.admitted.get(), disk.counters().write_bytes);
+                let now = (samples.admitted.get(), disk.counters().write_bytes);
                 let bin = Bin {
                     admitted_bytes: now.0 - admitted,
                     device_bytes: now.1 - device,
@@ -355,22 +355,22 @@ impl Study {
                     waiting: waiting as f64 / per_bin as f64,
                 };
                 (admitted, device) = now;
-                notes.bins.borrow_mut().push(bin);
+                samples.bins.borrow_mut().push(bin);
             }
         }));
     }
 
-    fn report(&self, notes: &Notes, span: u64, txgs: u64, device: u64, pool: &Pool, digest: u64) -> Report {
-        let mut writes = notes.writes.borrow().clone();
+    fn report(&self, samples: &Samples, span: u64, txgs: u64, device: u64, pool: &Pool, digest: u64) -> Report {
+        let mut writes = samples.writes.borrow().clone();
         writes.sort_unstable();
         let us = |ns: u64| ns as f64 / 1000.0;
         let seconds = span as f64 / 1e9;
         let n = writes.len() as u64;
-        let dirty = notes.dirty.borrow();
+        let dirty = samples.dirty.borrow();
         let half = &dirty[dirty.len() / 2..];
         let max = pool.txg().tunables().dirty_data_max;
         let steady = half.iter().map(|&d| d as f64).sum::<f64>() / half.len().max(1) as f64 / max as f64 * 100.0;
-        let bins = notes.bins.borrow();
+        let bins = samples.bins.borrow();
         let timeline: Vec<Bin> = bins[bins.len().saturating_sub((span / BIN.0) as usize)..].to_vec();
         let cv = |f: fn(&Bin) -> f64| hist::variation(&timeline.iter().map(f).collect::<Vec<_>>());
         let histogram = hist::buckets(&writes);
@@ -388,13 +388,13 @@ impl Study {
             throughput_bytes_per_s: (n * self.block) as f64 / seconds,
             device_bytes_per_s: device as f64 / seconds,
             writes: n,
-            delayed_percent: notes.waited.get() as f64 * 100.0 / n.max(1) as f64,
+            delayed_percent: samples.waited.get() as f64 * 100.0 / n.max(1) as f64,
             latency_p50_us: us(hist::percentile(&writes, 500)),
             latency_p99_us: us(hist::percentile(&writes, 990)),
             latency_p999_us: us(hist::percentile(&writes, 999)),
             latency_max_us: us(writes.last().copied().unwrap_or(0)),
             latency_mean_us: us(writes.iter().sum::<u64>() / n.max(1)),
-            throttle_wait_max_us: us(notes.wait_max.get()),
+            throttle_wait_max_us: us(samples.wait_max.get()),
             latency_modes: hist::modes(&histogram),
             latency_histogram: histogram,
             txgs,

@@ -29,7 +29,7 @@ use crate::{hist, published, stage};
 /// Bytes of a write, and the record size.
 pub const BLOCK: u64 = 8 << 10;
 /// Writes that count, when there are as many: enough for a mean within a few percent.
-const ENOUGH: usize = 20_000;
+const WRITES_WANTED: usize = 20_000;
 /// How often a cell looks whether it has seen enough.
 const STEP: Nanos = Nanos(100_000_000);
 /// Writers begin within this time, as processes that are started one after the other.
@@ -90,7 +90,7 @@ impl Medium {
         }
     }
     /// The shortest time that counts: some txgs, some hundred turns of a disk.
-    fn least(self) -> Nanos {
+    fn counted_min(self) -> Nanos {
         match self {
             Medium::Hdd => Nanos::from_secs(6),
             Medium::Ssd => Nanos::from_ms(800),
@@ -166,7 +166,7 @@ pub struct Cell {
 
 /// What a run has shown.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Seen {
+pub struct Outcome {
     /// The disks.
     pub medium: Medium,
     /// How many.
@@ -205,7 +205,7 @@ pub struct Seen {
 
 /// What writers write down.
 #[derive(Default)]
-struct Notes {
+struct Samples {
     on: Slot<bool>,
     latencies: RefCell<Vec<u64>>,
     failed: RefCell<Option<Error>>,
@@ -276,7 +276,7 @@ impl Cell {
     }
 
     /// Runs it.
-    pub fn run(&self) -> Result<Seen> {
+    pub fn run(&self) -> Result<Outcome> {
         self.check()?;
         let host = self.medium.host();
         let sim = Sim::new(SimConfig {
@@ -298,8 +298,8 @@ impl Cell {
             })
             .collect();
         let (pool, fs, files) = sim.block_on(self.start(&sim, &disks))?;
-        let notes: Rc<Notes> = Rc::default();
-        self.writers(&sim, &fs, &files, &notes);
+        let samples: Rc<Samples> = Rc::default();
+        self.writers(&sim, &fs, &files, &samples);
         // What the machine needs for packing is spent while the log's lock is held, before the
         // block goes to its disk; what weir's engine is charged with is shared by the cores.
         let world = sim.handle();
@@ -315,25 +315,26 @@ impl Cell {
             let from = sim.now();
             while sim.now().since(from) < most {
                 sim.run_for(STEP);
-                let count = notes.latencies.borrow().len();
-                if sim.now().since(from) >= least && count >= enough || notes.failed.borrow().is_some() {
+                let count = samples.latencies.borrow().len();
+                if sim.now().since(from) >= least && count >= enough || samples.failed.borrow().is_some() {
                     break;
                 }
             }
         };
-        let least = self.medium.least();
-        notes.on.set(true);
-        seen(Nanos(least.0 / 4), Nanos(total.0 / 4), ENOUGH / 4);
-        notes.latencies.take();
+        let least = self.medium.counted_min();
+        samples.on.set(true);
+        seen(Nanos(least.0 / 4), Nanos(total.0 / 4), WRITES_WANTED / 4);
+        samples.latencies.take();
         let before = (sim.now(), pool.txg().last_synced().0, self.log_stats(&fs)?);
-        seen(least, begin + total - sim.now(), ENOUGH);
-        notes.on.set(false);
+        seen(least, begin + total - sim.now(), WRITES_WANTED);
+        samples.on.set(false);
         drop(packing);
-        if let Some(e) = notes.failed.take().or(pool.txg().ended()) {
+        if let Some(e) = samples.failed.take().or(pool.txg().ended()) {
             return Err(e);
         }
         let txgs = pool.txg().last_synced().0 - before.1;
-        let seen = self.seen(&notes, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
+        let seen =
+            self.outcome(&samples, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
         // What is left of a pool that was not exported may hold its disks: their contents need not
         // stay in memory as well.
         sim.crash();
@@ -363,13 +364,14 @@ impl Cell {
         Ok((pool, fs, files))
     }
 
-    fn writers(&self, sim: &Sim, fs: &Rc<Zfs>, files: &[ObjectId], notes: &Rc<Notes>) {
+    fn writers(&self, sim: &Sim, fs: &Rc<Zfs>, files: &[ObjectId], samples: &Rc<Samples>) {
         let host = self.medium.host();
         let cores = Rc::new(Cores(RefCell::new(vec![sim.now(); host.cores])));
         let block = Bytes::zeroed(BLOCK as usize);
         let rt = sim.rt();
         for (n, &file) in files.iter().enumerate() {
-            let (rt2, fs, notes, cores, block) = (rt.clone(), fs.clone(), notes.clone(), cores.clone(), block.clone());
+            let (rt2, fs, samples, cores, block) =
+                (rt.clone(), fs.clone(), samples.clone(), cores.clone(), block.clone());
             let mut rng = Rng::stream(self.seed, 1000 + n as u64);
             let rate = self.rate;
             drop(rt.spawn("writer", async move {
@@ -383,12 +385,12 @@ impl Cell {
                     let cost = Nanos(rng.between(host.write.0 / 2, host.write.0 * 3 / 2));
                     rt2.sleep_until(cores.take(begin, cost)).await;
                     if let Err(e) = fs.write_sync(file, offset, vec![block.clone()], false).await {
-                        notes.failed.borrow_mut().get_or_insert(e);
+                        samples.failed.borrow_mut().get_or_insert(e);
                         return;
                     }
                     offset += BLOCK;
-                    if notes.on.get() {
-                        notes.latencies.borrow_mut().push(rt2.now().since(begin).0);
+                    if samples.on.get() {
+                        samples.latencies.borrow_mut().push(rt2.now().since(begin).0);
                     }
                     due = match rate {
                         Rate::Max => rt2.now(),
@@ -399,15 +401,15 @@ impl Cell {
         }
     }
 
-    fn seen(&self, notes: &Notes, span: Nanos, txgs: u64, (a, b): (ZilStats, ZilStats), digest: u64) -> Seen {
-        let mut all = notes.latencies.take();
+    fn outcome(&self, samples: &Samples, span: Nanos, txgs: u64, (a, b): (ZilStats, ZilStats), digest: u64) -> Outcome {
+        let mut all = samples.latencies.take();
         all.sort_unstable();
         let n = all.len() as u64;
         let seconds = span.0 as f64 / 1e9;
         let us = |ns: u64| ns as f64 / 1000.0;
         let per = |a: u64, b: u64| a as f64 / b.max(1) as f64;
         let blocks = b.blocks - a.blocks;
-        Seen {
+        Outcome {
             medium: self.medium,
             disks: self.disks,
             threads: self.threads,
@@ -493,12 +495,12 @@ pub struct Report {
     /// Before and after.
     pub rows: Vec<Row>,
     /// Every run.
-    pub cells: Vec<Seen>,
+    pub cells: Vec<Outcome>,
 }
 
 impl Report {
     /// Puts runs side by side.
-    pub fn of(cells: Vec<(Cell, Seen)>) -> Report {
+    pub fn of(cells: Vec<(Cell, Outcome)>) -> Report {
         let mut report = Report::default();
         let mut pairs: BTreeMap<(Medium, Rate, u32, u32), [Option<f64>; 2]> = BTreeMap::new();
         for (cell, seen) in &cells {

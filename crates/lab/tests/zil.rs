@@ -3,7 +3,7 @@
 
 use base::Nanos;
 use lab::published::{DISKS, THREADS, value};
-use lab::zil::{Cell, Medium, Rate, Report, Seen, average_as_published, change_percent, poisson_gap};
+use lab::zil::{Cell, Medium, Outcome, Rate, Report, average_as_published, change_percent, poisson_gap};
 use zil::CommitPolicy;
 
 const FIXED: Rate = Rate::PerSecond(64);
@@ -12,7 +12,7 @@ fn cell(policy: CommitPolicy, threads: u32) -> Cell {
     Cell { medium: Medium::Ssd, disks: 2, threads, policy, rate: Rate::Max, seconds: 1, seed: 0 }
 }
 
-fn run(cell: Cell) -> Seen {
+fn run(cell: Cell) -> Outcome {
     let seen = cell.run().unwrap();
     eprintln!(
         "{} {} threads: {:.0} a second, {:.0} us, {:.1} commits a block",
@@ -84,7 +84,7 @@ fn averages_are_those_of_the_publication() {
 #[test]
 fn a_report_pairs_runs_and_averages_the_largest_stripe() {
     let seen = |c: Cell, iops: f64| {
-        let seen = Seen {
+        let seen = Outcome {
             medium: c.medium,
             disks: c.disks,
             threads: c.threads,
