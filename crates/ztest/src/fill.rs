@@ -279,13 +279,13 @@ fn is_full(e: &base::Error) -> bool {
     matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
 }
 
-fn told(what: &'static str) -> impl FnOnce(base::Error) -> Fault {
+fn context(what: &'static str) -> impl FnOnce(base::Error) -> Fault {
     move |e| format!("{what}: {e:?}")
 }
 
 /// Mounts the file system to fill, with its key.
 async fn mount(pool: &Rc<Pool>, plan: &Plan) -> Check<Rc<Zfs>> {
-    let ds = pool.dsl().find(&plan.home()).map_err(told("find"))?;
+    let ds = pool.dsl().find(&plan.home()).map_err(context("find"))?;
     if plan.sealed {
         match pool.dsl().load_key(&plan.home(), &KeyMaterial::new(KEY), false).await {
             Ok(()) => {}
@@ -293,7 +293,7 @@ async fn mount(pool: &Rc<Pool>, plan: &Plan) -> Check<Rc<Zfs>> {
             Err(e) => return Err(format!("loading the key: {e:?}")),
         }
     }
-    Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(told("mount"))
+    Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(context("mount"))
 }
 
 impl Filler {
@@ -363,7 +363,7 @@ impl Filler {
     }
 
     async fn remove(&mut self, name: &[u8]) -> Check {
-        self.fs.unlink(self.fs.root(), name).await.map_err(told("unlink on a full pool"))?;
+        self.fs.unlink(self.fs.root(), name).await.map_err(context("unlink on a full pool"))?;
         self.files.remove(name);
         Ok(())
     }
@@ -438,15 +438,15 @@ impl Filler {
                     Err(e) => return Err(format!("create_fs: {e:?}")),
                 }
                 self.others.push(name.clone());
-                let ds = self.pool.dsl().find(&name).map_err(told("find"))?;
+                let ds = self.pool.dsl().find(&name).map_err(context("find"))?;
                 let fs =
-                    Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(told("mount of a new file system"))?;
+                    Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(context("mount of a new file system"))?;
                 let made = fs.create(fs.root(), b"file", 0o644, &Cred::new(0, 0), true).await;
                 let made = match made {
                     Ok(a) => fs.write(a.obj, 0, vec![Bytes::copy_from(&self.bytes(4000))], false).await.map(|_| ()),
                     Err(e) => Err(e),
                 };
-                fs.unmount().await.map_err(told("unmount of a new file system"))?;
+                fs.unmount().await.map_err(context("unmount of a new file system"))?;
                 match made {
                     Ok(()) => Ok(true),
                     Err(e) if is_full(&e) => Ok(false),
@@ -541,7 +541,7 @@ impl Filler {
         let appends: Vec<(Vec<u8>, Vec<u8>)> =
             self.tracked.clone().into_iter().map(|n| (n, self.bytes(3000))).collect();
         let (fs, handle, obj) = (&self.fs, &self.handle, self.files[name].obj);
-        let commit = async { fs.fsync(obj).await.map_err(told("fsync of what was rewritten")) };
+        let commit = async { fs.fsync(obj).await.map_err(context("fsync of what was rewritten")) };
         let tasks = appends.iter().map(|(name, data)| {
             let file = &self.files[name];
             let (obj, off, buf) = (file.obj, file.data.len() as u64, vec![Bytes::copy_from(data)]);
@@ -617,9 +617,9 @@ impl Filler {
     /// From now on the disks are recorded.
     async fn record(&mut self) -> Check {
         loop {
-            self.pool.sync().await.map_err(told("sync"))?;
+            self.pool.sync().await.map_err(context("sync"))?;
             for disk in &self.lab.disks {
-                bdev::flush(disk).await.map_err(told("flush"))?;
+                bdev::flush(disk).await.map_err(context("flush"))?;
             }
             if self.lab.disks.iter().all(|d| d.is_settled()) {
                 break;
@@ -669,7 +669,7 @@ impl Filler {
                 self.rewrite().await.map_err(|e| format!("operation {n}, rewriting: {e}"))?;
             }
             match self.rng.below(400) {
-                0 => self.pool.sync().await.map_err(told("sync"))?,
+                0 => self.pool.sync().await.map_err(context("sync"))?,
                 1..=9 => self.pool.txg().kick(),
                 10 if self.plan.snapshots => self.snapshot().await?,
                 11 => self.tidy().await?,
@@ -700,11 +700,11 @@ impl Filler {
         if let Some(name) = self.pick() {
             let len = self.files[&name].data.len() / 2;
             let file = self.files.get_mut(&name).expect("picked");
-            self.fs.truncate(file.obj, len as u64).await.map_err(told("truncate"))?;
+            self.fs.truncate(file.obj, len as u64).await.map_err(context("truncate"))?;
             file.data.truncate(len);
         }
         let value = PropValue::Num(0);
-        self.pool.dsl().set_props(POOL, vec![("quota".into(), value)]).await.map_err(told("setting a property"))
+        self.pool.dsl().set_props(POOL, vec![("quota".into(), value)]).await.map_err(context("setting a property"))
     }
 
     async fn compare(&mut self) -> Check {
@@ -737,14 +737,14 @@ impl Filler {
 
     /// Makes room, which must work, and uses it.
     async fn relieve(&mut self) -> Check {
-        self.pool.sync().await.map_err(told("sync of a full pool"))?;
+        self.pool.sync().await.map_err(context("sync of a full pool"))?;
         let snapshots = std::mem::take(&mut self.snapshots);
         if !snapshots.is_empty() {
             // Removing files that snapshots hold frees nothing, and must work all the same.
             if let Some(name) = self.pick() {
                 self.remove(&name).await?;
             }
-            self.pool.dsl().destroy_snapshots(snapshots, false).await.map_err(told("destroying snapshots"))?;
+            self.pool.dsl().destroy_snapshots(snapshots, false).await.map_err(context("destroying snapshots"))?;
         }
         let names: Vec<Vec<u8>> = self.files.keys().filter(|n| !self.tracked.contains(n)).cloned().collect();
         let tenth = names.len().div_ceil(10);
@@ -756,15 +756,15 @@ impl Filler {
         }
         let tenth = self.folders.len().div_ceil(10);
         for name in self.folders.drain(..tenth) {
-            self.fs.rmdir(self.fs.root(), &name).await.map_err(told("rmdir"))?;
+            self.fs.rmdir(self.fs.root(), &name).await.map_err(context("rmdir"))?;
         }
         for name in self.others.split_off(self.others.len() / 2) {
-            self.pool.dsl().destroy_fs(&name).await.map_err(told("destroying a file system"))?;
+            self.pool.dsl().destroy_fs(&name).await.map_err(context("destroying a file system"))?;
         }
         self.tidy().await?;
         self.alive()?;
         for _ in 0..TXGS_BACK {
-            self.pool.sync().await.map_err(told("sync after removing"))?;
+            self.pool.sync().await.map_err(context("sync after removing"))?;
             self.handle.rt().sleep(Nanos::from_ms(50)).await;
         }
         let Some(name) = self.create().await? else {
@@ -774,7 +774,7 @@ impl Filler {
         if !self.put(&name, 0, data, false).await? {
             return Err(format!("nothing can be written after a tenth of the files is gone: {}", self.space()));
         }
-        self.pool.sync().await.map_err(told("sync"))?;
+        self.pool.sync().await.map_err(context("sync"))?;
         self.alive()
     }
 
@@ -800,7 +800,7 @@ impl Filler {
     async fn truncate_tracked(&mut self) -> Check {
         let Some(name) = self.tracked.iter().max_by_key(|n| self.files[*n].data.len()) else { return Ok(()) };
         let file = self.files.get_mut(name).expect("tracked files stay");
-        self.fs.truncate(file.obj, 0).await.map_err(told("truncate"))?;
+        self.fs.truncate(file.obj, 0).await.map_err(context("truncate"))?;
         file.data.clear();
         Ok(())
     }
@@ -853,7 +853,7 @@ fn recover(
 ) -> Check<Vec<DiskImage>> {
     let lab = Lab::with_images(seed, images, true);
     let work = async {
-        let pool = lab.import(false, opts(layout, plan)).await.map_err(told("import"))?;
+        let pool = lab.import(false, opts(layout, plan)).await.map_err(context("import"))?;
         let fs = mount(&pool, plan).await?;
         if let Some(e) = fs.replayed().failed {
             return Err(format!("replay: {e:?}"));
@@ -861,13 +861,13 @@ fn recover(
         for g in grown {
             durable_is_there(&fs, g, at).await?;
         }
-        pool.sync().await.map_err(told("sync"))?;
+        pool.sync().await.map_err(context("sync"))?;
         make_room(&pool, &fs, plan, &lab.sim).await?;
         if let Some(e) = pool.suspended() {
             return Err(format!("the pool is suspended: {e:?}"));
         }
-        fs.unmount().await.map_err(told("unmount"))?;
-        pool.export().await.map_err(told("export"))
+        fs.unmount().await.map_err(context("unmount"))?;
+        pool.export().await.map_err(context("export"))
     };
     let result = lab.sim.try_block_on_for(SPAN_MAX, work);
     let images = lab.images();
@@ -897,29 +897,29 @@ async fn durable_is_there(fs: &Zfs, g: &Grown, at: u64) -> Check {
 
 /// Removes the content of the root folder and the snapshots; then writing must work.
 async fn make_room(pool: &Rc<Pool>, fs: &Rc<Zfs>, plan: &Plan, sim: &SimHandle) -> Check {
-    let head = pool.dsl().find(&plan.home()).map_err(told("find"))?;
-    let snapshots = pool.dsl().snapshots(&head).await.map_err(told("listing snapshots"))?;
+    let head = pool.dsl().find(&plan.home()).map_err(context("find"))?;
+    let snapshots = pool.dsl().snapshots(&head).await.map_err(context("listing snapshots"))?;
     let names: Vec<String> = snapshots.iter().map(|s| s.name()).collect();
     if !names.is_empty() {
-        pool.dsl().destroy_snapshots(names, false).await.map_err(told("destroying snapshots after a cut"))?;
+        pool.dsl().destroy_snapshots(names, false).await.map_err(context("destroying snapshots after a cut"))?;
     }
     let (mut cookie, mut files) = (0, Vec::new());
     loop {
-        let some = fs.readdir(fs.root(), cookie, 64 << 10).await.map_err(told("readdir"))?;
+        let some = fs.readdir(fs.root(), cookie, 64 << 10).await.map_err(context("readdir"))?;
         let Some(last) = some.last() else { break };
         cookie = last.next_cookie;
         for e in some.into_iter().filter(|e| e.name.starts_with(b"f")) {
-            let a = fs.lookup(fs.root(), &e.name).await.map_err(told("lookup"))?;
+            let a = fs.lookup(fs.root(), &e.name).await.map_err(context("lookup"))?;
             files.push((a.size, e.name));
         }
     }
     files.sort();
     files.reverse();
     for (_, name) in files.iter().take(files.len().div_ceil(2)) {
-        fs.unlink(fs.root(), name).await.map_err(told("unlink after a cut"))?;
+        fs.unlink(fs.root(), name).await.map_err(context("unlink after a cut"))?;
     }
     for _ in 0..TXGS_BACK {
-        pool.sync().await.map_err(told("sync after a cut"))?;
+        pool.sync().await.map_err(context("sync after a cut"))?;
         sim.rt().sleep(Nanos::from_ms(50)).await;
     }
     let made = fs.create(fs.root(), b"new", 0o644, &Cred::new(0, 0), true).await;
@@ -931,7 +931,9 @@ async fn make_room(pool: &Rc<Pool>, fs: &Rc<Zfs>, plan: &Plan, sim: &SimHandle) 
             pool.dsl().space()
         )
     })?;
-    fs.write_sync(made.obj, 0, vec![Bytes::copy_from(&[7; 4096])], false).await.map_err(told("write after a cut"))?;
+    fs.write_sync(made.obj, 0, vec![Bytes::copy_from(&[7; 4096])], false)
+        .await
+        .map_err(context("write after a cut"))?;
     Ok(())
 }
 
@@ -954,7 +956,7 @@ async fn create(lab: &Lab, layout: &Layout, plan: &Plan) -> Check<Rc<Pool>> {
     if plan.dedup {
         props.push(("dedup".into(), parse("dedup", "on")));
     }
-    let pool = lab.create(layout, props).await.map_err(told("create"))?;
+    let pool = lab.create(layout, props).await.map_err(context("create"))?;
     pool.tune(&opts(layout, plan));
     let (new, number) = (new_fs_of(&lab.sim), PropValue::Num);
     let limit = match plan.limit {
@@ -977,7 +979,7 @@ async fn create(lab: &Lab, layout: &Layout, plan: &Plan) -> Check<Rc<Pool>> {
             true => NewCrypt { suite: Some(Some(zio::crypto::Suite::Aes256Gcm)), key: Some(key) },
             false => NewCrypt::default(),
         };
-        pool.dsl().create_fs_encrypted(&plan.home(), limit, crypt, new).await.map_err(told("creating the home"))?;
+        pool.dsl().create_fs_encrypted(&plan.home(), limit, crypt, new).await.map_err(context("creating the home"))?;
     }
     Ok(pool)
 }
@@ -1008,13 +1010,13 @@ async fn live(lab: Rc<Lab>, layout: Layout, plan: Plan, rng: Rng, met: &mut Met)
     f.met.stalls += f.fs.log().map_or(0, |log| log.stats().stalls);
     *met = f.met;
     let recorded = done.map_err(|e| format!("{e}\n    {}", f.space()))?;
-    f.fs.unmount().await.map_err(told("unmount"))?;
-    f.pool.export().await.map_err(told("export"))?;
-    f.pool = lab.import(false, opts(&f.layout, &f.plan)).await.map_err(told("import"))?;
+    f.fs.unmount().await.map_err(context("unmount"))?;
+    f.pool.export().await.map_err(context("export"))?;
+    f.pool = lab.import(false, opts(&f.layout, &f.plan)).await.map_err(context("import"))?;
     f.fs = mount(&f.pool, &f.plan).await?;
     f.compare().await.map_err(|e| format!("imported: {e}"))?;
-    f.fs.unmount().await.map_err(told("unmount"))?;
-    f.pool.export().await.map_err(told("export"))?;
+    f.fs.unmount().await.map_err(context("unmount"))?;
+    f.pool.export().await.map_err(context("export"))?;
     Ok(recorded)
 }
 
