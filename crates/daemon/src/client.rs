@@ -27,7 +27,7 @@ const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an ending daemon may take; pools with much to write need a while.
 const STOP_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A way to the daemon of this user.
+/// A connection to the daemon of this user.
 pub struct Client {
     paths: Paths,
     program: PathBuf,
@@ -59,7 +59,7 @@ impl Client {
     ///
     /// Root may use the daemon of another user whose folder `WEIR_RUNTIME_DIR` names. Other users
     /// who name a folder of root's reach its door for all users.
-    fn connect(&self) -> Result<Option<Way>> {
+    fn connect(&self) -> Result<Option<Connection>> {
         let (dir, uid) = (self.paths.runtime(), self.paths.uid());
         let owner = match std::fs::symlink_metadata(dir) {
             Ok(meta) => meta.uid(),
@@ -69,20 +69,20 @@ impl Client {
             }
         };
         if owner != uid && owner == 0 {
-            return Ok(connect_to(&Paths::public_socket(dir), 0)?.map(Way::Public));
+            return Ok(connect_to(&Paths::public_socket(dir), 0)?.map(Connection::Public));
         }
         let owner = if uid == 0 { owner } else { uid };
         check_folder(dir, owner)?;
-        Ok(connect_to(&self.paths.socket(), owner)?.map(Way::Full))
+        Ok(connect_to(&self.paths.socket(), owner)?.map(Connection::Full))
     }
 
     /// The same; a daemon that lives but has no socket is given the time to make it again.
-    fn connect_running(&self) -> Result<Option<Way>> {
+    fn connect_running(&self) -> Result<Option<Connection>> {
         let end = Instant::now() + SOCKET_TIMEOUT;
         loop {
-            let way = self.connect()?;
-            if way.is_some() || !self.paths.is_held() || Instant::now() > end {
-                return Ok(way);
+            let connection = self.connect()?;
+            if connection.is_some() || !self.paths.is_held() || Instant::now() > end {
+                return Ok(connection);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -90,7 +90,7 @@ impl Client {
 
     /// Whether a request with these rights is answered by root's daemon, as this user has none and
     /// nothing that one would bring back.
-    fn asks_system(&self, rights: Rights) -> Option<UnixStream> {
+    fn connect_system(&self, rights: Rights) -> Option<UnixStream> {
         let dir = self.paths.system().filter(|_| rights == Rights::Anyone)?;
         let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
         if own || self.paths.is_held() {
@@ -101,7 +101,7 @@ impl Client {
 
     /// Whether a daemon runs.
     pub fn is_running(&self) -> Result<bool> {
-        Ok(matches!(self.connect()?, Some(Way::Full(_))))
+        Ok(matches!(self.connect()?, Some(Connection::Full(_))))
     }
 
     /// Starts a daemon unless one runs; true if this one did.
@@ -145,7 +145,7 @@ impl Client {
         let end = Instant::now() + START_TIMEOUT;
         let mut ended: Option<Instant> = None;
         loop {
-            if let Some(Way::Full(stream)) = self.connect()? {
+            if let Some(Connection::Full(stream)) = self.connect()? {
                 self.started.set(true);
                 return Ok(stream);
             }
@@ -182,8 +182,8 @@ impl Client {
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<R::Reply> {
         let stream = match self.connect()? {
-            Some(Way::Full(stream) | Way::Public(stream)) => stream,
-            None => match self.asks_system(R::RIGHTS) {
+            Some(Connection::Full(stream) | Connection::Public(stream)) => stream,
+            None => match self.connect_system(R::RIGHTS) {
                 Some(stream) => stream,
                 None => self.start_and_connect()?,
             },
@@ -193,13 +193,17 @@ impl Client {
 
     /// What a running daemon says about itself; none if there is none.
     pub fn info(&self) -> Result<Option<DaemonInfo>> {
-        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(None) };
+        let Some(Connection::Full(stream) | Connection::Public(stream)) = self.connect_running()? else {
+            return Ok(None);
+        };
         converse(stream, &Info, None, &mut |_, _, _| {}).map(Some)
     }
 
     /// Ends the daemon and waits until it is gone; false if there was none.
     pub fn stop(&self, force: bool) -> Result<bool> {
-        let Some(Way::Full(stream) | Way::Public(stream)) = self.connect_running()? else { return Ok(false) };
+        let Some(Connection::Full(stream) | Connection::Public(stream)) = self.connect_running()? else {
+            return Ok(false);
+        };
         converse(stream, &Stop { force }, None, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
         // The lock is the last thing that a daemon lets go of.
@@ -214,7 +218,7 @@ impl Client {
 }
 
 /// A connection and what it is good for.
-enum Way {
+enum Connection {
     /// Every request.
     Full(UnixStream),
     /// What anyone may ask.

@@ -48,7 +48,7 @@ impl FrontEnd for FuseFrontEnd {
             // Root, who mounts for a plain user, may not enter that user's mounts: what lies within
             // one is served by it.
             let holds_others = host::effective_uid() != 0;
-            if holds_others && let Some(outer) = around(rt, at, &others).await? {
+            if holds_others && let Some(outer) = innermost_mount(rt, at, &others).await? {
                 let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
                 return Ok(Rc::new(GraftActive(grafted)) as Rc<dyn ActiveMount>);
             }
@@ -82,7 +82,7 @@ fn outer_of(mount: &dyn ActiveMount) -> Option<Rc<fuse::Mounted>> {
 }
 
 /// The innermost of the mounts that `at` is in.
-async fn around(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
+async fn innermost_mount(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
     let place = at.to_path_buf();
     let real = path_blocking(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
     let holding = mounts.iter().filter(|m| m.is_alive() && real.starts_with(m.mountpoint()));

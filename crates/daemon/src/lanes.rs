@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a thread without work stays.
-const LINGER: Duration = Duration::from_secs(5);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A piece of work.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -66,7 +66,7 @@ impl Queue {
                 continue;
             }
             s.idle += 1;
-            let (back, waited) = self.more.wait_timeout(s, LINGER).unwrap_or_else(PoisonError::into_inner);
+            let (back, waited) = self.more.wait_timeout(s, IDLE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
             s = back;
             s.idle -= 1;
             if waited.timed_out() && s.queue.is_empty() {
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() {
         let q = Queue::new("test", 2, 3);
-        let (tell, told) = mpsc::channel();
+        let (tx, rx) = mpsc::channel();
         let gate: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let job = |n: usize| -> Job {
-            let (tell, gate) = (tell.clone(), gate.clone());
+            let (tx, gate) = (tx.clone(), gate.clone());
             Box::new(move || {
                 let open = gate.0.lock().unwrap();
                 drop(gate.1.wait_while(open, |open| !*open).unwrap());
-                tell.send(n).unwrap();
+                tx.send(n).unwrap();
             })
         };
         // Two that are worked on at the same time, three that wait; a job may still stand in the
@@ -102,7 +102,7 @@ mod tests {
         assert!((3..=5).contains(&taken), "{taken}");
         *gate.0.lock().unwrap() = true;
         gate.1.notify_all();
-        let mut done: Vec<usize> = (0..taken).map(|_| told.recv().unwrap()).collect();
+        let mut done: Vec<usize> = (0..taken).map(|_| rx.recv().unwrap()).collect();
         done.sort_unstable();
         assert_eq!(done, (0..taken).collect::<Vec<_>>());
     }
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn a_job_that_panics_costs_no_thread() {
         let q = Queue::new("test", 1, 8);
-        let (tell, told) = mpsc::channel();
+        let (tx, rx) = mpsc::channel();
         assert!(q.push(Box::new(|| std::panic::panic_any(()))));
-        assert!(q.push(Box::new(move || tell.send(1).unwrap())));
-        assert_eq!(told.recv().unwrap(), 1);
+        assert!(q.push(Box::new(move || tx.send(1).unwrap())));
+        assert_eq!(rx.recv().unwrap(), 1);
     }
 }

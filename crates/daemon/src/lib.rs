@@ -2,9 +2,9 @@
 //! for. What that means to pools is [`admin`]'s.
 //!
 //! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its
-//! socket; it sends one request ([`proto`]). A door ([`front`]) reads it and says who sent it;
+//! socket; it sends one request ([`proto`]). A door ([`listener`]) reads it and says who sent it;
 //! [`serve`] looks whether they may, has it done on a thread of one of the lanes ([`lanes`]) by
-//! [`admin::request`], and answers. The daemon is also the keeper of the pools ([`home`]): it logs
+//! [`admin::request`], and answers. The daemon is also the keeper of the pools ([`keeper`]): it logs
 //! ([`log`]), mounts ([`fuse_front`]) and remembers ([`state`]).
 //!
 //! Invariants: at most one daemon holds a runtime folder and at most one a state folder
@@ -13,10 +13,10 @@
 //! refused in words.
 
 pub mod client;
-mod front;
 pub mod fuse_front;
-mod home;
+mod keeper;
 mod lanes;
+mod listener;
 mod log;
 pub mod metrics;
 pub mod paths;

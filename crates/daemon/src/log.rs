@@ -130,7 +130,7 @@ impl Log {
         let line = format!("{} {}: {text}\n", utc(now()), word(level));
         if let Some(f) = &mut inner.file {
             if f.size + line.len() as u64 > self.max {
-                f.turn_over();
+                f.rotate();
             }
             if f.file.write_all(line.as_bytes()).is_ok() {
                 f.size += line.len() as u64;
@@ -157,7 +157,7 @@ impl Log {
 
 impl LogFile {
     /// Puts the file aside and begins a new one.
-    fn turn_over(&mut self) {
+    fn rotate(&mut self) {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         if std::fs::rename(&self.path, old).is_err() {

@@ -252,7 +252,7 @@ pub struct Locks {
 impl Locks {
     /// Puts the runtime folder in order after it was removed as a whole (a session's folder goes
     /// with the session): whether it is ours again.
-    pub fn renew(&mut self, paths: &Paths) -> bool {
+    pub fn relock(&mut self, paths: &Paths) -> bool {
         if paths.make_runtime().is_err() {
             return false;
         }

@@ -14,8 +14,8 @@ use admin::request::{AnyRequest, Call, Caller, Lane, Request, Stop, perform};
 use admin::waits::{Ticket, enter};
 use base::{Error, ErrorKind};
 
-use crate::front::{Message, refuse};
 use crate::lanes::Queue;
+use crate::listener::{Message, refuse};
 use crate::proto::{self, Reply};
 use crate::server::Daemon;
 
@@ -75,7 +75,7 @@ impl Daemon {
             return refuse(&stream, &Error::new(ErrorKind::Busy, "the daemon has no descriptors left: try again"));
         };
         let what = command.as_deref().unwrap_or(request.title());
-        let ticket = self.home.requests.begin(what, peer, public);
+        let ticket = self.keeper.requests.begin(what, peer, public);
         let queue = match request.lane() {
             _ if public => &self.lanes.public,
             Lane::Status => &self.lanes.status,
@@ -90,7 +90,7 @@ impl Daemon {
     }
 
     fn public_requests(&self, uid: u32) -> usize {
-        self.home.requests.all().iter().filter(|e| e.public && e.peer.uid == uid).count()
+        self.keeper.requests.all().iter().filter(|e| e.public && e.peer.uid == uid).count()
     }
 
     fn serve(self: &Arc<Self>, mut stream: UnixStream, asked: Parsed, ticket: Ticket, public: bool) {
@@ -98,12 +98,12 @@ impl Daemon {
         let _ = stream.set_write_timeout(Some(if public { PUBLIC_REPLY_TIMEOUT } else { REPLY_TIMEOUT }));
         let ends = request.name() == Stop::NAME;
         let (daemon, entry) = (self.clone(), ticket.entry().clone());
-        let (tell, told) = mpsc::channel();
+        let (tx, rx) = mpsc::channel();
         let work = move || {
             enter(&entry);
             let caller = Caller { uid: entry.peer.uid, public };
             let done = perform(&daemon.pools, request, command, caller, &entry.progress);
-            let _ = tell.send(done);
+            let _ = tx.send(done);
         };
         if let Err(e) = std::thread::Builder::new().name("weir-request".into()).spawn(work) {
             let e = Error::new(ErrorKind::Busy, format!("the daemon can start no thread for this: {e}: try again"));
@@ -112,7 +112,7 @@ impl Daemon {
         let progress = &ticket.entry().progress;
         let mut last = None;
         let reply = loop {
-            match told.recv_timeout(PROGRESS_PERIOD) {
+            match rx.recv_timeout(PROGRESS_PERIOD) {
                 Ok(Ok(value)) => break Reply::Done(value),
                 Ok(Err(e)) => break Reply::failed(&e),
                 Err(mpsc::RecvTimeoutError::Disconnected) => {

@@ -15,8 +15,8 @@ use admin::tunables::Tunables;
 use base::{Error, Result};
 use host::Signals;
 
-use crate::front::{Door, Limits};
-use crate::home::Home;
+use crate::keeper::DaemonKeeper;
+use crate::listener::{Limits, Listener};
 use crate::log::Log;
 use crate::metrics::Endpoint;
 use crate::paths::Paths;
@@ -35,7 +35,7 @@ pub(crate) const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// The daemon.
 pub struct Daemon {
-    pub(crate) home: Arc<Home>,
+    pub(crate) keeper: Arc<DaemonKeeper>,
     pub(crate) pools: Arc<PoolSet>,
     pub(crate) lanes: Lanes,
 }
@@ -91,22 +91,22 @@ fn run_logged(
     paths.make_state()?;
     let locks = paths.lock()?;
     let state = State::load(&paths.state_file())?;
-    let doors = doors(&paths)?;
-    let home = Arc::new(Home::new(paths, state, log.clone()));
-    let pools = PoolSet::new(home.clone(), tunables);
-    let daemon = Arc::new(Daemon { home, pools, lanes: Lanes::default() });
+    let listeners = listeners(&paths)?;
+    let keeper = Arc::new(DaemonKeeper::new(paths, state, log.clone()));
+    let pools = PoolSet::new(keeper.clone(), tunables);
+    let daemon = Arc::new(Daemon { keeper, pools, lanes: Lanes::default() });
     let locks = Arc::new(Mutex::new(Some(locks)));
-    for (door, opened) in doors {
+    for (listener, opened) in listeners {
         let (daemon, locks) = (daemon.clone(), locks.clone());
-        let public = door.users.is_none();
+        let public = listener.users.is_none();
         std::thread::spawn(move || {
-            let again = |door: &Door| {
+            let reopen = |listener: &Listener| {
                 // Held until it is open: a daemon that ends leaves no socket behind.
                 let mut locks = lock(&locks);
-                let in_order = locks.as_mut().is_some_and(|l| l.renew(&daemon.home.paths));
-                in_order.then(|| door.open().ok()).flatten()
+                let in_order = locks.as_mut().is_some_and(|l| l.relock(&daemon.keeper.paths));
+                in_order.then(|| listener.open().ok()).flatten()
             };
-            door.serve(opened, again, |message| daemon.take(message, public));
+            listener.serve(opened, reopen, |message| daemon.take(message, public));
         });
     }
     let pools = daemon.pools.clone();
@@ -133,22 +133,22 @@ fn run_logged(
     log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");
     let _namespace = daemon.pools.shut_down();
     let mut locks = lock(&locks);
-    let paths = &daemon.home.paths;
+    let paths = &daemon.keeper.paths;
     let _ = std::fs::remove_file(paths.socket());
     let _ = std::fs::remove_file(Paths::public_socket(paths.runtime()));
     *locks = None;
     Ok(())
 }
 
-/// The doors, open: the owner's, and root's for all users.
-fn doors(paths: &Paths) -> Result<Vec<(Door, (UnixListener, u64))>> {
+/// The listeners, open: the owner's, and root's for all users.
+fn listeners(paths: &Paths) -> Result<Vec<(Listener, (UnixListener, u64))>> {
     let owner = paths.uid();
     let users = if owner == 0 { vec![0] } else { vec![owner, 0] };
-    let mut doors = vec![Door { path: paths.socket(), mode: 0o600, limits: Limits::OWNER, users: Some(users) }];
+    let mut listeners = vec![Listener { path: paths.socket(), mode: 0o600, limits: Limits::OWNER, users: Some(users) }];
     if owner == 0 {
         let path = Paths::public_socket(paths.runtime());
-        doors.push(Door { path, mode: 0o666, limits: Limits::PUBLIC, users: None });
+        listeners.push(Listener { path, mode: 0o666, limits: Limits::PUBLIC, users: None });
     }
-    let open = |d: Door| d.open().map(|o| (d, o));
-    doors.into_iter().map(open).collect()
+    let open = |l: Listener| l.open().map(|o| (l, o));
+    listeners.into_iter().map(open).collect()
 }

@@ -26,7 +26,7 @@ use host::{PeerCred, SecretBytes};
 use crate::proto::{self, Reply};
 
 /// How often a door looks whether its socket is still there.
-const LOOK_PERIOD: Duration = Duration::from_secs(2);
+const SOCKET_CHECK_PERIOD: Duration = Duration::from_secs(2);
 /// Connections taken in one go, so that those that are there get their turn.
 const ACCEPT_BATCH: usize = 64;
 /// Bytes of a message's length.
@@ -78,7 +78,7 @@ impl Message {
 }
 
 /// A door.
-pub struct Door {
+pub struct Listener {
     /// Where its socket is.
     pub path: PathBuf,
     /// The mode of the socket.
@@ -98,7 +98,7 @@ struct Pending {
 }
 
 /// What a look at a connection showed.
-enum Look {
+enum ReadState {
     Wait,
     Closed,
     Complete,
@@ -120,27 +120,27 @@ pub fn refuse(mut stream: &UnixStream, e: &Error) {
 }
 
 impl Pending {
-    fn read(&mut self, max: usize) -> Look {
+    fn read(&mut self, max: usize) -> ReadState {
         // No more than the message: a connection carries one.
         let want = match self.length() {
             None => HEAD - self.got.len(),
             Some(len) => (HEAD + len - self.got.len()).min(CHUNK),
         };
         match self.got.read_from(&mut &self.stream, want) {
-            Ok(0) if self.got.is_empty() => Look::Closed,
-            Ok(0) => Look::Refuse(Error::invalid("the request cannot be read: it ends in the middle")),
+            Ok(0) if self.got.is_empty() => ReadState::Closed,
+            Ok(0) => ReadState::Refuse(Error::invalid("the request cannot be read: it ends in the middle")),
             Ok(_) => match self.length() {
                 Some(len) if len > max => {
                     let why = format!("the request cannot be read: it has {len} bytes, {max} are allowed");
-                    Look::Refuse(Error::invalid(why))
+                    ReadState::Refuse(Error::invalid(why))
                 }
-                Some(len) if self.got.len() == HEAD + len => Look::Complete,
-                _ => Look::Wait,
+                Some(len) if self.got.len() == HEAD + len => ReadState::Complete,
+                _ => ReadState::Wait,
             },
             Err(e) if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {
-                Look::Wait
+                ReadState::Wait
             }
-            Err(_) => Look::Closed,
+            Err(_) => ReadState::Closed,
         }
     }
 
@@ -163,7 +163,7 @@ fn victim(pending: &[(u32, Instant)], newest: u32, limits: &Limits) -> Option<us
     (0..pending.len()).filter(|i| pending[*i].0 == uid).min_by_key(|i| pending[*i].1)
 }
 
-impl Door {
+impl Listener {
     /// Opens it: listens at its path in place of a socket that is there.
     pub fn open(&self) -> Result<(UnixListener, u64)> {
         let fail = |e: std::io::Error| {
@@ -186,32 +186,33 @@ impl Door {
         std::fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == ino)
     }
 
-    /// Serves for as long as the process lives. `again` is to open the door when its socket has
+    /// Serves for as long as the process lives. `reopen` is to open the door when its socket has
     /// gone, if the folder is in order.
     pub fn serve(
         self,
         opened: (UnixListener, u64),
-        again: impl Fn(&Door) -> Option<(UnixListener, u64)>,
-        hand_on: impl Fn(Message),
+        reopen: impl Fn(&Listener) -> Option<(UnixListener, u64)>,
+        deliver: impl Fn(Message),
     ) {
         let (mut listener, mut ino) = opened;
         let mut pending: Vec<Pending> = Vec::new();
-        let mut looked = Instant::now();
+        let mut checked = Instant::now();
         loop {
             let now = Instant::now();
             let oldest = pending.iter().map(|p| p.since).min();
-            let left = oldest.map_or(LOOK_PERIOD, |t| (t + self.limits.patience).saturating_duration_since(now));
+            let left =
+                oldest.map_or(SOCKET_CHECK_PERIOD, |t| (t + self.limits.patience).saturating_duration_since(now));
             let fds: Vec<BorrowedFd<'_>> =
                 std::iter::once(listener.as_fd()).chain(pending.iter().map(|p| p.stream.as_fd())).collect();
-            let Ok(ready) = host::wait_readable(&fds, left.min(LOOK_PERIOD)) else {
+            let Ok(ready) = host::wait_readable(&fds, left.min(SOCKET_CHECK_PERIOD)) else {
                 // No memory for the wait: the connections go.
                 pending.clear();
                 continue;
             };
-            if looked.elapsed() >= LOOK_PERIOD {
-                looked = Instant::now();
+            if checked.elapsed() >= SOCKET_CHECK_PERIOD {
+                checked = Instant::now();
                 if !self.is_there(ino)
-                    && let Some(new) = again(&self)
+                    && let Some(new) = reopen(&self)
                 {
                     (listener, ino) = new;
                 }
@@ -220,17 +221,17 @@ impl Door {
             let mut keep: Vec<Pending> = Vec::with_capacity(pending.len());
             for mut p in std::mem::take(&mut pending) {
                 let readable = flags.next().copied().unwrap_or(false);
-                let look = if readable { p.read(self.limits.message_max) } else { Look::Wait };
-                match look {
-                    Look::Wait if p.since.elapsed() >= self.limits.patience => {
+                let read = if readable { p.read(self.limits.message_max) } else { ReadState::Wait };
+                match read {
+                    ReadState::Wait if p.since.elapsed() >= self.limits.patience => {
                         refuse(&p.stream, &busy("the connection sent no complete request in time"));
                     }
-                    Look::Wait => keep.push(p),
-                    Look::Closed => {}
-                    Look::Refuse(e) => refuse(&p.stream, &e),
-                    Look::Complete => {
+                    ReadState::Wait => keep.push(p),
+                    ReadState::Closed => {}
+                    ReadState::Refuse(e) => refuse(&p.stream, &e),
+                    ReadState::Complete => {
                         if p.stream.set_nonblocking(false).is_ok() {
-                            hand_on(Message { stream: p.stream, peer: p.peer, bytes: p.got });
+                            deliver(Message { stream: p.stream, peer: p.peer, bytes: p.got });
                         }
                     }
                 }

@@ -26,7 +26,7 @@ use crate::state::State;
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the daemon has beside its pools.
-pub struct Home {
+pub struct DaemonKeeper {
     pub(crate) paths: Paths,
     state: Mutex<State>,
     log: Arc<Log>,
@@ -34,10 +34,10 @@ pub struct Home {
     pub(crate) requests: Arc<Requests>,
 }
 
-impl Home {
+impl DaemonKeeper {
     /// In these folders, with what was remembered.
-    pub fn new(paths: Paths, state: State, log: Arc<Log>) -> Home {
-        Home { paths, state: Mutex::new(state), log, requests: Arc::default() }
+    pub fn new(paths: Paths, state: State, log: Arc<Log>) -> DaemonKeeper {
+        DaemonKeeper { paths, state: Mutex::new(state), log, requests: Arc::default() }
     }
 
     /// Changes what is remembered and writes it down.
@@ -48,7 +48,7 @@ impl Home {
     }
 }
 
-impl Keeper for Home {
+impl Keeper for DaemonKeeper {
     fn say(&self, level: Level, text: &str) {
         self.log.say(level, text);
     }
@@ -95,7 +95,7 @@ impl Keeper for Home {
     // A pool in the middle of something long does not keep it from answering.
     fn info(&self, pools: &PoolSet) -> DaemonInfo {
         let all = pools.all_running();
-        let calls: Vec<_> = all.iter().map(|r| r.thread.call(|_| async { look_at_engine() })).collect();
+        let calls: Vec<_> = all.iter().map(|r| r.thread.call(|_| async { engine_status() })).collect();
         let mut mounts = Vec::new();
         let mut states = Vec::new();
         let mut engines: Vec<(ThreadId, String)> = Vec::new();
@@ -135,7 +135,7 @@ impl Keeper for Home {
 }
 
 /// What a pool's engine says about itself.
-struct EngineLook {
+struct EngineStatus {
     mounts: Vec<(String, String)>,
     state: String,
     suspended: bool,
@@ -143,12 +143,12 @@ struct EngineLook {
     txg: u64,
 }
 
-fn look_at_engine() -> Result<EngineLook> {
+fn engine_status() -> Result<EngineStatus> {
     let e = admin::engine::current()?;
     let suspended = e.pool.suspended().is_some();
     let state = if suspended { "SUSPENDED" } else { e.pool.tree().health().name() };
     let mounts = e.mounts.list().into_iter().map(|(n, p)| (n, p.display().to_string())).collect();
-    Ok(EngineLook { mounts, state: state.to_string(), suspended, txg: e.pool.txg().last_synced().0 + 1 })
+    Ok(EngineStatus { mounts, state: state.to_string(), suspended, txg: e.pool.txg().last_synced().0 + 1 })
 }
 
 /// A request as it is shown; none for the one that asks.
