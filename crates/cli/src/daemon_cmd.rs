@@ -29,7 +29,7 @@ pub fn run(args: &[String]) -> Done {
             let metrics = p.value('m').map(Endpoint::parse).transpose()?;
             match daemon::server::run(paths, tunables, metrics)? {
                 None => Ok(()),
-                Some(_) => Err(Fail::Said),
+                Some(_) => Err(Fail::AlreadyReported),
             }
         }
         "start" => {
@@ -83,7 +83,7 @@ fn tunables(paths: &Paths, p: &Parsed) -> Result<Tunables, Fail> {
 fn status(verbose: bool) -> Done {
     let Some(info) = Client::of_process()?.info()? else {
         print("no daemon is running\n");
-        return Err(Fail::Said);
+        return Err(Fail::AlreadyReported);
     };
     print(&status_text(&info, verbose));
     Ok(())

@@ -97,7 +97,7 @@ pub fn run(p: &Parsed) -> Done {
                 return Err(Error::not_found(format!("cannot open '{}': no such pool", names[0])).into());
             }
             for name in &o.only {
-                if !pool.clone().any(|p| p.children.iter().any(|c| has(c, name, o.style))) {
+                if !pool.clone().any(|p| p.children.iter().any(|c| contains_name(c, name, o.style))) {
                     let why = format!("cannot open '{name}': no such device in pool '{}'", names[0]);
                     return Err(Error::not_found(why).into());
                 }
@@ -111,7 +111,7 @@ pub fn run(p: &Parsed) -> Done {
         let now: Vec<IoView> = ask(&PoolIo { names: names.clone() })?;
         if now.is_empty() && interval.is_none() && !o.json {
             eprintln!("no pools available");
-            return Err(Fail::Said);
+            return Err(Fail::AlreadyReported);
         }
         if !(before.is_empty() && p.has('y') && interval.is_some()) {
             print(&show(&now, &before, &o, shown == 0)?);
@@ -138,18 +138,18 @@ struct Row<'a> {
 }
 
 /// Whether a user may call this vdev so.
-fn is_called(view: &IoView, name: &str, style: Style) -> bool {
+fn has_name(view: &IoView, name: &str, style: Style) -> bool {
     let base = view.name.rsplit('/').next().unwrap_or_default();
-    [view.name.as_str(), base, &shown(view, style), &view.guid.to_string()].contains(&name)
+    [view.name.as_str(), base, &display_name(view, style), &view.guid.to_string()].contains(&name)
 }
 
 /// Whether this vdev or one below it is called so.
-fn has(view: &IoView, name: &str, style: Style) -> bool {
-    is_called(view, name, style) || view.children.iter().any(|c| has(c, name, style))
+fn contains_name(view: &IoView, name: &str, style: Style) -> bool {
+    has_name(view, name, style) || view.children.iter().any(|c| contains_name(c, name, style))
 }
 
 /// The name that listings show.
-fn shown(view: &IoView, style: Style) -> String {
+fn display_name(view: &IoView, style: Style) -> String {
     if style.guids && view.guid != 0 && view.kind != "root" {
         return view.guid.to_string();
     }
@@ -165,7 +165,7 @@ fn rows<'a>(view: &'a IoView, before: Option<&IoView>, depth: usize, o: &Opts, o
     let seconds = (view.at.saturating_sub(from) as f64 / 1e9).max(1e-9);
     if o.only.is_empty() {
         out.push(Row { depth, view, stats, seconds });
-    } else if o.only.iter().any(|n| is_called(view, n, o.style)) && depth > 0 {
+    } else if o.only.iter().any(|n| has_name(view, n, o.style)) && depth > 0 {
         out.push(Row { depth: 0, view, stats, seconds });
     }
     if o.vdevs {
@@ -209,14 +209,14 @@ fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<Stri
     let width = name_width(&pools, o);
     let groups = groups(o);
     if first && !o.script {
-        out.push_str(&head(width, &groups, if o.only.is_empty() { "pool" } else { "vdev" }, ""));
+        out.push_str(&headings(width, &groups, if o.only.is_empty() { "pool" } else { "vdev" }, ""));
     }
     for rows in &pools {
         let mut class = "";
         for row in rows {
             let fields = fields(row, o);
             if o.script {
-                let _ = writeln!(out, "{}\t{}", shown(row.view, o.style), fields.join("\t"));
+                let _ = writeln!(out, "{}\t{}", display_name(row.view, o.style), fields.join("\t"));
                 continue;
             }
             let widths = groups.iter().flat_map(|g| g.1.iter().map(|_| g.2));
@@ -225,7 +225,7 @@ fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<Stri
                 let dashes: Vec<String> = widths.clone().map(|w| format!("{:>w$}", "-")).collect();
                 let _ = writeln!(out, "{class:<width$}  {}", dashes.join("  "));
             }
-            let name = format!("{}{}", "  ".repeat(row.depth), shown(row.view, o.style));
+            let name = format!("{}{}", "  ".repeat(row.depth), display_name(row.view, o.style));
             let line: Vec<String> = fields.iter().zip(widths).map(|(f, w)| format!("{f:>w$}")).collect();
             let _ = writeln!(out, "{name:<width$}  {}", line.join("  "));
         }
@@ -241,7 +241,7 @@ fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<Stri
 
 /// Width of the column of names.
 fn name_width(pools: &[Vec<Row>], o: &Opts) -> usize {
-    let widths = pools.iter().flatten().map(|r| r.depth * 2 + shown(r.view, o.style).chars().count());
+    let widths = pools.iter().flatten().map(|r| r.depth * 2 + display_name(r.view, o.style).chars().count());
     widths.max().unwrap_or(0).max(10)
 }
 
@@ -287,7 +287,7 @@ fn rule(width: usize, groups: &Groups) -> String {
 
 /// The two lines of headings, the first with `name` in front, the second with `title`, and the line
 /// below.
-fn head(width: usize, groups: &Groups, title: &str, name: &str) -> String {
+fn headings(width: usize, groups: &Groups, title: &str, name: &str) -> String {
     let (mut one, mut two) = (format!("{name:<width$}"), format!("{title:<width$}"));
     for (name, columns, w) in groups {
         let n = columns.len().max(1);
@@ -390,9 +390,9 @@ fn histogram(row: &Row, width: usize, o: &Opts) -> String {
         let names = ["sync_read", "sync_write", "async_read", "async_write", "scrub", "trim", "rebuild"];
         names.map(|n| (n, vec!["ind", "agg"], column)).into()
     };
-    let name = shown(row.view, o.style);
+    let name = display_name(row.view, o.style);
     let width = width.max(name.chars().count());
-    let mut out = if o.script { format!("{name}\n") } else { format!("\n{}", head(width, &groups, title, &name)) };
+    let mut out = if o.script { format!("{name}\n") } else { format!("\n{}", headings(width, &groups, title, &name)) };
     for b in 0..lists.iter().map(Vec::len).max().unwrap_or(0) {
         let edge = if o.wait_histogram { (1u64 << (b + 1).min(63)) - 1 } else { 512u64 << b };
         let label = match (o.script, o.wait_histogram) {

@@ -42,7 +42,7 @@ pub fn run(args: &[String]) -> Done {
     if jobs > JOBS_MAX {
         return Err(Error::invalid(format!("--jobs: {jobs} is more than {JOBS_MAX}")).into());
     }
-    let report = Report::of(spread(cells, jobs)?);
+    let report = Report::of(run_parallel(cells, jobs)?);
     if p.has('j') {
         let text =
             serde_json::to_string(&report).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
@@ -109,7 +109,7 @@ fn cells(p: &Parsed) -> Result<Vec<Cell>> {
 
 /// Runs them on so many threads of this process, each cell in a world of its own: how many threads
 /// changes nothing but the time it takes.
-fn spread(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
+fn run_parallel(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<BTreeMap<usize, Result<Outcome>>> = Mutex::default();
     // Those with many writers take longest, so they come first.

@@ -47,7 +47,7 @@ pub enum Fail {
     /// It could not be done.
     Error(Error),
     /// It could not be done and was said so already.
-    Said,
+    AlreadyReported,
 }
 
 impl From<Error> for Fail {
@@ -121,7 +121,7 @@ fn weir(args: &[String]) -> u8 {
 fn report(command: &str, done: Done) -> u8 {
     match done {
         Ok(()) => 0,
-        Err(Fail::Said) => 1,
+        Err(Fail::AlreadyReported) => 1,
         Err(Fail::Error(e)) => {
             eprintln!("{e}");
             1
@@ -181,11 +181,11 @@ pub(crate) fn assignment(text: &str, topic: &'static str) -> Result<(String, Str
 /// All values of `letter`, each `name=value`; a property given twice is a mistake, as in OpenZFS.
 pub(crate) fn properties(p: &opts::Parsed, letter: char, topic: &'static str) -> Result<Vec<(String, String)>, Fail> {
     let list = p.values(letter).map(|v| assignment(v, topic)).collect::<Result<Vec<_>, _>>()?;
-    each_once(list)
+    unique(list)
 }
 
 /// The same list, unless a property is in it twice.
-pub(crate) fn each_once(list: Vec<(String, String)>) -> Result<Vec<(String, String)>, Fail> {
+pub(crate) fn unique(list: Vec<(String, String)>) -> Result<Vec<(String, String)>, Fail> {
     for (i, (name, _)) in list.iter().enumerate() {
         if list[..i].iter().any(|(other, _)| other == name) {
             return Err(Error::invalid(format!("property '{name}' specified multiple times")).into());
@@ -196,7 +196,7 @@ pub(crate) fn each_once(list: Vec<(String, String)>) -> Result<Vec<(String, Stri
 
 /// An absolute path without `.` and `..`. Symbolic links stay, but for those that a `..` leads out
 /// of.
-fn without_dots(path: &std::path::Path) -> std::path::PathBuf {
+fn normalize(path: &std::path::Path) -> std::path::PathBuf {
     use std::path::Component;
     let mut out = std::path::PathBuf::from("/");
     for part in path.components() {
@@ -224,7 +224,7 @@ pub(crate) fn local_times(datasets: &mut [admin::view::DatasetView]) {
 /// The absolute form of a path that a user gave.
 pub(crate) fn absolute(path: &str) -> Result<String, Fail> {
     let path = std::path::absolute(path).map_err(|e| Error::invalid(format!("'{path}' is not a path: {e}")))?;
-    without_dots(&path)
+    normalize(&path)
         .into_os_string()
         .into_string()
         .map_err(|p| Fail::Error(Error::invalid(format!("'{}' is not UTF-8, which weir needs of paths", p.display()))))

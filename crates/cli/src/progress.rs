@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Work shorter than this shows no bar.
-const QUIET: Duration = Duration::from_millis(400);
+const SHOW_AFTER: Duration = Duration::from_millis(400);
 /// Pause between two pictures.
 const PERIOD: Duration = Duration::from_millis(80);
 
@@ -25,7 +25,7 @@ impl Bar {
     pub fn show(&mut self, what: &str, done: u64, total: u64) {
         let now = Instant::now();
         let too_soon = self.drawn.is_some_and(|t| now - t < PERIOD);
-        if !self.terminal || now - self.started < QUIET || too_soon {
+        if !self.terminal || now - self.started < SHOW_AFTER || too_soon {
             return;
         }
         let width = host::terminal_width().unwrap_or(80);

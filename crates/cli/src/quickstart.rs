@@ -100,7 +100,7 @@ impl Source {
                 let program = std::env::current_exe();
                 let program =
                     program.map_err(|e| Error::new(ErrorKind::Io, format!("this program cannot find itself: {e}")))?;
-                tree::make_up(&root, &program)?;
+                tree::generate(&root, &program)?;
                 root
             }
         };

@@ -55,7 +55,7 @@ pub fn run(args: &[String]) -> Done {
     let display = Screen::take();
     for _ in 0..count {
         let woken = match &display {
-            Some(display) => rest(display, &signals, interval),
+            Some(display) => wait_for_next(display, &signals, interval),
             None if signals.wait_for(interval) => Woken::Signal,
             None => Woken::Time,
         };
@@ -83,7 +83,7 @@ pub fn run(args: &[String]) -> Done {
 }
 
 /// Waits for the next picture; keys other than `q` are passed over.
-fn rest(display: &Screen, signals: &Signals, interval: Duration) -> Woken {
+fn wait_for_next(display: &Screen, signals: &Signals, interval: Duration) -> Woken {
     let until = std::time::Instant::now() + interval;
     loop {
         match display.wait(signals, until.saturating_duration_since(std::time::Instant::now())) {
@@ -160,7 +160,7 @@ fn time(ns: f64) -> String {
 }
 
 /// The upper end of the bucket that holds the `permille`th of the counts.
-fn at(counts: &[u64], permille: u64) -> f64 {
+fn percentile(counts: &[u64], permille: u64) -> f64 {
     let total: u64 = counts.iter().sum();
     let mut left = (total * permille).div_ceil(1000);
     for (b, &n) in counts.iter().enumerate() {
@@ -193,8 +193,8 @@ fn devices(d: &IoStats, seconds: f64, out: &mut String) {
             ops as f64 / seconds,
             fmt::bytes((bytes as f64 / seconds) as u64),
             or_dash(total as f64 / ops.max(1) as f64),
-            or_dash(at(latency, 500)),
-            or_dash(at(latency, 990)),
+            or_dash(percentile(latency, 500)),
+            or_dash(percentile(latency, 990)),
         );
     }
     let flushes: u64 = d.flush.iter().sum();
@@ -203,7 +203,7 @@ fn devices(d: &IoStats, seconds: f64, out: &mut String) {
         "  {:<12} {:>9.0} {:>39}",
         "flush",
         flushes as f64 / seconds,
-        if flushes == 0 { "-".to_string() } else { time(at(&d.flush, 990)) }
+        if flushes == 0 { "-".to_string() } else { time(percentile(&d.flush, 990)) }
     );
 }
 
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((g.len(), g.chars().filter(|c| *c == '#').count(), &g[12..13], &g[36..37]), (60, 37, "s", "d"));
         // Odd settings draw something all the same.
         assert_eq!(gauge(60, u64::MAX, 0, u64::MAX, 0).len(), 60);
-        assert_eq!((at(&[], 500), at(&[0, 0, 4], 990)), (0.0, 8.0));
+        assert_eq!((percentile(&[], 500), percentile(&[0, 0, 4], 990)), (0.0, 8.0));
     }
 
     #[test]

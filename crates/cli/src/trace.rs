@@ -13,7 +13,7 @@ use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, print};
 
 /// What there is to see.
-const WHAT: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil", "turns"];
+const INSTRUMENTS: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil", "turns"];
 
 /// Runs `weir trace ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -22,8 +22,8 @@ pub fn run(args: &[String]) -> Done {
     let [what, pool] = p.operands.as_slice() else {
         return Err(Fail::Usage("an instrument and a pool are needed".into(), ""));
     };
-    if !WHAT.contains(&what.as_str()) {
-        return Err(Fail::Usage(format!("'{what}' is not an instrument: there are {}", WHAT.join(", ")), ""));
+    if !INSTRUMENTS.contains(&what.as_str()) {
+        return Err(Fail::Usage(format!("'{what}' is not an instrument: there are {}", INSTRUMENTS.join(", ")), ""));
     }
     let seconds = |text: &str| match text.parse::<f64>() {
         Ok(s) if (0.1..=3600.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
@@ -139,7 +139,7 @@ fn show(what: &str, v: &TraceView) -> String {
 }
 
 /// `1 txg`, `2 txgs`.
-fn many(n: u64, what: &str) -> String {
+fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
@@ -153,7 +153,7 @@ fn summary(what: &str, v: &TraceView) -> String {
             let _ = writeln!(
                 out,
                 "{} in {seconds:.1} s, at most {} MB dirty when one began to sync",
-                many(v.txgs.len() as u64, "txg"),
+                counted(v.txgs.len() as u64, "txg"),
                 most >> 20
             );
         }
@@ -167,7 +167,7 @@ fn summary(what: &str, v: &TraceView) -> String {
             let _ = writeln!(
                 out,
                 "{} in {seconds:.1} s, mean {:.0} ms, deviation {:.0} ms",
-                many(dist.count, "txg"),
+                counted(dist.count, "txg"),
                 dist.mean(),
                 dist.deviation()
             );
@@ -175,7 +175,7 @@ fn summary(what: &str, v: &TraceView) -> String {
                 let _ = writeln!(out, "\n  administrative operations until they were on disk, us");
                 out.push_str(&bars(&v.admin));
                 let (n, mean) = (v.admin.count, v.admin.mean() / 1000.0);
-                let _ = writeln!(out, "{}, mean {mean:.1} ms", many(n, "operation"));
+                let _ = writeln!(out, "{}, mean {mean:.1} ms", counted(n, "operation"));
             }
         }
         "io" => {
@@ -205,7 +205,7 @@ fn summary(what: &str, v: &TraceView) -> String {
                 let _ = writeln!(
                     out,
                     "txg {txg:<10} {} issued, depth {:.1} on average",
-                    many(dist.count, "async write"),
+                    counted(dist.count, "async write"),
                     dist.mean()
                 );
                 all.merge(dist);
@@ -221,7 +221,7 @@ fn summary(what: &str, v: &TraceView) -> String {
             let _ = writeln!(
                 out,
                 "{}, {share:.1} % delayed, mean {:.0} us, deviation {:.0} us",
-                many(total, "transaction"),
+                counted(total, "transaction"),
                 v.delay.mean(),
                 v.delay.deviation()
             );
@@ -245,7 +245,7 @@ fn turn_figures(v: &TraceView, seconds: f64) -> String {
     let us = |ns: f64| ns / 1e3;
     let mut out = format!(
         "{} in {seconds:.1} s, mean {:.1} us, {:.1} % of the time\n",
-        many(v.turns.count, "turn"),
+        counted(v.turns.count, "turn"),
         us(v.turns.mean()),
         v.turns.sum / 1e9 / seconds * 100.0
     );
@@ -267,7 +267,7 @@ fn turn_figures(v: &TraceView, seconds: f64) -> String {
 /// What log blocks were like: how many, how full, for how many commits, and where their time went.
 fn log_figures(v: &TraceView, seconds: f64) -> String {
     let (n, b) = (v.log.count, &v.log_blocks);
-    let mut out = format!("{}, {} bytes of records in {seconds:.1} s", many(n, "block"), v.log.bytes);
+    let mut out = format!("{}, {} bytes of records in {seconds:.1} s", counted(n, "block"), v.log.bytes);
     if n == 0 {
         return out + "\n";
     }
@@ -354,7 +354,7 @@ mod tests {
         assert!(summary("dirty", &view).starts_with("1 txg in "));
         assert!(summary("txg", &view).contains("3 operations, mean 0.3 ms"), "{}", summary("txg", &view));
         assert!(show("delay", &view).contains("4 transactions, 75.0 % delayed"));
-        assert_eq!((many(0, "block"), many(1, "block")), ("0 blocks".into(), "1 block".into()));
+        assert_eq!((counted(0, "block"), counted(1, "block")), ("0 blocks".into(), "1 block".into()));
         let log = summary("zil", &view);
         assert!(log.contains("3 blocks a second, 50 % full, 2.0 commits waited for each"), "{log}");
         assert!(log.contains("a log device needs 22.5K at this rate, 1G at most"), "{log}");
@@ -363,7 +363,7 @@ mod tests {
         let turns = summary("turns", &view);
         assert!(turns.contains("3 turns in 1.0 s, mean 0.3 us, 0.0 % of the time"), "{turns}");
         assert!(turns.contains("    1500.0  sync") && turns.contains("2  sync, the longest 1.5 ms"), "{turns}");
-        WHAT.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
+        INSTRUMENTS.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
         let mut whole = TraceView::default();
         merge(&mut whole, view.clone());
         merge(&mut whole, view);

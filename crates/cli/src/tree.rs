@@ -363,7 +363,7 @@ impl Store for Direct<'_> {
 
 /// Makes up a tree of about 40 MiB in the folder `root`: many small texts, some large ones, noise,
 /// a sparse file, links, odd names, modes and times, and a copy of `program`.
-pub fn make_up(root: &Path, program: &Path) -> Result<()> {
+pub fn generate(root: &Path, program: &Path) -> Result<()> {
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {
         seed ^= seed << 13;

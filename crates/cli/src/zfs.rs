@@ -10,9 +10,9 @@ use base::Error;
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
-use crate::zpool::{each, fields, parse_for};
+use crate::zpool::{fields, for_each_name, parse_for};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, each_once, help, json, print, properties, zfs_key, zfs_snap};
+use crate::{Done, Fail, ask, assignment, help, json, print, properties, unique, zfs_key, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -91,7 +91,7 @@ fn create(p: &Parsed) -> Done {
         return Err(Error::invalid(format!("cannot create '{name}': missing dataset name")).into());
     }
     let props = properties(p, 'o', "create")?;
-    let exists = || ask(&Datasets(just(name))).is_ok();
+    let exists = || ask(&Datasets(select_one(name))).is_ok();
     if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
         return Ok(());
     }
@@ -130,7 +130,7 @@ pub(crate) fn file_system_name(name: &str) -> Done {
 }
 
 /// One dataset, with nothing but its name.
-fn just(name: &str) -> Select {
+fn select_one(name: &str) -> Select {
     let (names, wanted) = (vec![name.to_string()], vec!["name".to_string()]);
     Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
 }
@@ -281,7 +281,7 @@ fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
         return Ok((ask(&Datasets(select))?, Ok(())));
     }
     let mut out: Vec<DatasetView> = Vec::new();
-    let done = each(&select.names, |name| {
+    let done = for_each_name(&select.names, |name| {
         let one = Select { names: vec![name], ..select.clone() };
         out.extend(ask(&Datasets(one))?);
         Ok(())
@@ -339,7 +339,7 @@ fn set(p: &Parsed) -> Done {
     if p.operands.iter().skip_while(|o| o.contains('=')).any(|o| o.contains('=')) {
         return Err(Fail::Usage("invalid argument order: properties come before datasets".into(), "set"));
     }
-    let props = each_once(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
+    let props = unique(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
     let given = props.clone();
     ask_and_warn(&FsSet { names: names(&rest)?, props })?;
@@ -410,7 +410,7 @@ fn mount(p: &Parsed) -> Done {
 }
 
 /// The file systems of pools that an import mounts, outer ones first.
-pub(crate) fn to_be_mounted(pools: &[String]) -> Result<Vec<String>, Fail> {
+pub(crate) fn mountable(pools: &[String]) -> Result<Vec<String>, Fail> {
     let wanted: Vec<String> = ["name", "canmount", "mountpoint", "mounted", "keystatus"].map(str::to_string).to_vec();
     let select = Select { filesystems: true, names: pools.to_vec(), wanted, ..Select::default() };
     let all: Vec<DatasetView> = ask(&Datasets(select))?;

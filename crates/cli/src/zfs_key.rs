@@ -18,16 +18,16 @@ use crate::{Done, Fail, ask, assignment, print};
 const KEY_MAX: usize = 8192;
 
 /// The terminal shows what is typed again when this goes away.
-struct Silent;
+struct NoEcho;
 
-impl Silent {
-    fn new() -> Silent {
+impl NoEcho {
+    fn new() -> NoEcho {
         let _ = Command::new("stty").arg("-echo").status();
-        Silent
+        NoEcho
     }
 }
 
-impl Drop for Silent {
+impl Drop for NoEcho {
     fn drop(&mut self) {
         let _ = Command::new("stty").arg("echo").status();
         eprintln!();
@@ -58,12 +58,12 @@ fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
 
 /// One line from the terminal, not shown, or from standard input; all of standard input if the key
 /// is raw.
-fn prompted(question: &str, format: &str) -> Result<SecretBytes, Fail> {
+fn prompt_key(question: &str, format: &str) -> Result<SecretBytes, Fail> {
     let stdin = std::io::stdin();
     let _silent = (stdin.is_terminal() && format != "raw").then(|| {
         eprint!("{question}: ");
         let _ = std::io::stderr().flush();
-        Silent::new()
+        NoEcho::new()
     });
     // Not through the buffer of the standard library, which nothing overwrites.
     let owned = stdin.as_fd().try_clone_to_owned().map_err(|e| failed("cannot read the key", e))?;
@@ -71,7 +71,7 @@ fn prompted(question: &str, format: &str) -> Result<SecretBytes, Fail> {
 }
 
 /// The key from where `keylocation` says it is. A new one is asked for twice.
-fn fetch(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
+fn get_key(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
     if let Some(path) = location.strip_prefix("file://") {
         let key = std::fs::File::open(path).and_then(|mut file| read_key(&mut file, false));
         return Ok(Secret(key.map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?));
@@ -83,9 +83,9 @@ fn fetch(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, 
         .into());
     }
     let word = if format == "passphrase" { "passphrase" } else { "key" };
-    let key = prompted(&format!("Enter {}{word} for '{name}'", if new { "new " } else { "" }), format)?;
+    let key = prompt_key(&format!("Enter {}{word} for '{name}'", if new { "new " } else { "" }), format)?;
     if new && std::io::stdin().is_terminal() && format != "raw" {
-        let again = prompted(&format!("Re-enter new {word} for '{name}'"), format)?;
+        let again = prompt_key(&format!("Re-enter new {word} for '{name}'"), format)?;
         if again != key {
             return Err(Error::invalid("the two do not match").into());
         }
@@ -97,7 +97,7 @@ fn fetch(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, 
 pub fn key_for_new(name: &str, props: &[(String, String)]) -> Result<Option<Secret>, Fail> {
     let given = |wanted: &str| props.iter().rfind(|(n, _)| n == wanted).map(|(_, v)| v.as_str());
     match given("keyformat") {
-        Some(format) => fetch(name, format, given("keylocation").unwrap_or("prompt"), true).map(Some),
+        Some(format) => get_key(name, format, given("keylocation").unwrap_or("prompt"), true).map(Some),
         None => Ok(None),
     }
 }
@@ -127,7 +127,7 @@ pub fn load(p: &Parsed) -> Done {
         }
         all += 1;
         let location = p.value('L').unwrap_or(&key.location);
-        let loaded = fetch(&key.name, &key.format, location, false)
+        let loaded = get_key(&key.name, &key.format, location, false)
             .and_then(|secret| ask(&LoadKey { name: key.name.clone(), key: secret, check_only: p.has('n') }));
         match loaded {
             Ok(()) => done += 1,
@@ -144,14 +144,14 @@ pub fn load(p: &Parsed) -> Done {
 /// `zfs mount -l`: loads the key that a file system needs; without a name, all that are not loaded.
 pub fn load_for_mount(name: Option<&str>) -> Done {
     let roots = match name {
-        None => ask_keys(Vec::new(), true)?,
+        None => query_keys(Vec::new(), true)?,
         Some(name) => {
             let (names, wanted) = (vec![name.to_string()], vec!["encryptionroot".to_string()]);
             let select = Select { filesystems: true, depth: Some(0), names, wanted, ..Select::default() };
             let found: Vec<DatasetView> = ask(&Datasets(select))?;
             let root = found.iter().flat_map(|d| &d.props).find(|p| p.name == "encryptionroot");
             match root.map(|p| p.exact.clone()) {
-                Some(root) if root != "-" => ask_keys(vec![root], false)?,
+                Some(root) if root != "-" => query_keys(vec![root], false)?,
                 _ => Vec::new(),
             }
         }
@@ -161,10 +161,10 @@ pub fn load_for_mount(name: Option<&str>) -> Done {
 
 /// Loads the keys of everything in these pools, for `zpool import -l`.
 pub fn load_of_pools(pools: &[String]) -> Done {
-    load_all(ask_keys(pools.to_vec(), true)?)
+    load_all(query_keys(pools.to_vec(), true)?)
 }
 
-fn ask_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail> {
+fn query_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail> {
     ask(&Keys { names, recursive })
 }
 
@@ -172,7 +172,7 @@ fn ask_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail> {
 fn load_all(roots: Vec<KeyView>) -> Done {
     let mut bad = None;
     for key in roots.into_iter().filter(|k| !k.available) {
-        let loaded = fetch(&key.name, &key.format, &key.location, false)
+        let loaded = get_key(&key.name, &key.format, &key.location, false)
             .and_then(|secret| ask(&LoadKey { name: key.name, key: secret, check_only: false }));
         bad = bad.or(loaded.err());
     }
@@ -210,7 +210,7 @@ pub fn change(p: &Parsed) -> Done {
     if p.has('l') && !now.available {
         let at: Vec<KeyView> = ask(&Keys { names: vec![now.root.clone()], recursive: false })?;
         if let Some(root) = at.first() {
-            let key = fetch(&root.name, &root.format, &root.location, false)?;
+            let key = get_key(&root.name, &root.format, &root.location, false)?;
             ask(&LoadKey { name: root.name.clone(), key, check_only: false })?;
         }
     }
@@ -230,7 +230,7 @@ pub fn change(p: &Parsed) -> Done {
         }
         let format = given("keyformat").unwrap_or(&now.format);
         let kept = if now.root == now.name { now.location.as_str() } else { "prompt" };
-        Some(fetch(name, format, given("keylocation").unwrap_or(kept), true)?)
+        Some(get_key(name, format, given("keylocation").unwrap_or(kept), true)?)
     };
     ask(&ChangeKey { name: name.clone(), props, key })
 }

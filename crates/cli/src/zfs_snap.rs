@@ -25,7 +25,7 @@ pub fn snapshot(p: &Parsed) -> Done {
     match done {
         Err(Fail::Error(e)) if p.has('r') || p.operands.len() > 1 => {
             eprintln!("{e}\nno snapshots were created");
-            Err(Fail::Said)
+            Err(Fail::AlreadyReported)
         }
         other => other,
     }
@@ -87,7 +87,7 @@ pub fn holds(p: &Parsed) -> Done {
         return usage("missing snapshot argument", "holds");
     }
     let mut holds: Vec<HoldView> = Vec::new();
-    let done = crate::zpool::each(&p.operands, |name| {
+    let done = crate::zpool::for_each_name(&p.operands, |name| {
         holds.extend(ask(&Holds { names: vec![name], recursive: p.has('r') })?);
         Ok(())
     })?;

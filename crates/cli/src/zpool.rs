@@ -87,7 +87,7 @@ fn parse(
 }
 
 /// The only operand.
-fn one<'a>(p: &'a Parsed, what: &str, topic: &'static str) -> Result<&'a str, Fail> {
+fn only_operand<'a>(p: &'a Parsed, what: &str, topic: &'static str) -> Result<&'a str, Fail> {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage(format!("missing {what} argument"), topic)),
         [only] => Ok(only),
@@ -96,7 +96,7 @@ fn one<'a>(p: &'a Parsed, what: &str, topic: &'static str) -> Result<&'a str, Fa
 }
 
 /// The path of a device as a user names it: absolute, relative to here, or a name in /dev.
-fn device(arg: &str) -> Result<String, Fail> {
+fn device_path(arg: &str) -> Result<String, Fail> {
     if !arg.contains('/') && !std::path::Path::new(arg).exists() {
         let dev = format!("/dev/{arg}");
         if std::path::Path::new(&dev).exists() {
@@ -122,7 +122,7 @@ fn create(p: &Parsed) -> Done {
     let mut devices = Vec::new();
     for vdev in vdevs {
         // Words such as mirror go as they are.
-        devices.push(if daemon_word(vdev) { vdev.clone() } else { device(vdev)? });
+        devices.push(if daemon_word(vdev) { vdev.clone() } else { device_path(vdev)? });
     }
     let request = PoolCreate {
         name: name.clone(),
@@ -150,7 +150,7 @@ fn daemon_word(arg: &str) -> bool {
 }
 
 fn destroy(p: &Parsed) -> Done {
-    let pool = one(p, "pool", "destroy")?.to_string();
+    let pool = only_operand(p, "pool", "destroy")?.to_string();
     ask(&PoolDestroy { pool, force: p.has('f') })
 }
 
@@ -224,7 +224,7 @@ fn import(p: &Parsed) -> Done {
     if done.pools.is_empty() && done.failures.is_empty() && !dry_run {
         eprintln!("no pools available to import");
     }
-    if done.failures.is_empty() { Ok(()) } else { Err(Fail::Said) }
+    if done.failures.is_empty() { Ok(()) } else { Err(Fail::AlreadyReported) }
 }
 
 /// What `-l` adds to an import: loads the keys of the pools, then mounts their file systems.
@@ -232,7 +232,7 @@ fn mount_with_keys(done: &mut Imported) -> Done {
     if let Err(Fail::Error(e)) = crate::zfs_key::load_of_pools(&done.pools) {
         done.unmounted.push(e.to_string());
     }
-    for at in crate::zfs::to_be_mounted(&done.pools)? {
+    for at in crate::zfs::mountable(&done.pools)? {
         match ask(&Mount { name: Some(at), how: Default::default() }) {
             Ok(warnings) => done.notices.extend(warnings),
             Err(Fail::Error(e)) => done.unmounted.push(e.to_string()),
@@ -243,7 +243,7 @@ fn mount_with_keys(done: &mut Imported) -> Done {
 }
 
 fn checkpoint(p: &Parsed) -> Done {
-    let pool = one(p, "pool", "checkpoint")?.to_string();
+    let pool = only_operand(p, "pool", "checkpoint")?.to_string();
     if p.has('w') && !p.has('d') {
         return Err(Fail::Usage("-w can be used with -d only".into(), "checkpoint"));
     }
@@ -255,7 +255,7 @@ fn history(p: &Parsed) -> Done {
         true => ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
         false => p.operands.clone(),
     };
-    each(&pools, |pool| {
+    for_each_name(&pools, |pool| {
         let lines: Vec<HistoryLine> = ask(&PoolHistory { pool: pool.clone() })?;
         print(&zpool_out::history(&pool, &lines, p.has('i'), p.has('l')));
         Ok(())
@@ -313,7 +313,7 @@ fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
         return Ok((ask(&Pools { names: names.to_vec() })?, Ok(())));
     }
     let mut out: Vec<PoolView> = Vec::new();
-    let done = each(names, |name| {
+    let done = for_each_name(names, |name| {
         out.extend(ask(&Pools { names: vec![name] })?);
         Ok(())
     })?;
@@ -321,13 +321,13 @@ fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
 }
 
 /// Does something with each name. One that is not there is said, and keeps none of the others.
-pub(crate) fn each(names: &[String], mut what: impl FnMut(String) -> Done) -> Result<Done, Fail> {
+pub(crate) fn for_each_name(names: &[String], mut what: impl FnMut(String) -> Done) -> Result<Done, Fail> {
     let mut done: Done = Ok(());
     for name in names {
         match what(name.clone()) {
             Err(Fail::Error(e)) if e.kind() == ErrorKind::NotFound => {
                 eprintln!("{e}");
-                done = Err(Fail::Said);
+                done = Err(Fail::AlreadyReported);
             }
             other => other?,
         }
@@ -418,13 +418,13 @@ fn pool_and_devices(p: &Parsed, topic: &'static str) -> Result<(String, Vec<Stri
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing pool name".into(), topic)),
         [_] => Err(Fail::Usage("missing device name".into(), topic)),
-        [pool, devices @ ..] => Ok((pool.clone(), devices.iter().map(|d| member(d)).collect())),
+        [pool, devices @ ..] => Ok((pool.clone(), devices.iter().map(|d| pool_member(d)).collect())),
     }
 }
 
 /// A device of a pool as a user names it: its path if it is there, else what listings call it.
-fn member(arg: &str) -> String {
-    match device(arg) {
+fn pool_member(arg: &str) -> String {
+    match device_path(arg) {
         Ok(path) if std::path::Path::new(&path).exists() => path,
         _ => arg.to_string(),
     }
@@ -444,7 +444,7 @@ fn add(p: &Parsed) -> Done {
     }
     let mut devices = Vec::new();
     for vdev in vdevs {
-        devices.push(if daemon_word(vdev) { vdev.clone() } else { device(vdev)? });
+        devices.push(if daemon_word(vdev) { vdev.clone() } else { device_path(vdev)? });
     }
     let request = PoolAdd {
         pool: pool.clone(),
@@ -479,12 +479,12 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
     let new = match new {
         // A distributed spare has a name and no path.
         Some(new) if new.starts_with("draid") && !std::path::Path::new(new).exists() => Some(new.clone()),
-        Some(new) => Some(device(new)?),
+        Some(new) => Some(device_path(new)?),
         None => None,
     };
     let request = PoolAttach {
         pool: pool.clone(),
-        target: member(target),
+        target: pool_member(target),
         device: new,
         replace: verb == "replace",
         size: size_option(p, verb)?,
@@ -504,7 +504,7 @@ fn detach(p: &Parsed) -> Done {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing pool name argument".into(), "detach")),
         [_] => Err(Fail::Usage("missing <device> specification".into(), "detach")),
-        [pool, device] => ask(&PoolDetach { pool: pool.clone(), device: member(device) }),
+        [pool, device] => ask(&PoolDetach { pool: pool.clone(), device: pool_member(device) }),
         _ => Err(Fail::Usage("too many arguments".into(), "detach")),
     }
 }
@@ -529,7 +529,7 @@ fn work(p: &Parsed, initialize: bool) -> Done {
         suspend: p.has('s'),
         cancel: p.has('c'),
         wait: p.has('w'),
-        devices: devices.iter().map(|d| member(d)).collect(),
+        devices: devices.iter().map(|d| pool_member(d)).collect(),
     })
 }
 
@@ -558,7 +558,7 @@ fn clear(p: &Parsed) -> Done {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing pool name".into(), "clear")),
         [pool] => ask(&PoolClear { pool: pool.clone(), device: None }),
-        [pool, device] => ask(&PoolClear { pool: pool.clone(), device: Some(member(device)) }),
+        [pool, device] => ask(&PoolClear { pool: pool.clone(), device: Some(pool_member(device)) }),
         _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
 }
@@ -591,6 +591,6 @@ fn resilver(p: &Parsed) -> Done {
 }
 
 fn labelclear(p: &Parsed) -> Done {
-    let path = device(one(p, "vdev name", "labelclear")?)?;
+    let path = device_path(only_operand(p, "vdev name", "labelclear")?)?;
     ask(&LabelClear { path, force: p.has('f') })
 }

@@ -212,7 +212,7 @@ pub fn vdev_fields(vdev: &VdevView, style: Style) -> [String; 8] {
             Some(frag) if top => format!("{frag}%"),
             _ => "-".to_string(),
         },
-        on_top(share(vdev.alloc, vdev.space, style.exact)),
+        on_top(used_percent(vdev.alloc, vdev.space, style.exact)),
         "-".to_string(),
     ]
 }
@@ -237,7 +237,7 @@ fn vdev_row(name: &str, depth: usize, name_width: usize, fields: &[String; 8], s
 }
 
 /// Used share of a device: three digits.
-fn share(alloc: u64, space: u64, exact: bool) -> String {
+fn used_percent(alloc: u64, space: u64, exact: bool) -> String {
     let parts = if space == 0 { 0 } else { (u128::from(alloc) * 10_000 / u128::from(space)) as u64 };
     if exact {
         return (parts / 100).to_string();
@@ -653,8 +653,8 @@ mod tests {
         assert_eq!(list(&[tank()], &columns(LIST_COLUMNS), Style::default()), plain);
         let script = Style { scripted: true, exact: true, ..Style::default() };
         assert_eq!(list(&[tank()], &columns(&["name", "size", "health"]), script), "tank\t251658240\tONLINE\n");
-        assert_eq!(share(165, 1921, false), "8.58%");
-        assert_eq!(share(1, 1, false), "100%");
+        assert_eq!(used_percent(165, 1921, false), "8.58%");
+        assert_eq!(used_percent(1, 1, false), "100%");
     }
 
     #[test]
