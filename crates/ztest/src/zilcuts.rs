@@ -27,6 +27,7 @@ use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use sim::{CutStyle, DiskImage, DiskLog, Rng, SimDisk};
 use spa::{Bias, GroupKind, ImportOpts, Pool};
+use txg::TxgPool;
 use zil::{CommitPolicy, ZilStats, ZilTunables};
 use zio::crypto::Suite;
 use zpl::{Cred, MountOpts, SyncMode, Zfs};
@@ -133,6 +134,21 @@ async fn fill(pool: &Pool, fs: &Zfs) -> Check {
     fs.truncate(file.obj, at - at / 16).await.map_err(text)
 }
 
+/// The parameters of a load.
+#[derive(Clone, Copy)]
+struct Load {
+    seed: u64,
+    /// Steps of each task.
+    steps: u64,
+    trouble: Trouble,
+    policy: CommitPolicy,
+    /// The file system is encrypted.
+    sealed: bool,
+}
+
+/// The logs of the disks, the stories of the tasks, commits acknowledged, statistics of the log.
+type Recorded = (Vec<DiskLog>, Vec<Rc<Story>>, u64, ZilStats);
+
 /// Runs the load of a seed and records the operations of the disks.
 pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let mut rng = Rng::stream(seed, 0x21c);
@@ -146,132 +162,8 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
     let with = if sealed { ", encrypted" } else { "" };
     let name = format!("seed {seed} ({}, {}, {}{with})", shape.name, policy.name(), trouble.name());
     let lab = Lab::new(seed, &layout);
-    let handle = lab.sim.handle();
-    let work = async {
-        let mut pool = lab.create(&layout, Vec::new()).await.map_err(text)?;
-        if sealed {
-            let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
-            let suite = [Suite::Aes256Gcm, Suite::Aes128Ccm][rng.below(2) as usize];
-            let crypt = NewCrypt { suite: Some(Some(suite)), key: Some(key) };
-            pool.dsl().create_fs_encrypted(&dataset(true), Vec::new(), crypt, new_fs(&lab.sim)).await.map_err(text)?;
-        }
-        let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
-        let how = MountOpts { sync, throughput: rng.percent(20), ..MountOpts::default() };
-        let recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
-        let mut tun = ZilTunables { policy, ..ZilTunables::default() };
-        if rng.percent(30) {
-            tun.maxblocksize = 8192 << rng.below(4);
-        }
-        let mut fs = mount(&pool, sealed, how, recordsize, tun).await?;
-        let tasks = 1 + rng.below(6);
-        let mut actors = Vec::new();
-        for t in 0..tasks {
-            let folder = format!("t{t}").into_bytes();
-            let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
-            actors.push(Actor {
-                fs: fs.clone(),
-                sim: handle.clone(),
-                story: Rc::new(Story::new(folder)),
-                dir: dir.obj,
-                open: BTreeMap::new(),
-                next_file: (t << 32) + 1,
-                always: sync == SyncMode::Always,
-                rng: Rng::stream(seed, 1000 + t),
-                acks: 0,
-            });
-        }
-        if rng.percent(30) {
-            // Existing files with nothing in memory: logging must then read their data first.
-            for actor in &mut actors {
-                for _ in 0..steps / 4 {
-                    actor.step().await?;
-                }
-            }
-            fs.unmount().await.map_err(text)?;
-            pool.export().await.map_err(text)?;
-            pool = lab.import(false, layout.opts()).await.map_err(text)?;
-            fs = mount(&pool, sealed, how, recordsize, tun).await?;
-            for actor in &mut actors {
-                actor.fs = fs.clone();
-                actor.story.all_durable(handle.io_seq());
-            }
-        }
-        if trouble == Trouble::Full {
-            fill(&pool, &fs).await?;
-        }
-        pool.sync().await.map_err(text)?;
-        // The first commit makes the log, which takes a txg.
-        if rng.percent(80) {
-            let file = fs.create(fs.root(), b"first", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
-            fs.fsync(file.obj).await.map_err(text)?;
-        }
-        // A txg may begin to sync by itself at any time.
-        loop {
-            pool.sync().await.map_err(text)?;
-            for disk in &lab.disks {
-                bdev::flush(disk).await.map_err(text)?;
-            }
-            if lab.disks.iter().all(SimDisk::is_settled) {
-                break;
-            }
-        }
-        lab.disks.iter().for_each(SimDisk::start_log);
-        let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, &mut rng));
-        let mut joins = Vec::new();
-        let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
-        let working = Rc::new(Cell::new(tasks));
-        // Percentage of steps after which the next commit begins another chain.
-        let new_chains = if rng.percent(40) { 6 } else { 1 };
-        for n in 0..rng.below(3) {
-            let rng = Rng::stream(seed, 2000 + n);
-            lab.sim.rt().spawn("bystander", stand_by(fs.clone(), lab.sim.rt(), stories.clone(), working.clone(), rng));
-        }
-        if trouble.excuses_errors() {
-            lab.sim.rt().spawn("keeper", keep(pool.clone(), lab.sim.rt(), working.clone()));
-        }
-        for mut actor in actors {
-            let (rt, txg, schedule) = (lab.sim.rt(), pool.txg().clone(), schedule.clone());
-            let (os, working) = (fs.objset().clone(), working.clone());
-            joins.push(lab.sim.rt().spawn("actor", async move {
-                for _ in 0..steps {
-                    schedule.step();
-                    if let Err(e) = actor.step().await {
-                        if !trouble.excuses_errors() {
-                            return Err(e);
-                        }
-                        // A suspended pool cannot be read any more.
-                        if actor.look().await.is_err() {
-                            break;
-                        }
-                    }
-                    if actor.rng.percent(10) {
-                        rt.sleep(Nanos::from_us(20 * actor.rng.below(100))).await;
-                    }
-                    if actor.rng.percent(4) {
-                        txg.kick();
-                    }
-                    if actor.rng.percent(new_chains) {
-                        match os.end_log_chain().await {
-                            Err(e) if !trouble.excuses_errors() => return Err(text(e)),
-                            _ => {}
-                        }
-                    }
-                }
-                working.set(working.get() - 1);
-                Ok::<u64, Fault>(actor.acks)
-            }));
-        }
-        let mut acks = 0;
-        for join in joins {
-            acks += join.await?;
-        }
-        let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-        let stats = fs.log().ok_or("no log")?.stats();
-        if trouble == Trouble::LogGone {
-            gone(&lab, &layout, &stories, sealed, fs, pool).await?;
-        }
-        Ok::<_, Fault>((logs, stories, acks, stats))
-    };
+    let load = Load { seed, steps, trouble, policy, sealed };
+    let work = run_load(&lab, &layout, load, &mut rng);
     let result = catch_unwind(AssertUnwindSafe(|| {
         lab.sim.try_block_on_for(Nanos::from_secs(3600), work).map_err(|report| format!("stalled: {report}"))?
     }));
@@ -288,6 +180,163 @@ pub fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording> {
             std::mem::forget(lab);
             Err(format!("{name}: recording: panic: {}", panic_text(&*panic)))
         }
+    }
+}
+
+/// Makes the pool, fills it as far as the load needs, and runs the load on logged disks.
+async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Check<Recorded> {
+    let Load { seed, steps, trouble, policy, sealed } = load;
+    let handle = lab.sim.handle();
+    let mut pool = create_pool(lab, layout, sealed, rng).await?;
+    let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
+    let how = MountOpts { sync, throughput: rng.percent(20), ..MountOpts::default() };
+    let recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
+    let mut tun = ZilTunables { policy, ..ZilTunables::default() };
+    if rng.percent(30) {
+        tun.maxblocksize = 8192 << rng.below(4);
+    }
+    let mut fs = mount(&pool, sealed, how, recordsize, tun).await?;
+    let tasks = 1 + rng.below(6);
+    let mut actors = Vec::new();
+    for t in 0..tasks {
+        let folder = format!("t{t}").into_bytes();
+        let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
+        actors.push(Actor {
+            fs: fs.clone(),
+            sim: handle.clone(),
+            story: Rc::new(Story::new(folder)),
+            dir: dir.obj,
+            open: BTreeMap::new(),
+            next_file: (t << 32) + 1,
+            always: sync == SyncMode::Always,
+            rng: Rng::stream(seed, 1000 + t),
+            acks: 0,
+        });
+    }
+    if rng.percent(30) {
+        // Existing files with nothing in memory: logging must then read their data first.
+        for actor in &mut actors {
+            for _ in 0..steps / 4 {
+                actor.step().await?;
+            }
+        }
+        fs.unmount().await.map_err(text)?;
+        pool.export().await.map_err(text)?;
+        pool = lab.import(false, layout.opts()).await.map_err(text)?;
+        fs = mount(&pool, sealed, how, recordsize, tun).await?;
+        for actor in &mut actors {
+            actor.fs = fs.clone();
+            actor.story.all_durable(handle.io_seq());
+        }
+    }
+    if trouble == Trouble::Full {
+        fill(&pool, &fs).await?;
+    }
+    pool.sync().await.map_err(text)?;
+    // The first commit makes the log, which takes a txg.
+    if rng.percent(80) {
+        let file = fs.create(fs.root(), b"first", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+        fs.fsync(file.obj).await.map_err(text)?;
+    }
+    start_logs(lab, &pool).await?;
+    let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, rng));
+    let mut joins = Vec::new();
+    let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();
+    let working = Rc::new(Cell::new(tasks));
+    // Percentage of steps after which the next commit begins another chain.
+    let new_chains = if rng.percent(40) { 6 } else { 1 };
+    for n in 0..rng.below(3) {
+        let rng = Rng::stream(seed, 2000 + n);
+        lab.sim.rt().spawn("bystander", stand_by(fs.clone(), lab.sim.rt(), stories.clone(), working.clone(), rng));
+    }
+    if trouble.excuses_errors() {
+        lab.sim.rt().spawn("keeper", keep(pool.clone(), lab.sim.rt(), working.clone()));
+    }
+    for actor in actors {
+        let task = Task { actor, load, new_chains, schedule: schedule.clone(), working: working.clone() };
+        joins.push(lab.sim.rt().spawn("actor", task.run(lab.sim.rt(), pool.txg().clone())));
+    }
+    let mut acks = 0;
+    for join in joins {
+        acks += join.await?;
+    }
+    let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
+    let stats = fs.log().ok_or("no log")?.stats();
+    if trouble == Trouble::LogGone {
+        gone(lab, layout, &stories, sealed, fs, pool).await?;
+    }
+    Ok((logs, stories, acks, stats))
+}
+
+/// An empty pool, with an encrypted file system if `sealed`.
+async fn create_pool(lab: &Lab, layout: &Layout, sealed: bool, rng: &mut Rng) -> Check<Rc<Pool>> {
+    let pool = lab.create(layout, Vec::new()).await.map_err(text)?;
+    if sealed {
+        let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
+        let suite = [Suite::Aes256Gcm, Suite::Aes128Ccm][rng.below(2) as usize];
+        let crypt = NewCrypt { suite: Some(Some(suite)), key: Some(key) };
+        pool.dsl().create_fs_encrypted(&dataset(true), Vec::new(), crypt, new_fs(&lab.sim)).await.map_err(text)?;
+    }
+    Ok(pool)
+}
+
+/// Syncs and flushes until every disk is settled, then logs the disks.
+async fn start_logs(lab: &Lab, pool: &Pool) -> Check {
+    // A txg may begin to sync by itself at any time.
+    loop {
+        pool.sync().await.map_err(text)?;
+        for disk in &lab.disks {
+            bdev::flush(disk).await.map_err(text)?;
+        }
+        if lab.disks.iter().all(SimDisk::is_settled) {
+            break;
+        }
+    }
+    lab.disks.iter().for_each(SimDisk::start_log);
+    Ok(())
+}
+
+/// A task of the load.
+struct Task {
+    actor: Actor,
+    load: Load,
+    /// Percentage of steps after which the next commit begins another chain.
+    new_chains: u64,
+    schedule: Rc<Schedule>,
+    /// Tasks that are not done.
+    working: Rc<Cell<u64>>,
+}
+
+impl Task {
+    /// Takes its steps; the commits that were acknowledged.
+    async fn run(mut self, rt: rt::Rt, txg: TxgPool) -> Check<u64> {
+        let trouble = self.load.trouble;
+        for _ in 0..self.load.steps {
+            self.schedule.step();
+            if let Err(e) = self.actor.step().await {
+                if !trouble.excuses_errors() {
+                    return Err(e);
+                }
+                // A suspended pool cannot be read any more.
+                if self.actor.look().await.is_err() {
+                    break;
+                }
+            }
+            if self.actor.rng.percent(10) {
+                rt.sleep(Nanos::from_us(20 * self.actor.rng.below(100))).await;
+            }
+            if self.actor.rng.percent(4) {
+                txg.kick();
+            }
+            if self.actor.rng.percent(self.new_chains) {
+                match self.actor.fs.objset().end_log_chain().await {
+                    Err(e) if !trouble.excuses_errors() => return Err(text(e)),
+                    _ => {}
+                }
+            }
+        }
+        self.working.set(self.working.get() - 1);
+        Ok(self.actor.acks)
     }
 }
 
