@@ -1,0 +1,147 @@
+//! The pages of weir's own commands, and of `zdb`.
+
+use super::Page;
+
+pub(super) const PAGES: &[Page] = &[
+    Page {
+        name: "daemon",
+        usage: &["start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT]", "stop [-f]", "status [-v]"],
+        text: "\
+The daemon owns imported pools and their mounts. The first command that needs
+it starts it; pools that were imported when it ended are imported again.
+
+  start   start it by hand, with tunables; -m gives out metrics for Prometheus
+          on a Unix socket or a loopback port (nothing is given out otherwise)
+  stop    unmount, write everything, end; -f also if a file system is in use
+  status  its pools, what was not imported, what it is doing and for what it
+          waits, its mounts; -v its tunables as well
+
+Its socket is in $WEIR_RUNTIME_DIR, else /run/weir (root), $XDG_RUNTIME_DIR/weir
+or /tmp/weir-<uid>. What it remembers is in $WEIR_STATE_DIR, else in state below
+$WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
+~/.local/state/weir. Its log is daemon.log beside the socket, at most 4 MiB and
+as much in daemon.log.1, and the journal where there is one.
+Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
+from tunables.conf in the state folder.
+",
+    },
+    Page {
+        name: "tune",
+        usage: &[
+            "[-v] [-j] [-p pool]",
+            "list [-v] [-j] [-p pool] [<part of a name> ...]",
+            "get [-j] [-p pool] <name> ...",
+            "set [--save] [-p pool] <name>=<value> ...",
+        ],
+        text: "\
+Tunables, with OpenZFS's names and units. What is set holds at once, for all
+pools or for one; what is set for one wins. 'throttle' and 'scheduler' choose
+the write throttle and the I/O scheduler. The value 'default' takes back what
+was set.
+
+  -p      of one pool
+  -v      with meaning, range, default and origin
+  --save  also for later daemons: into tunables.conf in the state folder
+  -j      JSON
+",
+    },
+    Page {
+        name: "top",
+        usage: &["[-i seconds] [-c count] [<pool> ...]"],
+        text: "\
+How data flow through pools: dirty data on a gauge with the shares where a txg
+is closed (s) and where writes begin to be delayed (d); devices by class; the
+last txgs, open (-), waiting (.) and written (#); the cache; file systems.
+
+  -i      how often (1)
+  -c      end after so many pictures; otherwise q or Ctrl-C ends it
+",
+    },
+    Page {
+        name: "trace",
+        usage: &["trace dirty|txg|io|queue|delay|zil|turns [-i seconds] [-c count] [--json] <pool>"],
+        text: "\
+What a pool does, live; Ctrl-C ends it with a summary.
+
+  dirty   dirty data and its limit whenever a txg begins to sync
+  txg     how long each txg was open, quiescing, waiting, syncing
+  io      latency distributions of reads, writes, flushes and trims
+  queue   how many writes of a txg are at a device whenever one is issued
+  delay   which writes the throttle delayed, and how long
+  zil     blocks of intent logs: latency, how many a second, how full, how many
+          commits waited for each, time in queue, write, flush and waiting for
+          the blocks before
+  turns   how long tasks keep the pool's thread at a time, and which the longest
+
+  -i      show distributions every so many seconds, not only at the end
+  -c      end after so many
+  --json  one object a line
+",
+    },
+    Page {
+        name: "lab throttle",
+        usage: &[
+            "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
+        ],
+        text: "\
+Endless writers against a device of fixed bandwidth, in virtual time: the same
+engine, so what it shows is what a pool does. Equal seeds give equal reports.
+
+  --policy     openzfs, openzfs-2013, legacy-2008, smoothing or none
+  --bandwidth  bytes a second of the device (100M)
+  --threads    clients (10)
+  --block      bytes of a write (8k)
+  --copies     copies of each block on the device, 1 to 3 (1)
+  --seconds    virtual time; the first quarter does not count (60)
+  --offered    what the clients could write a second if nobody held them (1G)
+  --mem        memory of the machine (8G): a tenth of it may be dirty
+  --seed       what is left to chance (0)
+  --json       one object with everything, the timeline included
+",
+    },
+    Page {
+        name: "lab zil",
+        usage: &[
+            "zil [--disks list] [--media list] [--rate max|64] [--threads list] [--seconds n] [--seed n] [--jobs n] [--json]",
+        ],
+        text: "\
+Synchronous writers of 8 KiB on stripes of disks, in virtual time: the intent
+log with the commit policy of before illumos 8585 (batched) and of after it
+(batchless-2017), beside what was published of both. Equal seeds give equal
+reports.
+
+  --disks      numbers of disks (1,8)
+  --media      hdd, ssd (both)
+  --rate       max, or writes a second by each thread, Poisson (max)
+  --threads    numbers of writers (1,2,4 ... 1024)
+  --seconds    virtual time of a run at most; its first quarter does not count
+               (24 on hdd, 12 on ssd)
+  --seed       what is left to chance (0)
+  --jobs       runs at once (1)
+  --json       one object: every run in cells, gain_percent and
+               latency_change_percent by medium
+",
+    },
+    Page {
+        name: "quickstart",
+        usage: &["quickstart [--dir DIR] [--tree DIR]"],
+        text: "\
+A tour: makes a pool on sparse files in a scratch folder, mounts it where FUSE
+works (and otherwise uses it without mounting), copies a tree into it, reads it
+back, shows status, latencies and the compression ratio, exports and imports
+the pool, compares every byte, and removes everything again.
+
+  --dir   where to make the scratch folder (default: the folder for temporary
+          files)
+  --tree  the tree to copy (default: a made-up one and this program)
+",
+    },
+    Page {
+        name: "zdb",
+        usage: &["zdb [options] [pool | device]"],
+        text: "\
+Looks into pools that are not imported: labels, uberblocks, configuration,
+datasets, objects, and a check of every block.
+",
+    },
+];

@@ -1,0 +1,226 @@
+//! The pages of `zfs`, in the order in which its help lists them.
+
+use super::Page;
+
+pub(super) const PAGES: &[Page] = &[
+    Page {
+        name: "zfs create",
+        usage: &["create [-Pnpuv] [-o property=value] ... <filesystem>"],
+        text: "\
+Makes a file system and mounts it.
+
+  -o  a property    -p  make missing parents    -u  do not mount it
+  -n  check only    -v  say what was made               -P  that with tabs
+",
+    },
+    Page {
+        name: "zfs destroy",
+        usage: &[
+            "destroy [-fnpRrv] <filesystem>",
+            "destroy [-dnpRrv] <filesystem@snap[%snap][,...]>",
+            "destroy <filesystem#bookmark>",
+        ],
+        text: "\
+Destroys a file system, snapshots (a%b is a range) or a bookmark. Space comes
+free in the background: 'zpool get freeing' tells how much is still to come.
+
+  -r  and everything below; snapshots of that name below
+  -R  as -r, and clones with all that depends on them, wherever they are
+  -d  snapshots that are held or have clones: when nothing needs them any more
+  -f  unmount file systems in use
+  -n  destroy nothing
+  -v  say what is, or with -n would be, destroyed    -p  that exact, with tabs
+",
+    },
+    Page {
+        name: "zfs snapshot",
+        usage: &["snapshot [-r] [-o property=value] ... <filesystem@snap> ..."],
+        text: "\
+Makes snapshots, all at the same moment.
+
+  -r  and of everything below    -o  a user property (module:name=value)
+",
+    },
+    Page {
+        name: "zfs rollback",
+        usage: &["rollback [-rRf] <snapshot>"],
+        text: "\
+Takes a file system back to a snapshot; what was written since is lost.
+
+  -r  destroy later snapshots and bookmarks    -R  and clones of them
+  -f  unmount the file system also if it is in use
+",
+    },
+    Page {
+        name: "zfs clone",
+        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem>"],
+        text: "\
+Makes a file system with the content of a snapshot and mounts it.
+
+  -o  a property    -p  make missing parents
+",
+    },
+    Page {
+        name: "zfs promote",
+        usage: &["promote <clone>"],
+        text: "\
+Gives a clone the snapshots that it was made from, so that the file system that
+had them can be destroyed.
+",
+    },
+    Page {
+        name: "zfs hold",
+        usage: &["hold [-r] <tag> <snapshot> ..."],
+        text: "\
+Keeps snapshots from being destroyed until the hold is released.
+
+  -r  and snapshots of that name below
+",
+    },
+    Page {
+        name: "zfs release",
+        usage: &["release [-r] <tag> <snapshot> ..."],
+        text: "\
+Releases holds.
+
+  -r  and those of snapshots of that name below
+",
+    },
+    Page {
+        name: "zfs holds",
+        usage: &["holds [-rH] <snapshot> ..."],
+        text: "\
+Lists holds.
+
+  -r  and those of snapshots of that name below    -H  tabs, no headers
+",
+    },
+    Page {
+        name: "zfs bookmark",
+        usage: &["bookmark <snapshot|bookmark> <bookmark>"],
+        text: "\
+Makes a bookmark, which remembers the moment of a snapshot when that is gone.
+",
+    },
+    Page {
+        name: "zfs list",
+        usage: &[
+            "list [-Hprj] [-d max] [-o property[,...]] [-s property]... [-S property]... [-t type[,...]] [filesystem|path] ...",
+        ],
+        text: "\
+Lists datasets.
+
+  -r  and everything below    -d  so many levels below    -o  columns, or space
+  -t  filesystem, volume, snapshot, bookmark, all
+  -s  sort by, smallest first    -S  largest first
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+",
+    },
+    Page {
+        name: "zfs get",
+        usage: &[
+            "get [-Hprj] [-d max] [-o \"all\" | field[,...]] [-t type[,...]] [-s source[,...]] <\"all\" | property[,...]> [filesystem|path] ...",
+        ],
+        text: "\
+Shows properties of datasets.
+
+  -r  and everything below    -d  so many levels below
+  -s  only from these sources: local, default, inherited, received, temporary,
+      none
+  -o  fields: name, property, value, received, source
+  -t  filesystem, volume, snapshot, all
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+",
+    },
+    Page {
+        name: "zfs set",
+        usage: &["set <property=value> ... <filesystem> ..."],
+        text: "\
+Sets properties. A new mountpoint moves a mounted file system there.
+",
+    },
+    Page {
+        name: "zfs inherit",
+        usage: &["inherit [-rS] <property> <filesystem> ..."],
+        text: "\
+Drops a value of a dataset's own: it takes its parent's again.
+
+  -r  and those of everything below
+  -S  to the value that was received: there is none, so as without it
+",
+    },
+    Page {
+        name: "zfs load-key",
+        usage: &["load-key [-rn] [-L <keylocation>] -a|<filesystem> ..."],
+        text: "\
+Loads the key of an encrypted file system, so that it and what inherits the key
+can be mounted. The key is read from where property keylocation says: a prompt
+(or standard input) or a file.
+
+  -r  also those below     -a  all in all pools
+  -n  only look whether it is the right key
+  -L  another place: prompt or file:///<path>
+",
+    },
+    Page {
+        name: "zfs unload-key",
+        usage: &["unload-key [-r] -a|<filesystem> ..."],
+        text: "\
+Forgets the key of an encrypted file system that is not mounted.
+
+  -r  also those below     -a  all in all pools
+",
+    },
+    Page {
+        name: "zfs change-key",
+        usage: &["change-key [-l] [-o <property=value>] ... <filesystem>", "change-key -i [-l] <filesystem>"],
+        text: "\
+Gives a file system, and what inherits its key, another key. No data is written
+anew. The key in use must be loaded.
+
+  -l  load it first
+  -i  use the key of the parent from now on
+  -o  keyformat, keylocation, pbkdf2iters
+",
+    },
+    Page {
+        name: "zfs rename",
+        usage: &["rename [-fpu] <filesystem> <filesystem>", "rename [-r] <snapshot> <snapshot>"],
+        text: "\
+Renames a file system, with everything below it, within its pool; or a snapshot,
+with -r also those of that name below.
+
+  -p  make missing parents    -u  leave mounts where they are
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zfs mount",
+        usage: &["mount", "mount [-flOv] [-o option,...] <-a | filesystem>"],
+        text: "\
+Without arguments: lists what is mounted. Otherwise mounts one file system, or
+with -a all that are to be mounted (canmount=on and a mountpoint).
+
+  -l  load the keys of encrypted file systems first
+  -O  also over a folder that is not empty, where overlay=off
+  -f, -v
+      taken as by OpenZFS: there is nothing here that they would change
+  -o  for this mount only, whatever the properties say: ro, rw, atime, noatime,
+      relatime, norelatime, exec, noexec, suid, nosuid, dev, nodev, xattr,
+      noxattr; 'zfs get' shows them with the source 'temporary', and setting the
+      property ends them; remount changes a mount that is there, where options
+      that are not named go back to the properties
+",
+    },
+    Page {
+        name: "zfs unmount",
+        usage: &["unmount [-fu] <-a | filesystem|mountpoint>"],
+        text: "\
+Unmounts one file system, or with -a all.
+
+  -f  also if it is in use
+  -u  unload the keys that are then needed no more
+",
+    },
+    Page { name: "zfs version", usage: &["version [-j]"], text: "As 'zpool version'.\n\n  -j  JSON\n" },
+];

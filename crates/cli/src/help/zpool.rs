@@ -1,0 +1,351 @@
+//! The pages of `zpool`, in the order in which its help lists them.
+
+use super::Page;
+
+pub(super) const PAGES: &[Page] = &[
+    Page {
+        name: "zpool create",
+        usage: &[
+            "create [-fnd] [-o property=value] ... [-O file-system-property=value] ... [-m mountpoint] [-R root] [--size size] <pool> <vdev> ...",
+        ],
+        text: "\
+Makes a pool over files or block devices and mounts its root file system.
+
+  <vdev>  a file or block device (a path, or a name in /dev) by itself, or a
+          group: mirror, raidz, raidz1, raidz2, raidz3 or
+          draid[parity][:<data>d][:<children>c][:<spares>s], and its devices.
+          Vdevs after log, special or dedup serve that only; devices after
+          spare and cache are hot spares and caches.
+  --size  make files that do not exist, sparse, of this size (64M at least)
+  -f      use devices that belong to an exported or foreign pool or that have
+          another file system
+  -n      check everything and show the layout, but write nothing
+  -d      enable no features but those named with -o feature@x=enabled
+  -o      a property of the pool: ashift, comment, failmode, autoexpand,
+          compatibility, feature@<name>=enabled|disabled ...
+  -O      a property of the root file system: compression, recordsize, atime,
+          mountpoint ...
+  -m      where to mount it: a path, none, or legacy (default /<pool>)
+  -R      an alternate root: stands before every mount point, this time only
+
+An ordinary user becomes the owner of the root directory. If anything fails,
+nothing is left behind.
+",
+    },
+    Page {
+        name: "zpool add",
+        usage: &["add [-fgLnP] [-o ashift=value] [--size size] <pool> <vdev> ..."],
+        text: "\
+Adds devices to a pool: vdevs as 'zpool create' takes them, spares and caches
+among them. Data cannot be taken off them again; spares, caches and logs can be
+removed.
+
+  -f      also if the vdevs survive other losses than the pool's, or use
+          devices that belong to an exported or foreign pool
+  -n      check everything and show the layout, but change nothing
+  -g, -L, -P
+          with -n: guids for names, where links lead, full paths
+  -o      ashift of the new vdevs
+  --size  make files that do not exist, sparse, of this size
+",
+    },
+    Page {
+        name: "zpool attach",
+        usage: &["attach [-fw] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
+        text: "\
+Makes a mirror of a device and a new one, or adds a side to its mirror. The new
+device gets everything by a resilver.
+
+  -f      use a device that belongs to an exported or foreign pool
+  -w      wait for the resilver
+  -o      ashift of the new device
+  --size  make a file that does not exist, sparse, of this size
+",
+    },
+    Page {
+        name: "zpool replace",
+        usage: &["replace [-fw] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
+        text: "\
+Has a new device take the place of another one, which may be gone: name it by
+its guid then. Without a new device: what is at the path of the old one now. A
+hot spare, distributed ones too, stands in for the device until one of the two
+is detached. The old device leaves the pool when the resilver has ended.
+
+  -f      use a device that belongs to an exported or foreign pool
+  -w      wait until then
+  -o      ashift of the new device
+  --size  make a file that does not exist, sparse, of this size
+",
+    },
+    Page {
+        name: "zpool detach",
+        usage: &["detach <pool> <device>"],
+        text: "\
+Takes a device out of a mirror, gives up a replacement, or ends the use of a hot
+spare. Refused where no other device has all that it has.
+",
+    },
+    Page {
+        name: "zpool remove",
+        usage: &["remove [-w] <pool> <device> ..."],
+        text: "\
+Removes hot spares that are not in use, caches and log devices.
+
+  -w  wait until it is done: always so
+",
+    },
+    Page {
+        name: "zpool trim",
+        usage: &["trim [-w] [-c | -s] <pool> [<device> ...]"],
+        text: "\
+Tells devices which space is free; on files that makes holes.
+
+  -c      give up what runs
+  -s      suspend what runs: 'zpool trim' goes on with it
+  -w      wait until it is over
+",
+    },
+    Page {
+        name: "zpool initialize",
+        usage: &["initialize [-w] [-c | -s] <pool> [<device> ...]"],
+        text: "\
+Writes a pattern over all free space of devices.
+
+  -c      give up what runs
+  -s      suspend what runs: 'zpool initialize' goes on with it
+  -w      wait until it is over
+",
+    },
+    Page {
+        name: "zpool offline",
+        usage: &["offline [-t] <pool> <device> ..."],
+        text: "\
+Takes devices out of use. They are neither read nor written until 'zpool
+online'. Refused where the pool could not do without one.
+
+  -t      until the next import only
+",
+    },
+    Page {
+        name: "zpool online",
+        usage: &["online [-e] <pool> <device> ..."],
+        text: "\
+Brings devices back that were taken out of use. What was written meanwhile is
+brought to them ('zpool status' tells how far that is).
+
+  -e      use all of devices that have grown
+",
+    },
+    Page {
+        name: "zpool scrub",
+        usage: &["scrub [-s | -p] [-w] <pool> ..."],
+        text: "\
+Reads everything in the pool, compares it with its checksums, and rewrites from
+redundancy what is wrong. 'zpool status' tells how far it is and what it found.
+It goes on after an export or a crash where it was.
+
+  -p      pause; 'zpool scrub' goes on
+  -s      stop
+  -w      wait until it has ended
+",
+    },
+    Page {
+        name: "zpool resilver",
+        usage: &["resilver <pool> ..."],
+        text: "\
+Begins anew to bring to devices what was written while they were away. This
+begins by itself when a device comes back.
+",
+    },
+    Page {
+        name: "zpool clear",
+        usage: &["clear <pool> [<device>]"],
+        text: "\
+Forgets the errors that were counted for a device, or for all of the pool.
+",
+    },
+    Page {
+        name: "zpool destroy",
+        usage: &["destroy [-f] <pool>"],
+        text: "\
+Unmounts the pool's file systems and gives its devices free. Until they are
+used for something else the pool can be brought back with 'zpool import -D'.
+
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zpool import",
+        usage: &[
+            "import [-d dir|file] ... [-D]",
+            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [-R root] [-o property=value] ... -a",
+            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
+        ],
+        text: "\
+Without a pool: lists the pools that could be imported. With a pool's name or
+id: takes it into use, under a new name if one is given. -a: all of them.
+
+  -d  a folder or file to search; may be repeated. Without it: the devices that
+      weir remembers, then /dev
+  -D  destroyed pools; to import one -f is needed as well
+  -f  also a pool that was last used by another host and not exported
+  -F  if the newest state is damaged, one of the last few before it
+  -n  with -F: only say what it would do
+  -m  also without a log device; what only it holds is lost
+  -t  the new name is for this import only
+      --rewind-to-checkpoint: the checkpoint's state; later changes are lost
+  -l  load the keys of encrypted file systems first, so that they are mounted
+  -N  mount nothing
+  -s  look at the devices themselves, not into a list of them: always so
+  -R  an alternate root
+  -o  a property of the pool; readonly=on writes nothing at all
+",
+    },
+    Page {
+        name: "zpool checkpoint",
+        usage: &["checkpoint [-d [-w]] <pool>"],
+        text: "\
+Keeps the pool's state as it is now, to be gone back to with 'zpool import
+--rewind-to-checkpoint'. There is one at most. Space that it refers to is not
+used again while it exists.
+
+  -d  give it up
+  -w  with -d: wait until its space is free
+",
+    },
+    Page {
+        name: "zpool history",
+        usage: &["history [-il] [pool] ..."],
+        text: "\
+Shows the commands that changed a pool, oldest first; times are UTC.
+
+  -i  internal events too
+  -l  who gave a command, and where
+",
+    },
+    Page {
+        name: "zpool events",
+        usage: &["events [-vHf] [pool]", "events -c"],
+        text: "\
+Lists what happened to pools and devices since the daemon began, oldest first:
+at most zfs_zevent_len_max events (512). Times are local.
+
+  -v  everything that is known of an event
+  -H  for scripts: no header, a tab between the columns
+  -f  wait for more
+  -c  forget all
+",
+    },
+    Page {
+        name: "zpool wait",
+        usage: &["wait [-Hp] [-t activity[,...]] <pool> [interval]"],
+        text: "\
+Waits until no work of these kinds is under way in the background: discard
+(of a checkpoint), free, initialize, replace, remove, resilver, scrub, trim.
+Without -t, of all of them. Work that is paused or suspended is not waited for.
+With an interval in seconds the bytes that are left are printed that often.
+
+  -H  for scripts: no header, a tab between the columns
+  -p  exact numbers
+",
+    },
+    Page {
+        name: "zpool export",
+        usage: &["export [-f] -a|<pool> ..."],
+        text: "\
+Unmounts the pool's file systems, writes everything to its devices and lets go
+of them.
+
+  -a  all pools
+  -f  unmount file systems in use
+",
+    },
+    Page {
+        name: "zpool list",
+        usage: &["list [-gHLpPvj] [-o property[,...]] [pool] ..."],
+        text: "\
+Lists pools with their space.
+
+  -H  tabs, no headers     -p  exact numbers      -v  with devices
+  -P  full paths           -g  guids for names    -o  columns
+  -L  where links lead     -j  JSON
+",
+    },
+    Page {
+        name: "zpool status",
+        usage: &["status [-giLpPtvxj] [pool] ..."],
+        text: "\
+Shows the health of pools and their devices.
+
+  -x  only pools with something wrong
+  -v  names of damaged files
+  -i  what was initialized of each device    -t  what was trimmed
+  -p  exact numbers    -P  full paths    -L  where links lead
+  -g  guids for names  -j  JSON
+",
+    },
+    Page {
+        name: "zpool get",
+        usage: &["get [-Hpj] [-o \"all\" | field[,...]] <\"all\" | property[,...]> [pool] ..."],
+        text: "\
+Shows properties of pools.
+
+  -H  tabs, no headers    -p  exact numbers    -j  JSON
+  -o  fields: name, property, value, source
+",
+    },
+    Page {
+        name: "zpool set",
+        usage: &["set <property=value> <pool>"],
+        text: "\
+Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
+autotrim, delegation, listsnapshots, ashift, bootfs, cachefile=none,
+compatibility, feature@<name>=enabled.
+",
+    },
+    Page {
+        name: "zpool sync",
+        usage: &["sync [-f] [pool] ..."],
+        text: "Waits until everything written to the pools so far is on disk.\n\n  -f  also if nothing has changed: always so\n",
+    },
+    Page {
+        name: "zpool labelclear",
+        usage: &["labelclear [-f] <vdev>"],
+        text: "\
+Removes the labels of a pool from a device.
+
+  -f  also if it belongs to an exported or foreign pool
+",
+    },
+    Page {
+        name: "zpool iostat",
+        usage: &["iostat [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]"],
+        text: "\
+What the devices of pools do: since the pool was opened, then in each interval.
+A vdev above devices has the sums of its devices.
+
+  -v      each vdev as well
+  -l      mean latencies: all told, at the device, in the queues
+  -q      what waits and what is at the devices, by class
+  -w      histograms of latencies
+  -r      histograms of sizes: alone, and gathered
+  -y      without the line since the pool was opened
+  -T      a time stamp before each: d a date, u seconds since 1970
+  -p -H   exact numbers; without headers, with tabs
+  -n      headers once: always so
+  -g, -L, -P
+          guids for names, where links lead, full paths
+  -j      JSON
+",
+    },
+    Page {
+        name: "zpool version",
+        usage: &["version [-j]"],
+        text: "\
+The release of OpenZFS whose formats and commands weir has, with weir's own
+version behind it, in the two lines that tools look for.
+
+  -j  JSON
+",
+    },
+];
