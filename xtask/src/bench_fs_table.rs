@@ -177,60 +177,91 @@ fn what(row: Row, s: &Sizes, o: &Options) -> String {
 /// The tables.
 pub(crate) fn markdown(r: &Results) -> String {
     let mut t = String::new();
-    let mut line = |text: String| {
-        t.push_str(&text);
-        t.push('\n');
-    };
-    let (o, s) = (&r.options, &r.sizes);
-    line(format!(
-        "Measured with `cargo xtask bench-fs{}`: {} run{}, medians. zfs_arc_max {} MiB, zfs_dirty_data_max {} MiB. {}",
-        [("--quick", o.quick), ("--first", o.first)]
-            .iter()
-            .filter(|f| f.1)
-            .map(|f| format!(" {}", f.0))
-            .collect::<String>(),
-        o.runs,
-        if o.runs == 1 { "" } else { "s" },
-        ARC_MAX >> 20,
-        DIRTY_MAX >> 20,
-        machine()
-    ));
-    line(String::new());
+    conditions(r, &mut t);
+    rates(r, &mut t);
+    latency_table(r, &mut t);
+    legacy_throttle(r, &mut t);
+    beside_ext4(r, &mut t);
+    peak_memory(r, &mut t);
+    t
+}
+
+fn line(t: &mut String, text: impl AsRef<str>) {
+    t.push_str(text.as_ref());
+    t.push('\n');
+}
+
+/// The options of the run, and what could not be measured.
+fn conditions(r: &Results, t: &mut String) {
+    let o = &r.options;
+    line(
+        t,
+        format!(
+            "Measured with `cargo xtask bench-fs{}`: {} run{}, medians. zfs_arc_max {} MiB, zfs_dirty_data_max {} MiB. {}",
+            [("--quick", o.quick), ("--first", o.first)]
+                .iter()
+                .filter(|f| f.1)
+                .map(|f| format!(" {}", f.0))
+                .collect::<String>(),
+            o.runs,
+            if o.runs == 1 { "" } else { "s" },
+            ARC_MAX >> 20,
+            DIRTY_MAX >> 20,
+            machine()
+        ),
+    );
+    line(t, "");
     for (who, why) in &r.missing {
-        line(format!("**Not measured: {who}: {}**\n", why.trim()));
+        line(t, format!("**Not measured: {who}: {}**\n", why.trim()));
     }
     for (who, row, why) in &r.failed {
-        line(format!("**{who} failed in {}: {}**\n", row.name(), why.trim()));
+        line(t, format!("**{who} failed in {}: {}**\n", row.name(), why.trim()));
     }
-    line("Ratios within one run. *raw* is fio with O_DIRECT on an image file; rows over many files are compared to the plain directory instead. Bold: reaches its target.".into());
-    line(String::new());
-    line("| job | weir | engine | zfs-fuse | plain | weir / zfs-fuse | weir / raw or plain | engine / raw or plain | zfs-fuse / raw or plain | plain / raw |".into());
-    line("|---|---|---|---|---|---|---|---|---|---|".into());
+}
+
+/// Rates of all contestants, and their ratios.
+fn rates(r: &Results, t: &mut String) {
+    let (o, s) = (&r.options, &r.sizes);
+    line(
+        t,
+        "Ratios within one run. *raw* is fio with O_DIRECT on an image file; rows over many files are compared to the plain directory instead. Bold: reaches its target.",
+    );
+    line(t, "");
+    line(
+        t,
+        "| job | weir | engine | zfs-fuse | plain | weir / zfs-fuse | weir / raw or plain | engine / raw or plain | zfs-fuse / raw or plain | plain / raw |",
+    );
+    line(t, "|---|---|---|---|---|---|---|---|---|---|");
     for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
         let cell = |who: &str| r.rate(row, who).map_or("-".into(), |v| rate_text(row, v));
         let (over, engine) = target(row);
-        line(format!(
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            what(row, s, o),
-            cell("weir"),
-            cell("engine"),
-            cell("zfs-fuse"),
-            cell("plain"),
-            ratio(r.to_other(row, "weir", "zfs-fuse"), Some(over)),
-            ratio(r.to_control(row, "weir"), None),
-            ratio(r.to_control(row, "engine"), engine),
-            ratio(r.to_control(row, "zfs-fuse"), None),
-            ratio(r.to_control(row, "plain"), None),
-        ));
+        line(
+            t,
+            format!(
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+                what(row, s, o),
+                cell("weir"),
+                cell("engine"),
+                cell("zfs-fuse"),
+                cell("plain"),
+                ratio(r.to_other(row, "weir", "zfs-fuse"), Some(over)),
+                ratio(r.to_control(row, "weir"), None),
+                ratio(r.to_control(row, "engine"), engine),
+                ratio(r.to_control(row, "zfs-fuse"), None),
+                ratio(r.to_control(row, "plain"), None),
+            ),
+        );
     }
-    line(String::new());
-    line(
-        "Latency of single operations: median / 99 % / 99.9 % / longest of all runs (medians of the first three)."
-            .into(),
-    );
-    line(String::new());
-    line("| job | weir | engine | zfs-fuse | plain | raw |".into());
-    line("|---|---|---|---|---|---|".into());
+    line(t, "");
+}
+
+/// Latencies of single operations.
+fn latency_table(r: &Results, t: &mut String) {
+    let (o, s) = (&r.options, &r.sizes);
+    line(t, "Latency of single operations: median / 99 % / 99.9 % / longest of all runs (medians of the first three).");
+    line(t, "");
+    line(t, "| job | weir | engine | zfs-fuse | plain | raw |");
+    line(t, "|---|---|---|---|---|---|");
     for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
         let lat = |l: Option<[f64; 4]>| l.map_or("-".to_string(), |l| l.map(micros).join(" / "));
         let of = |who: &str| lat(r.latencies(row, who));
@@ -239,21 +270,28 @@ pub(crate) fn markdown(r: &Results) -> String {
             lat(latencies(&all.iter().flat_map(|who| r.runs(row, who)).map(|(_, c)| c).collect::<Vec<_>>()))
         };
         let raw = if row.one_file() { raw() } else { "-".into() };
-        line(format!(
-            "| {} | {} | {} | {} | {} | {raw} |",
-            what(row, s, o),
-            of("weir"),
-            of("engine"),
-            of("zfs-fuse"),
-            of("plain")
-        ));
+        line(
+            t,
+            format!(
+                "| {} | {} | {} | {} | {} | {raw} |",
+                what(row, s, o),
+                of("weir"),
+                of("engine"),
+                of("zfs-fuse"),
+                of("plain")
+            ),
+        );
     }
+}
+
+/// The engine beside itself with the write throttle of 2008.
+fn legacy_throttle(r: &Results, t: &mut String) {
     for row in Row::ALL.into_iter().filter(|row| !r.runs(*row, "legacy").is_empty()) {
-        line(String::new());
-        line(format!("Beside the write throttle of 2008, {}:", what(row, s, o)));
-        line(String::new());
-        line("| | rate | median | 99 % | 99.9 % | longest |".into());
-        line("|---|---|---|---|---|---|".into());
+        line(t, "");
+        line(t, format!("Beside the write throttle of 2008, {}:", what(row, &r.sizes, &r.options)));
+        line(t, "");
+        line(t, "| | rate | median | 99 % | 99.9 % | longest |");
+        line(t, "|---|---|---|---|---|---|");
         let of = |who: &str| -> Option<[f64; 5]> {
             let [p50, p99, p999, max] = r.latencies(row, who)?;
             Some([r.rate(row, who)?, p50, p99, p999, max])
@@ -266,48 +304,62 @@ pub(crate) fn markdown(r: &Results) -> String {
                 format!("{}{}", micros(v[i]), ratio.unwrap_or_default())
             };
             let rate = rate_text(row, v[0]);
-            line(format!("| {name} | {rate} | {} | {} | {} | {} |", times(1), times(2), times(3), times(4)));
+            line(t, format!("| {name} | {rate} | {} | {} | {} | {} |", times(1), times(2), times(3), times(4)));
         }
     }
+}
+
+/// All contestants beside ext4 on a loop device.
+fn beside_ext4(r: &Results, t: &mut String) {
     for row in Row::ALL.into_iter().filter(|row| !r.runs(*row, "ext4").is_empty()) {
-        line(String::new());
-        line(format!("Beside ext4 on a loop device, {}:", what(row, s, o)));
-        line(String::new());
-        line("| | rate | to raw | to ext4 | median | 99 % | 99.9 % | longest |".into());
-        line("|---|---|---|---|---|---|---|---|".into());
+        line(t, "");
+        line(t, format!("Beside ext4 on a loop device, {}:", what(row, &r.sizes, &r.options)));
+        line(t, "");
+        line(t, "| | rate | to raw | to ext4 | median | 99 % | 99.9 % | longest |");
+        line(t, "|---|---|---|---|---|---|---|---|");
         for who in ["engine", "weir", "zfs-fuse", "plain", "ext4"] {
             let (Some(rate), Some(lat)) = (r.rate(row, who), r.latencies(row, who)) else { continue };
             // The goal of contestants through FUSE is ext4.
             let goal = (who == "weir").then_some(1.0);
-            line(format!(
-                "| {who} | {} | {} | {} | {} |",
-                rate_text(row, rate),
-                ratio(r.to_control(row, who), if who == "engine" { target(row).1 } else { None }),
-                ratio(r.to_other(row, who, "ext4"), goal),
-                lat.map(micros).join(" | ")
-            ));
+            line(
+                t,
+                format!(
+                    "| {who} | {} | {} | {} | {} |",
+                    rate_text(row, rate),
+                    ratio(r.to_control(row, who), if who == "engine" { target(row).1 } else { None }),
+                    ratio(r.to_other(row, who, "ext4"), goal),
+                    lat.map(micros).join(" | ")
+                ),
+            );
         }
     }
-    if !r.peaks.is_empty() {
-        line(String::new());
-        line(format!(
+}
+
+/// The most memory of each contestant.
+fn peak_memory(r: &Results, t: &mut String) {
+    if r.peaks.is_empty() {
+        return;
+    }
+    line(t, "");
+    line(
+        t,
+        format!(
             "Most memory of the process (VmHWM) in MiB. Limit: zfs_arc_max + zfs_dirty_data_max + 256 = {} MiB, with two pools imported in *weir*.",
             (ARC_MAX + DIRTY_MAX + (256 << 20)) >> 20
-        ));
-        line(String::new());
-        let names = ["weir", "engine", "zfs-fuse"];
-        line(format!("| job | {} |", names.join(" | ")));
-        line("|---|---|---|---|".into());
-        for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
-            let mut text = format!("| {} |", what(row, s, o));
-            for who in names {
-                let cell = r.peaks.get(&(who.to_string(), row)).map_or("-".into(), |b| (b >> 20).to_string());
-                let _ = write!(text, " {cell} |");
-            }
-            line(text);
+        ),
+    );
+    line(t, "");
+    let names = ["weir", "engine", "zfs-fuse"];
+    line(t, format!("| job | {} |", names.join(" | ")));
+    line(t, "|---|---|---|---|");
+    for row in Row::ALL.into_iter().filter(|row| r.ran(*row)) {
+        let mut text = format!("| {} |", what(row, &r.sizes, &r.options));
+        for who in names {
+            let cell = r.peaks.get(&(who.to_string(), row)).map_or("-".into(), |b| (b >> 20).to_string());
+            let _ = write!(text, " {cell} |");
         }
+        line(t, text);
     }
-    t
 }
 
 fn machine() -> String {
