@@ -382,9 +382,7 @@ impl Checked {
             let why = format!("a batch has {BATCH_CHANGES_MAX} changes and {BATCH_BYTES_MAX} bytes at most");
             return Err(Error::new(ErrorKind::TooBig, why));
         }
-        let id = batch.id;
-        let mut this = Checked { batch, held: BTreeMap::new() };
-        for (zap, name, value) in &this.batch.expects {
+        for (zap, name, value) in &batch.expects {
             check_name(name)?;
             let dn =
                 hold(os, zap.number().ok_or_else(|| Error::invalid("only what exists is expected"))?, true).await?;
@@ -393,107 +391,12 @@ impl Checked {
                 return Err(Error::new(ErrorKind::Conflict, "an expected entry is another").about(shown(name)));
             }
         }
-        // New objects and whether they are ZAPs; presence of names; freed objects.
-        let mut made: Vec<bool> = Vec::new();
-        let mut there: BTreeMap<(Object, &[u8]), bool> = BTreeMap::new();
-        let mut freed: BTreeSet<u64> = BTreeSet::new();
-        let mut held = BTreeMap::new();
-        for change in &this.batch.changes {
-            let (object, want_zap) = match change {
-                Change::Create { zap, block_size } => {
-                    if !zap && (!block_size.is_multiple_of(512) || !(512..=128 << 10).contains(block_size)) {
-                        return Err(Error::invalid("a block has 512 to 131072 bytes, a multiple of 512"));
-                    }
-                    made.push(*zap);
-                    continue;
-                }
-                Change::Free(o) => (*o, None),
-                Change::Write { object, .. } | Change::Punch { object, .. } => (*object, Some(false)),
-                Change::Insert { zap, .. } | Change::Set { zap, .. } | Change::Remove { zap, .. } => (*zap, Some(true)),
-            };
-            let dn = match object.0 {
-                Id::New { batch, index } => {
-                    let zap = made.get(index).copied().filter(|_| batch == id);
-                    let zap = zap.ok_or_else(|| Error::invalid("an object of another batch, or made later"))?;
-                    if want_zap != Some(zap) {
-                        return Err(Error::invalid(
-                            "the object is of the other kind, or freed by the batch that makes it",
-                        ));
-                    }
-                    None
-                }
-                Id::Stored(n) => {
-                    if freed.contains(&n) {
-                        return Err(Error::new(ErrorKind::NotFound, format!("object {n} is freed by the same batch")));
-                    }
-                    let dn = match held.get(&n) {
-                        Some(dn) => Dnode::clone(dn),
-                        None => hold_ours(os, n).await?,
-                    };
-                    if want_zap.is_some_and(|zap| zap != dn.otype().is_zap()) {
-                        return Err(Error::invalid(format!("object {n} is of the other kind")));
-                    }
-                    held.insert(n, dn.clone());
-                    Some(dn)
-                }
-            };
-            match change {
-                Change::Free(_) => {
-                    let n = object.number().unwrap_or(root);
-                    if n == root {
-                        return Err(Error::invalid("the root ZAP is not freed"));
-                    }
-                    freed.insert(n);
-                }
-                Change::Write { offset, data, .. } => {
-                    let end = offset.checked_add(data.len() as u64).filter(|e| *e <= i64::MAX as u64);
-                    let end = end.ok_or_else(|| Error::new(ErrorKind::TooBig, "an object has 2^63 bytes at most"))?;
-                    if let Some(dn) = &dn
-                        && end > *offset
-                    {
-                        dn.read_range(*offset, 1).await?;
-                        dn.read_range(end - 1, 1).await?;
-                    }
-                }
-                Change::Punch { offset, len, .. } => {
-                    if let Some(dn) = &dn {
-                        dn.read_range(*offset, 1).await?;
-                        dn.read_range(offset.saturating_add(*len).min(i64::MAX as u64), 1).await?;
-                    }
-                }
-                Change::Insert { name, .. } | Change::Set { name, .. } | Change::Remove { name, .. } => {
-                    check_name(name)?;
-                    if let Change::Insert { value, .. } | Change::Set { value, .. } = change {
-                        let made = made.len();
-                        let known = |o: Object| match o.0 {
-                            Id::New { batch, index } if batch == id && index < made => Ok(0),
-                            Id::Stored(n) => Ok(n),
-                            Id::New { .. } => Err(Error::invalid("an object of another batch, or made later")),
-                        };
-                        value.stored(known)?.check()?;
-                    }
-                    let key = (object, name.as_slice());
-                    let is_there = match (there.get(&key), &dn) {
-                        (Some(known), _) => *known,
-                        (None, Some(dn)) => zap::lookup(dn, name).await?.is_some(),
-                        (None, None) => false,
-                    };
-                    match change {
-                        Change::Insert { .. } if is_there => {
-                            return Err(Error::new(ErrorKind::Exists, "the entry exists already").about(shown(name)));
-                        }
-                        Change::Remove { .. } if !is_there => {
-                            return Err(Error::new(ErrorKind::NotFound, "there is no such entry").about(shown(name)));
-                        }
-                        _ => {}
-                    }
-                    there.insert(key, !matches!(change, Change::Remove { .. }));
-                }
-                Change::Create { .. } => {}
-            }
+        let mut checks = Checks::new(os, root, batch.id);
+        for change in &batch.changes {
+            checks.check(change).await?;
         }
-        this.held = held;
-        Ok(this)
+        let held = checks.held;
+        Ok(Checked { batch, held })
     }
 
     fn plan(&self, os: &Objset) -> TxPlan {
@@ -572,6 +475,141 @@ impl Checked {
             }
         }
         Ok(made.iter().map(|d| d.object().0).collect())
+    }
+}
+
+/// The checks of a batch, change by change: the objects and entries as the changes before leave
+/// them.
+struct Checks<'a> {
+    os: &'a Objset,
+    root: u64,
+    batch: u64,
+    /// New objects: whether each is a ZAP.
+    made: Vec<bool>,
+    /// Whether entries are there.
+    there: BTreeMap<(Object, &'a [u8]), bool>,
+    freed: BTreeSet<u64>,
+    held: BTreeMap<u64, Dnode>,
+}
+
+impl<'a> Checks<'a> {
+    fn new(os: &'a Objset, root: u64, batch: u64) -> Checks<'a> {
+        Checks {
+            os,
+            root,
+            batch,
+            made: Vec::new(),
+            there: BTreeMap::new(),
+            freed: BTreeSet::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    async fn check(&mut self, change: &'a Change) -> Result<()> {
+        let (object, want_zap) = match change {
+            Change::Create { zap, block_size } => {
+                if !zap && (!block_size.is_multiple_of(512) || !(512..=128 << 10).contains(block_size)) {
+                    return Err(Error::invalid("a block has 512 to 131072 bytes, a multiple of 512"));
+                }
+                self.made.push(*zap);
+                return Ok(());
+            }
+            Change::Free(o) => (*o, None),
+            Change::Write { object, .. } | Change::Punch { object, .. } => (*object, Some(false)),
+            Change::Insert { zap, .. } | Change::Set { zap, .. } | Change::Remove { zap, .. } => (*zap, Some(true)),
+        };
+        let dn = self.target(object, want_zap).await?;
+        match change {
+            Change::Free(_) => {
+                let n = object.number().unwrap_or(self.root);
+                if n == self.root {
+                    return Err(Error::invalid("the root ZAP is not freed"));
+                }
+                self.freed.insert(n);
+                Ok(())
+            }
+            Change::Write { offset, data, .. } => {
+                let end = offset.checked_add(data.len() as u64).filter(|e| *e <= i64::MAX as u64);
+                let end = end.ok_or_else(|| Error::new(ErrorKind::TooBig, "an object has 2^63 bytes at most"))?;
+                if let Some(dn) = &dn
+                    && end > *offset
+                {
+                    dn.read_range(*offset, 1).await?;
+                    dn.read_range(end - 1, 1).await?;
+                }
+                Ok(())
+            }
+            Change::Punch { offset, len, .. } => {
+                if let Some(dn) = &dn {
+                    dn.read_range(*offset, 1).await?;
+                    dn.read_range(offset.saturating_add(*len).min(i64::MAX as u64), 1).await?;
+                }
+                Ok(())
+            }
+            Change::Insert { name, .. } | Change::Set { name, .. } | Change::Remove { name, .. } => {
+                self.entry(change, object, name, dn.as_ref()).await
+            }
+            Change::Create { .. } => Ok(()),
+        }
+    }
+
+    /// The object of a change; none if the batch makes it. It must be a ZAP or not as `want_zap`
+    /// has it, and not freed before.
+    async fn target(&mut self, object: Object, want_zap: Option<bool>) -> Result<Option<Dnode>> {
+        match object.0 {
+            Id::New { batch, index } => {
+                let zap = self.made.get(index).copied().filter(|_| batch == self.batch);
+                let zap = zap.ok_or_else(|| Error::invalid("an object of another batch, or made later"))?;
+                if want_zap != Some(zap) {
+                    return Err(Error::invalid("the object is of the other kind, or freed by the batch that makes it"));
+                }
+                Ok(None)
+            }
+            Id::Stored(n) => {
+                if self.freed.contains(&n) {
+                    return Err(Error::new(ErrorKind::NotFound, format!("object {n} is freed by the same batch")));
+                }
+                let dn = match self.held.get(&n) {
+                    Some(dn) => Dnode::clone(dn),
+                    None => hold_ours(self.os, n).await?,
+                };
+                if want_zap.is_some_and(|zap| zap != dn.otype().is_zap()) {
+                    return Err(Error::invalid(format!("object {n} is of the other kind")));
+                }
+                self.held.insert(n, dn.clone());
+                Ok(Some(dn))
+            }
+        }
+    }
+
+    /// A change of an entry: its name and value, and whether the entry is there.
+    async fn entry(&mut self, change: &Change, zap: Object, name: &'a [u8], dn: Option<&Dnode>) -> Result<()> {
+        check_name(name)?;
+        if let Change::Insert { value, .. } | Change::Set { value, .. } = change {
+            let known = |o: Object| match o.0 {
+                Id::New { batch, index } if batch == self.batch && index < self.made.len() => Ok(0),
+                Id::Stored(n) => Ok(n),
+                Id::New { .. } => Err(Error::invalid("an object of another batch, or made later")),
+            };
+            value.stored(known)?.check()?;
+        }
+        let key = (zap, name);
+        let is_there = match (self.there.get(&key), dn) {
+            (Some(known), _) => *known,
+            (None, Some(dn)) => zap::lookup(dn, name).await?.is_some(),
+            (None, None) => false,
+        };
+        match change {
+            Change::Insert { .. } if is_there => {
+                return Err(Error::new(ErrorKind::Exists, "the entry exists already").about(shown(name)));
+            }
+            Change::Remove { .. } if !is_there => {
+                return Err(Error::new(ErrorKind::NotFound, "there is no such entry").about(shown(name)));
+            }
+            _ => {}
+        }
+        self.there.insert(key, !matches!(change, Change::Remove { .. }));
+        Ok(())
     }
 }
 
