@@ -184,82 +184,20 @@ fn object(
     io(writeln!(out))
 }
 
+/// The bonus buffer of an object, by its type.
 fn bonus(o: &Object, fs: Option<&FileSystem>, level: u32, out: &mut dyn Write) -> Result<()> {
     let b = o.dn.bonus();
     let mut s = String::new();
     match o.dn.bonustype {
         ObjectType::SA | ObjectType::ZNODE => {
             let Some(fs) = fs else { return Ok(()) };
-            let a = fs.attrs(o)?;
-            let path = if level >= 4 { fs.path_of(o.num) } else { None };
-            let _ = writeln!(s, "\tpath\t{}", path.unwrap_or_else(|| format!("???<object#{}>", o.num)));
-            let _ = writeln!(s, "\tuid     {}\n\tgid     {}", a.uid, a.gid);
-            for (name, t) in ["atime", "mtime", "ctime", "crtime"].iter().zip(a.times) {
-                let _ = writeln!(s, "\t{name}\t{}", ctime((t[0] as i64).clamp(-1 << 40, 1 << 40)));
-            }
-            let _ = writeln!(s, "\tgen\t{}\n\tmode\t{:o}\n\tsize\t{}", a.generation, a.mode, a.size);
-            let _ = writeln!(s, "\tparent\t{}\n\tlinks\t{}\n\tpflags\t{:x}", a.parent, a.links, a.flags);
-            if a.projid != 0 {
-                let _ = writeln!(s, "\tprojid\t{}", a.projid);
-            }
-            if a.xattr != 0 {
-                let _ = writeln!(s, "\txattr\t{}", a.xattr);
-            }
-            if a.mode >> 12 == 10 {
-                let _ = writeln!(s, "\ttarget\t{}", String::from_utf8_lossy(&fs.target(o, &a)?));
-            }
-            if let Some(x) = &a.dxattr {
-                let _ = writeln!(s, "\tSA xattrs: {} bytes\n", x.len());
-                let list = ondisk::nvlist::NvList::decode(x)?;
-                for (name, v) in list.iter() {
-                    if let ondisk::nvlist::NvValue::ByteArray(v) = v {
-                        let _ = writeln!(s, "\t\t{name} = {}", v.escape_ascii());
-                    }
-                }
-            }
-            if matches!(a.mode & S_IFMT, 0o020000 | 0o060000) {
-                let _ = writeln!(s, "\trdev\t{:#018x}", a.rdev);
-            }
+            znode_bonus(o, fs, level, &mut s)?;
         }
         ObjectType::DSL_DIR => {
-            let d = DslDirPhys::parse(b)?;
-            let _ = writeln!(s, "\t\tcreation_time = {}", ctime(d.creation_time as i64));
-            let _ = writeln!(s, "\t\thead_dataset_obj = {}", d.head_dataset_obj);
-            let _ = writeln!(s, "\t\tparent_dir_obj = {}", d.parent_obj);
-            let _ = writeln!(s, "\t\torigin_obj = {}", d.origin_obj);
-            let _ = writeln!(s, "\t\tchild_dir_zapobj = {}", d.child_dir_zapobj);
-            for (name, v) in [
-                ("used_bytes", d.used_bytes),
-                ("compressed_bytes", d.compressed_bytes),
-                ("uncompressed_bytes", d.uncompressed_bytes),
-                ("quota", d.quota),
-                ("reserved", d.reserved),
-            ] {
-                let _ = writeln!(s, "\t\t{name} = {}", nice(v));
-            }
-            let _ = writeln!(s, "\t\tprops_zapobj = {}", d.props_zapobj);
-            let _ = writeln!(s, "\t\tdeleg_zapobj = {}", d.deleg_zapobj);
-            let _ = writeln!(s, "\t\tflags = {:x}", d.flags);
-            for (name, v) in ["HEAD", "SNAP", "CHILD", "CHILD_RSRV", "REFRSRV"].iter().zip(d.used_breakdown) {
-                let _ = writeln!(s, "\t\tused_breakdown[{name}] = {}", nice(v));
-            }
-            let _ = writeln!(s, "\t\tclones = {}", d.clones);
+            dir_bonus(&DslDirPhys::parse(b)?, &mut s);
         }
         ObjectType::DSL_DATASET => {
-            let d = DslDatasetPhys::parse(b)?;
-            let _ = writeln!(s, "\t\tdir_obj = {}\n\t\tprev_snap_obj = {}", d.dir_obj, d.prev_snap_obj);
-            let _ = writeln!(s, "\t\tprev_snap_txg = {}\n\t\tnext_snap_obj = {}", d.prev_snap_txg, d.next_snap_obj);
-            let _ = writeln!(s, "\t\tsnapnames_zapobj = {}", d.snapnames_zapobj);
-            let _ = writeln!(s, "\t\tnum_children = {}\n\t\tuserrefs_obj = {}", d.num_children, d.userrefs_obj);
-            let _ = writeln!(s, "\t\tcreation_time = {}", ctime(d.creation_time as i64));
-            let _ = writeln!(s, "\t\tcreation_txg = {}\n\t\tdeadlist_obj = {}", d.creation_txg, d.deadlist_obj);
-            let _ = writeln!(s, "\t\tused_bytes = {}", nice(d.referenced_bytes));
-            let _ = writeln!(s, "\t\tcompressed_bytes = {}", nice(d.compressed_bytes));
-            let _ = writeln!(s, "\t\tuncompressed_bytes = {}", nice(d.uncompressed_bytes));
-            let _ = writeln!(s, "\t\tunique = {}", nice(d.unique_bytes));
-            let _ = writeln!(s, "\t\tfsid_guid = {}\n\t\tguid = {}\n\t\tflags = {:x}", d.fsid_guid, d.guid, d.flags);
-            let _ = writeln!(s, "\t\tnext_clones_obj = {}\n\t\tprops_obj = {}", d.next_clones_obj, d.props_obj);
-            let _ = writeln!(s, "\t\tbp = {}", full_bp(&d.bp));
+            dataset_bonus(&DslDatasetPhys::parse(b)?, &mut s);
         }
         ObjectType::SPACE_MAP_HEADER => {
             let p = SpaceMapPhys::parse(b)?;
@@ -293,6 +231,83 @@ fn bonus(o: &Object, fs: Option<&FileSystem>, level: u32, out: &mut dyn Write) -
         _ => {}
     }
     io(out.write_all(s.as_bytes()))
+}
+
+/// The attributes of a file.
+fn znode_bonus(o: &Object, fs: &FileSystem, level: u32, s: &mut String) -> Result<()> {
+    let a = fs.attrs(o)?;
+    let path = if level >= 4 { fs.path_of(o.num) } else { None };
+    let _ = writeln!(s, "\tpath\t{}", path.unwrap_or_else(|| format!("???<object#{}>", o.num)));
+    let _ = writeln!(s, "\tuid     {}\n\tgid     {}", a.uid, a.gid);
+    for (name, t) in ["atime", "mtime", "ctime", "crtime"].iter().zip(a.times) {
+        let _ = writeln!(s, "\t{name}\t{}", ctime((t[0] as i64).clamp(-1 << 40, 1 << 40)));
+    }
+    let _ = writeln!(s, "\tgen\t{}\n\tmode\t{:o}\n\tsize\t{}", a.generation, a.mode, a.size);
+    let _ = writeln!(s, "\tparent\t{}\n\tlinks\t{}\n\tpflags\t{:x}", a.parent, a.links, a.flags);
+    if a.projid != 0 {
+        let _ = writeln!(s, "\tprojid\t{}", a.projid);
+    }
+    if a.xattr != 0 {
+        let _ = writeln!(s, "\txattr\t{}", a.xattr);
+    }
+    if a.mode >> 12 == 10 {
+        let _ = writeln!(s, "\ttarget\t{}", String::from_utf8_lossy(&fs.target(o, &a)?));
+    }
+    if let Some(x) = &a.dxattr {
+        let _ = writeln!(s, "\tSA xattrs: {} bytes\n", x.len());
+        let list = ondisk::nvlist::NvList::decode(x)?;
+        for (name, v) in list.iter() {
+            if let ondisk::nvlist::NvValue::ByteArray(v) = v {
+                let _ = writeln!(s, "\t\t{name} = {}", v.escape_ascii());
+            }
+        }
+    }
+    if matches!(a.mode & S_IFMT, 0o020000 | 0o060000) {
+        let _ = writeln!(s, "\trdev\t{:#018x}", a.rdev);
+    }
+    Ok(())
+}
+
+/// A `dsl_dir_phys_t`.
+fn dir_bonus(d: &DslDirPhys, s: &mut String) {
+    let _ = writeln!(s, "\t\tcreation_time = {}", ctime(d.creation_time as i64));
+    let _ = writeln!(s, "\t\thead_dataset_obj = {}", d.head_dataset_obj);
+    let _ = writeln!(s, "\t\tparent_dir_obj = {}", d.parent_obj);
+    let _ = writeln!(s, "\t\torigin_obj = {}", d.origin_obj);
+    let _ = writeln!(s, "\t\tchild_dir_zapobj = {}", d.child_dir_zapobj);
+    for (name, v) in [
+        ("used_bytes", d.used_bytes),
+        ("compressed_bytes", d.compressed_bytes),
+        ("uncompressed_bytes", d.uncompressed_bytes),
+        ("quota", d.quota),
+        ("reserved", d.reserved),
+    ] {
+        let _ = writeln!(s, "\t\t{name} = {}", nice(v));
+    }
+    let _ = writeln!(s, "\t\tprops_zapobj = {}", d.props_zapobj);
+    let _ = writeln!(s, "\t\tdeleg_zapobj = {}", d.deleg_zapobj);
+    let _ = writeln!(s, "\t\tflags = {:x}", d.flags);
+    for (name, v) in ["HEAD", "SNAP", "CHILD", "CHILD_RSRV", "REFRSRV"].iter().zip(d.used_breakdown) {
+        let _ = writeln!(s, "\t\tused_breakdown[{name}] = {}", nice(v));
+    }
+    let _ = writeln!(s, "\t\tclones = {}", d.clones);
+}
+
+/// A `dsl_dataset_phys_t`.
+fn dataset_bonus(d: &DslDatasetPhys, s: &mut String) {
+    let _ = writeln!(s, "\t\tdir_obj = {}\n\t\tprev_snap_obj = {}", d.dir_obj, d.prev_snap_obj);
+    let _ = writeln!(s, "\t\tprev_snap_txg = {}\n\t\tnext_snap_obj = {}", d.prev_snap_txg, d.next_snap_obj);
+    let _ = writeln!(s, "\t\tsnapnames_zapobj = {}", d.snapnames_zapobj);
+    let _ = writeln!(s, "\t\tnum_children = {}\n\t\tuserrefs_obj = {}", d.num_children, d.userrefs_obj);
+    let _ = writeln!(s, "\t\tcreation_time = {}", ctime(d.creation_time as i64));
+    let _ = writeln!(s, "\t\tcreation_txg = {}\n\t\tdeadlist_obj = {}", d.creation_txg, d.deadlist_obj);
+    let _ = writeln!(s, "\t\tused_bytes = {}", nice(d.referenced_bytes));
+    let _ = writeln!(s, "\t\tcompressed_bytes = {}", nice(d.compressed_bytes));
+    let _ = writeln!(s, "\t\tuncompressed_bytes = {}", nice(d.uncompressed_bytes));
+    let _ = writeln!(s, "\t\tunique = {}", nice(d.unique_bytes));
+    let _ = writeln!(s, "\t\tfsid_guid = {}\n\t\tguid = {}\n\t\tflags = {:x}", d.fsid_guid, d.guid, d.flags);
+    let _ = writeln!(s, "\t\tnext_clones_obj = {}\n\t\tprops_obj = {}", d.next_clones_obj, d.props_obj);
+    let _ = writeln!(s, "\t\tbp = {}", full_bp(&d.bp));
 }
 
 fn value_text(v: &ZapValue, directory: bool) -> String {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use base::Guid;
-use ondisk::label::LabelConfig;
+use ondisk::label::{LabelConfig, MosConfig};
+use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 
 use super::report::Sink;
@@ -56,24 +57,7 @@ fn differences(a: &VdevConfig, b: &VdevConfig, place: &str, sink: &mut Sink<'_>)
 pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     let cfg = &pool.config;
     let ub = &pool.ub;
-    let sum = guid_sum(&cfg.vdev_tree);
-    if sum != ub.guid_sum {
-        sink.error(format!("uberblock: guid sum {:x}, the configuration's is {sum:x}", ub.guid_sum));
-    }
-    if cfg.pool_guid != cfg.vdev_tree.guid {
-        sink.error(format!("configuration object: pool guid {}, root vdev {}", cfg.pool_guid, cfg.vdev_tree.guid));
-    }
-    if cfg.version != ub.version {
-        sink.error(format!("configuration object: version {}, uberblock {}", cfg.version, ub.version));
-    }
-    if cfg.txg > ub.txg {
-        sink.error(format!("configuration object: txg {}, uberblock {}", cfg.txg, ub.txg));
-    }
-    if let Some(n) = cfg.vdev_children
-        && n != cfg.vdev_tree.children.len() as u64
-    {
-        sink.error(format!("configuration object: vdev_children {n}, there are {}", cfg.vdev_tree.children.len()));
-    }
+    config(cfg, ub, sink);
     let active: BTreeSet<String> = match pool.entry_object("features_for_read") {
         Ok(Some(o)) => {
             zap::map_u64(&o).unwrap_or_default().into_iter().filter(|(_, n)| *n != 0).map(|(f, _)| f).collect()
@@ -93,48 +77,12 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
         }
         for (i, list) in &lists {
             let place = format!("{name} label {i}");
-            let label = match LabelConfig::from_nvlist(list) {
-                Ok(l) => l,
-                Err(e) => {
-                    sink.error(format!("{place}: {e}"));
-                    continue;
+            match LabelConfig::from_nvlist(list) {
+                Ok(l) => {
+                    here.insert(l.guid);
+                    label(&l, cfg, ub, &active, &place, sink);
                 }
-            };
-            here.insert(label.guid);
-            if label.pool_guid != cfg.pool_guid {
-                sink.error(format!("{place}: pool guid {}, configuration object {}", label.pool_guid, cfg.pool_guid));
-            }
-            if label.txg > ub.txg.next() {
-                sink.error(format!("{place}: txg {}, uberblock {}", label.txg, ub.txg));
-            }
-            if label.txg < cfg.txg {
-                // Older: of a device that was away, or whose vdev did not change.
-                continue;
-            }
-            let Some(top) = cfg.vdev_tree.children.get(label.vdev_tree.id as usize) else {
-                sink.error(format!("{place}: vdev {} is not in the configuration object", label.vdev_tree.id));
-                continue;
-            };
-            differences(&label.vdev_tree, top, &place, sink);
-            if label.top_guid != top.guid {
-                sink.error(format!("{place}: top guid {}, configuration object {}", label.top_guid, top.guid));
-            }
-            if label.name != cfg.name {
-                sink.error(format!("{place}: pool name {:?}, configuration object {:?}", label.name, cfg.name));
-            }
-            if label.version != cfg.version {
-                sink.error(format!("{place}: version {}, configuration object {}", label.version, cfg.version));
-            }
-            if let Some(n) = label.vdev_children
-                && n != cfg.vdev_tree.children.len() as u64
-            {
-                sink.error(format!("{place}: vdev_children {n}, there are {}", cfg.vdev_tree.children.len()));
-            }
-            if !leaves(&label.vdev_tree).iter().any(|v| v.guid == label.guid) {
-                sink.error(format!("{place}: its own guid {} is not in its tree", label.guid));
-            }
-            for f in label.features_for_read.iter().filter(|f| !active.contains(*f)) {
-                sink.error(format!("{place}: lists feature {f}, which is not active"));
+                Err(e) => sink.error(format!("{place}: {e}")),
             }
         }
         if lists.windows(2).any(|w| w[0].1 != w[1].1) {
@@ -153,5 +101,74 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
                 sink.note(format!("device {} (guid {}) is not there", leaf.path.as_deref().unwrap_or(""), leaf.guid));
             }
         }
+    }
+}
+
+/// The configuration object against the uberblock.
+fn config(cfg: &MosConfig, ub: &Uberblock, sink: &mut Sink<'_>) {
+    let sum = guid_sum(&cfg.vdev_tree);
+    if sum != ub.guid_sum {
+        sink.error(format!("uberblock: guid sum {:x}, the configuration's is {sum:x}", ub.guid_sum));
+    }
+    if cfg.pool_guid != cfg.vdev_tree.guid {
+        sink.error(format!("configuration object: pool guid {}, root vdev {}", cfg.pool_guid, cfg.vdev_tree.guid));
+    }
+    if cfg.version != ub.version {
+        sink.error(format!("configuration object: version {}, uberblock {}", cfg.version, ub.version));
+    }
+    if cfg.txg > ub.txg {
+        sink.error(format!("configuration object: txg {}, uberblock {}", cfg.txg, ub.txg));
+    }
+    if let Some(n) = cfg.vdev_children
+        && n != cfg.vdev_tree.children.len() as u64
+    {
+        sink.error(format!("configuration object: vdev_children {n}, there are {}", cfg.vdev_tree.children.len()));
+    }
+}
+
+/// A label against the configuration object and the uberblock; `active` are the features that a
+/// reader must know, `place` names the label.
+fn label(
+    label: &LabelConfig,
+    cfg: &MosConfig,
+    ub: &Uberblock,
+    active: &BTreeSet<String>,
+    place: &str,
+    sink: &mut Sink<'_>,
+) {
+    if label.pool_guid != cfg.pool_guid {
+        sink.error(format!("{place}: pool guid {}, configuration object {}", label.pool_guid, cfg.pool_guid));
+    }
+    if label.txg > ub.txg.next() {
+        sink.error(format!("{place}: txg {}, uberblock {}", label.txg, ub.txg));
+    }
+    if label.txg < cfg.txg {
+        // Older: of a device that was away, or whose vdev did not change.
+        return;
+    }
+    let Some(top) = cfg.vdev_tree.children.get(label.vdev_tree.id as usize) else {
+        sink.error(format!("{place}: vdev {} is not in the configuration object", label.vdev_tree.id));
+        return;
+    };
+    differences(&label.vdev_tree, top, place, sink);
+    if label.top_guid != top.guid {
+        sink.error(format!("{place}: top guid {}, configuration object {}", label.top_guid, top.guid));
+    }
+    if label.name != cfg.name {
+        sink.error(format!("{place}: pool name {:?}, configuration object {:?}", label.name, cfg.name));
+    }
+    if label.version != cfg.version {
+        sink.error(format!("{place}: version {}, configuration object {}", label.version, cfg.version));
+    }
+    if let Some(n) = label.vdev_children
+        && n != cfg.vdev_tree.children.len() as u64
+    {
+        sink.error(format!("{place}: vdev_children {n}, there are {}", cfg.vdev_tree.children.len()));
+    }
+    if !leaves(&label.vdev_tree).iter().any(|v| v.guid == label.guid) {
+        sink.error(format!("{place}: its own guid {} is not in its tree", label.guid));
+    }
+    for f in label.features_for_read.iter().filter(|f| !active.contains(*f)) {
+        sink.error(format!("{place}: lists feature {f}, which is not active"));
     }
 }
