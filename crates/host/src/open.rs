@@ -103,6 +103,56 @@ fn in_use(path: &str) -> Error {
     }
 }
 
+/// The path of a device that is being opened.
+struct Opener<'a> {
+    path: &'a Path,
+    /// The path in messages.
+    name: &'a str,
+    opts: OpenOpts,
+    block_device: bool,
+    /// The number of the disk, for block devices.
+    rdev: u64,
+}
+
+impl Opener<'_> {
+    fn open_with(&self, flags: i32) -> io::Result<File> {
+        let opts = self.opts;
+        // The kernel's own claim on a disk (O_EXCL): refused while the disk is mounted or part of
+        // another device; later claims (mkfs, mount, swapon, md) are refused. Opens without a claim
+        // stay possible.
+        let claim = if self.block_device && (opts.write || opts.lock != Lock::None) { libc::O_EXCL } else { 0 };
+        OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(self.path)
+    }
+
+    fn error(&self, e: io::Error) -> Error {
+        let name = self.name;
+        match e.kind() {
+            io::ErrorKind::ResourceBusy => in_use(name),
+            io::ErrorKind::ReadOnlyFilesystem => Error::new(ErrorKind::ReadOnly, format!("{name} is read only")),
+            // A read-only disk gives the same error as one without permission.
+            io::ErrorKind::PermissionDenied if self.block_device && self.opts.write && is_readonly_disk(self.rdev) => {
+                Error::new(ErrorKind::ReadOnly, format!("{name} is read only"))
+            }
+            _ => os_error(name, "cannot be opened", &e),
+        }
+    }
+
+    /// Opens the device; true if the file bypasses the page cache.
+    fn open(&self) -> Result<(File, bool)> {
+        match self.opts.direct {
+            Direct::Off => Ok((self.open_with(0).map_err(|e| self.error(e))?, false)),
+            Direct::On => Ok((self.open_with(libc::O_DIRECT).map_err(|e| self.error(e))?, true)),
+            Direct::Auto => match self.open_with(libc::O_DIRECT) {
+                Ok(f) => Ok((f, true)),
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    Ok((self.open_with(0).map_err(|e| self.error(e))?, false))
+                }
+                Err(e) => Err(self.error(e)),
+            },
+        }
+    }
+}
+
 pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).map_err(|e| os_error(&name, "cannot be opened", &e))?;
@@ -111,53 +161,15 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
         return Err(Error::invalid(format!("{name} is neither a file nor a block device")));
     }
     let block_device = kind.is_block_device();
-    let open_with = |flags: i32| -> io::Result<File> {
-        // The kernel's own claim on a disk (O_EXCL): refused while the disk is mounted or part of
-        // another device; later claims (mkfs, mount, swapon, md) are refused. Opens without a claim
-        // stay possible.
-        let claim = if block_device && (opts.write || opts.lock != Lock::None) { libc::O_EXCL } else { 0 };
-        OpenOptions::new().read(true).write(opts.write).custom_flags(libc::O_CLOEXEC | claim | flags).open(path)
-    };
-    let failed = |e: io::Error| {
-        match e.kind() {
-            io::ErrorKind::ResourceBusy => in_use(&name),
-            io::ErrorKind::ReadOnlyFilesystem => Error::new(ErrorKind::ReadOnly, format!("{name} is read only")),
-            // A read-only disk gives the same error as one without permission.
-            io::ErrorKind::PermissionDenied if block_device && opts.write && is_readonly_disk(meta.rdev()) => {
-                Error::new(ErrorKind::ReadOnly, format!("{name} is read only"))
-            }
-            _ => os_error(&name, "cannot be opened", &e),
-        }
-    };
-    let (mut file, mut direct) = match opts.direct {
-        Direct::Off => (open_with(0).map_err(failed)?, false),
-        Direct::On => (open_with(libc::O_DIRECT).map_err(failed)?, true),
-        Direct::Auto => match open_with(libc::O_DIRECT) {
-            Ok(f) => (f, true),
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => (open_with(0).map_err(failed)?, false),
-            Err(e) => return Err(failed(e)),
-        },
-    };
+    let opener = Opener { path, name: &name, opts, block_device, rdev: meta.rdev() };
+    let (mut file, mut direct) = opener.open()?;
     lock(&file, &name, opts)?;
     let fd = file.as_raw_fd();
     // Some disks can be opened for writing and then refuse every write.
     if block_device && opts.write && ioctl_u32(fd, BLKROGET).is_ok_and(|readonly| readonly != 0) {
         return Err(Error::new(ErrorKind::ReadOnly, format!("{name} is read only")));
     }
-    let (size, logical, physical) = if block_device {
-        let logical = ioctl_u32(fd, BLKSSZGET).map_err(|e| os_error(&name, "its sector size is not known", &e))?;
-        let physical = ioctl_u32(fd, BLKPBSZGET).unwrap_or(logical).max(logical);
-        if !logical.is_power_of_two() || !physical.is_power_of_two() || !(512..=65536).contains(&logical) {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{name} has sectors of {logical} and {physical} bytes, which weir does not do"),
-            ));
-        }
-        (device_size(&file, true), logical, physical)
-    } else {
-        (device_size(&file, false), FILE_LOGICAL, FILE_PHYSICAL)
-    };
-    let size = size.map_err(|e| os_error(&name, "its size is not known", &e))?;
+    let (size, logical, physical) = geometry(&file, &name, block_device)?;
     let mut align = None;
     if direct {
         align = direct_align(&file, size, logical);
@@ -169,7 +181,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
             // SAFETY: plain fcntl on a descriptor that we own.
             let cleared = unsafe { libc::fcntl(fd, libc::F_SETFL, 0) } == 0;
             if !cleared {
-                let again = open_with(0).map_err(failed)?;
+                let again = opener.open_with(0).map_err(|e| opener.error(e))?;
                 drop(std::mem::replace(&mut file, again));
                 lock(&file, &name, opts)?;
             }
@@ -205,6 +217,26 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
             },
     };
     Ok(Opened { file, buffered, direct: align, info, block_device })
+}
+
+/// Size of the medium, logical and physical sector, in bytes.
+fn geometry(file: &File, name: &str, block_device: bool) -> Result<(u64, u32, u32)> {
+    let fd = file.as_raw_fd();
+    let (size, logical, physical) = if block_device {
+        let logical = ioctl_u32(fd, BLKSSZGET).map_err(|e| os_error(name, "its sector size is not known", &e))?;
+        let physical = ioctl_u32(fd, BLKPBSZGET).unwrap_or(logical).max(logical);
+        if !logical.is_power_of_two() || !physical.is_power_of_two() || !(512..=65536).contains(&logical) {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{name} has sectors of {logical} and {physical} bytes, which weir does not do"),
+            ));
+        }
+        (device_size(file, true), logical, physical)
+    } else {
+        (device_size(file, false), FILE_LOGICAL, FILE_PHYSICAL)
+    };
+    let size = size.map_err(|e| os_error(name, "its size is not known", &e))?;
+    Ok((size, logical, physical))
 }
 
 fn lock(file: &File, name: &str, opts: OpenOpts) -> Result<()> {
