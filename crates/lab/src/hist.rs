@@ -1,4 +1,4 @@
-//! Distributions: exact percentiles of what was measured, and counts by powers of two as DTrace's
+//! Distributions: exact percentiles of measured values, and counts by powers of two as DTrace's
 //! `quantize()` prints them.
 
 use serde::Serialize;
@@ -8,11 +8,12 @@ use serde::Serialize;
 pub struct Bucket {
     /// Its smallest value in microseconds; 0 stands for less than one.
     pub from_us: u64,
-    /// How many there were.
+    /// The number of values.
     pub count: u64,
 }
 
-/// The buckets of values in nanoseconds, from the first to the last that has any, without gaps.
+/// The buckets of values in nanoseconds, from the first to the last that is not empty, without
+/// gaps.
 pub fn buckets(ns: &[u64]) -> Vec<Bucket> {
     let index = |v: u64| (v / 1000).checked_ilog2().map_or(0, |l| l as usize + 1);
     let mut counts = vec![0u64; 56];
@@ -26,7 +27,7 @@ pub fn buckets(ns: &[u64]) -> Vec<Bucket> {
     (first..=last).map(|i| Bucket { from_us: from(i), count: counts[i] }).collect()
 }
 
-/// The value that `permille` of all sorted values do not exceed, 0 if there are none.
+/// The value that `permille` thousandths of the sorted values do not exceed; 0 if there are none.
 pub fn percentile(sorted: &[u64], permille: u64) -> u64 {
     let n = sorted.len() as u64;
     if n == 0 {
@@ -36,8 +37,8 @@ pub fn percentile(sorted: &[u64], permille: u64) -> u64 {
     sorted[(rank - 1) as usize]
 }
 
-/// Local maxima of a distribution that stand out: at least a hundredth of all values, and separated
-/// from a larger neighbour by a bucket with less than half.
+/// Modes of a distribution: local maxima with at least a hundredth of all values, separated from a
+/// larger neighbour by a bucket with less than half.
 pub fn modes(buckets: &[Bucket]) -> usize {
     let total: u64 = buckets.iter().map(|b| b.count).sum();
     let mut modes = 0;

@@ -1,13 +1,12 @@
-//! The laboratory: what the engine does under a load, in virtual time, on devices that are
-//! modelled.
+//! The laboratory: the engine under load, in virtual time, on modelled devices.
 //!
-//! A study makes a pool on simulated devices, lets clients write or read, and reports what they
-//! saw. It is the same engine as in production, so what is tuned here keeps its name and its
-//! meaning there; and the same seed gives the same report.
+//! A study makes a pool on simulated devices, lets clients write or read, and reports latencies and
+//! rates. The engine is that of production, so tunables have the same names and meanings; the same
+//! seed gives the same report.
 //!
 //! [`throttle`]: endless writers against a device of fixed bandwidth, under each of the write
 //! throttles. [`zil`]: synchronous writers on stripes of disks, under the commit policies of the
-//! intent log, beside what was [`published`] of them. [`sync_bytes`]: bytes that a device writes
+//! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes.
 
 pub mod hist;

@@ -1,7 +1,7 @@
-//! What Prakash Surya published of illumos 8585 (OpenZFS pull request 447) on 8 September 2017, in
-//! the notebooks of "Performance Testing Results for OpenZFS #447": a guest of ESXi 6.0 with 8
-//! processors and 128 GB (disks) or 32 processors and 512 GB (SSDs), directly attached; fio with
-//! `psync`, `O_SYNC`, 8 KiB, sequential, a file for each thread, 60 s.
+//! Measurements that Prakash Surya published of illumos 8585 (OpenZFS pull request 447) on 8
+//! September 2017, in the notebooks of "Performance Testing Results for OpenZFS #447": a guest of
+//! ESXi 6.0 with 8 processors and 128 GB (disks) or 32 processors and 512 GB (SSDs), directly
+//! attached; fio with `psync`, `O_SYNC`, 8 KiB, sequential, a file for each thread, 60 s.
 //!
 //! Each table: by number of disks ([`DISKS`]), before and after, by number of threads
 //! ([`THREADS`]).

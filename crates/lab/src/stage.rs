@@ -1,4 +1,4 @@
-//! What every study begins with: a pool with one file system on simulated devices.
+//! The start of every study: a pool with one file system on simulated devices.
 
 use std::rc::Rc;
 

@@ -1,11 +1,11 @@
-//! How many bytes synchronous writes cost: what the device writes for each byte that a program
-//! writes, intent log, txgs, labels and all.
+//! Write amplification of synchronous writes: bytes that the device writes for each byte that a
+//! program writes, including intent log, txgs and labels.
 //!
 //! One writer overwrites a file from its beginning, each write durable before the next, on one
-//! flash device without redundancy; the bytes do not compress. Counted is what the device has
-//! written from the first write until everything is in its txg. A write that the log copies is
-//! written twice (log block, then its place in the file); one that the log only names
-//! (`WR_INDIRECT`) is in its place already when its txg syncs.
+//! flash device without redundancy; the bytes do not compress. The count runs from the first write
+//! until all data is in its txg. A write that the log copies is written twice (log block, then its
+//! place in the file); one that the log only names (`WR_INDIRECT`) is in its place already when its
+//! txg syncs.
 
 use std::rc::Rc;
 
@@ -33,7 +33,7 @@ pub struct Cell {
     pub write: u64,
 }
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Outcome {
     /// Bytes that the program wrote.
@@ -97,7 +97,7 @@ impl Cell {
             buf.chunks_mut(8).for_each(|c| c.copy_from_slice(&rng.next_u64().to_le_bytes()[..c.len()]));
             buf.freeze()
         };
-        // The file is there before.
+        // The file exists before the count begins.
         for at in (0..total).step_by(1 << 20) {
             fs.write(file, at, vec![noise(1 << 20)], false).await?;
         }

@@ -1,12 +1,12 @@
 //! `weir lab throttle`: endless writers against a device of fixed bandwidth.
 //!
 //! The pool has one device: one pipe of `bandwidth` with a small latency. `threads` clients write
-//! blocks one after the other, each to a file of its own, as fast as they are let, and all together
-//! no faster than `offered`, which is what their machine could do. What they saw of the throttle is
-//! the time that each write took; how even the flow is shows in bins of 100 ms. The first quarter
-//! is for the pool to settle and does not count.
+//! blocks one after the other, each to a file of its own, as fast as the throttle admits them, and
+//! all together no faster than `offered`, the speed of their machine. The latency of each write
+//! shows the throttle; bins of 100 ms show how even the flow is. In the first quarter the pool
+//! settles; it does not count.
 //!
-//! Blocks hold zeros that are neither compressed nor taken for holes, so that minutes of writing
+//! Blocks contain zeros that are neither compressed nor stored as holes, so that minutes of writing
 //! need no memory for the device's contents.
 
 use std::cell::{Cell, RefCell};
@@ -27,12 +27,12 @@ use crate::stage;
 
 /// A bin of the timeline.
 const BIN: Nanos = Nanos(100_000_000);
-/// How often dirty bytes and queues are looked at.
+/// Interval at which dirty bytes and queues are sampled.
 const SAMPLE: Nanos = Nanos(5_000_000);
-/// What the device adds to every operation.
+/// Latency that the device adds to every operation.
 const LATENCY: Nanos = Nanos(50_000);
 
-/// What is studied.
+/// The parameters of a study.
 #[derive(Clone, Debug)]
 pub struct Study {
     /// The throttle.
@@ -51,10 +51,10 @@ pub struct Study {
     pub seed: u64,
     /// Memory of the machine in bytes.
     pub mem: u64,
-    /// Bytes a second that the clients could write all together if nobody held them back.
+    /// Bytes a second that all clients together would write without a throttle.
     pub offered: u64,
-    /// Settings of the throttle besides the policy; none: those of the policy's time on a machine
-    /// with `mem`.
+    /// Settings of the throttle besides the policy; none: the defaults of the policy's release on a
+    /// machine with `mem`.
     pub txg: Option<txg::TxgTunables>,
     /// Settings of the leaf queue.
     pub queue: QueueTunables,
@@ -81,17 +81,17 @@ impl Default for Study {
 /// A bin of 100 ms.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
 pub struct Bin {
-    /// Bytes that clients were done with.
+    /// Bytes of completed writes of clients.
     pub admitted_bytes: u64,
-    /// Bytes that the device was done with.
+    /// Bytes that the device completed.
     pub device_bytes: u64,
     /// Operations at the device, on average.
     pub queue_depth: f64,
-    /// Operations that wait for it, on average.
+    /// Operations in its queue, on average.
     pub waiting: f64,
 }
 
-/// What was seen.
+/// The result of a study.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// The throttle.
@@ -104,19 +104,19 @@ pub struct Report {
     pub dirty_data_max: u64,
     /// Dirty share of the limit, mean over the second half, in percent.
     pub dirty_percent_steady: f64,
-    /// What clients wrote.
+    /// Bytes that clients wrote.
     pub throughput_bytes_per_s: f64,
-    /// What the device wrote.
+    /// Bytes that the device wrote.
     pub device_bytes_per_s: f64,
     /// Writes that counted.
     pub writes: u64,
     /// Writes that waited in the throttle.
     pub delayed_percent: f64,
-    /// Latency of a write that half of them do not exceed.
+    /// Median latency of a write.
     pub latency_p50_us: f64,
-    /// Of 99 percent.
+    /// 99th percentile.
     pub latency_p99_us: f64,
-    /// Of 99.9 percent.
+    /// 99.9th percentile.
     pub latency_p999_us: f64,
     /// The longest.
     pub latency_max_us: f64,
@@ -144,7 +144,7 @@ pub struct Report {
     pub digest: String,
 }
 
-/// A pool on a modelled device in virtual time. Dropped in this order: the world goes last.
+/// A pool on a modelled device in virtual time. Fields drop in this order: the world last.
 pub struct Stage {
     /// Its root file system.
     pub fs: Rc<Zfs>,
@@ -157,15 +157,15 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes so many empty files and has them on disk.
+    /// Makes `count` empty files and syncs them.
     pub async fn files(&self, count: u32) -> Result<Vec<ObjectId>> {
         let mut files = Vec::new();
         for n in 0..count {
             let name = format!("file{n}");
             let attr = self.fs.create(self.fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?;
             files.push(attr.obj);
-            // In small txgs: a large one of nothing but metadata, which compresses, would teach the
-            // throttle of 2008 a wrong throughput.
+            // In small txgs: from a large one of compressible metadata alone the throttle of 2008
+            // would estimate a wrong throughput.
             if n % 50 == 49 {
                 self.fs.sync_all().await?;
             }
@@ -175,7 +175,7 @@ impl Stage {
     }
 }
 
-/// What the clients and the sampler write down.
+/// Samples of the clients and the sampler.
 #[derive(Default)]
 struct Samples {
     on: Cell<bool>,
@@ -184,7 +184,7 @@ struct Samples {
     admitted: Cell<u64>,
     wait_max: Cell<u64>,
     waited: Cell<u64>,
-    /// Dirty bytes, one after the other.
+    /// Dirty bytes, in order of time.
     dirty: RefCell<Vec<u64>>,
     bins: RefCell<Vec<Bin>>,
     failed: RefCell<Option<Error>>,
@@ -209,12 +209,12 @@ impl Study {
 
     fn opts(&self) -> EngineOpts {
         let mut opts = EngineOpts::for_memory(self.mem);
-        // What is written is not read again: a cache would only cost time.
+        // Written data is not read again: a cache would only cost time.
         opts.arc_max = 64 << 20;
         if let Some(t) = self.txg {
             opts.txg = t;
         } else if self.policy == ThrottlePolicy::Legacy2008 {
-            // Of that time.
+            // The defaults of that release.
             opts.txg.txg_timeout = Nanos::from_secs(30);
         }
         opts.txg.policy = self.policy;
@@ -240,7 +240,7 @@ impl Study {
             Model::Fixed { latency: LATENCY, bandwidth: self.bandwidth },
             self.seed,
         );
-        // Written is written: what a power cut could take back is not remembered.
+        // The disk keeps no undo data for power cuts.
         disk.volatile = false;
         let disk = SimDisk::with(&sim.handle(), disk);
         let (pool, fs) = sim.block_on(self.start(&sim, &disk, opts))?;
@@ -295,7 +295,7 @@ impl Study {
         let files = stage.sim.block_on(stage.files(self.threads))?;
         let block = Bytes::zeroed(self.block as usize);
         let turn = Rc::new(Cell::new(rt.now()));
-        // In 1024ths of a nanosecond, so that the rate is met closely.
+        // In 1024ths of a nanosecond, for a precise rate.
         let pace = u128::from(self.block) * 1_000_000_000 * 1024 / u128::from(self.offered);
         let part = Rc::new(Cell::new(0u64));
         for ino in files {
@@ -326,7 +326,7 @@ impl Study {
         Ok(())
     }
 
-    /// Looks at dirty bytes, queue and device.
+    /// Samples dirty bytes, queue and device.
     fn sampler(&self, sim: &Sim, disk: &SimDisk, pool: Rc<Pool>, samples: &Rc<Samples>) {
         let (rt, disk, samples) = (sim.rt(), disk.clone(), samples.clone());
         let leaves: Vec<_> = pool.tree().tops.borrow().iter().flat_map(|t| t.open_leaves()).collect();

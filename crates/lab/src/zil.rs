@@ -1,14 +1,15 @@
 //! `weir lab zil`: synchronous writers on pools of disks, under the commit policies of the intent
 //! log.
 //!
-//! It repeats what Prakash Surya measured for illumos 8585 (OpenZFS pull request 447, September
-//! 2017; [`crate::published`]): a stripe of disks with one file system, `threads` writers with a
-//! file each, 8 KiB at a time, one after the other, each durable before the next. They write as
-//! fast as they can, or 64 times a second each with the gaps of a Poisson process. Everything but
-//! disks and machine is the engine: file system, intent log, allocator, leaf queues, syncs of txgs.
+//! It repeats the measurements of Prakash Surya for illumos 8585 (OpenZFS pull request 447,
+//! September 2017; [`crate::published`]): a stripe of disks with one file system, `threads` writers
+//! with a file each, 8 KiB at a time, one after the other, each durable before the next. They write
+//! as fast as they can, or 64 times a second each with the gaps of a Poisson process. Disks and
+//! machine are modelled; file system, intent log, allocator, leaf queues and txg syncs are the
+//! engine's.
 //!
-//! A [`Cell`] is one run in a world of its own; cells are independent, so whoever has cores runs
-//! several at once. A [`Report`] puts cells side by side and averages as the publication does.
+//! A [`Cell`] is one run in a world of its own; cells are independent and may run in parallel. A
+//! [`Report`] puts cells side by side and averages as the publication does.
 
 use std::cell::{Cell as Slot, RefCell};
 use std::collections::BTreeMap;
@@ -28,14 +29,14 @@ use crate::{hist, published, stage};
 
 /// Bytes of a write, and the record size.
 pub const BLOCK: u64 = 8 << 10;
-/// Writes that count, when there are as many: enough for a mean within a few percent.
+/// Counted writes after which a cell ends: enough for a mean within a few percent.
 const WRITES_WANTED: usize = 20_000;
-/// How often a cell looks whether it has seen enough.
+/// Interval at which a cell checks whether it may end.
 const STEP: Nanos = Nanos(100_000_000);
-/// Writers begin within this time, as processes that are started one after the other.
+/// Writers start within this time, as processes started one after the other.
 const START: Nanos = Nanos(50_000_000);
 
-/// What the disks are.
+/// The kind of the disks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Medium {
@@ -81,15 +82,15 @@ impl Medium {
             Medium::Ssd => Host { cores: 32, mem: 512 << 30, write: Nanos::from_us(20), pack: Nanos::from_us(10) },
         }
     }
-    /// The longest virtual time of a cell in seconds, unless the command says another: a cell ends
-    /// before when it has seen enough.
+    /// Default limit of a cell's virtual time in seconds: a cell ends earlier after
+    /// `WRITES_WANTED` writes.
     pub fn seconds(self) -> u64 {
         match self {
             Medium::Hdd => 24,
             Medium::Ssd => 12,
         }
     }
-    /// The shortest time that counts: some txgs, some hundred turns of a disk.
+    /// The shortest measured time: some txgs, some hundred rotations of a disk.
     fn counted_min(self) -> Nanos {
         match self {
             Medium::Hdd => Nanos::from_secs(6),
@@ -99,8 +100,8 @@ impl Medium {
 }
 
 /// The machine that the writers run on. Cores and memory are those of the publication. The two
-/// times were chosen so that one and two writers with one batch at a time, and very many without
-/// batches, come out on SSDs as published (5,169, 5,696 and 88,000 a second on 8 of them).
+/// times are fitted to the published rates on 8 SSDs: one and two writers with one batch at a time
+/// (5,169 and 5,696 a second), and very many without batches (88,000).
 #[derive(Clone, Copy, Debug)]
 struct Host {
     /// Cores for writers.
@@ -110,17 +111,17 @@ struct Host {
     /// Time of a core for one write before it reaches the intent log: system call, copy,
     /// transaction.
     write: Nanos,
-    /// Time to bring the record of one write into a log block. One at a time: that is done under a
-    /// lock of the log.
+    /// Time to copy the record of one write into a log block, under a lock of the log: one at a
+    /// time.
     pack: Nanos,
 }
 
 /// How fast writers write.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Rate {
-    /// The next begins when the last is durable.
+    /// The next write begins when the last is durable.
     Max,
-    /// So many a second by each writer on average, with the gaps of a Poisson process; late ones
+    /// Writes a second by each writer on average, with the gaps of a Poisson process; late writes
     /// follow at once.
     PerSecond(u32),
 }
@@ -164,7 +165,7 @@ pub struct Cell {
     pub seed: u64,
 }
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// The disks.
@@ -183,17 +184,17 @@ pub struct Outcome {
     pub writes: u64,
     /// Durable writes a second, of all writers.
     pub iops: f64,
-    /// From the call to its end.
+    /// Mean latency, from the call to its return.
     pub latency_mean_us: f64,
-    /// Half of them took no longer.
+    /// Median latency.
     pub latency_p50_us: f64,
-    /// 99 percent.
+    /// 99th percentile.
     pub latency_p99_us: f64,
     /// Log blocks a second.
     pub blocks_per_s: f64,
     /// Commits that a log block served, on average.
     pub waiters_per_block: f64,
-    /// Share of the written bytes of log blocks that records take, in percent.
+    /// Percentage of the written bytes of log blocks that are records.
     pub fill_percent: f64,
     /// Flushes a second, of all disks.
     pub flushes_per_s: f64,
@@ -203,7 +204,7 @@ pub struct Outcome {
     pub digest: String,
 }
 
-/// What writers write down.
+/// Samples of the writers.
 #[derive(Default)]
 struct Samples {
     on: Slot<bool>,
@@ -215,7 +216,7 @@ struct Samples {
 struct Cores(RefCell<Vec<Nanos>>);
 
 impl Cores {
-    /// The end of a job of `cost` that comes at `now`.
+    /// The end time of a job of `cost` that starts at `now`.
     fn take(&self, now: Nanos, cost: Nanos) -> Nanos {
         let mut cores = self.0.borrow_mut();
         match cores.iter_mut().min() {
@@ -228,8 +229,8 @@ impl Cores {
     }
 }
 
-/// The gap before the next event of a Poisson process of `rate` a second, from a number drawn
-/// evenly.
+/// The gap before the next event of a Poisson process of `rate` a second, from a uniform random
+/// number.
 pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
     // 53 bits, never 0: its logarithm is finite.
     let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
@@ -237,7 +238,7 @@ pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
 }
 
 impl Cell {
-    /// Whether it makes sense.
+    /// Fails if a parameter is out of range.
     pub fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::invalid(format!("a study of the intent log needs {what}")));
         match () {
@@ -250,16 +251,16 @@ impl Cell {
 
     fn opts(&self) -> EngineOpts {
         let mut opts = EngineOpts::for_memory(self.medium.host().mem);
-        // What is written is not read again: a cache would only cost time.
+        // Written data is not read again: a cache would only cost time.
         opts.arc_max = 256 << 20;
-        // Of 2017: a txg is closed when 64 MiB of it are dirty (`zfs_dirty_data_sync`); the share
-        // of the limit comes closest with 2 %.
+        // As in 2017: a txg closes at 64 MiB of dirty data (`zfs_dirty_data_sync`); 2 % of the
+        // limit is closest.
         opts.txg.dirty_data_sync_percent = 2;
         // illumos begins with one async write at a time at each disk
         // (`zfs_vdev_async_write_min_active`; 2 on Linux since 0.7). A disk without write cache
-        // loses a turn between two of them.
+        // loses a rotation between two writes.
         opts.queue.classes[Prio::AsyncWrite.index()].min_active = 1;
-        // Of 2017 as well: no gathered operation is longer than 128 KiB
+        // As in 2017: no aggregated operation is longer than 128 KiB
         // (`zfs_vdev_aggregation_limit`).
         opts.queue.aggregation_limit = 128 << 10;
         opts.queue.aggregation_limit_non_rotating = 128 << 10;
@@ -292,7 +293,7 @@ impl Cell {
                 let image = DiskImage::zeroed(self.medium.size());
                 let seed = self.seed * 64 + u64::from(n);
                 let mut disk = DiskConfig::new(image, self.medium.model(seed), seed);
-                // No power is cut here: what a cut could take back need not be remembered.
+                // No power cuts here: the disks need no undo data.
                 disk.volatile = false;
                 SimDisk::with(&sim.handle(), disk)
             })
@@ -300,8 +301,8 @@ impl Cell {
         let (pool, fs, files) = sim.block_on(self.start(&sim, &disks))?;
         let samples: Rc<Samples> = Rc::default();
         self.writers(&sim, &fs, &files, &samples);
-        // What the machine needs for packing is spent while the log's lock is held, before the
-        // block goes to its disk; what weir's engine is charged with is shared by the cores.
+        // The modelled machine spends its packing time under the log's lock, before the block is
+        // written; the cores share the cost that weir's engine charges.
         let world = sim.handle();
         let packing = sim.rt().tracer().listen(Groups::LOG, move |_, e| {
             if let Event::Log { phase: LogPhase::Issued, bytes, .. } = e {
@@ -310,7 +311,7 @@ impl Cell {
         });
         let begin = sim.now();
         let total = Nanos::from_secs(self.seconds);
-        // Long enough to settle: a quarter of the time, or a quarter of the writes.
+        // Time to settle: a quarter of the time, or a quarter of the writes.
         let seen = |least: Nanos, most: Nanos, enough: usize| {
             let from = sim.now();
             while sim.now().since(from) < most {
@@ -335,8 +336,7 @@ impl Cell {
         let txgs = pool.txg().last_synced().0 - before.1;
         let seen =
             self.outcome(&samples, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
-        // What is left of a pool that was not exported may hold its disks: their contents need not
-        // stay in memory as well.
+        // Remains of a pool that was not exported may hold its disks: free their contents.
         sim.crash();
         disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(self.medium.size())));
         Ok(seen)
@@ -380,8 +380,7 @@ impl Cell {
                 loop {
                     rt2.sleep_until(due).await;
                     let begin = rt2.now();
-                    // Half to one and a half times the mean: no two calls take the same path
-                    // through a machine.
+                    // Half to one and a half times the mean, for the jitter of real calls.
                     let cost = Nanos(rng.between(host.write.0 / 2, host.write.0 * 3 / 2));
                     rt2.sleep_until(cores.take(begin, cost)).await;
                     if let Err(e) = fs.write_sync(file, offset, vec![block.clone()], false).await {
@@ -448,13 +447,13 @@ pub struct Row {
     pub batched: f64,
     /// With `batchless-2017`.
     pub batchless: f64,
-    /// Their change in percent.
+    /// The change in percent.
     pub change_percent: f64,
-    /// As published, before.
+    /// Published, before.
     pub published_batched: Option<f64>,
-    /// As published, after.
+    /// Published, after.
     pub published_batchless: Option<f64>,
-    /// As published, the change.
+    /// Published change.
     pub published_change_percent: Option<f64>,
 }
 
@@ -463,10 +462,10 @@ pub fn change_percent(before: f64, after: f64) -> f64 {
     if before == 0.0 { 0.0 } else { (after - before) / before * 100.0 }
 }
 
-/// The mean of the changes as the publication forms it: each number of threads counts the same, one
-/// thread does not count, and of latencies of disks only those up to 64 threads do: with more the
-/// disks do not keep the rate up, and before and after write different amounts. `None` if nothing
-/// is left. `changes`: by threads.
+/// The mean of the changes as in the publication: each number of threads has the same weight; one
+/// thread is left out, and so are latencies of spinning disks with more than 64 threads, where the
+/// disks do not sustain the rate and both policies write different amounts. `None` if no change is
+/// left. `changes`: by threads.
 pub fn average_as_published(medium: Medium, rate: Rate, changes: &[(u32, f64)]) -> Option<f64> {
     let most = if medium == Medium::Hdd && rate != Rate::Max { 64 } else { 1024 };
     let of: Vec<f64> = changes.iter().filter(|(t, _)| (2..=most).contains(t)).map(|&(_, c)| c).collect();
@@ -476,7 +475,7 @@ pub fn average_as_published(medium: Medium, rate: Rate, changes: &[(u32, f64)]) 
 /// Averages by medium (`hdd`, `ssd`).
 pub type ByMedium = BTreeMap<&'static str, f64>;
 
-/// All cells, and what they come to.
+/// All cells, and their averages.
 #[derive(Clone, PartialEq, Debug, Serialize, Default)]
 pub struct Report {
     /// Average gain of writes a second at the highest rate, on the largest number of disks (the
@@ -484,13 +483,13 @@ pub struct Report {
     pub gain_percent: ByMedium,
     /// Average change of the mean latency at the fixed rate, on the largest number of disks.
     pub latency_change_percent: ByMedium,
-    /// The first for each number of disks.
+    /// `gain_percent` for each number of disks.
     pub gain_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
-    /// The second for each number of disks.
+    /// `latency_change_percent` for each number of disks.
     pub latency_change_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
-    /// What was published, averaged over the same numbers of threads.
+    /// The published gains, averaged over the same numbers of threads.
     pub published_gain_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
-    /// What was published of latencies.
+    /// The published latency changes.
     pub published_latency_change_percent_by_disks: BTreeMap<&'static str, BTreeMap<u32, f64>>,
     /// Before and after.
     pub rows: Vec<Row>,
@@ -499,7 +498,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts runs side by side.
+    /// Compares runs.
     pub fn of(cells: Vec<(Cell, Outcome)>) -> Report {
         let mut report = Report::default();
         let mut pairs: BTreeMap<(Medium, Rate, u32, u32), [Option<f64>; 2]> = BTreeMap::new();
@@ -543,7 +542,7 @@ impl Report {
                 Rate::Max => (&mut report.gain_percent, &mut report.gain_percent_by_disks),
                 Rate::PerSecond(_) => (&mut report.latency_change_percent, &mut report.latency_change_percent_by_disks),
             };
-            // Disks come in rising order: the largest number stays.
+            // Disks are in ascending order: the largest number stays.
             all.insert(medium.name(), mean);
             by_disks.entry(medium.name()).or_default().insert(disks, mean);
         }

@@ -12,8 +12,8 @@ fn small(policy: ThrottlePolicy) -> Study {
     Study { policy, bandwidth: 10 << 20, seconds: 24, mem: 1 << 30, ..Study::default() }
 }
 
-/// Where admission meets the device: `scale * (x - 0.6) / (1 - x)` is the time that the device
-/// takes for a block.
+/// The equilibrium of admission and device: `scale * (x - 0.6) / (1 - x)` is the device's time for
+/// a block.
 fn expected_percent(s: &Study) -> f64 {
     let ratio = s.block as f64 * 1e9 / s.bandwidth as f64 / 500_000.0;
     (0.6 + ratio) / (1.0 + ratio) * 100.0
@@ -71,7 +71,7 @@ fn studies_that_make_no_sense_are_refused() {
     }
 }
 
-/// A mirror of a fast and a very slow device: what is dirty after the fast one has written
+/// A mirror of a fast and a very slow device: dirty bytes after the fast one has written
 /// everything.
 fn dirty_when_one_half_is_written(policy: ThrottlePolicy) -> (u64, u64) {
     const SIZE: u64 = 8 << 20;
@@ -131,8 +131,8 @@ fn dirty_when_one_half_is_written(policy: ThrottlePolicy) -> (u64, u64) {
 
 #[test]
 fn in_2013_each_device_took_its_share_back() {
-    // How deep the slow device's queue may be decides how far the fast one is ahead; half of what
-    // only the fast one has is dirty no more.
+    // The depth of the slow device's queue limits how far the fast one is ahead; half of the bytes
+    // that only the fast one has written are not dirty any more.
     let (all, whole) = dirty_when_one_half_is_written(ThrottlePolicy::OpenZfs);
     let (_, share) = dirty_when_one_half_is_written(ThrottlePolicy::OpenZfs2013);
     eprintln!("{all} dirty, {whole} when one device has it, {share} in 2013");

@@ -24,7 +24,7 @@ fn run(cell: Cell) -> Outcome {
 #[test]
 fn many_writers_gain_from_batchless_and_one_does_not() {
     let [before, after] = [CommitPolicy::Batched, CommitPolicy::Batchless2017].map(|p| run(cell(p, 8)));
-    // With one batch at a time a writer waits for a batch that it is not in, and then for its own.
+    // With one batch at a time a writer waits for the batch before, and then for its own.
     let gain = change_percent(before.iops, after.iops);
     assert!(gain > 30.0, "{gain} %");
     assert!(after.latency_mean_us < before.latency_mean_us);
@@ -121,7 +121,7 @@ fn a_report_pairs_runs_and_averages_the_largest_stripe() {
     assert_eq!(report.gain_percent["hdd"], 50.0);
     assert_eq!(report.gain_percent_by_disks["hdd"][&1], 20.0);
     assert!(report.latency_change_percent.is_empty());
-    // One without its other half makes no row.
+    // A cell without its counterpart makes no row.
     assert_eq!((report.rows.len(), report.cells.len()), (4, 9));
     assert!((report.published_gain_percent_by_disks["hdd"][&8] - (53.45 + 123.1) / 2.0).abs() < 0.2);
 }
