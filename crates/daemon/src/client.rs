@@ -1,4 +1,4 @@
-//! The command's side: finding the daemon, starting one if there is none, asking it.
+//! The client: finds the daemon, starts one if none runs, and sends it a request.
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
@@ -20,14 +20,14 @@ use crate::proto::{self, REPLY_MAX, Reply, kind_named};
 use crate::server::PATH;
 use crate::state::State;
 
-/// How long a daemon may take until its socket is there.
+/// Time for a new daemon to make its socket.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a daemon that lives without a socket may take to make it again.
+/// Time for a running daemon whose socket was removed to make it again.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an ending daemon may take; pools with much to write need a while.
+/// Time for a daemon to end; pools with much dirty data need a while.
 const STOP_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// A connection to the daemon of this user.
+/// The client of this user's daemon.
 pub struct Client {
     paths: Paths,
     program: PathBuf,
@@ -36,12 +36,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Over these folders; `program` is what is run as `program daemon run` if there is no daemon.
+    /// A client over these folders; it runs `program daemon run` if there is no daemon.
     pub fn new(paths: Paths, program: PathBuf) -> Client {
         Client { paths, program, args: Vec::new(), started: Cell::new(false) }
     }
 
-    /// Over the folders of this process, with this program.
+    /// A client over the folders of this process; it runs this program.
     pub fn of_process() -> Result<Client> {
         let program = std::env::current_exe();
         let program =
@@ -58,7 +58,7 @@ impl Client {
     /// A connection to the daemon of the runtime folder; none if there is none.
     ///
     /// Root may use the daemon of another user whose folder `WEIR_RUNTIME_DIR` names. Other users
-    /// who name a folder of root's reach its door for all users.
+    /// who name a folder of root's reach its public socket.
     fn connect(&self) -> Result<Option<Connection>> {
         let (dir, uid) = (self.paths.runtime(), self.paths.uid());
         let owner = match std::fs::symlink_metadata(dir) {
@@ -76,7 +76,7 @@ impl Client {
         Ok(connect_to(&self.paths.socket(), owner)?.map(Connection::Full))
     }
 
-    /// The same; a daemon that lives but has no socket is given the time to make it again.
+    /// As [`Client::connect`]; waits for a running daemon without a socket to make it again.
     fn connect_running(&self) -> Result<Option<Connection>> {
         let end = Instant::now() + SOCKET_TIMEOUT;
         loop {
@@ -88,8 +88,8 @@ impl Client {
         }
     }
 
-    /// Whether a request with these rights is answered by root's daemon, as this user has none and
-    /// nothing that one would bring back.
+    /// A connection to root's daemon, for a request with public rights of a user who has no daemon
+    /// and no pools that a daemon would import.
     fn connect_system(&self, rights: Rights) -> Option<UnixStream> {
         let dir = self.paths.system().filter(|_| rights == Rights::Anyone)?;
         let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
@@ -104,7 +104,7 @@ impl Client {
         Ok(matches!(self.connect()?, Some(Connection::Full(_))))
     }
 
-    /// Starts a daemon unless one runs; true if this one did.
+    /// Starts a daemon unless one runs; true if this call did.
     pub fn start(&self) -> Result<bool> {
         if self.is_running()? {
             return Ok(false);
@@ -150,8 +150,8 @@ impl Client {
                 return Ok(stream);
             }
             if let Ok(Some(_)) = child.try_wait() {
-                // Another command may have started one at the same moment, or its socket was
-                // removed and it makes it again: then ours found the lock held.
+                // Another command may have started one at the same moment, or a daemon makes its
+                // removed socket again: then ours found the lock held.
                 let since = *ended.get_or_insert_with(Instant::now);
                 if since.elapsed() < if self.paths.is_held() { SOCKET_TIMEOUT } else { Duration::from_millis(50) } {
                     std::thread::sleep(Duration::from_millis(5));
@@ -172,9 +172,9 @@ impl Client {
         }
     }
 
-    /// Asks, starting a daemon if there is none. `command` is the command line that the request
-    /// comes from, for the histories of the pools that it changes. `progress` is told how far long
-    /// work is: what, done, total.
+    /// Sends a request and waits for the reply; starts a daemon if there is none. `command` is the
+    /// command line that the request comes from, for the histories of the pools that it changes.
+    /// `progress` gets the progress of long work: what, done, total.
     pub fn ask<R: Request>(
         &self,
         request: &R,
@@ -191,7 +191,7 @@ impl Client {
         converse(stream, request, command, progress)
     }
 
-    /// What a running daemon says about itself; none if there is none.
+    /// The status of a running daemon; none if there is none.
     pub fn info(&self) -> Result<Option<DaemonInfo>> {
         let Some(Connection::Full(stream) | Connection::Public(stream)) = self.connect_running()? else {
             return Ok(None);
@@ -206,7 +206,7 @@ impl Client {
         };
         converse(stream, &Stop { force }, None, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
-        // The lock is the last thing that a daemon lets go of.
+        // A daemon releases the lock last.
         while self.paths.is_held() {
             if Instant::now() > end {
                 return Err(Error::new(ErrorKind::Busy, "the daemon does not end: see its log"));
@@ -217,11 +217,11 @@ impl Client {
     }
 }
 
-/// A connection and what it is good for.
+/// A connection, by the socket.
 enum Connection {
     /// Every request.
     Full(UnixStream),
-    /// What anyone may ask.
+    /// Requests with public rights.
     Public(UnixStream),
 }
 
@@ -256,8 +256,8 @@ fn converse<R: Request>(
 ) -> Result<R::Reply> {
     let call = Call::of(request, command)?;
     let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
-    // A daemon that takes no request says why, and closes: its words count, not that nothing more
-    // can be written.
+    // A daemon that refuses a request replies with the reason and closes: report the reply, not the
+    // failed write.
     let sent = call.write(&mut stream);
     loop {
         let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);

@@ -45,8 +45,8 @@ impl FrontEnd for FuseFrontEnd {
         Box::pin(async move {
             let snaps: Rc<dyn fuse::SnapSource> = Rc::new(Snaps(snaps));
             let others: Vec<Rc<fuse::Mounted>> = others.iter().filter_map(|m| outer_of(&**m)).collect();
-            // Root, who mounts for a plain user, may not enter that user's mounts: what lies within
-            // one is served by it.
+            // Root, who mounts for a plain user, may not enter that user's mounts: a mount serves
+            // the file systems within it.
             let holds_others = host::effective_uid() != 0;
             if holds_others && let Some(outer) = innermost_mount(rt, at, &others).await? {
                 let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
@@ -74,14 +74,14 @@ pub fn usable() -> Result<()> {
     FuseFrontEnd.usable()
 }
 
-/// The mount that a file system is, or that it is seen in.
+/// The FUSE mount of a file system, or the one that it is shown in.
 fn outer_of(mount: &dyn ActiveMount) -> Option<Rc<fuse::Mounted>> {
     let any = mount.as_any();
     let grafted = any.downcast_ref::<GraftActive>().map(|m| m.0.outer().clone());
     grafted.or_else(|| any.downcast_ref::<FuseActive>().map(|m| m.0.clone()))
 }
 
-/// The innermost of the mounts that `at` is in.
+/// The innermost mount that contains `at`.
 async fn innermost_mount(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Result<Option<Rc<fuse::Mounted>>> {
     let place = at.to_path_buf();
     let real = path_blocking(rt, at, move || std::fs::canonicalize(&place).unwrap_or(place)).await?;
@@ -119,7 +119,7 @@ impl ActiveMount for FuseActive {
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             match self.0.unmount(false, false).await {
-                // Who still has files open there gets errors from now on.
+                // Open files get errors from now on.
                 Err(_) if force => self.0.unmount(true, true).await,
                 result => result,
             }

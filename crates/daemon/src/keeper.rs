@@ -1,5 +1,5 @@
-//! The daemon as the keeper of its pools: the log, mounts through FUSE, what is remembered, and
-//! what it tells about itself.
+//! The daemon as the keeper of its pools: the log, mounts through FUSE, the state file, and the
+//! daemon's status.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use crate::paths::{Paths, replace_file};
 use crate::server::lock;
 use crate::state::State;
 
-/// How long a pool's engine may take to say how it is.
+/// Time for a pool's engine to report its status.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the daemon has beside its pools.
+/// The daemon's own state, besides the pools.
 pub struct DaemonKeeper {
     pub(crate) paths: Paths,
     state: Mutex<State>,
@@ -35,12 +35,12 @@ pub struct DaemonKeeper {
 }
 
 impl DaemonKeeper {
-    /// In these folders, with what was remembered.
+    /// A keeper over these folders, with the loaded state.
     pub fn new(paths: Paths, state: State, log: Arc<Log>) -> DaemonKeeper {
         DaemonKeeper { paths, state: Mutex::new(state), log, requests: Arc::default() }
     }
 
-    /// Changes what is remembered and writes it down.
+    /// Changes the state and writes the file.
     fn change_state(&self, change: impl FnOnce(&mut State)) -> Result<()> {
         let mut state = lock(&self.state);
         change(&mut state);
@@ -92,7 +92,7 @@ impl Keeper for DaemonKeeper {
         replace_file(&file, admin::tunables::saved(&old, assignment).as_bytes())
     }
 
-    // A pool in the middle of something long does not keep it from answering.
+    // The status does not wait for a busy pool.
     fn info(&self, pools: &PoolSet) -> DaemonInfo {
         let all = pools.all_running();
         let calls: Vec<_> = all.iter().map(|r| r.thread.call(|_| async { engine_status() })).collect();
@@ -134,7 +134,7 @@ impl Keeper for DaemonKeeper {
     }
 }
 
-/// What a pool's engine says about itself.
+/// The status of a pool's engine.
 struct EngineStatus {
     mounts: Vec<(String, String)>,
     state: String,
@@ -151,7 +151,7 @@ fn engine_status() -> Result<EngineStatus> {
     Ok(EngineStatus { mounts, state: state.to_string(), suspended, txg: e.pool.txg().last_synced().0 + 1 })
 }
 
-/// A request as it is shown; none for the one that asks.
+/// A request as the status shows it; none for the status request itself.
 fn request_view(e: &Entry, engines: &[(ThreadId, String)]) -> Option<RequestView> {
     let wait = match e.wait() {
         Wait::Worker => "waits for its turn".to_string(),
@@ -173,7 +173,7 @@ fn request_view(e: &Entry, engines: &[(ThreadId, String)]) -> Option<RequestView
     Some(RequestView { what: e.what.clone(), uid, pid, age_ms, wait, progress })
 }
 
-/// The most memory that this process ever had, in bytes (`VmHWM`).
+/// Peak resident memory of this process, in bytes (`VmHWM`).
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a thread without work stays.
+/// Time after which an idle thread ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A piece of work.
@@ -28,7 +28,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue that at most `threads_max` threads empty, in which `queue_max` jobs may wait.
+    /// A queue with at most `threads_max` threads and `queue_max` waiting jobs.
     pub fn new(name: &'static str, threads_max: usize, queue_max: usize) -> Arc<Queue> {
         let state = Mutex::new(State { queue: VecDeque::new(), threads: 0, idle: 0 });
         Arc::new(Queue { name, threads_max, queue_max, state, more: Condvar::new() })
@@ -60,7 +60,7 @@ impl Queue {
         loop {
             if let Some(job) = s.queue.pop_front() {
                 drop(s);
-                // A panic of one job is told by the panic itself; the thread goes on with the next.
+                // The panic hook reports the panic of a job; the thread goes on with the next job.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 s = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -96,8 +96,7 @@ mod tests {
                 tx.send(n).unwrap();
             })
         };
-        // Two that are worked on at the same time, three that wait; a job may still stand in the
-        // queue while its thread begins.
+        // Two jobs run, three wait; a job may still be in the queue while its thread starts.
         let taken = (0..50).take_while(|n| q.push(job(*n))).count();
         assert!((3..=5).contains(&taken), "{taken}");
         *gate.0.lock().unwrap() = true;

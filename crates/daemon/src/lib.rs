@@ -1,16 +1,16 @@
-//! The daemon: one process that owns imported pools and their mounts, and takes what commands ask
-//! for. What that means to pools is [`admin`]'s.
+//! The daemon: one process that owns imported pools and their mounts, and serves the requests of
+//! commands. [`admin`] does the work on pools.
 //!
 //! The normal path of a command: [`client`] finds the socket, or starts a daemon and waits for its
-//! socket; it sends one request ([`proto`]). A door ([`listener`]) reads it and says who sent it;
-//! [`serve`] looks whether they may, has it done on a thread of one of the lanes ([`lanes`]) by
-//! [`admin::request`], and answers. The daemon is also the keeper of the pools ([`keeper`]): it logs
-//! ([`log`]), mounts ([`fuse_front`]) and remembers ([`state`]).
+//! socket; it sends one request ([`proto`]). A [`listener`] reads it with the sender's credentials;
+//! [`serve`] checks the rights, runs the request ([`admin::request`]) on a thread of one of the
+//! lanes ([`lanes`]), and replies. The daemon is also the keeper of the pools ([`keeper`]): it logs
+//! ([`log`]), mounts ([`fuse_front`]) and keeps the list of pools ([`state`]).
 //!
 //! Invariants: at most one daemon holds a runtime folder and at most one a state folder
-//! ([`paths`]); only the owner of the daemon, or root, is served, but for requests that anyone may
-//! make of root's; connections, threads and waiting requests are bounded, and what does not fit is
-//! refused in words.
+//! ([`paths`]); a daemon serves its owner and root, and root's daemon serves public requests of
+//! every user; connections, threads and waiting requests are bounded, and a request beyond a bound
+//! gets an error that says so.
 
 pub mod client;
 pub mod fuse_front;

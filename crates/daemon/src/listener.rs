@@ -1,17 +1,17 @@
-//! The doors of the daemon: sockets, the connections that have not said all yet, and the limits on
-//! both.
+//! The listeners of the daemon: sockets, the connections with incomplete requests, and the limits
+//! on both.
 //!
-//! There are two doors. The owner's (`weir.sock`, mode 0600) takes every request from the user that
-//! the daemon runs as and from root. Root's daemon has a second one for all users (`public.sock`,
-//! mode 0666), which takes what anyone may ask ([`admin::request::Rights`]). A door of its own has
-//! a backlog, a thread and places of its own, so that other users cannot take the owner's, and the
-//! kernel keeps them away from the first.
+//! There are two listeners. The owner's (`weir.sock`, mode 0600) takes every request from the user
+//! that the daemon runs as and from root. Root's daemon has a second one for all users
+//! (`public.sock`, mode 0666), which takes public requests ([`admin::request::Rights`]). It has a
+//! backlog, a thread and places of its own, so that other users cannot use up the owner's; the mode
+//! of the first socket keeps them out there.
 //!
-//! One thread per door waits for all its connections at once. A connection costs a descriptor and
-//! what it has sent, never a thread. When its message is complete it is handed on. If there are
-//! more connections than places, the one that has waited longest without saying all is told so and
-//! closed; one user's go first where he has more than his part. A door whose socket is removed from
-//! its folder is made again.
+//! One thread per listener polls all its connections. A connection costs a descriptor and the bytes
+//! received, never a thread. A complete message is delivered to [`crate::serve`]. If there are more
+//! connections than places, the oldest incomplete one gets an error and is closed; a user with more
+//! than his share loses his own first. If the socket of a listener is removed from its folder, the
+//! listener makes it again.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,71 +25,71 @@ use host::{PeerCred, SecretBytes};
 
 use crate::proto::{self, Reply};
 
-/// How often a door looks whether its socket is still there.
+/// Interval at which a listener checks that its socket is still there.
 const SOCKET_CHECK_PERIOD: Duration = Duration::from_secs(2);
-/// Connections taken in one go, so that those that are there get their turn.
+/// Connections accepted at once, so that existing ones get their turn.
 const ACCEPT_BATCH: usize = 64;
 /// Bytes of a message's length.
 const HEAD: usize = 4;
-/// Bytes read in one go.
+/// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// The bounds of a door.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections that have not said all yet.
+    /// Connections with incomplete requests.
     pub places: usize,
     /// Of those, of one user.
     pub places_per_user: usize,
-    /// How long a connection may take to say all.
+    /// Time for a connection to send its request.
     pub patience: Duration,
     /// The longest message in bytes.
     pub message_max: usize,
 }
 
 impl Limits {
-    /// Those of the owner's door.
+    /// The limits of the owner's listener.
     pub const OWNER: Limits = Limits {
         places: 256,
         places_per_user: 256,
         patience: Duration::from_secs(30),
         message_max: proto::REQUEST_MAX,
     };
-    /// Those of the public door. The requests that it takes name pools and datasets.
+    /// The limits of the public listener. Its requests name pools and datasets.
     pub const PUBLIC: Limits =
         Limits { places: 64, places_per_user: 16, patience: Duration::from_secs(10), message_max: 64 << 10 };
 }
 
-/// A complete message with the connection that the answer goes to.
+/// A complete message, and the connection for the reply.
 pub struct Message {
     /// The connection; it blocks.
     pub stream: UnixStream,
     /// Who sent it.
     pub peer: PeerCred,
-    /// Length and JSON. There may be a key in it.
+    /// Length and body, which may contain a key.
     bytes: SecretBytes,
 }
 
 impl Message {
-    /// The JSON.
+    /// The body, without the length.
     pub fn body(&self) -> &[u8] {
         self.bytes.get(HEAD..).unwrap_or_default()
     }
 }
 
-/// A door.
+/// A listening socket.
 pub struct Listener {
     /// Where its socket is.
     pub path: PathBuf,
     /// The mode of the socket.
     pub mode: u32,
-    /// Its bounds.
+    /// Its limits.
     pub limits: Limits,
     /// The users that it serves; none: all.
     pub users: Option<Vec<u32>>,
 }
 
-/// A connection that has not said all yet.
+/// A connection with an incomplete request.
 struct Pending {
     stream: UnixStream,
     peer: PeerCred,
@@ -97,7 +97,7 @@ struct Pending {
     got: SecretBytes,
 }
 
-/// What a look at a connection showed.
+/// The result of reading from a connection.
 enum ReadState {
     Wait,
     Closed,
@@ -109,8 +109,8 @@ fn busy(why: &'static str) -> Error {
     Error::new(ErrorKind::Busy, why)
 }
 
-/// Says no and closes. The few bytes fit into any socket's buffer; a connection that takes none
-/// gets none.
+/// Replies with an error and closes. The few bytes fit into any socket's buffer; if the connection
+/// takes none, nothing is sent.
 pub fn refuse(mut stream: &UnixStream, e: &Error) {
     let mut out = Vec::new();
     if proto::send(&mut out, &Reply::failed(e)).is_ok() {
@@ -121,7 +121,7 @@ pub fn refuse(mut stream: &UnixStream, e: &Error) {
 
 impl Pending {
     fn read(&mut self, max: usize) -> ReadState {
-        // No more than the message: a connection carries one.
+        // Read no more than the message: a connection carries one.
         let want = match self.length() {
             None => HEAD - self.got.len(),
             Some(len) => (HEAD + len - self.got.len()).min(CHUNK),
@@ -149,8 +149,8 @@ impl Pending {
     }
 }
 
-/// The connection that has to go when there are too many: the oldest of the user that just came if
-/// he has more than his part, else the oldest of the user that has most.
+/// The connection to close when there are too many: the oldest of the newest connection's user if
+/// he has more than his share, else the oldest of the user with most connections.
 fn victim(pending: &[(u32, Instant)], newest: u32, limits: &Limits) -> Option<usize> {
     let count = |uid: u32| pending.iter().filter(|(u, _)| *u == uid).count();
     let uid = if count(newest) > limits.places_per_user {
@@ -164,13 +164,13 @@ fn victim(pending: &[(u32, Instant)], newest: u32, limits: &Limits) -> Option<us
 }
 
 impl Listener {
-    /// Opens it: listens at its path in place of a socket that is there.
+    /// Listens at its path, and replaces a socket there.
     pub fn open(&self) -> Result<(UnixListener, u64)> {
         let fail = |e: std::io::Error| {
             Error::new(ErrorKind::Io, format!("'{}' cannot be listened at: {e}", self.path.display()))
         };
-        // The caller holds the lock of the folder: a socket that is there belongs to a daemon that
-        // is gone.
+        // The caller holds the lock of the folder: an existing socket belongs to a daemon that has
+        // ended.
         match std::fs::remove_file(&self.path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(fail(e)),
             _ => {}
@@ -186,8 +186,8 @@ impl Listener {
         std::fs::symlink_metadata(&self.path).is_ok_and(|m| m.ino() == ino)
     }
 
-    /// Serves for as long as the process lives. `reopen` is to open the door when its socket has
-    /// gone, if the folder is in order.
+    /// Serves for as long as the process lives. `reopen` opens the listener again when its socket
+    /// was removed, if the folder is in order; `deliver` gets complete messages.
     pub fn serve(
         self,
         opened: (UnixListener, u64),
@@ -205,7 +205,7 @@ impl Listener {
             let fds: Vec<BorrowedFd<'_>> =
                 std::iter::once(listener.as_fd()).chain(pending.iter().map(|p| p.stream.as_fd())).collect();
             let Ok(ready) = host::wait_readable(&fds, left.min(SOCKET_CHECK_PERIOD)) else {
-                // No memory for the wait: the connections go.
+                // No memory for the wait: close the connections.
                 pending.clear();
                 continue;
             };
@@ -247,7 +247,7 @@ impl Listener {
         for _ in 0..ACCEPT_BATCH {
             let stream = match listener.accept() {
                 Ok((stream, _)) => stream,
-                // No descriptor is left: the one that has waited longest gives its own.
+                // No descriptor is left: close the oldest connection for one.
                 Err(e) if e.raw_os_error().is_some_and(|n| n == 23 || n == 24) && !pending.is_empty() => {
                     let gone = pending.remove(0);
                     refuse(&gone.stream, &busy("the daemon has no descriptors left for idle connections"));
@@ -290,7 +290,7 @@ mod tests {
             (&[1, 1, 1][..], 1, None),
             (&[2, 1, 1, 1, 1], 1, Some(1)),
             (&[1, 2, 2, 2, 3], 3, Some(1)),
-            // Of users with equally many the one with the higher number.
+            // Of users with equally many connections the one with the higher uid.
             (&[2, 2, 1, 1, 3], 3, Some(0)),
         ] {
             assert_eq!(victim(&list(uids), newest, &limits), gone, "{uids:?}");

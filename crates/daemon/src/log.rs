@@ -1,12 +1,12 @@
-//! The daemon's log: lines with times in a file of bounded size, and in the journal where there is
-//! one.
+//! The daemon's log: lines with times in a file of bounded size, and in the systemd journal if
+//! there is one.
 //!
 //! A line is `2026-11-22T21:04:05Z warning: what happened`. The file is `daemon.log` in the runtime
 //! folder, for the owner alone; when it would grow beyond [`LOG_MAX`] it becomes `daemon.log.1` in
 //! place of the one before. Under systemd (`JOURNAL_STREAM` names our standard error) lines go to
 //! standard error with sd-daemon(3)'s prefixes and no file is written; otherwise they also go to
-//! the journal's socket, if there is one. What libraries and panics print to standard error ends in
-//! the same file.
+//! the journal's socket, if there is one. Standard error is the same file, for the output of
+//! libraries and panics.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -19,17 +19,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admin::keeper::Level;
 use ondisk::nvlist::NvList;
 
-/// Bytes of the file at most; as much is in the one before it.
+/// Bytes of the file at most; `daemon.log.1` has as many.
 pub const LOG_MAX: u64 = 4 << 20;
 /// The longest line in bytes; the rest is left out.
 const LINE_MAX: usize = 2000;
-/// Reports of single I/O errors in one [`REPORT_PERIOD`]; the others are counted.
+/// Reports of single I/O errors in one [`REPORT_PERIOD`]; further ones are only counted.
 const REPORTS_MAX: u32 = 20;
 const REPORT_PERIOD: Duration = Duration::from_secs(10);
 /// systemd's socket for native messages (systemd.journal-fields(7)).
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// A level as lines name it.
+/// The name of a level in a line.
 fn word(level: Level) -> &'static str {
     match level {
         Level::Err => "error",
@@ -42,13 +42,13 @@ struct LogFile {
     path: PathBuf,
     file: File,
     size: u64,
-    /// Standard error is this file, and goes with it to a new one.
+    /// Standard error is this file; a rotation redirects it to the new one.
     is_stderr: bool,
 }
 
 struct Inner {
     file: Option<LogFile>,
-    /// Reports in the period that began then, and how many were left out.
+    /// Start of the current period, reports written in it, reports left out.
     reports: (Option<Instant>, u32, u32),
 }
 
@@ -72,8 +72,8 @@ fn same_file(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
 }
 
 impl Log {
-    /// Opens the log at `path`. What cannot be opened is left out: a daemon without a log is better
-    /// than none.
+    /// Opens the log at `path`. A file or journal that cannot be opened is left out: the daemon
+    /// runs without it.
     pub fn open(path: &Path) -> Log {
         Log::open_with(path, LOG_MAX, Path::new(JOURNAL))
     }
@@ -106,7 +106,7 @@ impl Log {
         self.write(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner), level, text);
     }
 
-    /// Writes a line of which there may be very many.
+    /// Writes a line of a kind that may come very often, within [`REPORTS_MAX`].
     fn report(&self, level: Level, text: &str) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, said, left_out) = inner.reports;
@@ -147,7 +147,7 @@ impl Log {
         }
     }
 
-    /// Writes what an event of a pool says, if it is one that an administrator wants to find.
+    /// Writes a line for an event of a pool, if administrators need it.
     pub fn event(&self, class: &str, payload: &NvList) {
         if let Some((level, text, often)) = event_line(class, payload) {
             if often { self.report(level, &text) } else { self.say(level, &text) }
@@ -156,12 +156,12 @@ impl Log {
 }
 
 impl LogFile {
-    /// Puts the file aside and begins a new one.
+    /// Renames the file to `.1` and begins a new one.
     fn rotate(&mut self) {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         if std::fs::rename(&self.path, old).is_err() {
-            // It was removed: a new one is made all the same.
+            // The file was removed: a new one is made all the same.
             self.size = 0;
         }
         if let Some(new) = open_file(&self.path) {
@@ -204,7 +204,7 @@ fn utc(secs: u64) -> String {
     format!("{year:04}-{month:02}-{:02}T{h:02}:{m:02}:{s:02}Z", days + 1)
 }
 
-/// A line without its time and level, for a command that shows why no daemon began.
+/// A line without its time and level: a command shows it if no daemon started.
 pub fn text_of(line: &str) -> &str {
     match line.split_once(' ') {
         Some((time, rest)) if time.len() == 20 && time.ends_with('Z') => rest.split_once(": ").map_or(rest, |(_, t)| t),
@@ -212,7 +212,8 @@ pub fn text_of(line: &str) -> &str {
     }
 }
 
-/// What the log says of an event, and whether there may be very many such; none: nothing.
+/// The level and line of an event, and whether such events may come very often; none if the log
+/// leaves the event out.
 fn event_line(class: &str, payload: &NvList) -> Option<(Level, String, bool)> {
     let pool = payload.str("pool").unwrap_or("?");
     let device = payload.str("vdev_path").unwrap_or("a device");

@@ -1,9 +1,9 @@
-//! Metrics in the text form of Prometheus, over HTTP on a Unix socket or a loopback port; off
-//! unless it is asked for.
+//! Metrics in the text form of Prometheus, over HTTP on a Unix socket or a loopback port; off by
+//! default.
 //!
-//! `weir daemon start -m unix:PATH` or `-m 127.0.0.1:PORT`. Every request is answered with
-//! everything; nothing is read of it but its end. Only loopback addresses are taken: what pools do
-//! is nobody's business elsewhere.
+//! `weir daemon start -m unix:PATH` or `-m 127.0.0.1:PORT`. Every GET request gets all metrics,
+//! whatever its path. Only loopback addresses are accepted, so that other machines cannot see the
+//! pools.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -17,12 +17,12 @@ use vdev::Prio;
 
 use admin::view::{FlowView, IoView};
 
-/// How long a client may take to ask.
+/// Time for a client to send its request.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest request.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// Where metrics are given out.
+/// The address where metrics are served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
     /// A Unix socket at this path.
@@ -49,13 +49,13 @@ impl Endpoint {
         Ok(Endpoint::Tcp(at))
     }
 
-    /// Listens and answers for ever, on a thread of its own; `read` gives the pools' pictures.
+    /// Listens and replies for ever, on a thread of its own; `read` gives the views of the pools.
     pub fn serve(&self, read: impl Fn() -> Vec<FlowView> + Send + 'static) -> Result<()> {
         let fail =
             |e: std::io::Error| Error::new(ErrorKind::Io, format!("metrics cannot be given out at {self:?}: {e}"));
         match self {
             Endpoint::Unix(path) => {
-                // Only a socket that nobody answers at any more is taken away.
+                // Only a socket without a listener is removed.
                 if std::os::unix::net::UnixStream::connect(path)
                     .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
                 {
@@ -103,11 +103,11 @@ fn answer(mut stream: impl Read + Write, read: &impl Fn() -> Vec<FlowView>) {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    // A client that has gone away is no error.
+    // A closed connection is no error.
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
 }
 
-/// A label's value with what must not stand in it escaped.
+/// The value of a label, escaped.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -149,7 +149,7 @@ pub fn render(pools: &[FlowView]) -> String {
             sum += n;
             (format!("_bucket{{{label},le=\"{}\"}}", 2f64.powi(b as i32 + 1) / 1e6), sum as f64)
         });
-        // What is longer than all bounds is in the last one of them: it has no bound.
+        // The last bucket has no upper bound: its values appear under `+Inf` only.
         let mut samples: Vec<(String, f64)> = below.take(p.admin.len().saturating_sub(1)).collect();
         let count = p.admin.iter().sum::<u64>() as f64;
         samples.push((format!("_bucket{{{label},le=\"+Inf\"}}"), count));

@@ -1,8 +1,8 @@
-//! Where the daemon keeps its things: the runtime folder (socket, lock, log) and the state folder
-//! (remembered pools).
+//! The folders of the daemon: the runtime folder (socket, lock, log) and the state folder (list of
+//! pools, tunables).
 //!
-//! The runtime folder decides who controls the daemon, so it must belong to the user and be closed
-//! to everybody else; a folder in /tmp that somebody else made beforehand is refused.
+//! The runtime folder decides who controls the daemon, so it must belong to the user and must not
+//! be writable by others; a folder in /tmp that another user made before is refused.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -14,7 +14,8 @@ use base::{Error, ErrorKind, Result};
 /// The runtime folder of root's daemon.
 const SYSTEM_DIR: &str = "/run/weir";
 
-/// The variables and the user that decide about folders; a value, so that the rules can be tested.
+/// The environment variables and the user that decide about folders; a value, so that tests can
+/// check the rules.
 #[derive(Clone, Default, Debug)]
 pub struct Env {
     /// `$WEIR_RUNTIME_DIR`
@@ -32,7 +33,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// Those of this process. Variables that are empty or not absolute count as unset.
+    /// The environment of this process. Variables that are empty or not absolute count as unset.
     pub fn of_process() -> Env {
         let var = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
         Env {
@@ -45,8 +46,8 @@ impl Env {
         }
     }
 
-    /// The runtime folder. Root's does not follow `XDG_RUNTIME_DIR`: a login has one that ends with
-    /// it, cron and systemd have none.
+    /// The runtime folder. Root's does not follow `XDG_RUNTIME_DIR`: that of a login ends with the
+    /// login, and cron and systemd have none.
     pub fn runtime_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_runtime_dir {
             dir.clone()
@@ -59,7 +60,7 @@ impl Env {
         }
     }
 
-    /// The state folder. A runtime folder that is named by hand has it below it, so that one
+    /// The state folder. It is below a runtime folder that `WEIR_RUNTIME_DIR` names, so that one
     /// variable makes a second daemon.
     pub fn state_dir(&self) -> PathBuf {
         if let Some(dir) = &self.weir_state_dir {
@@ -99,14 +100,14 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// As the environment says. Nothing is made.
+    /// The paths for an environment. Creates nothing.
     pub fn of(env: &Env) -> Paths {
         let system = (env.uid != 0 && env.weir_runtime_dir.is_none()).then(|| PathBuf::from(SYSTEM_DIR));
         Paths { runtime: env.runtime_dir(), state: env.state_dir(), uid: env.uid, system }
     }
 
-    /// The folder of root's daemon, which a user without one asks about the system's pools; none
-    /// for root and where a folder was named by hand.
+    /// The folder of root's daemon, where a user without a daemon sends public requests; none for
+    /// root and if `WEIR_RUNTIME_DIR` is set.
     pub fn system(&self) -> Option<&Path> {
         self.system.as_deref()
     }
@@ -116,7 +117,7 @@ impl Paths {
         dir.join("public.sock")
     }
 
-    /// Those of this process.
+    /// The paths of this process.
     pub fn of_process() -> Paths {
         Paths::of(&Env::of_process())
     }
@@ -125,7 +126,7 @@ impl Paths {
     pub fn socket(&self) -> PathBuf {
         self.runtime.join("weir.sock")
     }
-    /// What the daemon prints.
+    /// The log of the daemon.
     pub fn log(&self) -> PathBuf {
         self.runtime.join("daemon.log")
     }
@@ -133,7 +134,7 @@ impl Paths {
     pub fn state_file(&self) -> PathBuf {
         self.state.join("pools.json")
     }
-    /// Tunables that every start takes.
+    /// The tunables that every start reads.
     pub fn tunables_file(&self) -> PathBuf {
         self.state.join("tunables.conf")
     }
@@ -145,13 +146,13 @@ impl Paths {
     pub fn state(&self) -> &Path {
         &self.state
     }
-    /// The user whose daemon it is.
+    /// The user of the daemon.
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Makes the runtime folder if it is missing and checks that only we can write to it. Others
-    /// may look into root's, where the socket for all users is.
+    /// Makes the runtime folder if it is missing and checks that only its owner can write to it.
+    /// Others may list root's, which has the public socket.
     pub fn make_runtime(&self) -> Result<()> {
         make_private(&self.runtime, if self.uid == 0 { 0o755 } else { 0o700 })?;
         self.check_runtime()
@@ -162,7 +163,8 @@ impl Paths {
         make_private(&self.state, 0o700)
     }
 
-    /// Fails if the runtime folder is not a folder of ours that others cannot write to.
+    /// Fails if the runtime folder is no folder, belongs to another user, or others can write to
+    /// it.
     pub fn check_runtime(&self) -> Result<()> {
         check_folder(&self.runtime, self.uid)
     }
@@ -171,23 +173,23 @@ impl Paths {
     /// them.
     pub fn lock(&self) -> Result<Locks> {
         let runtime = lock_folder(&self.runtime)?;
-        // One folder for both: a second lock would meet the first.
+        // One folder for both: a second lock would conflict with the first.
         let state = if self.state == self.runtime { None } else { Some(lock_folder(&self.state)?) };
         Ok(Locks { runtime, _state: state })
     }
 
-    /// Whether a daemon holds the runtime folder. Makes nothing, and follows nothing that the owner
-    /// of the folder may have put there.
+    /// Whether a daemon holds the runtime folder. Creates nothing, and follows no links in the
+    /// folder.
     pub fn is_held(&self) -> bool {
         let file = host::open_untrusted(&self.runtime.join(LOCK_FILE));
         file.is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 }
 
-/// The file in a folder that a daemon keeps locked; its content is the number of the process.
+/// The file that a daemon keeps locked; its content is the pid.
 const LOCK_FILE: &str = "daemon.lock";
 
-/// How often and after how long a lock that is held is tried again.
+/// Tries of a held lock, and the pause between them.
 const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
@@ -196,7 +198,7 @@ fn lock_folder(dir: &Path) -> Result<File> {
     let path = dir.join(LOCK_FILE);
     let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(0o600).open(&path);
     let mut file = file.map_err(|e| fail(&path, "cannot be opened", &e))?;
-    // A command that only looks whether the lock is held has it for a moment.
+    // A command that tests the lock holds it for a moment.
     let mut locked = file.try_lock();
     for _ in 0..LOCK_TRIES {
         if !matches!(locked, Err(TryLockError::WouldBlock)) {
@@ -222,7 +224,7 @@ fn lock_folder(dir: &Path) -> Result<File> {
     }
 }
 
-/// Fails if `dir` is not a folder of the user `uid` that others cannot write to.
+/// Fails if `dir` is no folder, does not belong to `uid`, or others can write to it.
 pub fn check_folder(dir: &Path, uid: u32) -> Result<()> {
     let meta = std::fs::symlink_metadata(dir).map_err(|e| fail(dir, "cannot be used for the daemon's socket", &e))?;
     let refuse = |why: &str| {
@@ -241,17 +243,16 @@ pub fn check_folder(dir: &Path, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Held for as long as a daemon lives; the system lets go of them with the process, however it
-/// ends.
+/// The locks of a daemon; the kernel releases them when the process ends.
 pub struct Locks {
     _state: Option<File>,
-    /// The last to go: who waits for the end of a daemon looks at it.
+    /// Released last: `daemon stop` waits for it.
     runtime: File,
 }
 
 impl Locks {
-    /// Puts the runtime folder in order after it was removed as a whole (a session's folder goes
-    /// with the session): whether it is ours again.
+    /// Makes and locks the runtime folder again after it was removed (a session's folder goes with
+    /// the session); true if this daemon holds it.
     pub fn relock(&mut self, paths: &Paths) -> bool {
         if paths.make_runtime().is_err() {
             return false;
@@ -273,8 +274,8 @@ impl Locks {
     }
 }
 
-/// Makes `dir` with `mode`, whatever the umask says, and missing folders above it for us alone. One
-/// that is there stays as it is.
+/// Makes `dir` with `mode`, whatever the umask is, and missing parents with 0700. An existing
+/// folder stays as it is.
 fn make_private(dir: &Path, mode: u32) -> Result<()> {
     if let Some(parent) = dir.parent()
         && !parent.exists()
@@ -291,7 +292,7 @@ fn make_private(dir: &Path, mode: u32) -> Result<()> {
     }
 }
 
-/// Replaces a file in one step: whoever reads it sees the old or the new content.
+/// Replaces a file atomically: readers see the old or the new content.
 pub fn replace_file(path: &Path, content: &[u8]) -> Result<()> {
     let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
@@ -332,7 +333,7 @@ mod tests {
         ] {
             assert_eq!(env.runtime_dir(), PathBuf::from(runtime));
             assert_eq!(env.state_dir(), PathBuf::from(state));
-            // Only who has no folder of a daemon named by hand asks the system's.
+            // Only users without `WEIR_RUNTIME_DIR` use the system's daemon.
             let asks = env.uid != 0 && env.weir_runtime_dir.is_none();
             assert_eq!(Paths::of(env).system().is_some(), asks);
         }

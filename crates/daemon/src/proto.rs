@@ -1,9 +1,9 @@
-//! What commands and the daemon say to each other.
+//! The messages between commands and the daemon.
 //!
 //! A connection carries one request and its answer. A message is a length (4 bytes, little endian)
 //! and that many bytes. The client sends one [`Call`](admin::request::Call); the daemon sends any
-//! number of [`Reply::Progress`] and then [`Reply::Done`] or [`Reply::Failed`], all JSON. What is
-//! in `Done` is the [`Reply`](admin::request::Request::Reply) of the request. Paths in requests are
+//! number of [`Reply::Progress`] and then [`Reply::Done`] or [`Reply::Failed`], all JSON. `Done`
+//! contains the [`Reply`](admin::request::Request::Reply) of the request. Paths in requests are
 //! absolute: the daemon has its own working folder.
 //!
 //! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
@@ -19,7 +19,7 @@ pub const REQUEST_MAX: usize = 4 << 20;
 /// Longest reply in bytes.
 pub const REPLY_MAX: usize = 256 << 20;
 
-/// What the daemon sends.
+/// A message of the daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The request is under way.
@@ -33,9 +33,9 @@ pub enum Reply {
     },
     /// It is done.
     Done(serde_json::Value),
-    /// It could not be done.
+    /// It failed.
     Failed {
-        /// The kind of error, as [`kind_name`] spells it.
+        /// The kind of error, by [`kind_name`].
         kind: String,
         /// The sentence.
         message: String,
@@ -74,7 +74,7 @@ pub fn kind_named(name: &str) -> ErrorKind {
 }
 
 impl Reply {
-    /// The answer that says `error`.
+    /// The reply for `error`.
     pub fn failed(error: &Error) -> Reply {
         Reply::Failed { kind: kind_name(error.kind()).to_string(), message: error.to_string() }
     }
@@ -105,7 +105,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read, max: usize) -> io::Res
     if len > max {
         return Err(bad_data(format!("a message of {len} bytes is longer than {max}")));
     }
-    // Memory grows with what really comes, not with what the length promises.
+    // Memory grows with the bytes received, not with the claimed length.
     let mut body = Vec::new();
     from.take(len as u64).read_to_end(&mut body)?;
     if body.len() < len {

@@ -1,10 +1,9 @@
-//! From a complete message to its answer: whether it may be asked, its place in the list of
-//! requests, its lane, the work and the reply.
+//! From a complete message to its reply: rights, place in the list of requests, lane, work and
+//! reply.
 //!
-//! A request costs two threads while it is served: one does the work, the other tells how far it
-//! is. Both are bounded by the lane. What finds its lane full is refused in words. The lanes of
-//! status and control have threads of their own, so that what everybody waits for can always be
-//! seen and ended.
+//! A request takes two threads while it is served: one does the work, the other sends its progress.
+//! Both are bounded by the lane. A request whose lane is full gets an error. The lanes of status
+//! and control have threads of their own, so that waiting requests can always be listed and ended.
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
@@ -19,16 +18,16 @@ use crate::listener::{Message, refuse};
 use crate::proto::{self, Reply};
 use crate::server::Daemon;
 
-/// How often a long request says how far it is.
+/// Interval of the progress messages of a long request.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// How long a client may leave an answer unread.
+/// Time for a client to read its reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The same for other users' clients, whose places are few.
+/// The same for clients of other users, who share few threads.
 const PUBLIC_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests of one other user that are served or wait at once.
+/// Requests of one other user that run or wait at once.
 const PUBLIC_PER_USER: usize = 8;
 
-/// The lanes: threads that serve at once, requests that wait.
+/// The lanes, each with its bounds on threads and waiting requests.
 pub struct Lanes {
     status: Arc<Queue>,
     control: Arc<Queue>,
@@ -55,9 +54,9 @@ fn denied() -> Error {
 }
 
 impl Daemon {
-    /// Takes a message from a door: `public` is the one for all users.
+    /// Takes a message from a listener; `public`: from the public one.
     pub(crate) fn take(self: &Arc<Self>, message: Message, public: bool) {
-        // Nothing of what others may not ask is looked at beyond its name.
+        // Only the name of a request is parsed before its rights are checked.
         if public && !Call::is_public(message.body()) {
             return refuse(&message.stream, &denied());
         }
@@ -124,17 +123,18 @@ impl Daemon {
             let now = progress.get();
             if now != last {
                 if let Some((what, done, total)) = now.clone() {
-                    // A client that has gone away does not stop the work.
+                    // A closed connection does not stop the work.
                     let _ = proto::send(&mut stream, &Reply::Progress { what, done, total });
                 }
                 last = now;
             }
         };
-        // It is over before its answer is read: who asks next finds it gone.
+        // Ends the request before its reply is sent, so that the client's next request does not
+        // list it.
         drop(ticket);
         let _ = proto::send(&mut stream, &reply);
         if ends && matches!(reply, Reply::Done(_)) {
-            // Not before the answer is on its way.
+            // Only after the reply is sent.
             host::terminate_self();
         }
     }

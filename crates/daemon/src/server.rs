@@ -1,9 +1,9 @@
-//! The daemon itself: the socket, the connections, its start and its end.
+//! The daemon itself: its start, its threads and its end.
 //!
-//! Start: lock the folders, listen, import what the last daemon left imported. Connections are
-//! served from the first moment; requests about pools wait until the remembered ones are imported.
-//! End (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk
-//! and come back at the next start.
+//! Start: lock the folders, listen, import the pools that the last daemon left imported.
+//! Connections are served at once; requests about pools wait until these are imported. End
+//! (SIGTERM, or a request): unmount, sync, stop the engines; the pools stay as they are on disk and
+//! come back at the next start.
 
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +23,14 @@ use crate::paths::Paths;
 use crate::serve::Lanes;
 use crate::state::State;
 
-/// How often the broker looks at what the caches want.
+/// Interval at which the broker reads the caches' demands.
 const BROKER_PERIOD: Duration = Duration::from_secs(2);
-/// How many of those periods pass between looks at the sizes of devices (`autoexpand`).
+/// Broker periods between checks of the devices' sizes (`autoexpand`).
 const EXPAND_EVERY: u32 = 5;
 
-/// Where programs that the daemon starts are looked for.
+/// The search path for programs that the daemon starts.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Tells whether standard error is the journal (systemd.exec(5)).
+/// The variable that says whether standard error is the journal (systemd.exec(5)).
 pub(crate) const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// The daemon.
@@ -44,8 +44,8 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes this process a daemon's, before anything else: nothing stays of who started it.
-/// `WEIR_DUMPABLE=1` lets debuggers and core files have it.
+/// Makes this process a daemon, before anything else: it drops the environment, descriptors and
+/// session of its parent. `WEIR_DUMPABLE=1` permits debuggers and core files.
 pub fn become_daemon() {
     let keep = |name: &str| name.starts_with("WEIR_") || name == JOURNAL_STREAM;
     host::shed_inheritance(keep, PATH);
@@ -59,8 +59,8 @@ pub fn become_daemon() {
     }
 }
 
-/// Runs a daemon until it is told to end, giving out metrics at `metrics`. An error that is in its
-/// log already is given back as a value.
+/// Runs a daemon until a signal or request ends it; serves metrics at `metrics`. An error that the
+/// log has already is returned as a value.
 pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<Option<Error>> {
     let signals = Signals::hold();
     host::raise_open_files();
@@ -101,7 +101,7 @@ fn run_logged(
         let public = listener.users.is_none();
         std::thread::spawn(move || {
             let reopen = |listener: &Listener| {
-                // Held until it is open: a daemon that ends leaves no socket behind.
+                // Held until the listener is open: a daemon that ends leaves no socket behind.
                 let mut locks = lock(&locks);
                 let in_order = locks.as_mut().is_some_and(|l| l.relock(&daemon.keeper.paths));
                 in_order.then(|| listener.open().ok()).flatten()
@@ -127,7 +127,7 @@ fn run_logged(
     }
     log.say(Level::Notice, &format!("weir {} begins as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let pools = daemon.pools.clone();
-    // Beside the wait for signals: devices that do not answer must not keep the daemon from ending.
+    // On its own thread: devices that do not answer must not keep the daemon from ending.
     std::thread::spawn(move || pools.start());
     signals.wait();
     log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");

@@ -1,9 +1,8 @@
-//! What the daemon remembers across its lives: which pools were imported, and where devices were
-//! seen.
+//! The state file of the daemon: which pools were imported, and the paths of their devices.
 //!
 //! A daemon that ends leaves its pools to the next one, as a machine that restarts does: pools with
-//! `imported` are imported again at the start. The paths of others stay as places to look at
-//! (`zpool import` without `-d`).
+//! `imported` are imported again at the start. The paths of the others are search paths for `zpool
+//! import` without `-d`.
 
 use std::path::Path;
 
@@ -18,7 +17,7 @@ const POOLS_MAX: usize = 256;
 /// Longest state file that is read, in bytes.
 const FILE_MAX: u64 = 16 << 20;
 
-/// Everything that is remembered.
+/// The content of the state file.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct State {
     /// In the order in which they were last imported or exported.
@@ -26,7 +25,7 @@ pub struct State {
 }
 
 impl State {
-    /// Reads the file; no file means nothing to remember.
+    /// Reads the file; the default if there is none.
     pub fn load(path: &Path) -> Result<State> {
         let fail = |e: &dyn std::fmt::Display| {
             let advice = "remove it to start with nothing remembered";
@@ -50,7 +49,7 @@ impl State {
         replace_file(path, &text)
     }
 
-    /// Remembers `pool` in place of what was known of the same guid.
+    /// Replaces the entry with the guid of `pool`.
     pub fn remember(&mut self, pool: KnownPool) {
         self.pools.retain(|p| p.guid != pool.guid);
         self.pools.push(pool);
@@ -70,7 +69,7 @@ impl State {
         self.pools.retain(|p| p.guid != guid);
     }
 
-    /// Paths to look at, each once.
+    /// Paths of all devices, each once.
     pub fn device_paths(&self) -> Vec<String> {
         let mut out: Vec<String> = Vec::new();
         for path in self.pools.iter().flat_map(|p| &p.devices) {
