@@ -1,4 +1,4 @@
-//! `weir daemon`: the daemon by hand.
+//! `weir daemon`: start, stop and status of the daemon.
 
 use admin::tunables::Tunables;
 use admin::view::DaemonInfo;
@@ -33,7 +33,7 @@ pub fn run(args: &[String]) -> Done {
             }
         }
         "start" => {
-            // Checked here, so that a mistake is said here and not in a log.
+            // Checked here, so that the command reports a mistake, not only the log.
             tunables(&Paths::of_process(), &p)?;
             p.value('m').map(Endpoint::parse).transpose()?;
             let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm'));
@@ -89,7 +89,8 @@ fn status(verbose: bool) -> Done {
     Ok(())
 }
 
-/// What counts first: the daemon, its pools, what is missing; then what it is doing; then the rest.
+/// The most important first: the daemon, its pools, pools that could not be imported; then
+/// requests; then the rest.
 fn status_text(info: &DaemonInfo, verbose: bool) -> String {
     let mut out =
         format!("daemon {} (weir {}), peak memory {}\n", info.pid, info.version, fmt::bytes(info.peak_memory));

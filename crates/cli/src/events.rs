@@ -1,4 +1,4 @@
-//! `zpool events`: what happened to pools and devices, in OpenZFS's layout.
+//! `zpool events`: the events of pools and devices, in OpenZFS's layout.
 
 use admin::request::{Events, EventsClear};
 use admin::view::{EventView, EventsView};

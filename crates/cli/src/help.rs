@@ -73,7 +73,8 @@ fn wrapped(words: &[&str], indent: usize) -> String {
     out
 }
 
-/// What to print after a mistake in a command line: the usage of a command, or the names of all.
+/// The text after a mistake in a command line: the usage of a command, or the names of all
+/// commands.
 pub fn usage(name: &str) -> String {
     let name = name.trim();
     if let Some(page) = page(name) {
@@ -118,7 +119,7 @@ fn tunables() -> String {
     format!("\ntunables:\n{}", lines.collect::<String>())
 }
 
-/// What there is.
+/// The overview of all commands.
 pub fn overview() -> String {
     let row = |name: &str, text: &str| format!("  {name:<12}{text}\n");
     let list = |name: &str, what: &str| row(name, &format!("{what}:\n{:14}{}", "", wrapped(&commands(name), 14)));
@@ -151,7 +152,7 @@ usage: weir <command> ...
 mod tests {
     use super::*;
 
-    /// Names that the match of a command's `run` takes, read from its source.
+    /// The names in the match of a command's `run`, read from its source.
     fn taken(source: &str) -> Vec<&str> {
         let body = source.split("match command.as_str() {").nth(1).unwrap().split("other if NOT_YET").next().unwrap();
         let arms = body.lines().filter_map(|l| l.strip_prefix("        \"")?.split_once(" =>"));

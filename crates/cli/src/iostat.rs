@@ -1,7 +1,6 @@
-//! `zpool iostat`: what the devices of pools do, since the pool was opened and then interval by
-//! interval.
+//! `zpool iostat`: statistics of devices, since the pool was opened and then per interval.
 //!
-//! The daemon gives counters; differences are made here. A vdev above devices has the sums of its
+//! The daemon sends counters; this module subtracts them. An interior vdev has the sums of its
 //! devices.
 
 use std::fmt::Write as _;
@@ -18,10 +17,10 @@ use crate::opts::Parsed;
 use crate::zpool_out::{Style, path_name};
 use crate::{Done, Fail, ask, print};
 
-/// Classes in the order of the daemon's lists, by the words of OpenZFS's columns.
+/// I/O classes in the order of the daemon's lists, by OpenZFS's column names.
 const CLASSES: [&str; 9] =
     ["sync_read", "sync_write", "async_read", "async_write", "scrub", "removal", "initialize", "trim", "rebuild"];
-/// Whether a class reads: those of which it goes both ways count as reads.
+/// Whether a class counts as reads; a class with reads and writes does.
 const READS: [bool; 9] = [true, false, true, false, true, true, false, false, false];
 const SCRUB: usize = 4;
 const TRIM: usize = 7;
@@ -38,7 +37,7 @@ struct Opts {
     json: bool,
     stamp: Option<char>,
     style: Style,
-    /// Only these, as listings call them.
+    /// Show only these vdevs, by their names in listings.
     only: Vec<String>,
 }
 
@@ -67,7 +66,7 @@ pub fn run(p: &Parsed) -> Done {
     if (o.wait_histogram || o.size_histogram) && (o.latency || o.queues) || o.wait_histogram && o.size_histogram {
         return Err(usage("only one of -w and -r can be given, and neither with -l or -q".into()));
     }
-    // Numbers at the end are interval and count.
+    // Trailing numbers are interval and count.
     let mut names = p.operands.clone();
     let mut numbers = Vec::new();
     while numbers.len() < 2
@@ -87,7 +86,7 @@ pub fn run(p: &Parsed) -> Done {
         Some(n) => return Err(usage(format!("'{n}' is not a count"))),
     };
     if names.len() > 1 {
-        // A pool and vdevs of it, unless all are pools.
+        // A pool and its vdevs, unless all names are pools.
         let pools: Vec<IoView> = ask(&PoolIo { names: Vec::new() })?;
         if !names.iter().all(|n| pools.iter().any(|p| p.name == *n)) {
             o.only = names.split_off(1);
@@ -129,7 +128,7 @@ pub fn run(p: &Parsed) -> Done {
     }
 }
 
-/// A vdev's counters over a time, with its depth in the tree.
+/// A vdev's counters over an interval, with its depth in the tree.
 struct Row<'a> {
     depth: usize,
     view: &'a IoView,
@@ -137,13 +136,13 @@ struct Row<'a> {
     seconds: f64,
 }
 
-/// Whether a user may call this vdev so.
+/// Whether `name` names this vdev: its name, base name, display name or guid.
 fn has_name(view: &IoView, name: &str, style: Style) -> bool {
     let base = view.name.rsplit('/').next().unwrap_or_default();
     [view.name.as_str(), base, &display_name(view, style), &view.guid.to_string()].contains(&name)
 }
 
-/// Whether this vdev or one below it is called so.
+/// Whether `name` names this vdev or one below it.
 fn contains_name(view: &IoView, name: &str, style: Style) -> bool {
     has_name(view, name, style) || view.children.iter().any(|c| contains_name(c, name, style))
 }
@@ -156,7 +155,7 @@ fn display_name(view: &IoView, style: Style) -> String {
     path_name(&view.name, &view.kind, style)
 }
 
-/// Sections of top-level vdevs, after those that have none.
+/// Sections of top-level vdevs; normal ones have none.
 const SECTIONS: [&str; 5] = ["", "dedup", "special", "logs", "cache"];
 
 fn rows<'a>(view: &'a IoView, before: Option<&IoView>, depth: usize, o: &Opts, out: &mut Vec<Row<'a>>) {
@@ -245,12 +244,12 @@ fn name_width(pools: &[Vec<Row>], o: &Opts) -> usize {
     widths.max().unwrap_or(0).max(10)
 }
 
-/// Groups of columns: their heading, the columns' own, and how wide a column is.
+/// Groups of columns: the heading of the group, those of the columns, and the width of a column.
 type Groups = Vec<(&'static str, Vec<&'static str>, usize)>;
 
 fn groups(o: &Opts) -> Groups {
     let rw = || vec!["read", "write"];
-    // Room for exact numbers, as OpenZFS makes it.
+    // Room for exact numbers, as in OpenZFS.
     let width = |exact: usize| if o.exact { exact } else { 5 };
     let (plain, times, depths) = (width(15), width(10), width(6));
     let mut g =
@@ -292,7 +291,7 @@ fn headings(width: usize, groups: &Groups, title: &str, name: &str) -> String {
     for (name, columns, w) in groups {
         let n = columns.len().max(1);
         let field = w * n + 2 * (n - 1);
-        // In the middle, rather to the right, as OpenZFS has it.
+        // Centred, rather to the right, as in OpenZFS.
         let left = (field / n).saturating_sub(name.len() / n).min(field.saturating_sub(name.len()));
         let _ = write!(one, "  {}{name:<rest$}", " ".repeat(left), rest = field.saturating_sub(left));
         columns.iter().for_each(|c| {
@@ -317,7 +316,7 @@ fn fields(row: &Row, o: &Opts) -> Vec<String> {
         bytes(rate(s.bytes[1])),
     ];
     if o.latency {
-        // Sums of ns over operations; the wait in the queue is what the device did not take.
+        // Sums of ns over operations; the wait in the queue is the total without the device's time.
         let wait = |pick: &dyn Fn(usize) -> bool, part: &dyn Fn(&[u64; 4]) -> u64| {
             let chosen = || s.class.iter().enumerate().filter(|(i, _)| pick(*i)).map(|(_, c)| c);
             let ops: u64 = chosen().map(|c| c[0]).sum();

@@ -1,4 +1,4 @@
-//! `-j`: what the commands show as JSON, in the shape of OpenZFS 2.3 (`output_version`, then
+//! `-j`: the output of commands as JSON, in the shape of OpenZFS 2.3 (`output_version`, then
 //! objects by name).
 
 use admin::view::fmt;
@@ -37,7 +37,7 @@ fn properties<'a>(props: impl Iterator<Item = &'a PropView>, exact: bool) -> Val
     Value::Object(props.map(one).collect())
 }
 
-/// How vdevs are shown.
+/// The form of vdevs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// `zpool status`: errors and space; exact numbers or not.
@@ -46,7 +46,7 @@ enum Form {
     List(bool),
 }
 
-/// Sizes and counts are strings, short ones unless they are to be exact.
+/// Sizes and counts are strings, short unless `exact`.
 fn size(n: u64, exact: bool) -> Value {
     json!(if exact { n.to_string() } else { fmt::bytes(n) })
 }
@@ -55,7 +55,7 @@ fn moment(secs: u64, exact: bool) -> Value {
     json!(if exact { secs.to_string() } else { fmt::moment(secs) })
 }
 
-/// The class of a vdev; what is below has that of the top-level vdev.
+/// The class of a vdev; vdevs below have the class of the top-level vdev.
 fn class_of<'a>(v: &'a VdevView, above: &'a str) -> &'a str {
     match (v.is_log, v.bias.as_str()) {
         (true, _) => "log",
@@ -106,7 +106,7 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
     Value::Object(out)
 }
 
-/// The classes beside the normal one, each with its vdevs.
+/// The classes other than normal, each with its vdevs.
 fn classes(p: &PoolView, form: Form, out: &mut Map<String, Value>) {
     let tops = |class: &'static str| p.vdevs.children.iter().filter(|v| class_of(v, "") == class).collect::<Vec<_>>();
     let aux = |list: &'static str| match list {
@@ -159,7 +159,7 @@ pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exac
     text(&json!({ "output_version": version(command), "pools": all }))
 }
 
-/// What `zpool status` says.
+/// The object of `zpool status`.
 fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
     for (name, said) in [("status", &p.status), ("action", &p.action)] {
         if let Some(said) = said {

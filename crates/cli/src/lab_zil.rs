@@ -1,5 +1,5 @@
-//! `weir lab zil`: the commit policies of the intent log side by side, as published and as they
-//! come out here.
+//! `weir lab zil`: the commit policies of the intent log side by side, as published and as measured
+//! here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -107,12 +107,12 @@ fn cells(p: &Parsed) -> Result<Vec<Cell>> {
     Ok(cells)
 }
 
-/// Runs them on so many threads of this process, each cell in a world of its own: how many threads
-/// changes nothing but the time it takes.
+/// Runs cells on `jobs` threads of this process, each in a world of its own: the number of threads
+/// does not change the results.
 fn run_parallel(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<BTreeMap<usize, Result<Outcome>>> = Mutex::default();
-    // Those with many writers take longest, so they come first.
+    // Cells with many writers take longest, so they come first.
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(cells[i].threads));
     std::thread::scope(|scope| {

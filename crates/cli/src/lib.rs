@@ -1,9 +1,10 @@
-//! The commands of `weir`: parsing what users type, asking the daemon, laying out what it says.
+//! The commands of `weir`: they parse the command line, send requests to the daemon, and print the
+//! replies.
 //!
 //! [`run`] looks at the name that the program was called by: `zpool`, `zfs` and `zdb` (symbolic
 //! links) are those commands, anything else is `weir`, whose first argument chooses. Option
-//! letters, columns and exit codes are OpenZFS's (2.1): 0 done, 1 it could not be done, 2 the
-//! command line makes no sense.
+//! letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2 invalid command
+//! line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
@@ -39,14 +40,14 @@ use admin::request::{Changes, Request};
 use base::Error;
 use daemon::Client;
 
-/// Why a command did not do what it was asked.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Fail {
-    /// The command line makes no sense: what is wrong, and the command whose usage is to be shown.
+    /// The command line is invalid: the mistake, and the command whose usage follows.
     Usage(String, &'static str),
-    /// It could not be done.
+    /// It failed.
     Error(Error),
-    /// It could not be done and was said so already.
+    /// It failed and has printed the error already.
     AlreadyReported,
 }
 
@@ -58,7 +59,7 @@ impl From<Error> for Fail {
 
 type Done = Result<(), Fail>;
 
-/// Runs the command line and gives the exit code.
+/// Runs the command line and returns the exit code.
 pub fn run(args: &[String]) -> u8 {
     let program = args.first().map_or("weir", String::as_str);
     let name = program.rsplit('/').next().unwrap_or(program);
@@ -135,13 +136,13 @@ fn report(command: &str, done: Done) -> u8 {
     }
 }
 
-/// Prints to standard output; a reader that has gone away is no error.
+/// Prints to standard output; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Asks the daemon, with a progress bar for what takes long.
+/// Sends a request to the daemon, with a progress bar if it takes long.
 pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
@@ -151,14 +152,13 @@ pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
     if client.has_started()
         && let Ok(Some(info)) = client.info()
     {
-        // Pools that were there before and are not now: once, to the one whose command started the
-        // daemon.
+        // Pools that the new daemon could not import: only the command that started it prints them.
         info.failures.iter().for_each(|f| eprintln!("{f}"));
     }
     Ok(answer?)
 }
 
-/// This program's command line, as histories tell it.
+/// This program's command line, as histories record it.
 fn command_line() -> String {
     let mut words: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     if let Some(program) = words.first_mut() {
@@ -184,7 +184,7 @@ pub(crate) fn properties(p: &opts::Parsed, letter: char, topic: &'static str) ->
     unique(list)
 }
 
-/// The same list, unless a property is in it twice.
+/// Fails if a property is in the list twice.
 pub(crate) fn unique(list: Vec<(String, String)>) -> Result<Vec<(String, String)>, Fail> {
     for (i, (name, _)) in list.iter().enumerate() {
         if list[..i].iter().any(|(other, _)| other == name) {
@@ -194,8 +194,7 @@ pub(crate) fn unique(list: Vec<(String, String)>) -> Result<Vec<(String, String)
     Ok(list)
 }
 
-/// An absolute path without `.` and `..`. Symbolic links stay, but for those that a `..` leads out
-/// of.
+/// An absolute path without `.` and `..`. Symbolic links stay, except before `..`.
 fn normalize(path: &std::path::Path) -> std::path::PathBuf {
     use std::path::Component;
     let mut out = std::path::PathBuf::from("/");
@@ -212,7 +211,7 @@ fn normalize(path: &std::path::Path) -> std::path::PathBuf {
     out
 }
 
-/// Puts times of datasets into the time zone of this process; the daemon's may be another.
+/// Converts times of datasets to the time zone of this process; the daemon's may be another.
 pub(crate) fn local_times(datasets: &mut [admin::view::DatasetView]) {
     for prop in datasets.iter_mut().flat_map(|d| &mut d.props).filter(|p| p.name == "creation") {
         if let Ok(seconds) = prop.exact.parse() {

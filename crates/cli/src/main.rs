@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// Small pieces of memory come and go with every operation; with the C library's allocator they are
-/// a tenth of what a synchronous write costs.
+/// Every operation allocates small pieces; with the C library's allocator that is a tenth of the
+/// cost of a synchronous write.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
 //! Options as `getopt` reads them: letters that may be joined, values joined or apart, options and
 //! operands in any order, `--` ends the options.
 
-/// What a command takes.
+/// The options of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Letters; one that takes a value is followed by `:`.
@@ -14,7 +14,7 @@ pub struct Spec {
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Parsed {
     options: Vec<(char, String)>,
-    /// What is not an option, in order.
+    /// The operands, in order.
     pub operands: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Spec {
         Some(self.letters[at + letter.len_utf8()..].starts_with(':'))
     }
 
-    /// Parses; the error is what to say.
+    /// Parses; the error is the message for the user.
     pub fn parse(&self, args: &[String]) -> Result<Parsed, String> {
         let mut out = Parsed::default();
         let mut args = args.iter();

@@ -1,14 +1,14 @@
-//! A progress bar on a terminal; nothing where standard error is none.
+//! A progress bar; nothing if standard error is no terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// Work shorter than this shows no bar.
 const SHOW_AFTER: Duration = Duration::from_millis(400);
-/// Pause between two pictures.
+/// Pause between two updates.
 const PERIOD: Duration = Duration::from_millis(80);
 
-/// One bar, drawn over itself.
+/// One bar, redrawn in place.
 pub struct Bar {
     terminal: bool,
     started: Instant,
@@ -21,7 +21,7 @@ impl Bar {
         Bar { terminal: std::io::stderr().is_terminal(), started: Instant::now(), drawn: None }
     }
 
-    /// Says how far the work is; `total` 0 if that is not known.
+    /// Shows the progress; `total` 0 if it is not known.
     pub fn show(&mut self, what: &str, done: u64, total: u64) {
         let now = Instant::now();
         let too_soon = self.drawn.is_some_and(|t| now - t < PERIOD);

@@ -1,8 +1,8 @@
 //! `weir quickstart`: a tour on a scratch pool that checks itself.
 //!
 //! The same steps in two ways: through a daemon of its own and a mount, where FUSE works; with the
-//! engine in this process, where it does not. Everything is in one scratch folder, which goes away
-//! at the end, however the tour ends.
+//! engine in this process, where it does not. Everything is in one scratch folder, which is removed
+//! at the end, also after a failure.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -84,7 +84,7 @@ fn say(step: &str) {
     print(&format!("\n==> {step}\n"));
 }
 
-/// The tree to be copied.
+/// The tree to copy.
 struct Source {
     root: PathBuf,
     items: Vec<Item>,
@@ -186,7 +186,7 @@ impl Tour<'_> {
 }
 
 fn mounted_tour(scratch: &Scratch, source: &Source) -> Result<()> {
-    // A socket's path is short; a scratch folder deep down would not do.
+    // A socket's path is short; that of a deep scratch folder may be too long.
     let short = scratch.0.as_os_str().len() <= SOCKET_DIR_MAX - 4;
     let runtime = if short {
         scratch.0.join("run")
@@ -203,7 +203,7 @@ fn mounted_tour(scratch: &Scratch, source: &Source) -> Result<()> {
     let program = program.map_err(|e| Error::new(ErrorKind::Io, format!("this program cannot find itself: {e}")))?;
     let client = Client::new(Paths::of(&env), program);
     let result = with_daemon(scratch, source, &client);
-    // The daemon must be gone before the folder goes, whatever happened.
+    // The daemon must end before the folder is removed, also after a failure.
     let stopped = client.stop(true);
     if !short {
         let _ = std::fs::remove_dir_all(runtime);
@@ -330,7 +330,7 @@ fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {
 
 // ---- latencies ----
 
-/// Histograms of the classes that did something, in the shape of DTrace's `quantize`.
+/// Histograms of the classes with operations, in the layout of DTrace's `quantize`.
 fn histograms(latency: &PoolLatency) -> String {
     let mut out = String::new();
     for (class, counts) in latency.classes.iter().zip(&latency.disk) {
@@ -351,7 +351,7 @@ fn histograms(latency: &PoolLatency) -> String {
     out
 }
 
-/// Nanoseconds for people.
+/// Nanoseconds with a fitting unit.
 fn span(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),

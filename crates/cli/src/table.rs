@@ -6,16 +6,16 @@
 pub struct Column {
     /// Its header.
     pub header: String,
-    /// Values stand at the right edge.
+    /// Values are right-aligned.
     pub right: bool,
     /// It is at least this wide.
     pub width: usize,
-    /// It grows with its values; a fixed one does not, and pushes what follows to the right.
+    /// It grows with its values; in a fixed one, long values push the next columns to the right.
     pub grows: bool,
 }
 
 impl Column {
-    /// Text at the left edge, as wide as it must be.
+    /// Left-aligned text that grows with its values.
     pub fn text(header: &str) -> Column {
         Column { header: header.to_string(), right: false, width: 0, grows: true }
     }
@@ -54,7 +54,7 @@ pub fn line(columns: &[Column], widths: &[usize], fields: &[String]) -> String {
         if i > 0 {
             out.push_str("  ");
         }
-        // Nothing follows the last column that would have to be kept apart.
+        // The last column needs no padding.
         let width = if i == last && !column.right { 0 } else { *width };
         out.push_str(&pad(field, width, column.right));
     }

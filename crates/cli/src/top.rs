@@ -1,15 +1,15 @@
-//! `weir top`: how data flow through pools, drawn anew every second.
+//! `weir top`: the flow of data through pools, redrawn every second.
 //!
-//! The gauge shows dirty data between nothing and the limit, with the shares where a txg is closed
-//! (`s`) and where writes begin to be delayed (`d`); below it stands what the delay curve says now.
-//! Then: devices by class, with rates, latencies and queues; the last txgs, each as wide as it was
-//! open (`-`), waited (`.`) and was written (`#`); the cache; the file systems that are used most.
-//! Rates are differences between two pictures.
+//! The gauge shows dirty data from 0 to the limit, with marks where a txg is closed (`s`) and where
+//! writes begin to be delayed (`d`); the next line has the present delay. Then: devices by class,
+//! with rates, latencies and queues; the last txgs, each with its time open (`-`), waiting (`.`)
+//! and syncing (`#`); the cache; the file systems with most I/O. Rates are differences between two
+//! views.
 //!
-//! On a terminal the picture fits the screen ([`screen`], a pure function): a heading that stays,
-//! then the pools in order, each with at least two txgs, and with more of its txgs and file systems
-//! as long as there are rows; rows are cut at the last column. Pools that do not fit are counted in
-//! the heading. `q` and Ctrl-C end it, and the terminal is as it was before.
+//! On a terminal the output fits the screen ([`screen`], a pure function): a fixed heading, then
+//! the pools in order, each with at least two txgs, and with more of its txgs and file systems as
+//! long as there are rows; rows are cut at the last column. The heading counts the pools that do
+//! not fit. `q` and Ctrl-C end it and restore the terminal.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::{Done, Fail, ask, print};
 
 const CLASSES: [&str; 9] =
     ["sync read", "sync write", "async read", "async write", "scrub", "removal", "initialize", "trim", "rebuild"];
-/// Width of gauges and timelines where there is room.
+/// Width of gauges and timelines if the screen has room.
 const WIDTH: usize = 60;
-/// Txgs and file systems that are shown where there is room.
+/// Txgs and file systems that are shown if the screen has room.
 const TXGS: usize = 6;
 const DATASETS: usize = 8;
-/// Txgs that are shown in any case.
+/// Txgs that are always shown.
 const TXGS_LEAST: usize = 2;
-/// Columns of what is no terminal.
+/// Columns if the output is no terminal.
 const WIDE: usize = 200;
 
 /// Runs `weir top ARGS`.
@@ -82,7 +82,7 @@ pub fn run(args: &[String]) -> Done {
     Ok(())
 }
 
-/// Waits for the next picture; keys other than `q` are passed over.
+/// Waits for the next update; ignores keys other than `q`.
 fn wait_for_next(display: &Screen, signals: &Signals, interval: Duration) -> Woken {
     let until = std::time::Instant::now() + interval;
     loop {
@@ -99,8 +99,8 @@ fn screen(pools: &[(&FlowView, &FlowView)], width: usize, height: usize) -> Vec<
     let cut = |line: String| line.chars().take(width).collect::<String>();
     let most = |n: &FlowView, b: &FlowView, txgs: usize, datasets: usize| draw(n, b, width, txgs, datasets).len();
     let rows = height.saturating_sub(1);
-    // As many pools as fit with the least of each; the first one is there in any case. A blank row
-    // stands between two.
+    // As many pools as fit with the fewest rows each, at least one. A blank row separates two
+    // pools.
     let (mut shown, mut used) = (0, 0);
     for (i, (n, b)) in pools.iter().enumerate() {
         let least = most(n, b, TXGS_LEAST, 0) + usize::from(i > 0);
@@ -121,7 +121,7 @@ fn screen(pools: &[(&FlowView, &FlowView)], width: usize, height: usize) -> Vec<
     };
     let mut out = vec![format!("weir top   {what}   q ends")];
     for (i, (n, b)) in pools[..shown].iter().enumerate() {
-        // What is left is for the txgs first, pool by pool.
+        // Remaining rows go to txgs first, pool by pool.
         let base = most(n, b, TXGS_LEAST, 0);
         let fit = |txgs: usize, datasets: usize| most(n, b, txgs, datasets) - base <= left;
         let txgs = (TXGS_LEAST..=TXGS).rev().find(|t| fit(*t, 0)).unwrap_or(TXGS_LEAST);
@@ -339,7 +339,7 @@ mod tests {
         assert!(idle.contains("0/s delayed by -;"), "{idle}");
         let g = gauge(60, 65, 100, 20, 60);
         assert_eq!((g.len(), g.chars().filter(|c| *c == '#').count(), &g[12..13], &g[36..37]), (60, 37, "s", "d"));
-        // Odd settings draw something all the same.
+        // Unusual settings must not panic.
         assert_eq!(gauge(60, u64::MAX, 0, u64::MAX, 0).len(), 60);
         assert_eq!((percentile(&[], 500), percentile(&[0, 0, 4], 990)), (0.0, 8.0));
     }
@@ -371,7 +371,7 @@ mod tests {
                 assert!(rows[0].contains(&format!("{} more that do not fit", pools - shown)), "{case}: {}", rows[0]);
             }
             if width >= 80 {
-                // Nothing of a row is lost but the end of long names.
+                // A cut row loses only the end of long names.
                 assert!(
                     rows.iter().filter(|r| r.contains("  txg ")).all(|r| r.ends_with("sync 1.23s")),
                     "{case}: {rows:#?}"

@@ -1,4 +1,4 @@
-//! `weir trace`: what the D scripts of the tuning article show, live.
+//! `weir trace`: the figures of the tuning article's D scripts, live.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -12,7 +12,7 @@ use crate::quantize::quantize;
 use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, print};
 
-/// What there is to see.
+/// The instruments.
 const INSTRUMENTS: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil", "turns"];
 
 /// Runs `weir trace ARGS`.
@@ -38,7 +38,7 @@ pub fn run(args: &[String]) -> Done {
     let signals = host::Signals::hold();
     let id: u64 = ask(&TraceStart { pool: pool.clone(), what: what.clone() })?;
     let take = |end| ask(&TraceTake { pool: pool.clone(), id, end });
-    // Without an interval lines of txgs come as they happen, distributions at the end.
+    // Without an interval txgs are printed when they end, distributions at the end.
     let lines = matches!(what.as_str(), "dirty" | "txg");
     let step = interval.unwrap_or(Duration::from_secs(1));
     let mut whole = TraceView::default();
@@ -49,7 +49,7 @@ pub fn run(args: &[String]) -> Done {
         next += step;
         let last = stopped || shown + 1 >= count;
         if stopped && !p.has('j') && std::io::stdout().is_terminal() {
-            // The terminal has shown `^C`, and stands behind it.
+            // The terminal has echoed `^C`; begin a new line.
             print("\n");
         }
         let view = take(last)?;
@@ -111,7 +111,7 @@ fn bars(dist: &Dist) -> String {
 
 const KINDS: [&str; 4] = ["read", "write", "flush", "trim"];
 
-/// What came since the last time.
+/// The events since the last call.
 fn show(what: &str, v: &TraceView) -> String {
     let mib = |b: u64| b >> 20;
     let ms = |ns: u64| ns as f64 / 1e6;
@@ -121,7 +121,7 @@ fn show(what: &str, v: &TraceView) -> String {
             let _ = writeln!(out, "txg {:<10} {:>6} MB of {:>6} MB used", t.txg, mib(t.dirty), mib(t.limit));
         }),
         "txg" => v.txgs.iter().for_each(|t| {
-            // A dash for what began before anybody listened.
+            // A dash for a phase that began before the trace.
             let span = |i: usize, digits: usize| {
                 t.spans[i].map_or_else(|| "-".to_string(), |ns| format!("{:.digits$} ms", ms(ns)))
             };
@@ -240,7 +240,7 @@ fn summary(what: &str, v: &TraceView) -> String {
     out
 }
 
-/// How busy the pool's thread was, which turns were the longest, and which tasks had slow ones.
+/// The load of the pool's thread, the longest turns, and the tasks with slow turns.
 fn turn_figures(v: &TraceView, seconds: f64) -> String {
     let us = |ns: f64| ns / 1e3;
     let mut out = format!(
@@ -264,7 +264,7 @@ fn turn_figures(v: &TraceView, seconds: f64) -> String {
     out
 }
 
-/// What log blocks were like: how many, how full, for how many commits, and where their time went.
+/// Figures of log blocks: number, fill, commits for each, and the parts of their time.
 fn log_figures(v: &TraceView, seconds: f64) -> String {
     let (n, b) = (v.log.count, &v.log_blocks);
     let mut out = format!("{}, {} bytes of records in {seconds:.1} s", counted(n, "block"), v.log.bytes);
@@ -300,10 +300,10 @@ fn log_figures(v: &TraceView, seconds: f64) -> String {
     out
 }
 
-/// What a log device must hold, in bytes: at `rate` bytes a second, and at most. A record is of use
-/// until its txg is on disk, and there are never more than three: one open, one that closes, one
-/// that syncs. One is open for `txg_ns` at the longest, and if syncing takes longer than that, the
-/// limit of bytes that are in logs only slows down who writes.
+/// Bytes that a log device must hold: at `rate` bytes a second, and at most. Records are needed
+/// until their txg is on disk, and at most three txgs are in memory: open, quiescing and syncing. A
+/// txg is open for at most `txg_ns`; if syncing takes longer, `zfs_wrlog_data_max` delays the
+/// writers.
 fn log_room(rate: f64, txg_ns: u64, limit: u64) -> (u64, u64) {
     (((rate * 3.0 * txg_ns as f64 / 1e9) as u64).min(limit), limit)
 }

@@ -1,7 +1,7 @@
-//! Trees of files: making one up, copying one into a file system, comparing it with what is there.
+//! Trees of files: generates one, copies one into a file system, compares it with the copy.
 //!
-//! The file system is a [`Store`]: a folder that it is mounted at, or the engine in this process
-//! where nothing can be mounted.
+//! The file system is a [`Store`]: the folder of its mount, or the engine in this process if
+//! nothing can be mounted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -32,23 +32,23 @@ pub struct Attrs {
     pub size: u64,
     /// Modification time: seconds and nanoseconds.
     pub mtime: (i64, u32),
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
 }
 
-/// A file system that takes a tree.
+/// A file system to copy a tree into.
 pub trait Store {
     /// Makes a folder.
     fn make_dir(&mut self, at: &Path) -> Result<()>;
-    /// Makes a file with what `from` gives.
+    /// Makes a file with the content of `from`.
     fn put_file(&mut self, at: &Path, from: &mut dyn Read, moved: &mut dyn FnMut(u64)) -> Result<()>;
     /// Makes a symbolic link.
     fn put_symlink(&mut self, at: &Path, target: &[u8]) -> Result<()>;
-    /// Gives a file a second name.
+    /// Makes a hard link.
     fn put_link(&mut self, at: &Path, old: &Path) -> Result<()>;
     /// Sets mode and time.
     fn set_attrs(&mut self, at: &Path, attrs: &Attrs) -> Result<()>;
-    /// The attributes of what is there.
+    /// The attributes at a path.
     fn attrs(&mut self, at: &Path) -> Result<Attrs>;
     /// The content of a file, piece by piece.
     fn read_file(&mut self, at: &Path, size: u64, piece: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
@@ -58,7 +58,7 @@ fn fail(path: &Path, e: &io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("'{}': {e}", path.display()))
 }
 
-/// One thing of a tree, its path from the root of the tree.
+/// An entry of a tree, its path relative to the root of the tree.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Its path.
@@ -69,8 +69,8 @@ pub struct Item {
     pub link_to: Option<PathBuf>,
 }
 
-/// Everything in a folder, folders before what is in them, in order of name. What is neither
-/// folder, file nor symbolic link, or cannot be read, is left out and counted.
+/// All entries below a folder, folders before their content, in order of name. Entries of other
+/// types, and those that cannot be read, are left out and counted.
 pub fn scan(root: &Path) -> Result<(Vec<Item>, u64)> {
     let mut out = Vec::new();
     let mut left_out = 0;
@@ -133,7 +133,7 @@ fn attrs_of(path: &Path, meta: &fs::Metadata) -> Result<Option<Attrs>> {
     }))
 }
 
-/// Copies a tree; `moved` is told how many bytes more are done.
+/// Copies a tree; `moved` gets the number of bytes of each step.
 pub fn copy(root: &Path, items: &[Item], into: &mut dyn Store, moved: &mut dyn FnMut(u64)) -> Result<()> {
     for item in items {
         match (item.attrs.kind, &item.link_to) {
@@ -147,7 +147,7 @@ pub fn copy(root: &Path, items: &[Item], into: &mut dyn Store, moved: &mut dyn F
             }
         }
     }
-    // Last, and from the inside out: making something in a folder changes its time, a mode may
+    // Last, and from the inside out: a new entry changes the time of its folder, and a mode may
     // forbid it.
     for item in items.iter().rev().filter(|i| i.attrs.kind != 'l') {
         into.set_attrs(&item.path, &item.attrs)?;
@@ -361,8 +361,8 @@ impl Store for Direct<'_> {
     }
 }
 
-/// Makes up a tree of about 40 MiB in the folder `root`: many small texts, some large ones, noise,
-/// a sparse file, links, odd names, modes and times, and a copy of `program`.
+/// Generates a tree of about 40 MiB in the folder `root`: many small texts, some large ones, random
+/// data, a sparse file, links, unusual names, modes and times, and a copy of `program`.
 pub fn generate(root: &Path, program: &Path) -> Result<()> {
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {

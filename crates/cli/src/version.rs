@@ -1,8 +1,8 @@
 //! Versions: of this program, and the one that tools look for.
 //!
-//! Tools decide by the first line of `zfs version` what they may ask for: they cut it at `zfs-` and
-//! the next `-`, and want two or three numbers between. weir has the formats and commands of
-//! OpenZFS 2.1, so that is what stands there; weir's own version follows. The second line is the
+//! Tools decide by the first line of `zfs version` which features they use: they cut it at `zfs-`
+//! and the next `-`, and expect two or three numbers between. weir has the formats and commands of
+//! OpenZFS 2.1, so the line has that version, followed by weir's own. The second line is the
 //! kernel's in OpenZFS.
 
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! `zpool wait`: until a pool has no more work of some kinds in the background.
+//! `zpool wait`: waits until a pool has no more background work of some kinds.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use base::{Error, ErrorKind};
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};
 
-/// What can be waited for, in the order of the columns.
+/// The activities, in the order of the columns.
 const KINDS: [&str; 8] = ["discard", "free", "initialize", "replace", "remove", "resilver", "scrub", "trim"];
-/// How often the daemon is asked.
+/// Interval of the requests to the daemon.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Runs `zpool wait ARGS`.
@@ -40,7 +40,7 @@ pub fn run(p: &Parsed) -> Done {
     let mut first = true;
     loop {
         let mut all: Vec<ActivityView> = match ask(&PoolActivity { pool: pool.clone() }) {
-            // It was exported or destroyed meanwhile.
+            // The pool was exported or destroyed meanwhile.
             Err(Fail::Error(e)) if !first && e.kind() == ErrorKind::NotFound => return Ok(()),
             other => other?,
         };
@@ -71,7 +71,7 @@ fn row(cells: impl Iterator<Item = String>, scripted: bool) -> String {
     cells.join(if scripted { "\t" } else { "  " }) + "\n"
 }
 
-/// Until the pool has no more work of these kinds, or is gone.
+/// Waits until the pool has no more work of these kinds, or is not imported any more.
 pub fn until_idle(pool: &str, kinds: &[&str]) -> Done {
     loop {
         let all: Vec<ActivityView> = match ask(&PoolActivity { pool: pool.to_string() }) {

@@ -110,7 +110,7 @@ fn create(p: &Parsed) -> Done {
     Ok(())
 }
 
-/// Names and values: all of a creation that can be checked without doing it.
+/// Checks name and values of a new file system, without the daemon.
 fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
     dsl::check_name(name)?;
     let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
@@ -118,7 +118,7 @@ fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
     admin::fs::ops::parse_fs_props(&rest, true).map(|_| ())
 }
 
-/// A name where snapshots and bookmarks make no sense.
+/// Fails for the name of a snapshot or bookmark.
 pub(crate) fn file_system_name(name: &str) -> Done {
     let kinds = [('@', "snapshot"), ('#', "bookmark")];
     match kinds.iter().find(|(sign, _)| name.contains(*sign) && !name.starts_with('/')) {
@@ -129,14 +129,14 @@ pub(crate) fn file_system_name(name: &str) -> Done {
     }
 }
 
-/// One dataset, with nothing but its name.
+/// Selects one dataset, without properties.
 fn select_one(name: &str) -> Select {
     let (names, wanted) = (vec![name.to_string()], vec!["name".to_string()]);
     Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
 }
 
-/// A share that nobody can reach is said, not refused: pools carry these properties from one
-/// machine to another.
+/// weir serves no shares, so share properties get a warning, not an error: pools carry them from
+/// one machine to another.
 pub(crate) fn warn_of_shares(props: &[(String, String)]) {
     for (name, value) in props.iter().filter(|(n, v)| matches!(n.as_str(), "sharenfs" | "sharesmb") && v != "off") {
         let file = if name == "sharenfs" { "exports(5)" } else { "smb.conf(5)" };
@@ -152,7 +152,7 @@ fn destroy(p: &Parsed) -> Done {
         return Err(Fail::Usage(what.into(), "destroy"));
     };
     let dry_run = p.has('n');
-    // As OpenZFS, and in its order: a bookmark is destroyed by its plain name only.
+    // As in OpenZFS, and in its order: a bookmark is destroyed by its plain name only.
     let refused = [('n', "dryrun"), ('d', "defer destroy"), ('r', "recursive"), ('R', "recursive")];
     if name.contains('#')
         && let Some((_, what)) = refused.iter().find(|(letter, _)| p.has(*letter))
@@ -208,7 +208,7 @@ fn types(p: &Parsed, topic: &'static str, select: &mut Select) -> Result<bool, F
     Ok(any)
 }
 
-/// How deep `-r` and `-d` go.
+/// The depth that `-r` and `-d` ask for.
 fn depth(p: &Parsed, topic: &'static str) -> Result<Option<u32>, Fail> {
     match p.value('d') {
         Some(d) => d.parse().map(Some).map_err(|_| Fail::Usage(format!("'{d}' is not a depth"), topic)),
@@ -217,7 +217,7 @@ fn depth(p: &Parsed, topic: &'static str) -> Result<Option<u32>, Fail> {
     }
 }
 
-/// Names are datasets, or paths of things in mounted file systems.
+/// Names are datasets, or paths in mounted file systems.
 fn names(operands: &[String]) -> Result<Vec<String>, Fail> {
     let path = |n: &String| {
         if n.starts_with('/') || n.starts_with("./") || n == "." || n.starts_with("../") {
@@ -274,8 +274,8 @@ fn list(p: &Parsed) -> Done {
     done
 }
 
-/// What is selected, and whether all of it was there: as in OpenZFS those that are there are shown
-/// beside one that is not.
+/// The selected datasets, and the result for the names: as in OpenZFS a missing dataset is an
+/// error, and the others are shown.
 fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
     if select.names.len() < 2 {
         return Ok((ask(&Datasets(select))?, Ok(())));
@@ -427,7 +427,7 @@ pub(crate) fn mountable(pools: &[String]) -> Result<Vec<String>, Fail> {
     Ok(out.into_iter().map(|(_, name)| name).collect())
 }
 
-/// What the daemon answers with a list of warnings.
+/// Sends a request whose reply is a list of warnings, and prints them.
 pub(crate) fn ask_and_warn<R: Request<Reply = Vec<String>>>(request: &R) -> Done {
     let warnings: Vec<String> = ask(request)?;
     warnings.iter().for_each(|w| eprintln!("{w}"));

@@ -1,5 +1,5 @@
-//! `zfs load-key`, `unload-key`, `change-key`, and where keys come from: a prompt, standard input,
-//! a file.
+//! `zfs load-key`, `unload-key`, `change-key`, and the sources of keys: a prompt, standard input, a
+//! file.
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -14,10 +14,10 @@ use host::SecretBytes;
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, assignment, print};
 
-/// Longest key that is read.
+/// Longest key that is read, in bytes.
 const KEY_MAX: usize = 8192;
 
-/// The terminal shows what is typed again when this goes away.
+/// Switches the terminal's echo off; on again when dropped.
 struct NoEcho;
 
 impl NoEcho {
@@ -38,12 +38,12 @@ fn failed(what: &str, e: std::io::Error) -> Fail {
     Error::new(base::ErrorKind::Io, format!("{what}: {e}")).into()
 }
 
-/// Reads what is there, up to a newline if `line`, at most [`KEY_MAX`] bytes. No buffer but the one
-/// that is returned ever holds it.
+/// Reads a key, up to a newline if `line`, at most [`KEY_MAX`] bytes. Only the returned buffer ever
+/// holds it.
 fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
     let mut key = SecretBytes::with_room(KEY_MAX);
     while key.len() < KEY_MAX {
-        // Byte by byte where something else may follow the line.
+        // Byte by byte if other input may follow the line.
         let want = if line { 1 } else { KEY_MAX - key.len() };
         match key.read_from(from, want) {
             Ok(0) => break,
@@ -56,8 +56,8 @@ fn read_key(from: &mut impl Read, line: bool) -> std::io::Result<SecretBytes> {
     Ok(key)
 }
 
-/// One line from the terminal, not shown, or from standard input; all of standard input if the key
-/// is raw.
+/// One line from the terminal, without echo, or from standard input; all of standard input if the
+/// key is raw.
 fn prompt_key(question: &str, format: &str) -> Result<SecretBytes, Fail> {
     let stdin = std::io::stdin();
     let _silent = (stdin.is_terminal() && format != "raw").then(|| {
@@ -65,12 +65,12 @@ fn prompt_key(question: &str, format: &str) -> Result<SecretBytes, Fail> {
         let _ = std::io::stderr().flush();
         NoEcho::new()
     });
-    // Not through the buffer of the standard library, which nothing overwrites.
+    // Not through the buffer of the standard library, which is never overwritten.
     let owned = stdin.as_fd().try_clone_to_owned().map_err(|e| failed("cannot read the key", e))?;
     read_key(&mut std::fs::File::from(owned), format != "raw").map_err(|e| failed("cannot read the key", e))
 }
 
-/// The key from where `keylocation` says it is. A new one is asked for twice.
+/// The key from its `keylocation`. The prompt asks for a new one twice.
 fn get_key(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
     if let Some(path) = location.strip_prefix("file://") {
         let key = std::fs::File::open(path).and_then(|mut file| read_key(&mut file, false));
@@ -102,7 +102,7 @@ pub fn key_for_new(name: &str, props: &[(String, String)]) -> Result<Option<Secr
     }
 }
 
-/// The encryption roots that the operands or `-a` mean.
+/// The encryption roots that the operands or `-a` select.
 fn roots(p: &Parsed, topic: &'static str) -> Result<Vec<KeyView>, Fail> {
     if p.has('a') {
         if !p.operands.is_empty() {
@@ -159,7 +159,7 @@ pub fn load_for_mount(name: Option<&str>) -> Done {
     load_all(roots)
 }
 
-/// Loads the keys of everything in these pools, for `zpool import -l`.
+/// Loads all keys of these pools, for `zpool import -l`.
 pub fn load_of_pools(pools: &[String]) -> Done {
     load_all(query_keys(pools.to_vec(), true)?)
 }
@@ -168,7 +168,7 @@ fn query_keys(names: Vec<String>, recursive: bool) -> Result<Vec<KeyView>, Fail>
     ask(&Keys { names, recursive })
 }
 
-/// Those that are not loaded; one that is not to be had keeps none of the others.
+/// Loads the keys that are not loaded; one failure does not stop the others.
 fn load_all(roots: Vec<KeyView>) -> Done {
     let mut bad = None;
     for key in roots.into_iter().filter(|k| !k.available) {

@@ -1,4 +1,4 @@
-//! What `zfs` prints: pure functions from views to text.
+//! The output of `zfs`: pure functions from views to text.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use crate::table::{Column, scripted, table};
 
 /// Columns of `zfs list` without `-o`.
 pub const LIST_COLUMNS: &[&str] = &["name", "used", "available", "referenced", "mountpoint"];
-/// What `-o space` stands for.
+/// Columns of `-o space`.
 pub const SPACE_COLUMNS: &[&str] =
     &["name", "available", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
 
@@ -27,7 +27,7 @@ const VIEW_ONLY: &[&str] = &[
     "clones",
 ];
 
-/// The full name of a property that may be asked for, if there is one of that name.
+/// The full name of a property, if there is one of that name.
 pub fn canonical(name: &str) -> Option<String> {
     if VIEW_ONLY.contains(&name) || props::is_user_prop(name) || name.starts_with("written@") {
         return Some(name.to_string());
@@ -35,7 +35,7 @@ pub fn canonical(name: &str) -> Option<String> {
     props::find(name).map(|p| p.name.to_string())
 }
 
-/// Headers that are not the name in capitals.
+/// Headers that differ from the name in capitals.
 const HEADERS: &[(&str, &str)] = &[
     ("available", "AVAIL"),
     ("referenced", "REFER"),
@@ -66,7 +66,7 @@ const HEADERS: &[(&str, &str)] = &[
 fn column(name: &str) -> Column {
     let header = HEADERS.iter().find(|(n, _)| *n == name).map_or_else(|| name.to_uppercase(), |(_, h)| h.to_string());
     match (name, props::find(name).map(|p| p.ty)) {
-        // OpenZFS mixes up two tables here; scripts know the result by heart.
+        // OpenZFS mixes up two tables here; scripts depend on the result.
         ("referenced", _) => Column::number(&header).wide(8),
         ("compressratio" | "refcompressratio", _) => Column::number(&header),
         ("type", _) => Column::text(&header).wide(10),
@@ -138,7 +138,7 @@ pub fn list(datasets: &[DatasetView], columns: &[String], script: bool, exact: b
     table(&cols, &rows)
 }
 
-/// What `zfs create` with `-v` or `-P`, and `-n` or not, says of it.
+/// The output of `zfs create` with `-v` or `-P`, with or without `-n`.
 pub fn created(name: &str, props: &[(String, String)], p: &Parsed) -> String {
     let (machine, verbose) = (p.has('P'), p.has('v') || p.has('P'));
     if !verbose {
@@ -165,7 +165,7 @@ pub fn created(name: &str, props: &[(String, String)], p: &Parsed) -> String {
     out
 }
 
-/// The word by which `-s` chooses a source.
+/// The word of `-s` for a source.
 fn source_word(source: &str) -> &str {
     match source {
         "-" => "none",

@@ -111,7 +111,7 @@ pub fn bookmark(p: &Parsed) -> Done {
         let what = if p.operands.is_empty() { "missing snapshot argument" } else { "missing bookmark argument" };
         return usage(what, "bookmark");
     };
-    // One of the two may be only what follows the name of the file system.
+    // One of the two may be without the name of the file system.
     let whole = |name: &str, other: &str| match name.starts_with(['@', '#']) {
         true => format!("{}{name}", other.split(['@', '#']).next().unwrap_or("")),
         false => name.to_string(),

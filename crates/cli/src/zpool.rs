@@ -34,7 +34,7 @@ pub fn run(args: &[String]) -> Done {
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
-            // -f asks for an uberblock even if nothing has changed: every sync writes one.
+            // -f means an uberblock even without changes: every sync writes one.
             let p = parse(rest, "f", &[], "sync")?;
             ask(&PoolSync { names: p.operands })
         }
@@ -121,7 +121,7 @@ fn create(p: &Parsed) -> Done {
     let size = size.map_err(|e| Fail::Usage(format!("--size: {e}"), "create"))?;
     let mut devices = Vec::new();
     for vdev in vdevs {
-        // Words such as mirror go as they are.
+        // Words such as mirror are no paths.
         devices.push(if daemon_word(vdev) { vdev.clone() } else { device_path(vdev)? });
     }
     let request = PoolCreate {
@@ -184,7 +184,7 @@ fn import(p: &Parsed) -> Done {
     }
     let mut props = Vec::new();
     for option in p.values('o') {
-        // A mount option or a property; of the former `ro` says the same as readonly=on.
+        // A mount option or a property; the option `ro` is readonly=on.
         match option {
             "ro" => props.push(("readonly".to_string(), "on".to_string())),
             "rw" => {}
@@ -196,7 +196,7 @@ fn import(p: &Parsed) -> Done {
         pool,
         new_name,
         force: p.has('f'),
-        // What has a key to be loaded first may have others below it.
+        // A file system whose key is loaded first may have others below it.
         no_mount: p.has('N') || p.has('l'),
         altroot: p.value('R').map(str::to_string),
         props,
@@ -218,7 +218,7 @@ fn import(p: &Parsed) -> Done {
         eprintln!("{sentence}");
     }
     if !done.unmounted.is_empty() {
-        // As OpenZFS: that is a success.
+        // As in OpenZFS: a success.
         eprintln!("Import was successful, but unable to mount some datasets");
     }
     if done.pools.is_empty() && done.failures.is_empty() && !dry_run {
@@ -227,7 +227,7 @@ fn import(p: &Parsed) -> Done {
     if done.failures.is_empty() { Ok(()) } else { Err(Fail::AlreadyReported) }
 }
 
-/// What `-l` adds to an import: loads the keys of the pools, then mounts their file systems.
+/// `zpool import -l`: loads the keys of the pools, then mounts their file systems.
 fn mount_with_keys(done: &mut Imported) -> Done {
     if let Err(Fail::Error(e)) = crate::zfs_key::load_of_pools(&done.pools) {
         done.unmounted.push(e.to_string());
@@ -306,8 +306,8 @@ fn list(p: &Parsed) -> Done {
     done
 }
 
-/// These pools, or all, and whether all of them were there: as in OpenZFS those that are there are
-/// shown beside one that is not.
+/// These pools, or all, and the result for the names: as in OpenZFS a missing pool is an error, and
+/// the others are shown.
 fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
     if names.len() < 2 {
         return Ok((ask(&Pools { names: names.to_vec() })?, Ok(())));
@@ -320,7 +320,7 @@ fn pools(names: &[String]) -> Result<(Vec<PoolView>, Done), Fail> {
     Ok((out, done))
 }
 
-/// Does something with each name. One that is not there is said, and keeps none of the others.
+/// Calls `what` with each name. Errors are printed, and do not stop the others.
 pub(crate) fn for_each_name(names: &[String], mut what: impl FnMut(String) -> Done) -> Result<Done, Fail> {
     let mut done: Done = Ok(());
     for name in names {
@@ -346,7 +346,7 @@ fn status(p: &Parsed) -> Done {
         return done;
     }
     if pools.is_empty() {
-        // The one is an answer, the other is not.
+        // The first is an answer, the second is an error.
         if any {
             print("all pools are healthy\n");
         } else if done.is_ok() {
@@ -422,7 +422,7 @@ fn pool_and_devices(p: &Parsed, topic: &'static str) -> Result<(String, Vec<Stri
     }
 }
 
-/// A device of a pool as a user names it: its path if it is there, else what listings call it.
+/// A device of a pool as a user names it: its path if that exists, else its name in listings.
 fn pool_member(arg: &str) -> String {
     match device_path(arg) {
         Ok(path) if std::path::Path::new(&path).exists() => path,
@@ -494,7 +494,7 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
     ask(&request)?;
     match (p.has('w'), verb) {
         (false, _) => Ok(()),
-        // A spare takes its place with a resilver only.
+        // A spare needs a resilver.
         (_, "replace") => crate::wait::until_idle(pool, &["replace", "resilver"]),
         _ => crate::wait::until_idle(pool, &["resilver"]),
     }

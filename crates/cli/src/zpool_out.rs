@@ -1,4 +1,4 @@
-//! What `zpool` prints: pure functions from views to text.
+//! The output of `zpool`: pure functions from views to text.
 
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
@@ -21,7 +21,7 @@ pub const LIST_COLUMNS: &[&str] = &[
     "altroot",
 ];
 
-/// How numbers and lines are to look.
+/// The style of numbers and lines.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Style {
     /// `-H`: tabs, no headers.
@@ -30,7 +30,7 @@ pub struct Style {
     pub exact: bool,
     /// `-P`: full paths.
     pub full_paths: bool,
-    /// `-L`: where symbolic links lead.
+    /// `-L`: the targets of symbolic links.
     pub real_paths: bool,
     /// `-v`: with devices.
     pub verbose: bool,
@@ -42,7 +42,7 @@ pub struct Style {
     pub trim: bool,
 }
 
-/// The header of a property's column and how it stands.
+/// The header and alignment of a property's column.
 fn column(name: &str) -> Column {
     let upper = name.to_uppercase();
     let header = match name {
@@ -81,7 +81,7 @@ fn field(pool: &PoolView, name: &str, exact: bool) -> String {
     found.map_or_else(|| "-".to_string(), |p| if exact { p.exact.clone() } else { p.value.clone() })
 }
 
-/// A device as it is called: the last part of a disk's path, all of a file's.
+/// The name of a device: the last part of a disk's path, all of a file's.
 pub fn leaf_name(vdev: &VdevView, style: Style) -> String {
     if style.guids && vdev.guid != 0 {
         return vdev.guid.to_string();
@@ -101,7 +101,7 @@ pub fn path_name(path: &str, kind: &str, style: Style) -> String {
     name
 }
 
-/// The tree that `-n` of `create` and `add` shows: what is there, and what would be.
+/// The tree that `create -n` and `add -n` show: existing and new vdevs.
 pub fn layout(pool: &str, before: Option<&PoolView>, new: &VdevSpec, style: Style) -> String {
     fn old(v: &VdevView, depth: usize, with_id: bool, style: Style, out: &mut String) {
         let name = leaf_name(v, style);
@@ -250,15 +250,15 @@ fn used_percent(alloc: u64, space: u64, exact: bool) -> String {
     }
 }
 
-/// Width of a column that holds a tree of names, each level two further in.
+/// Width of a column of names, each level indented by two.
 fn name_width(vdev: &VdevView, depth: usize, style: Style) -> usize {
     let own = if depth == 0 { width_of(&vdev.name) } else { width_of(&leaf_name(vdev, style)) } + 2 * depth;
     vdev.children.iter().map(|c| name_width(c, depth + 1, style)).max().unwrap_or(0).max(own)
 }
 
-/// A paragraph behind its label, at most about 80 characters wide, further lines behind a tab.
+/// A paragraph after its label, at most about 80 characters wide; further lines begin with a tab.
 fn paragraph(label: &str, text: &str) -> String {
-    // What has lines of its own keeps them.
+    // Line breaks in the text stay.
     if text.contains('\n') {
         return format!("{label}: {text}\n");
     }
@@ -281,7 +281,7 @@ fn paragraph(label: &str, text: &str) -> String {
     out
 }
 
-/// How far a device is trimmed or initialized: `(100% trimmed, completed at Fri Nov 20 17:27:05
+/// The progress of a trim or initialization: `(100% trimmed, completed at Fri Nov 20 17:27:05
 /// 2026)`.
 fn leaf_work(w: &LeafWorkView, done: &str) -> String {
     let how = match w.state.as_str() {
@@ -394,7 +394,7 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     out
 }
 
-/// What `zpool status` says of the last or running scan.
+/// The scan line of `zpool status`: the last or running scan.
 fn scan(s: &ScanView) -> String {
     let resilver = s.function == "RESILVER";
     let what = if resilver { "resilver" } else { "scrub" };
@@ -433,14 +433,14 @@ fn scan(s: &ScanView) -> String {
     out.push_str(&format!("\t{} {verb}, {:.2}% done", bytes(s.processed), percent.min(100.0)));
     out.push_str(&match (paused, s.to_examine.checked_sub(s.issued)) {
         (true, _) => "\n".to_string(),
-        // Slower than 10 MiB a second OpenZFS says nothing.
+        // Below 10 MiB a second OpenZFS prints no estimate.
         (false, Some(left)) if looked >= 10 << 20 => format!(", {} to go\n", fmt::span(left / looked)),
         _ => ", no estimated completion time\n".to_string(),
     });
     out
 }
 
-/// `zpool status -x` says this when nothing is wrong.
+/// Whether `zpool status -x` leaves the pool out.
 pub fn is_healthy(pool: &PoolView) -> bool {
     fn clean(v: &VdevView) -> bool {
         v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(clean)
@@ -472,9 +472,9 @@ pub fn candidate(c: &Candidate) -> String {
     out
 }
 
-/// Rows of `zpool get` and `zfs get`: name and property, and the fields that are wanted.
+/// Rows of `zpool get` and `zfs get`: name and property, and the selected fields.
 pub fn get_table(rows: &[(String, PropView)], fields: &[String], scripted_style: bool, exact: bool) -> String {
-    // OpenZFS makes room for a feature's name where its value stands.
+    // OpenZFS sizes the column of values for the names of features.
     let feature = rows.iter().map(|(_, p)| if p.name.starts_with("feature@") { p.name.len() } else { 0 }).max();
     let column = |f: &String| Column::text(&f.to_uppercase()).wide(if f == "value" { feature.unwrap_or(0) } else { 0 });
     let columns: Vec<Column> = fields.iter().map(column).collect();
@@ -495,8 +495,7 @@ pub fn get_table(rows: &[(String, PropView)], fields: &[String], scripted_style:
     if scripted_style { scripted(&rows) } else { table(&columns, &rows) }
 }
 
-/// The properties of a pool that `zpool get` was asked for; the error names one that does not
-/// exist.
+/// The selected properties of a pool for `zpool get`; the error names one that does not exist.
 pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, PropView)>, String> {
     let mut out = Vec::new();
     for name in wanted {
@@ -521,8 +520,8 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
     Ok(out)
 }
 
-/// `zpool history`: commands, with `internal` events too, with `long` who gave them and where.
-/// Times are those of the caller's time zone.
+/// `zpool history`: commands; `internal` adds internal events, `long` user and host. Times are in
+/// the caller's time zone.
 pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
     let mut out = format!("History for '{pool}':\n");
     for line in lines.iter().filter(|l| internal || !l.internal) {

@@ -1,8 +1,8 @@
-//! Who may do what: root, the owner of a daemon and other users on one machine, what they inherit,
-//! and what the daemon does about hostile connections.
+//! Rights of root, of the owner of a daemon and of other users on one machine, inheritance of the
+//! environment, and hostile connections.
 //!
-//! Needs root and setpriv; says so and does nothing without. The hostile connections are made by
-//! this program run again as another user ([`hostile_child`]).
+//! Needs root and setpriv; without them it prints that and passes. The hostile connections are made
+//! by this program run again as another user ([`hostile_child`]).
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -32,7 +32,7 @@ const OTHER: u32 = 64_124;
 /// How long an answer may take before it counts as a hang: far more than anything here needs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What every user may ask of root's daemon.
+/// Requests of every user to root's daemon.
 const ALLOWED: &[&str] = &[
     "zpool list",
     "zpool list -v",
@@ -56,7 +56,7 @@ const ALLOWED: &[&str] = &[
     "version",
 ];
 
-/// What only the owner may.
+/// Requests of the owner only.
 const REFUSED: &[&str] = &[
     "zpool destroy tank",
     "zpool destroy -f tank",
@@ -268,7 +268,7 @@ fn crowds_are_served_or_refused_in_words() {
     let connect = || UnixStream::connect(m.run_dir(0).join("weir.sock")).unwrap();
     let idle: Vec<UnixStream> = (0..600).map(|_| connect()).collect();
     assert_eq!(m.ok(0, 0, "zpool list -H -o name"), "tank\n");
-    // Those that had to go were told why.
+    // Closed connections got the reason.
     let mut first = &idle[0];
     first.set_read_timeout(Some(PATIENCE)).unwrap();
     match proto::receive::<Reply>(&mut first, 1 << 20).unwrap() {
@@ -315,7 +315,7 @@ fn waits_have_owners() {
     assert!(!status.contains("tunable: ") && m.ok(0, 0, "daemon status -v").contains("tunable: "));
 }
 
-/// A small generator: numbers that a seed repeats.
+/// A small generator of random numbers with a seed.
 struct Rng(u64);
 
 impl Rng {
@@ -338,8 +338,8 @@ impl Rng {
     }
 }
 
-/// A request with random fields. The last word of those that change something names nothing that is
-/// there if `harmless`.
+/// A request with random fields. If `harmless`, requests that change something name objects that do
+/// not exist.
 fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn AnyRequest>, Option<String>) {
     let names = vec![r.word(), r.word()];
     let changed = |r: &mut Rng| if harmless { format!("absent{}", r.below(9)) } else { r.word() };
@@ -392,8 +392,8 @@ fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn AnyRequest>, Option<Stri
     (request, command)
 }
 
-/// `rounds` hostile conversations at `socket`. What is answered must be what anyone may ask (if
-/// `public`), and nothing may hang.
+/// `rounds` hostile conversations at `socket`. Only public requests may be answered (if `public`),
+/// and nothing may hang.
 fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
     let mut r = Rng(seed);
     for round in 0..rounds {
@@ -422,7 +422,7 @@ fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
                 false
             }
             4 => {
-                // What is said after the name does not count for the name.
+                // Text after the name does not change the rights.
                 let kind = "Stop \"Pools\"\n{\"force\":true}\nPools\n{\"names\":[]}";
                 message = (kind.len() as u32).to_le_bytes().to_vec();
                 message.extend_from_slice(kind.as_bytes());
@@ -446,11 +446,11 @@ fn be_hostile(socket: &Path, rounds: u64, seed: u64, public: bool) {
     }
 }
 
-/// Sends it all and ends; the last thing that the daemon says.
+/// Sends all bytes and closes; returns the daemon's last message.
 fn converse(socket: &Path, message: &[u8]) -> Option<Reply> {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // It may be refused before all of it is sent.
+    // The daemon may refuse it before all of it is sent.
     let _ = stream.write_all(message);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut all = Vec::new();
@@ -534,7 +534,7 @@ fn disks_of_a_pool_are_held_against_others() {
     assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
     let mut stop = m.command(0, 0, &m.dir.join("weir"));
     stop.env("WEIR_RUNTIME_DIR", m.dir.join("second")).args(["daemon", "stop"]).output().unwrap();
-    // Looking stays possible.
+    // Reading stays possible.
     if Command::new("zdb").arg("-h").output().is_ok() {
         let s = run("zdb", &["-l", d[0]]);
         assert!(s.code == 0 && s.out.contains("name: 'tank'"), "{}{}", s.out, s.err);
@@ -556,7 +556,7 @@ fn disks_of_a_pool_are_held_against_others() {
     let s = run("mkfs.ext4", &["-F", "-q", d[0]]);
     assert!(s.code != 0, "a pool that is read only: {}{}", s.out, s.err);
     m.ok(0, 0, "zpool export tank");
-    // What others hold is refused with the reason.
+    // Devices in use by others are refused with the reason.
     assert_eq!(run("mkfs.ext4", &["-F", "-q", d[0]]).code, 0);
     let at = m.dir.join("mnt");
     std::fs::create_dir(&at).unwrap();

@@ -1,11 +1,11 @@
 //! Every command, by three users: root, a plain user with a daemon, and another plain user.
 //!
-//! The owner's commands (root's on root's pool, the user's on the user's, root's on the user's) do
-//! what [`STORY`] says. The same commands of another user are refused in words, or only look;
-//! afterwards the pool is byte for byte what it was: devices, properties, history, events and every
-//! file of the owner. No command waits for ever.
+//! The owner's commands (root's on root's pool, the user's on the user's, root's on the user's)
+//! have the results of [`STORY`]. The same commands of another user are refused with a message, or
+//! only read; afterwards the pool is unchanged byte for byte: devices, properties, history, events
+//! and every file of the owner. No command waits for ever.
 //!
-//! Needs root and setpriv; says so and does nothing without.
+//! Needs root and setpriv; without them it prints that and passes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -21,7 +21,7 @@ use common::{Said, can_mount, said};
 const USER: u32 = 2;
 const OTHER: u32 = 1;
 
-/// A home with what the commands name.
+/// A home with the files that the commands name.
 fn furnish(m: &Machine, of: u32) {
     let home = m.home(of);
     std::fs::write(home.join("KEY"), "0123456789abcdef".repeat(4)).unwrap();
@@ -34,7 +34,7 @@ fn furnish(m: &Machine, of: u32) {
     }
 }
 
-/// What `line` of `user` comes to for the daemon of `of`, said in the folder `at`.
+/// The result of `line` by `user` for the daemon of `of`, run in the folder `at`.
 fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Said {
     let mut c = m.command(user, of, &m.dir.join("weir"));
     for word in line.split(' ') {
@@ -48,21 +48,21 @@ fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Said {
     within_patience(c, line)
 }
 
-/// From now on nothing is written but by commands: no transaction group ends by itself.
+/// From now on only commands write: no transaction group ends by itself.
 fn be_still(m: &Machine, of: u32) {
     for line in ["tune set txg_idle_ms=0", "tune set zfs_txg_timeout=3600", "zpool sync"] {
         m.ok(of, of, line);
     }
 }
 
-/// What of `before` is other than it was.
+/// The differences from `before`.
 fn assert_unchanged(now: &str, before: &str, who: &str) {
     let other = now.lines().zip(before.lines()).find(|(n, b)| n != b);
     assert!(other.is_none() && now.len() == before.len(), "{who}: {other:?}");
 }
 
-/// Everything of `of` that a command could change: the home with all times, the devices' bytes,
-/// what the pool says.
+/// Everything of `of` that a command could change: the home with all times, the devices' bytes, the
+/// pool's status.
 fn imprint(m: &Machine, of: u32) -> String {
     let mut out = m.state(of);
     for line in
@@ -132,7 +132,7 @@ fn other_users_look_at_roots_pool_and_change_nothing() {
             match kind {
                 Kind::Own | Kind::Mount | Kind::Disk => {
                     let denied = s.err.to_lowercase().contains("permission denied");
-                    // Where nothing of that name is, anyone may know.
+                    // Anyone may learn that a name does not exist.
                     let absent = s.err.ends_with("dataset does not exist\n");
                     assert!(s.code != 0 && (denied || absent), "{user}: {line}: {} {}{}", s.code, s.out, s.err);
                     assert!(s.out.is_empty(), "{user}: {line}: {}", s.out);
@@ -179,7 +179,7 @@ fn other_users_get_nothing_of_a_users_pool() {
     assert_unchanged(&imprint(&m, USER), &before, "another user");
 }
 
-/// What a user tries with a daemon of the user's own at `ROOT`, where root's pool and keys are.
+/// Commands of a user with a daemon of his own, on the folder `ROOT` with root's pool and keys.
 const AT_OTHERS_DEVICES: &[&str] = &[
     "zpool create -O mountpoint=none new ROOT/a.img",
     "zpool create -f -O mountpoint=none new ROOT/a.img",
@@ -232,7 +232,7 @@ fn a_users_daemon_reaches_nothing_of_others() {
             let all = "find . -path './home*' -prune -o ! -name daemon.log -printf '%p %y %s %m %U:%G %T@ %C@\\n'; sha256sum *.img";
             said(Command::new("sh").args(["-c", all]).current_dir(m.home(0)).output().unwrap()).out
         };
-        // The property is set also where its mount point cannot be used.
+        // The property is set even if its mount point cannot be used.
         m.ok(USER, USER, "zfs set mountpoint=none own");
         let before = sums();
         for line in AT_OTHERS_DEVICES {

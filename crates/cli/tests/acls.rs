@@ -1,5 +1,5 @@
 //! ACLs from outside: those of snapshots, a change of `acltype` under a mount, and the warning
-//! where ACLs do not count.
+//! where ACLs are not evaluated.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -15,7 +15,7 @@ use common::world::World;
 const ONE: u32 = 12345;
 const OTHER: u32 = 12346;
 
-/// A world that other users may enter, where there is what it takes to set ACLs.
+/// A world that other users may enter, if the tools for ACLs are installed.
 fn world(tag: &str) -> Option<World> {
     let w = World::of_root(tag)?;
     if ["setfacl", "getfacl", "setpriv"].iter().any(|p| Command::new(p).arg("--version").output().is_err()) {
@@ -106,12 +106,12 @@ fn a_mount_takes_a_new_acltype() {
     }
     w.ok("zfs set acltype=off tank/child");
     assert!(can(ONE, "cat", &files[0]));
-    // Kept, but neither shown nor evaluated: the group has what the mask gave.
+    // Kept, but neither shown nor evaluated: the group has the permissions of the mask.
     assert!(!can(ONE, "cat", &files[1]));
     assert!(try_set(&files[1]).contains("Operation not supported"));
     w.ok("zfs inherit acltype tank/child");
     assert!(can(ONE, "cat", &files[1]));
-    // In use it stays as it is, and the command says so; the value is there for the next mount.
+    // A mount in use keeps the old value, and the command says so; the next mount has the new one.
     let held = File::open(&files[1]).unwrap();
     w.fails("zfs set acltype=off tank/child", &["the property is set", "mounted anew", "busy"]);
     assert_eq!(w.ok("zfs get -H -o value,source acltype tank/child"), "off\tlocal\n");
@@ -127,7 +127,7 @@ fn a_mount_takes_a_new_acltype() {
 fn commands_say_where_acls_do_not_count() {
     let Some(w) = World::new("acls-nfsv4") else { return };
     let at = w.path("m");
-    // Each file system is named once, with what that means and the way out.
+    // The warning names each file system once, with the consequence and the remedy.
     let warns = |line: &str, names: &[&str]| {
         let s = w.say(line);
         assert_eq!(s.code, 0, "{line}: {}{}", s.out, s.err);
@@ -158,7 +158,7 @@ fn commands_say_where_acls_do_not_count() {
     warns("zfs set compression=off tank", &[]);
     warns("zfs set acltype=posix tank", &[]);
     warns("zfs set acltype=nfsv4 tank", all);
-    // What is not mounted gives access to no file.
+    // An unmounted file system gives no access.
     warns("zfs unmount tank/c", &[]);
     warns("zfs set acltype=off tank", &[]);
     warns("zfs set acltype=nfsv4 tank", root);

@@ -1,5 +1,5 @@
-//! Devices that do not answer, or take nothing: the end of the daemon while an import waits for
-//! one, and pools that are given up.
+//! Devices that do not answer, or refuse all writes: the end of the daemon while an import waits
+//! for one, and forced exports of suspended pools.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -17,21 +17,21 @@ use common::world::{World, mounts_below, run};
 use common::{Said, WEIR, said};
 
 impl World {
-    /// A command that is not waited for.
+    /// A command that runs in the background.
     fn start(&self, line: &str) -> Child {
         let mut c = self.command(WEIR);
         c.args(line.split_whitespace()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         c.spawn().unwrap()
     }
 
-    /// It must come to an end.
+    /// It must end.
     fn ends(&self, line: &str) -> Said {
         let mut c = self.command(WEIR);
         c.args(line.split_whitespace());
         within_patience(c, line)
     }
 
-    /// It must come to a good one.
+    /// It must succeed.
     fn done(&self, line: &str) -> String {
         let s = self.ends(line);
         assert_eq!((s.code, s.err.as_str()), (0, ""), "weir {line}: {}", s.out);
@@ -68,7 +68,7 @@ impl Drop for Halted {
     }
 }
 
-/// The disk is a file in the mount of another daemon, which halts.
+/// The disk is a file in the mount of another daemon, which is stopped.
 #[test]
 fn the_end_waits_for_no_import() {
     let Some(outer) = World::of_root("stop-outer") else { return };
@@ -92,7 +92,7 @@ fn the_end_waits_for_no_import() {
     assert_eq!(said(list.wait_with_output().unwrap()).code, 1);
     drop(halted);
     assert_eq!(w.done("zfs list -H -o name"), "other\nslow\nslow/kept\n");
-    // One that was asked for, beside a pool that works and is left in order.
+    // An import by a command, beside a healthy pool that is closed cleanly.
     w.done("zpool export slow");
     let halted = Halted::new(outer.pid());
     let import = w.start(&format!("zpool import -d {} slow", disk.at));
@@ -133,14 +133,14 @@ fn a_suspended_pool_is_given_up_by_force() {
         let waits = std::thread::spawn(move || waits.sync_all());
         w.event("ereport.fs.zfs.io_failure");
         assert!(w.done("zpool status tank").contains(" state: SUSPENDED\n"));
-        // What does not force is refused in words, and changes nothing.
+        // Commands without -f are refused with a message, and change nothing.
         for line in ["zpool export tank", "zpool destroy tank", "daemon stop"] {
             let s = w.ends(line);
             assert!(s.code == 1 && s.err.contains("suspended"), "{line}: {s:?}");
         }
         assert!(w.is_mounted("tank/child") && !waits.is_finished());
         w.done(if destroy { "zpool destroy -f tank" } else { "zpool export -f tank" });
-        // Whoever waited is told, nothing is mounted, and the file is let go.
+        // Waiting commands fail, nothing is mounted, and the file is closed.
         assert!(waits.join().unwrap().is_err());
         assert!(lost.sync_all().is_err() && in_use.metadata().is_err());
         assert_eq!(mounts_below(Path::new(&at)).len(), 0);

@@ -21,7 +21,7 @@ impl Drop for Swap {
     }
 }
 
-/// A tool that claims a device, or none where it is not installed; said loudly.
+/// A tool that claims a device, or none, with a message, if it is not installed.
 fn tool(program: &str, args: &[&str]) -> Option<Said> {
     match Command::new(program).args(args).env("LC_ALL", "C").output() {
         Ok(o) => Some(said(o)),
@@ -32,8 +32,8 @@ fn tool(program: &str, args: &[&str]) -> Option<Said> {
     }
 }
 
-/// Uses a device in every way in turn, which nobody has claimed: what cannot be done here at all is
-/// said, and not asked for later.
+/// Uses an unclaimed device in every way in turn: uses that this machine does not support are
+/// printed and left out later.
 fn used_by_others(dev: &str, at: &str) -> Vec<&'static str> {
     let mut can = vec!["mkswap", "mkfs.ext4", "wipefs", "mdadm"];
     run("mkswap", &["-q", "-f", dev]);
@@ -55,7 +55,7 @@ fn used_by_others(dev: &str, at: &str) -> Vec<&'static str> {
     can
 }
 
-/// What each tool says of a device that another one has.
+/// The messages of the tools for a claimed device.
 fn all_refused(dev: &str, at: &str, can: &[&str]) {
     let swap = Swap(dev.to_string());
     for (program, args, says) in [
@@ -99,7 +99,7 @@ fn what_claims_a_disk_is_refused_those_of_a_pool() {
 
     let can = used_by_others(&whole.at, &at);
     w.ok(&format!("zpool create -f -O mountpoint=none claimed {}", of_pool.join(" ")));
-    // Where a pool has nothing, a header that swapon believes.
+    // A header that swapon accepts, in a place that pools do not use.
     run("mkswap", &["-q", "-f", &w.path("swap")]);
     let mut header = [0; 4096];
     File::open(w.path("swap")).unwrap().read_exact(&mut header).unwrap();

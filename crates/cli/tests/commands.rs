@@ -40,7 +40,7 @@ impl World {
         s.out
     }
 
-    /// Runs a line that must fail with this code and say this.
+    /// Runs a line that must fail with this code and message.
     fn fails(&self, line: &str, code: i32, what: &str) {
         let s = self.say(&line.split_whitespace().collect::<Vec<_>>());
         assert!(s.code == code && s.err.contains(what), "weir {line}: code {}, {}{}", s.code, s.out, s.err);
@@ -473,7 +473,7 @@ fn a_pool_comes_back_when_its_devices_are_let_go() {
     let mut list = w.command(WEIR);
     list.args(["zpool", "list", "-H", "-o", "name"]).stdout(std::process::Stdio::piped());
     let list = list.spawn().unwrap();
-    // It is about to import, or has tried.
+    // It will import, or has tried to.
     while !std::path::Path::new(&w.path("run/weir.sock")).exists() {
         std::thread::yield_now();
     }
@@ -519,7 +519,7 @@ fn settings_change_at_run_time_and_last_if_asked() {
     );
     let json: serde_json::Value = serde_json::from_str(&w.ok("tune list -j -p tank zfs_txg_timeout")).unwrap();
     assert_eq!((&json[0]["value"], &json[0]["source"], &json[0]["unit"]), (&"9".into(), &"pool".into(), &"s".into()));
-    // What was saved is there for the next daemon, the rest is not.
+    // The next daemon has the saved settings only.
     w.ok("daemon stop");
     assert_eq!(
         get("-p tank zfs_txg_timeout throttle keep_awake"),
@@ -626,7 +626,7 @@ fn file_systems_are_mounted_and_moved() {
     assert!(std::fs::write(w.path("tank/c/more"), b"x").is_err());
     w.ok("zfs inherit readonly tank/c");
     std::fs::write(w.path("tank/c/more"), b"x").unwrap();
-    // What is in use stays, and so does everything else.
+    // One mount in use keeps all mounts.
     let held = std::fs::File::open(w.path("tank/c/deep")).unwrap();
     w.fails("zfs unmount tank/c", 1, "pool or dataset is busy");
     w.fails("zpool export tank", 1, "is busy");
@@ -697,7 +697,7 @@ fn an_ordinary_user_has_a_pool_of_their_own() {
     assert!(!w.dir.join("b.img").exists());
 }
 
-/// A pool that the kernel wrote is listed as the kernel listed it.
+/// A pool of the kernel module has the same listing.
 #[test]
 fn real_pools_are_listed_as_the_kernel_lists_them() {
     let w = World::new("cli-real");
@@ -713,8 +713,7 @@ fn real_pools_are_listed_as_the_kernel_lists_them() {
     assert!(told("zpool.txt").starts_with(&both), "{both}");
     let list = w.ok("zfs list -t all -o name,type,used,avail,refer,lrefer,ratio,creation,origin,mountpoint");
     assert_eq!(list, told("zfs-list.txt"));
-    // The kernel told of the pool while it was mounted and before its last txgs, which the MOS has
-    // a share in.
+    // The kernel's listing is from before the last txgs, which changed the MOS.
     let changing = ["available", "mounted", "used", "usedbychildren", "logicalused"];
     let stable = |text: &str| {
         let fits = |l: &&str| !l.split('\t').nth(1).is_some_and(|p| changing.contains(&p));
@@ -846,7 +845,7 @@ fn snapshots_are_folders_of_the_mount() {
     judge(&w, "tank");
 }
 
-/// What a pool of another release looks like from here: listed, refused by name, and left alone.
+/// Pools of other releases: listed, refused by name, and unchanged.
 #[test]
 fn pools_with_features_of_others_are_listed_and_refused() {
     let w = World::new("features");

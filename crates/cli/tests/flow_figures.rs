@@ -1,4 +1,4 @@
-//! Figures of the flow through a pool, on a mount: what was not delayed is not counted as delayed.
+//! Figures of `weir top`, on a mount: writes without delay do not count as delayed.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ fn a_write_that_nothing_held_up_is_not_counted_as_delayed() {
         let (ok, err) = weir(&line);
         assert!(ok, "{line}: {err}");
     }
-    // Records in the log: their throttle is looked at as well.
+    // Records in the log, for their throttle.
     let sync = 0o4_010_000;
     let mut file =
         std::fs::OpenOptions::new().create(true).append(true).custom_flags(sync).open(dir.join("m/f")).unwrap();

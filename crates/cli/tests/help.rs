@@ -67,7 +67,7 @@ fn commands_of_weir_name_themselves_in_their_usage() {
     }
 }
 
-/// Letters that are taken only to say, in a sentence of their own, what weir does not do yet.
+/// Letters that weir accepts only to print that it does not support them yet.
 const NOT_YET: &[(&str, &str)] = &[
     ("zpool create", "t"),
     ("zpool import", "X"),
@@ -91,7 +91,7 @@ fn letters(usage: &str) -> Vec<char> {
     out
 }
 
-/// What is taken is in the usage, and the other way round; and the page says what each letter does.
+/// The usage has exactly the accepted letters, and the page explains each.
 #[test]
 fn usage_names_the_letters_that_are_taken() {
     for program in ["zpool", "zfs"] {
@@ -102,7 +102,7 @@ fn usage_names_the_letters_that_are_taken() {
             let shown = letters(usage);
             let not_yet = NOT_YET.iter().find(|(n, _)| *n == name).map_or("", |(_, l)| l);
             for letter in ('a'..='z').chain('A'..='Z') {
-                // Neither a letter that is taken nor one that is not gets past the second mistake.
+                // The second mistake stops accepted and unknown letters alike.
                 let (code, _, err) = weir(&format!("{name} -{letter}? -?"));
                 assert_eq!(code, 2, "{name} -{letter}? -?");
                 let is_taken = !err.starts_with(&format!("invalid option '{letter}'"));

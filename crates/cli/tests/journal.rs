@@ -15,8 +15,8 @@ use std::time::Duration;
 use common::world::World;
 use common::{WEIR, said};
 
-/// The journal is one that the test reads, put in the place of the machine's in a mount namespace
-/// of the daemon's own.
+/// The test has its own journal socket, in place of the machine's in a mount namespace of the
+/// daemon.
 #[test]
 fn the_journal_has_what_the_log_has() {
     let Some(w) = World::of_root("journal") else { return };
@@ -29,7 +29,7 @@ fn the_journal_has_what_the_log_has() {
     let s = said(c.arg(w.path("journal")).arg(WEIR).output().unwrap());
     assert_eq!(s.code, 0, "{s:?}");
     let mut heard: Vec<String> = Vec::new();
-    // The kernel keeps few messages that nobody takes, so each is taken when it has been caused.
+    // The kernel queues few messages, so the test reads each at once.
     for (command, message) in [
         ("zpool create -O mountpoint=none --size 128M tank a.img", "pool 'tank' was created"),
         ("zpool scrub -w tank", "pool 'tank': the scrub has ended"),
@@ -50,7 +50,7 @@ fn the_journal_has_what_the_log_has() {
     let log = fs::read_to_string(w.path("run/daemon.log")).unwrap();
     let lines: Vec<&str> = log.lines().map(|l| l.split_once(" notice: ").unwrap().1).collect();
     assert_eq!(lines, heard);
-    // A journal that goes away costs nothing.
+    // A journal that ends does not stop the daemon.
     drop(journal);
     w.ok("zpool import -d . tank");
     assert!(fs::read_to_string(w.path("run/daemon.log")).unwrap().ends_with("notice: pool 'tank' was imported\n"));
@@ -80,7 +80,7 @@ fn a_service_of_systemd_logs_to_its_standard_error() {
         (&ours).read_to_string(&mut text).unwrap();
         assert_eq!(text.contains("<5>pool 'tank' was created\n"), named, "{text}");
         assert_eq!(text.contains("Z notice: pool 'tank' was created\n"), !named, "{text}");
-        // Whoever reads it keeps it: no file is needed.
+        // systemd keeps it: no file is needed.
         assert_eq!(fs::metadata(w.path("run/daemon.log")).is_ok(), !named);
     }
 }

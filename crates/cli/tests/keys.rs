@@ -1,4 +1,4 @@
-//! Where keys of encrypted datasets are in the daemon's memory, as root sees it from outside.
+//! The places of keys in the daemon's memory, read by root.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -28,7 +28,7 @@ impl World {
         let mut command: Command = command_in(self.dir.path(), WEIR);
         command.args(line.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // A command that has its key from elsewhere reads nothing.
+        // A command with its key from a file reads no input.
         let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
         said(child.wait_with_output().unwrap())
     }
@@ -68,15 +68,14 @@ fn mappings(pid: u32) -> Vec<Mapping> {
     out
 }
 
-/// For each of `what` where it is in the memory of a process: addresses, with the flags of their
-/// mappings.
+/// The addresses of each of `what` in the memory of a process, with the flags of their mappings.
 fn find(pid: u32, what: &[Vec<u8>]) -> Vec<Vec<(u64, String)>> {
     let mut memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
     let heads: Vec<u64> = what.iter().map(|w| u64::from_ne_bytes(w[..8].try_into().unwrap())).collect();
     let mut found = vec![Vec::new(); what.len()];
     for m in mappings(pid).iter().filter(|m| m.writable && m.rss > 0) {
         let mut bytes = vec![0; (m.range.end - m.range.start) as usize];
-        // A mapping that went meanwhile, or that is a device's, is left out.
+        // Mappings of devices, and those unmapped meanwhile, are left out.
         if memory.seek(SeekFrom::Start(m.range.start)).is_err() || memory.read_exact(&mut bytes).is_err() {
             continue;
         }
@@ -102,14 +101,14 @@ fn keys_are_locked_and_gone_after_unload_key() {
     }
     let w = World { dir: TempDir::new("keys").unwrap() };
     let at = |name: &str| fs::canonicalize(w.dir.path()).unwrap().join(name).display().to_string();
-    // Nothing of these is anywhere but in keys.
+    // These bytes appear in keys only.
     let mut raw = [0u8; 32];
     host::entropy(&mut raw);
     fs::write(at("raw"), raw).unwrap();
     let hex_key: [u8; 32] = std::array::from_fn(|i| raw[i] ^ 0x5a);
     let hex: String = hex_key.iter().map(|b| format!("{b:02x}")).collect();
     let words = format!("correct horse {}", &hex[..20]);
-    // Two keys that are kept while they are loaded, and texts that are not.
+    // Two keys that stay in memory while loaded, and passphrases that do not.
     let needles: Vec<Vec<u8>> = vec![
         raw.to_vec(),
         hex_key.to_vec(),

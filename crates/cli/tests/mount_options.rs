@@ -1,4 +1,4 @@
-//! `zfs mount -o`: values that hold for one mount only, and what ends them.
+//! `zfs mount -o`: temporary properties, and their end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -46,7 +46,7 @@ fn has(at: &str, option: &str) -> bool {
     listed(at).iter().any(|o| o == option)
 }
 
-/// Gives a file this access time, reads it, and says whether that was noted.
+/// Sets the access time of a file, reads it, and returns whether the time changed.
 fn reading_is_noted(file: &str, accessed: SystemTime) -> bool {
     let times = fs::FileTimes::new().set_accessed(accessed);
     File::options().write(true).open(file).unwrap().set_times(times).unwrap();
@@ -82,7 +82,7 @@ fn each_option_holds_for_its_mount_and_is_called_temporary() {
         said(set).code == 0
     };
 
-    // Option, property, what it makes of it, and a look at what it does: false under it and true
+    // Option, property, its temporary value, and a test of the effect: false with the option, true
     // before and after.
     type Look<'a> = &'a dyn Fn() -> bool;
     let noted = || reading_is_noted(&file, SystemTime::now() - Duration::from_secs(2 * 24 * 3600));
@@ -106,7 +106,7 @@ fn each_option_holds_for_its_mount_and_is_called_temporary() {
         w.mount_with(option);
         assert_eq!(w.get(prop), format!("{under}\ttemporary"), "{option}");
         assert!(!works(), "{option}: it has no effect");
-        // It is this mount's alone, and no other property's.
+        // It applies to this mount and this property only.
         for (_, other, ..) in table.iter().filter(|(_, p, ..)| *p != prop) {
             assert!(!w.get(other).ends_with("temporary"), "{option} changes {other}");
         }
@@ -130,7 +130,7 @@ fn each_option_holds_for_its_mount_and_is_called_temporary() {
         w.mount_with(opposite);
         assert_eq!(w.get(prop), format!("{stored}\ttemporary"), "{opposite}");
         assert!(works(), "{opposite}: it has no effect");
-        // What agrees with the property is not called temporary.
+        // A value equal to the property's is not shown as temporary.
         w.mount_with(option);
         assert_eq!(w.get(prop), format!("{under}\tlocal"), "{option}");
         w.ok(&format!("zfs inherit {prop} tank/x"));
@@ -183,7 +183,7 @@ fn mounts_are_changed_where_they_are() {
     w.ok("zfs mount -o remount,noexec,ro tank/x");
     assert_eq!((w.get("readonly").as_str(), w.get("exec").as_str()), ("on\ttemporary", "off\ttemporary"));
     assert!(!writes() && has(&at, "noexec"));
-    // What is not named goes back to the property.
+    // Options that are not named return to the property.
     w.ok("zfs mount -o remount,noatime tank/x");
     let now = ["readonly", "exec", "atime"].map(|p| w.get(p));
     assert_eq!(now, ["off\tdefault", "on\tdefault", "off\ttemporary"]);

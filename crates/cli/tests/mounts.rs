@@ -1,5 +1,4 @@
-//! Mounts that end in unusual ways, places that are refused, imports that meet trouble: the program
-//! from outside.
+//! Unusual ends of mounts, refused mount points, imports with obstacles: the program from outside.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;

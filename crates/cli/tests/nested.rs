@@ -1,5 +1,5 @@
-//! A plain user's file systems within each other, from the command line: mounted, in use, taken
-//! away, there again.
+//! A plain user's file systems within each other, from the command line: mount, use, unmount, mount
+//! again.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -17,8 +17,8 @@ const OTHER: u32 = 65533;
 struct World(Machine);
 
 impl World {
-    /// A pool with `tank`, `tank/a` and `tank/a/b` mounted within each other; None, said loudly,
-    /// where that cannot be.
+    /// A pool with `tank`, `tank/a` and `tank/a/b` mounted within each other; None, with a message,
+    /// if that is not possible.
     fn new(tag: &str) -> Option<World> {
         if !can_mount(tag) {
             return None;
@@ -47,7 +47,7 @@ impl World {
         assert!(s.code == 1 && s.err.contains(what), "weir {line}: {}, {}{}", s.code, s.out, s.err);
         assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
     }
-    /// What a script of the user says, which must succeed.
+    /// The output of a script of the user, which must succeed.
     #[track_caller]
     fn sh(&self, script: &str) -> String {
         let mut c = self.0.command(USER, USER, "sh".as_ref());
@@ -64,7 +64,7 @@ impl World {
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
         Waiting(child)
     }
-    /// Names of what is mounted.
+    /// Names of mounted file systems.
     fn mounted(&self) -> Vec<String> {
         let list = self.ok("zfs mount");
         list.lines().map(|l| l.split_whitespace().next().unwrap().to_string()).collect()
@@ -108,7 +108,7 @@ fn they_come_and_go_with_their_pool_and_daemon() {
     w.kill_daemon();
     w.check_all();
     assert_eq!(w.sh("cat m/a/b/more; rm m/a/b/more"), "more\n");
-    // Taken away by hand: all that are within it go, and come again.
+    // Unmounted by hand: the mounts within it end, and can be mounted again.
     w.sh("fusermount3 -u m");
     w.ok("zfs mount -a");
     w.check_all();
@@ -136,7 +136,7 @@ fn what_is_in_use_stays() {
     assert_eq!(w.sh("ls -A m/a/b | wc -l"), "0\n");
     w.ok("zfs mount tank/a/b");
     w.check_all();
-    // With what is within it, as elsewhere.
+    // With the mounts within it.
     let process = w.waiting("exec 3<m/a/b/f");
     w.ok("zfs unmount -f tank/a");
     assert_eq!(w.mounted(), ["tank"]);
@@ -197,7 +197,7 @@ fn each_is_as_writable_as_its_properties_say() {
         w.sh("echo x > m/x; rm m/x; echo x > m/a/b/x; rm m/a/b/x");
         assert!(w.sh("touch m/a/x 2>&1 || true").contains("Read-only"));
     }
-    // The outer one is read-only, what is within it is not.
+    // The outer one is read-only, the inner ones are not.
     w.ok("zfs inherit readonly tank/a");
     w.ok("zfs set readonly=on tank");
     w.ok("zfs set readonly=off tank/a");
@@ -205,7 +205,7 @@ fn each_is_as_writable_as_its_properties_say() {
     w.ok("zpool import -d . tank");
     assert!(w.sh("touch m/x 2>&1 || true").contains("Read-only"));
     w.sh("echo x > m/a/x; rm m/a/x");
-    // What the kernel decides for the mount counts within it, and that is said.
+    // Mount flags that the kernel evaluates apply to the mounts within, and the command says so.
     w.ok("zfs unmount -a");
     w.ok("zfs set exec=off tank");
     w.ok("zfs set exec=on tank/a");

@@ -1,4 +1,4 @@
-//! What `zpool status` and `zpool wait` say while a resilver is under way and after it, held in the
+//! The output of `zpool status` and `zpool wait` during a resilver and after it, suspended in the
 //! middle by `zfs_scan_suspend_progress`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -75,7 +75,7 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
     let refused = w.say("zpool scrub tank");
     assert!(refused.code == 1 && refused.err.contains("currently resilvering"), "{refused:?}");
 
-    // Whoever waits sees what is left, and is let go when it is over.
+    // `zpool wait` prints the remaining bytes, and returns at the end.
     let mut c = w.command(WEIR);
     let mut waits = c.args("zpool wait -H -p -t resilver tank 3600".split(' ')).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
@@ -96,8 +96,8 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
     w.ok("zpool destroy tank");
 }
 
-/// A resilver that was only asked for is waited for as well: `zpool clear` and `zpool resilver`
-/// return before it begins.
+/// `zpool wait` also waits for a requested resilver: `zpool clear` and `zpool resilver` return
+/// before it begins.
 #[test]
 fn a_resilver_that_was_asked_for_is_waited_for() {
     let w = World::without_mounts("cli-asked");

@@ -1,7 +1,6 @@
 //! Device files that are truncated, and perhaps grown again, while a daemon has them in use, seen
-//! from the command line: the pool notices with the next write of a label, says so in
-//! `zpool status`, `zpool events` and the log, lives on what redundancy it has, and waits where it
-//! has none.
+//! from the command line: the pool notices with the next label write, reports it in `zpool status`,
+//! `zpool events` and the log, continues on its redundancy, and is suspended without.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -32,7 +31,7 @@ impl World {
         }
     }
 
-    /// Puts back what a file held, in place.
+    /// Restores the content of a file in place.
     fn put_back(&self, name: &str, held: &[u8]) {
         std::fs::write(self.path(name), held).unwrap();
     }
@@ -74,7 +73,8 @@ fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
             let log = w.log();
             assert!(log.lines().any(|l| l.contains("a.img is REMOVED now: ") && l.contains("truncated")), "{log}");
 
-            // With a label that was left, or put back from an older copy, it gets everything anew.
+            // With a remaining label, or one restored from an older copy, the device is resilvered
+            // completely.
             if !grows {
                 w.ok("zpool clear tank");
                 let status = w.ok("zpool status tank");
@@ -82,7 +82,7 @@ fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
                 w.put_back("a.img", &held);
             }
             w.ok("zpool clear tank");
-            // It has been asked for, if it has not begun.
+            // It is requested, if it has not begun.
             w.ok("zpool wait -t resilver tank");
             let status = w.ok("zpool status tank");
             assert!(status.contains(" state: ONLINE\n") && status.contains("with 0 errors"), "{status}");
@@ -119,8 +119,8 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
         let status = w.ok("zpool status tank");
         assert!(status.contains(" state: SUSPENDED\n") && status.contains("truncated"), "{status}");
         assert!(w.log().contains("pool 'tank' is suspended"), "{}", w.log());
-        // Also with its contents back: blocks of the txg that waits were written to the file and
-        // are gone.
+        // Also with its contents restored: blocks of the suspended txg were written to the file and
+        // are lost.
         for back in [false, true] {
             if back {
                 w.put_back("a.img", &held);
@@ -147,8 +147,8 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
     }
 }
 
-/// `zpool online` knows as well as `zpool clear` that nothing in the file is sure: whether the pool
-/// noticed, or the device was out of use meanwhile.
+/// `zpool online` and `zpool clear` both treat all of the file as stale, whether the pool noticed
+/// or the device was offline meanwhile.
 #[test]
 fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
     for noticed in [true, false] {
@@ -172,7 +172,7 @@ fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
         w.ok("zpool scrub -w tank");
         let status = w.ok("zpool status tank");
         assert!(status.contains("scan: scrub repaired 0B in ") && status.contains("with 0 errors"), "{status}");
-        // It can do without the other one.
+        // The pool can work without the other device.
         w.ok("zpool offline tank b.img");
         assert_eq!(w.ok("zfs list -H -o name -r tank"), "tank\ntank/after\ntank/before\n");
         w.ok("zpool export tank");
@@ -180,7 +180,7 @@ fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
     }
 }
 
-/// What was written while a device was out of use, and no more, is brought to one that was not cut.
+/// A device that was not truncated gets only the writes that it missed while offline.
 #[test]
 fn a_file_that_was_not_cut_gets_what_it_missed() {
     let w = world("cli-uncut", &["a.img", "b.img"]);

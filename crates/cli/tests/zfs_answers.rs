@@ -1,5 +1,5 @@
-//! What `zfs` says in each situation: the texts of OpenZFS, which docker, LXD, Proxmox, sanoid and
-//! ansible match, its exit codes, and what it refuses.
+//! Messages, exit codes and refusals of `zfs`: the texts of OpenZFS, which docker, LXD, Proxmox,
+//! sanoid and ansible match.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -236,7 +236,7 @@ fn a_snapshot_with_all_that_depends_on_it_goes_everywhere_below() {
     assert!(w.ok("zfs destroy -nvR tank/a@s").starts_with("would destroy tank/"));
     w.ok("zfs destroy -R tank/a@s");
     assert_eq!(w.ok("zfs list -H -o name -t all"), "tank\ntank/a\ntank/a/b\n");
-    // All of a pool but its root.
+    // All of a pool except its root.
     w.ok("zfs snapshot -r tank@x");
     w.ok("zfs destroy -r tank");
     assert_eq!(w.ok("zfs list -H -o name -t all"), "tank\n");
@@ -288,7 +288,7 @@ fn values_are_taken_and_refused_as_by_openzfs() {
     w.ok("zfs set x:y=own tank/a@s");
     w.ok("zfs inherit -r x:y tank");
     assert_eq!(w.ok("zfs get -H -o value x:y tank/a tank/a@s"), "-\n-\n");
-    // What is there is shown beside what is not.
+    // Existing datasets are shown beside the error for a missing one.
     let s = w.say("zfs list -H -o name tank/nope tank/a");
     assert_eq!((s.code, s.out.as_str()), (1, "tank/a\n"), "{}", s.err);
     // Of several snapshots all are made, or none.
@@ -296,7 +296,7 @@ fn values_are_taken_and_refused_as_by_openzfs() {
     assert!(s.code == 1 && s.err.ends_with("\nno snapshots were created\n"), "{}", s.err);
     assert_eq!(w.ok("zfs list -H -o name -t snapshot"), "tank/a@s\n");
     assert_eq!(w.ok("zfs get -Hp written@s tank/a"), "tank/a\twritten@s\t0\tlocal\n");
-    // Shares are stored, and it is said that they are no more than that.
+    // Share properties are stored, with the warning that nothing is shared.
     let s = w.say("zfs set sharenfs=on tank/a");
     assert!(s.code == 0 && s.err.starts_with("warning: sharenfs=on is stored but shares nothing"), "{}", s.err);
     assert_eq!(s.err.lines().count(), 1);
@@ -346,20 +346,20 @@ fn a_mount_loads_keys_where_asked() {
         assert_eq!(s.code, 0, "{line}: {}", s.err);
         assert_eq!(w.ok("zfs get -H -o value mounted,keystatus tank/e"), "yes\navailable\n", "{line}");
     }
-    // A child that inherits its key becomes a root of its own only if the kind of its key is said.
+    // A child that inherits its key becomes an encryption root only with a keyformat.
     w.ok("zfs create tank/e/child");
     let s = w.typing("zfs change-key tank/e/child", "password2\n");
     assert!(s.code == 1 && s.err.contains("Keyformat required for new encryption root"), "{}", s.err);
     assert_eq!(w.typing("zfs change-key -o keyformat=passphrase tank/e/child", "password2\n").code, 0);
     w.ok("zfs destroy tank/e/child");
-    // A file system in use is not unmounted, and says why in the words that tools look for.
+    // A file system in use is not unmounted; the message has the words that tools match.
     let held = std::fs::File::create(w.dir.join("m/f")).unwrap();
     w.fails("zfs unmount tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
     w.fails("zfs destroy tank/e", 1, &format!("cannot unmount '{at}': pool or dataset is busy"));
     drop(held);
 }
 
-/// Commands that take several names do what they can, say what they cannot, and fail.
+/// Commands with several names process all, print the errors, and fail.
 #[test]
 fn a_name_that_is_not_there_keeps_none_of_the_others() {
     let w = World::new("zfs-several");
@@ -430,7 +430,7 @@ fn an_import_loads_keys_where_asked() {
     assert_eq!(mounted("tank/e"), format!("{mine}tank/e/own\tyes\n"));
     assert_eq!(std::fs::read(w.dir.join("m/child/f")).unwrap(), b"text");
     w.ok("zpool export tank");
-    // A key that is not to be had is said, and keeps neither the import nor the others.
+    // A missing key is reported, and stops neither the import nor the other keys.
     let s = w.typing("zpool import -l -d . tank", "password1\nwrongword\n");
     assert_eq!(s.code, 0, "{}", s.err);
     assert!(

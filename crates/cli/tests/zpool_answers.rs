@@ -1,5 +1,4 @@
-//! `zpool` from outside: what it takes, what it refuses and what it says, where OpenZFS decides
-//! which answer is right.
+//! `zpool` from outside: accepted and refused commands and their messages, as in OpenZFS.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -41,7 +40,7 @@ impl World {
         s.out
     }
 
-    /// Runs a line that must fail with code 1 and say this.
+    /// Runs a line that must fail with code 1 and this message.
     fn fails(&self, line: &str, what: &str) {
         let s = self.run(line, "UTC");
         assert!(s.code == 1 && s.err.contains(what), "weir {line}: {} {}{}", s.code, s.out, s.err);
@@ -75,7 +74,7 @@ fn new_pools_have_the_features_of_2_1() {
     for name in ["redaction_bookmarks", "redacted_datasets", "log_spacemap", "livelist", "device_rebuild", "draid"] {
         assert!(features.contains(&format!("feature@{name}\tenabled").as_str()), "{name}: {features:?}");
     }
-    // What makes features active is written as the judge wants it.
+    // The judge accepts the structures that make features active.
     w.ok("zfs create -o mountpoint=none tank/fs");
     w.ok("zfs snapshot tank/fs@s");
     w.ok("zfs bookmark tank/fs@s #b");
@@ -109,7 +108,7 @@ fn devices_of_no_living_pool_are_free() {
     w.ok("zpool destroy other");
     w.ok("zpool add tank cache c spare d");
     w.ok("zpool export tank");
-    // Spares and caches do not say whose they are; members do.
+    // Labels of spares and caches do not name a pool; those of members do.
     w.ok(&format!("{NEW} other c"));
     w.ok("zpool destroy other");
     w.fails(&format!("{NEW} other a"), "exported pool 'tank'");
@@ -135,7 +134,7 @@ fn labels_are_cleared_when_nobody_wants_them() {
     w.fails("zpool labelclear a", "is a member of exported pool \"tank\"");
     w.ok("zpool labelclear d");
     w.ok("zpool labelclear -f b");
-    // Somebody else's bytes in the place of the first two labels stay.
+    // Foreign bytes in the place of the first two labels stay.
     let file = std::fs::OpenOptions::new().read(true).write(true).open(w.path("a")).unwrap();
     let noise = vec![0x5a; 4 << 20];
     file.write_all_at(&noise, 0).unwrap();
@@ -326,8 +325,7 @@ fn iostat_shows_sections_and_single_vdevs() {
     assert_eq!(json["pools"]["tank"]["l2cache"][w.path("d")]["class"], "l2cache");
 }
 
-/// Pools that another implementation made long ago, of its test suite; their labels do not say how
-/// many top-level vdevs there are.
+/// Pools of another implementation's test suite; their labels have no number of top-level vdevs.
 #[test]
 fn old_pools_of_several_devices_are_imported() {
     let suite = std::path::Path::new("/usr/share/zfs/zfs-tests/tests/functional/cli_root/zpool_upgrade/blockfiles");
@@ -432,7 +430,7 @@ fn that_there_is_no_pool_goes_where_openzfs_says_it() {
     }
 }
 
-/// Commands that take several pools do what they can, say what they cannot, and fail.
+/// Commands with several pools process all, print the errors, and fail.
 #[test]
 fn a_pool_that_is_not_there_keeps_none_of_the_others() {
     let w = World::new("cli-pools");

@@ -1,9 +1,9 @@
-//! Every command of zpool, zfs, weir and zdb with its usual letters, as the story of one pool
-//! `tank`: each line finds what those before it left.
+//! Every command of zpool, zfs, weir and zdb with its usual letters, in one sequence on the pool
+//! `tank`: each line depends on the lines before it.
 //!
 //! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home.
 
-/// What a command needs.
+/// The requirement of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The daemon; every user of the machine may ask root's.

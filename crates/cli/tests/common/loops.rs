@@ -5,14 +5,14 @@ use std::process::Command;
 
 use super::said;
 
-/// A loop device, which goes when this does and nothing has it open any more.
+/// A loop device; removed when this is dropped and its last user closes it.
 pub struct Loop {
     /// Its path.
     pub at: String,
 }
 
 impl Loop {
-    /// None, said loudly, where there are no loop devices.
+    /// None, with a message, if there are no loop devices.
     pub fn new(file: &Path, options: &[&str]) -> Option<Loop> {
         let s = said(Command::new("losetup").args(options).args(["-f", "--show"]).arg(file).output().ok()?);
         if s.code != 0 {
@@ -23,7 +23,7 @@ impl Loop {
     }
 
     /// Makes its first partition, without a partition table, which not every kernel reads: none,
-    /// said loudly, where there are no partitions. The device is one that may have them (`-P`).
+    /// with a message, if there are no partitions. The device is one that may have them (`-P`).
     pub fn partition(&self, sectors: std::ops::Range<u64>) -> Option<String> {
         let (start, len) = (sectors.start.to_string(), (sectors.end - sectors.start).to_string());
         match Command::new("addpart").args([&self.at, "1", &start, &len]).output() {

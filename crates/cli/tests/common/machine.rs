@@ -1,4 +1,4 @@
-//! A machine with several users: root, one who may have a daemon, and another one.
+//! A machine with several users: root, one with a daemon, and another one.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use host::TempDir;
 
 use super::{Said, WEIR, said};
 
-/// How long an answer may take before it counts as a hang: far more than anything here needs.
+/// Time after which a command counts as hanging, far above normal.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a command without input comes to; one that does not end is killed and fails the test.
+/// The result of a command without input; one that hangs is killed and fails the test.
 pub fn within_patience(mut c: Command, line: &str) -> Said {
     let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
@@ -111,7 +111,7 @@ impl Machine {
         self.ok(of, of, "daemon status").split_whitespace().nth(1).unwrap().to_string()
     }
 
-    /// Everything that a command which changes something would change.
+    /// All state that a command could change.
     pub fn state(&self, of: u32) -> String {
         let mut out = self.pid(of);
         for line in [

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Said {
     pub code: i32,
@@ -32,7 +32,7 @@ pub fn command_in(dir: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     c
 }
 
-/// Whether file systems can be mounted here; says so loudly if not.
+/// Whether file systems can be mounted here; prints a message if not.
 pub fn can_mount(test: &str) -> bool {
     let usable = daemon::fuse_front::usable();
     if let Err(e) = &usable {

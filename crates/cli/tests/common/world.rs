@@ -17,7 +17,7 @@ pub struct World {
 }
 
 impl World {
-    /// None, said loudly, where nothing can be mounted.
+    /// None, with a message, if nothing can be mounted.
     pub fn new(tag: &str) -> Option<World> {
         if !can_mount(tag) {
             return None;
@@ -25,7 +25,7 @@ impl World {
         Some(World::without_mounts(tag))
     }
 
-    /// For what mounts nothing.
+    /// For tests that mount nothing.
     pub fn without_mounts(tag: &str) -> World {
         World { dir: TempDir::new(tag).unwrap(), sync_devices: "0" }
     }
@@ -59,7 +59,7 @@ impl World {
         s.out
     }
 
-    /// It must fail with one sentence that has all of this.
+    /// It must fail with one sentence that contains all of these.
     pub fn fails(&self, line: &str, what: &[&str]) {
         let s = self.say(line);
         assert!(s.code == 1 && what.iter().all(|w| s.err.contains(w)), "weir {line}: {}, {}{}", s.code, s.out, s.err);
@@ -96,7 +96,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let _ = self.command(WEIR).args(["daemon", "stop", "-f"]).output();
-        // What a failed test left: dead mounts.
+        // Dead mounts of a failed test.
         for at in mounts_below(self.dir.path()) {
             let _ = Command::new("umount").arg("-l").arg(at).stderr(Stdio::null()).status();
         }
