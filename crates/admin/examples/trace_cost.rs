@@ -1,10 +1,10 @@
-//! What full tracing costs: `cargo run --release -p daemon --example trace_cost [ROUNDS]`.
+//! The cost of full tracing: `cargo run --release -p daemon --example trace_cost [ROUNDS]`.
 //!
 //! The same study runs in turn without a listener and with all six instruments of `weir trace`
-//! started. The device is modelled, so the time is that of the engine alone: where a device or
-//! clients take time as well the share is smaller. With `trace_cost one off|on BLOCK WRITES` it
-//! runs once and prints nothing but the count of events, for whoever counts instructions
-//! (`valgrind --tool=callgrind`), which do not depend on what else the machine does.
+//! started. The device is modelled, so the time is that of the engine alone: with a real device or
+//! clients the share is smaller. With `trace_cost one off|on BLOCK WRITES` it runs once and prints
+//! only the count of events, for counts of instructions (`valgrind --tool=callgrind`), which do not
+//! depend on other load.
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use base::Result;
 use bdev::Bytes;
 use lab::throttle::Study;
 
-/// What there is to listen to.
+/// The instruments.
 const INSTRUMENTS: [&str; 6] = ["dirty", "txg", "io", "queue", "delay", "zil"];
 
-/// Seconds of one run, and the events that were heard.
+/// Seconds of one run, and the events counted.
 fn run(block: u64, writes: u64, traced: bool) -> Result<(f64, u64)> {
     let study = Study { bandwidth: 2 << 30, block, mem: 4 << 30, ..Study::default() };
     let stage = study.stage()?;
@@ -35,7 +35,7 @@ fn run(block: u64, writes: u64, traced: bool) -> Result<(f64, u64)> {
         pool.sync().await
     })?;
     let seconds = begin.elapsed().as_secs_f64();
-    // "dirty" hears what "txg" hears, and "queue" as well: an event counts once.
+    // "dirty", "txg" and "queue" share groups: an event counts once.
     let heard = |i: &usize| traces.take(rt.now(), listening[*i], true).map_or(0, |v| v.events);
     Ok((seconds, [1, 2, 4].iter().filter(|i| **i < listening.len()).map(heard).sum()))
 }
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
         let (mut off, mut on) = (Vec::new(), Vec::new());
         let (writes, mut events) = ((1u64 << 30) / block, 0);
         for round in 0..2 * rounds {
-            // Off, on, on, off: neither has the better place.
+            // Off, on, on, off: so that drift affects both alike.
             let traced = round % 4 == 1 || round % 4 == 2;
             let (seconds, heard) = run(block, writes, traced)?;
             if traced {

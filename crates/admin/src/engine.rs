@@ -1,7 +1,7 @@
 //! Engine threads: each runs one `host::Engine` and on it one pool.
 //!
-//! Pool state is `Rc` and never leaves its thread. Other threads send closures in
-//! ([`EngineThread::call`]); on the engine thread they find the pool with [`current`].
+//! Pool state is `Rc` and never leaves its thread. Other threads send closures
+//! ([`EngineThread::call`]), which get the pool of their thread with [`current`].
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -26,7 +26,7 @@ use crate::pool::devices::HostDoor;
 use crate::tunables::Settings;
 use crate::waits::{Wait, waiting};
 
-/// A pool on its engine thread, with what is known about it beyond the pool itself.
+/// A pool on its engine thread, with the administrative state around it.
 pub struct PoolEngine {
     /// The pool.
     pub pool: Rc<Pool>,
@@ -40,17 +40,17 @@ pub struct PoolEngine {
     pub props: RefCell<crate::pool::props::Stored>,
     /// Instruments that listen.
     pub traces: crate::pool::trace::Traces,
-    /// Listens as long as somebody is attached to USDT probes, to these groups.
+    /// The listener for attached USDT probes, and its groups.
     pub probes: RefCell<Option<(Groups, Listening)>>,
-    /// When the counters of its devices began, on the engine's clock.
+    /// When the counters of its devices started, on the engine's clock.
     pub since: base::Nanos,
     /// Settings of the intent logs of file systems that are mounted later.
     pub zil: Cell<ZilTunables>,
-    /// Held by whoever changes mounts or names.
+    /// Held while mounts or names change.
     pub admin: Semaphore,
-    /// The log has said that keys may be swapped.
+    /// The log has the warning that keys may be swapped.
     pub(crate) warned_of_swap: Cell<bool>,
-    /// Its way to devices.
+    /// Opens devices by path for the pool.
     pub(crate) door: Rc<HostDoor>,
 }
 
@@ -59,7 +59,7 @@ impl PoolEngine {
     pub fn default_ashift(&self) -> Option<u8> {
         self.props.borrow().get("ashift").copied().filter(|n| (9..=16).contains(n)).map(|n| n as u8)
     }
-    /// Takes over settings; the cache's limit is the broker's.
+    /// Applies settings; the broker sets the cache's limit.
     pub fn tune(&self, settings: &Settings) {
         self.pool.tune(&settings.engine);
         self.zil.set(settings.zil);
@@ -70,8 +70,7 @@ impl PoolEngine {
             host.set_cpu_threads(settings.cpu_threads(cores));
         }
     }
-    /// Begins to pass USDT probes if somebody is attached to some now, ends it if nobody is any
-    /// more.
+    /// Fires the USDT probes that a tracer is attached to now, and no others.
     pub fn follow_probes(&self) {
         let wanted = host::usdt::wanted();
         if self.probes.borrow().as_ref().map_or(Groups(0), |(groups, _)| *groups) == wanted {
@@ -122,7 +121,7 @@ thread_local! {
     static THIS: RefCell<PerThread> = const { RefCell::new(PerThread { pool: None, stop: None, keeper: None }) };
 }
 
-/// What makes file systems visible, on an engine thread.
+/// The front end that mounts file systems, on an engine thread.
 pub(crate) fn front_end() -> Result<Rc<dyn FrontEnd>> {
     let keeper = THIS.with_borrow(|t| t.keeper.clone());
     let keeper = keeper.ok_or_else(|| Error::unsupported("file systems cannot be mounted here"))?;
@@ -143,20 +142,19 @@ pub fn current() -> Result<Rc<PoolEngine>> {
     pool.ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is not imported any more"))
 }
 
-/// Gives this engine thread its pool.
+/// Sets the pool of this engine thread.
 pub fn set_current(pool: Rc<PoolEngine>) {
     THIS.with_borrow_mut(|t| t.pool = Some(pool));
 }
 
-/// Takes the pool away from this engine thread.
+/// Drops the pool of this engine thread.
 pub fn clear_current() {
-    // Dropped outside the borrow: a pool's end may look at thread state.
+    // Dropped outside the borrow: the drop of a pool may read thread state.
     let pool = THIS.with_borrow_mut(|t| t.pool.take());
     drop(pool);
 }
 
-/// A thread that runs an engine. Dropping it ends the engine where it stands: close or sync the
-/// pool first.
+/// A thread that runs an engine. Dropping it ends the engine at once: close or sync the pool first.
 pub struct EngineThread {
     remote: RemoteSpawner,
     id: ThreadId,
@@ -175,7 +173,7 @@ impl EngineThread {
             let (stop, stopped) = oneshot::oneshot::<()>();
             THIS.with_borrow_mut(|t| (t.stop, t.keeper) = (Some(stop), keeper));
             let _ = tx.send(Ok(engine.remote()));
-            // Whether it was told or its sender dropped: the engine ends.
+            // A message and a dropped sender both end the engine.
             let _ = engine.block_on(stopped);
             clear_current();
             drop(engine);
@@ -231,7 +229,7 @@ impl Drop for EngineThread {
     }
 }
 
-/// How far a request is, written by whoever works on it and read by the connection's thread.
+/// The progress of a request: its work writes it, the connection's thread reads it.
 #[derive(Default, Debug)]
 pub struct Progress {
     what: Mutex<String>,
@@ -254,7 +252,7 @@ impl Progress {
     pub fn step(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
-    /// What is counted, how much is done, of how much; none before the first count begins.
+    /// The name of the count, the steps done, and their total; none before the first count begins.
     pub fn get(&self) -> Option<(String, u64, u64)> {
         let what = self.what.lock().unwrap_or_else(PoisonError::into_inner).clone();
         (!what.is_empty()).then(|| (what, self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed)))

@@ -1,4 +1,4 @@
-//! What pools ask of the process that keeps them: a log, mounts, a memory that outlives it.
+//! The interface of pools to their process: a log, mounts, and a list of pools that outlives it.
 
 use std::rc::Rc;
 
@@ -10,18 +10,18 @@ use crate::fs::front_end::FrontEnd;
 use crate::pool_set::PoolSet;
 use crate::view::DaemonInfo;
 
-/// How much a line of the log matters: syslog's levels.
+/// The level of a line in the log: syslog's levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
     /// Something is lost or does not work.
     Err = 3,
     /// Something will not work if nothing is done.
     Warning = 4,
-    /// Something that an administrator wants to find later.
+    /// Information that administrators need later.
     Notice = 5,
 }
 
-/// A remembered pool.
+/// A pool in the keeper's list.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct KnownPool {
     /// Its name.
@@ -44,25 +44,25 @@ pub struct KnownPool {
 pub trait Keeper: Send + Sync {
     /// Writes a line to the log.
     fn say(&self, level: Level, text: &str);
-    /// Writes to the log what an event of a pool says, if an administrator wants to find it.
+    /// Logs an event of a pool, if administrators need it.
     fn event(&self, class: &str, payload: &NvList);
-    /// What makes file systems visible. Called on the thread that is to use it.
+    /// The front end that mounts file systems. Called on the thread that uses it.
     fn front_end(&self) -> Rc<dyn FrontEnd>;
-    /// The process as it is shown.
+    /// The status of the process.
     fn info(&self, pools: &PoolSet) -> DaemonInfo;
 
-    /// The pools that are remembered.
+    /// The list of pools.
     fn remembered(&self) -> Vec<KnownPool>;
-    /// Paths at which devices were seen.
+    /// Paths of all known devices.
     fn remembered_paths(&self) -> Vec<String>;
-    /// Remembers a pool in place of what was known of the same guid.
+    /// Adds a pool, or replaces the entry with its guid.
     fn remember(&self, pool: KnownPool) -> Result<()>;
-    /// The devices of a remembered pool are these now.
+    /// Sets the devices of a pool in the list.
     fn set_devices(&self, guid: u64, devices: Vec<String>) -> Result<()>;
     /// The pool is not imported any more.
     fn exported(&self, guid: u64) -> Result<()>;
     /// The pool does not exist any more.
     fn forget(&self, guid: u64) -> Result<()>;
-    /// Keeps a tunable (`[pool:]name=value`) for later processes.
+    /// Saves a tunable (`[pool:]name=value`) for later processes.
     fn save_tunable(&self, assignment: &str) -> Result<()>;
 }

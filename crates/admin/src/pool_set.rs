@@ -1,7 +1,7 @@
 //! The pools that run in this process.
 //!
-//! Start: what the last process left imported is imported again ([`PoolSet::start`]); requests
-//! about pools wait until that is done. End: everything is unmounted and on disk
+//! Start: the pools that the last process left imported are imported again ([`PoolSet::start`]);
+//! requests about pools wait until that is done. End: everything is unmounted and on disk
 //! ([`PoolSet::shut_down`]); the pools stay as they are and come back at the next start.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +23,9 @@ use crate::tunables::Tunables;
 use crate::view::{DatasetView, FlowView, PoolView};
 use crate::waits::{Wait, waiting};
 
-/// How long a request waits for the import of the remembered pools.
+/// Time that a request waits for the import of the remembered pools.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How long the end waits for an import, and how often it looks.
+/// Time that the end waits for an import, and the interval of its checks.
 const NAMESPACE_LIMIT: Duration = Duration::from_secs(10);
 const NAMESPACE_PERIOD: Duration = Duration::from_millis(20);
 
@@ -90,8 +90,7 @@ impl PoolSet {
         self.ready.1.notify_all();
     }
 
-    /// Looks after pools in the background: spares and caches, devices that have grown
-    /// (`autoexpand`).
+    /// Periodic maintenance: opens spares and caches, uses devices that have grown (`autoexpand`).
     pub fn maintain(&self) {
         for running in self.all_running() {
             let _ = running.thread.with_pool(|e| async move {
@@ -107,7 +106,7 @@ impl PoolSet {
         lock(&self.failures).clone()
     }
 
-    /// Waits until the remembered pools are imported, or have turned out not to be importable.
+    /// Waits until the import of every remembered pool has succeeded or failed.
     pub(crate) fn wait_ready(&self) -> Result<()> {
         let ready = waiting(Wait::Start, || {
             let ready = lock(&self.ready.0);
@@ -125,7 +124,7 @@ impl PoolSet {
         Err(Error::new(ErrorKind::Busy, format!("{why}: {advice}")))
     }
 
-    /// Held by whoever changes the set of running pools.
+    /// Held while the set of running pools changes.
     pub(crate) fn namespace(&self) -> MutexGuard<'_, ()> {
         waiting(Wait::Namespace, || lock(&self.namespace))
     }
@@ -145,7 +144,7 @@ impl PoolSet {
         lock(&self.pools).get(name).cloned()
     }
 
-    /// The same, or the error that there is none.
+    /// As [`PoolSet::running`]; an error if there is none.
     pub(crate) fn need_running(&self, name: &str) -> Result<Arc<Running>> {
         self.running(name).ok_or_else(|| no_such_pool(name))
     }
@@ -178,7 +177,7 @@ impl PoolSet {
         self.running(pool).ok_or_else(|| Error::not_found(format!("cannot open '{name}': dataset does not exist")))
     }
 
-    /// Takes up a pool that was created or imported: `opened` says which.
+    /// Adds a pool that was created or imported, as `opened` says.
     pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool, opened: &'static str) -> Result<()> {
         let (events, keeper) = (self.events.clone(), self.keeper.clone());
         running.thread.with_pool(move |e| async move {
@@ -199,7 +198,7 @@ impl PoolSet {
         self.balance();
     }
 
-    /// How data flow through these pools, or all.
+    /// The data flow through these pools, or all.
     pub fn flows(&self, names: &[String]) -> Result<Vec<FlowView>> {
         let running = self.chosen(names)?;
         running.iter().map(|r| r.thread.with_pool(|e| async move { Ok(e.flow_view()) })).collect()
@@ -227,7 +226,7 @@ impl PoolSet {
         Ok(out)
     }
 
-    /// The datasets that are asked for; those of several names once each.
+    /// The selected datasets, each once.
     pub(crate) fn datasets(&self, select: &Select) -> Result<Vec<DatasetView>> {
         if select.names.is_empty() {
             let mut out = Vec::new();
@@ -251,13 +250,13 @@ impl PoolSet {
         Ok(out)
     }
 
-    /// Prepares the end on request: fails if something is in use.
+    /// Prepares the end: unmounts everything, or fails if a file system is in use.
     pub(crate) fn stop(&self) -> Result<()> {
         let _namespace = self.namespace();
         let mut unmounted = Vec::new();
         for running in self.all_running() {
             let result = running.thread.with_pool(|e| async move {
-                // Before the lock: who holds it may wait for the devices.
+                // Before the lock: its holder may wait for the devices.
                 if let Some(cause) = e.pool.suspended() {
                     return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
                 }
@@ -280,10 +279,10 @@ impl PoolSet {
         Ok(())
     }
 
-    /// The end: everything is unmounted and on disk. As long as the guard lives no pool comes.
+    /// The end: everything is unmounted and on disk. While the guard lives no pool is added.
     pub fn shut_down(&self) -> Option<MutexGuard<'_, ()>> {
-        // An import whose devices do not answer holds this for ever. It has written nothing that a
-        // later one would not repeat.
+        // An import whose devices do not answer holds this for ever. A later import repeats all of
+        // its writes.
         let end = Instant::now() + NAMESPACE_LIMIT;
         let namespace = loop {
             match self.namespace.try_lock() {
@@ -297,7 +296,7 @@ impl PoolSet {
             let call = running.thread.call(|_| async {
                 let engine = crate::engine::current()?;
                 if let Some(cause) = engine.pool.suspended() {
-                    // What could not be written until now never will be.
+                    // Dirty data of a suspended pool is lost.
                     engine.pool.give_up().await;
                     engine.unmount_all(true).await?;
                     return Err(cause);
@@ -316,7 +315,7 @@ impl PoolSet {
     }
 }
 
-/// One error for those of several objects, each of which was tried.
+/// Joins the errors of several objects.
 pub(crate) fn join_errors(errors: Vec<Error>) -> Result<()> {
     let Some(kind) = errors.first().map(Error::kind) else { return Ok(()) };
     let lines: Vec<String> = errors.iter().map(Error::to_string).collect();

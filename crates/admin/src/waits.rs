@@ -1,8 +1,8 @@
-//! The requests that are under way, each with its user, its age and the wait that it is in: what
-//! `weir daemon status` shows, so that every wait has an owner.
+//! The requests under way, each with its user, its age and its present wait, for `weir daemon
+//! status`: every wait has an owner.
 //!
-//! A thread that serves a request makes it its own ([`enter`]); whatever blocks that thread says so
-//! ([`waiting`]) and takes it back when it goes on.
+//! A thread that serves a request sets it as its current one ([`enter`]); a blocking call on that
+//! thread records its wait ([`waiting`]), and restores the previous one when it returns.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::engine::Progress;
 /// The longest command line that is shown, in bytes.
 const COMMAND_MAX: usize = 200;
 
-/// What a request waits for.
+/// The wait of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// A thread that serves it.
@@ -28,28 +28,28 @@ pub enum Wait {
     Start,
     /// The engine on this thread.
     Engine(ThreadId),
-    /// Nothing: it is being worked on.
+    /// Nothing: it runs.
     Nothing,
 }
 
 /// A request that is under way.
 #[derive(Debug)]
 pub struct Entry {
-    /// What is asked for: the command line, where it is known.
+    /// The command line, or the title of the request.
     pub what: String,
-    /// Who asked.
+    /// The sender.
     pub peer: PeerCred,
-    /// Through the door for all users.
+    /// Through the public socket.
     pub public: bool,
-    /// When its message was complete.
+    /// When the message was complete.
     pub since: Instant,
-    /// How far it is.
+    /// Its progress.
     pub progress: Arc<Progress>,
     wait: Mutex<Wait>,
 }
 
 impl Entry {
-    /// What it waits for now.
+    /// Its present wait.
     pub fn wait(&self) -> Wait {
         lock(&self.wait).clone()
     }
@@ -77,7 +77,7 @@ thread_local! {
 }
 
 impl Requests {
-    /// A new request, which waits for its turn.
+    /// A new request, which waits for a thread.
     pub fn begin(self: &Arc<Self>, what: &str, peer: PeerCred, public: bool) -> Ticket {
         let what: String = what.chars().take(COMMAND_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
         let wait = Mutex::new(Wait::Worker);
@@ -102,7 +102,7 @@ impl Ticket {
     }
 }
 
-/// Makes `entry` the request of this thread, which works on it now.
+/// Makes `entry` the request of this thread, which runs it now.
 pub fn enter(entry: &Arc<Entry>) {
     *lock(&entry.wait) = Wait::Nothing;
     MINE.set(Some(entry.clone()));
@@ -114,7 +114,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Does `f`, in which this thread's request (if it has one) waits for `wait`.
+/// Runs `f`, during which this thread's request (if it has one) waits for `wait`.
 pub fn waiting<T>(wait: Wait, f: impl FnOnce() -> T) -> T {
     let mine = MINE.with_borrow(Clone::clone);
     let Some(entry) = mine else { return f() };

@@ -1,5 +1,5 @@
-//! Flow control as the daemon drives it: settings that change under load, and instruments that are
-//! counted again by somebody else.
+//! Flow control in the daemon: settings that change under load, and instruments against an
+//! independent count.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::{Cell, RefCell};
@@ -15,7 +15,7 @@ use sim::Rng;
 use txg::ThrottlePolicy;
 
 const MIB: u64 = 1 << 20;
-/// A limit that a setting has "at its maximum", so that a run fits into this machine.
+/// The maximum of a limit in this test, so that a run fits into this machine.
 const MOST_BYTES: u64 = 64 * MIB;
 
 fn study(seed: u64) -> Study {
@@ -30,7 +30,7 @@ fn study(seed: u64) -> Study {
     }
 }
 
-/// Writers that never end; what they wrote.
+/// Endless writers, and the bytes they wrote.
 fn writers(stage: &Stage, threads: u32, block: u64, pause: Nanos) -> Rc<Cell<u64>> {
     let files = stage.sim.block_on(stage.files(threads)).unwrap();
     let written: Rc<Cell<u64>> = Rc::default();
@@ -38,7 +38,7 @@ fn writers(stage: &Stage, threads: u32, block: u64, pause: Nanos) -> Rc<Cell<u64
         let (fs, written, rt) = (stage.fs.clone(), written.clone(), stage.sim.rt());
         let rt2 = rt.clone();
         drop(rt.spawn("writer", async move {
-            // Over and over the same 4 MiB, so that the device does not fill up.
+            // The same 4 MiB repeatedly, so that the device does not fill up.
             for n in 0u64.. {
                 let off = n * block % (4 * MIB);
                 fs.write(ino, off, vec![Bytes::zeroed(block as usize)], false).await.expect("nothing fails here");
@@ -50,7 +50,7 @@ fn writers(stage: &Stage, threads: u32, block: u64, pause: Nanos) -> Rc<Cell<u64
     written
 }
 
-/// Any value: the least, the most, more than may be, or anything between.
+/// Any value: the minimum, the maximum, above the maximum, or between.
 fn any_value(rng: &mut Rng, t: &admin::tunables::Tunable) -> u64 {
     let most = if t.unit == admin::tunables::Unit::Bytes { t.max.min(MOST_BYTES.max(t.min)) } else { t.max };
     match rng.below(4) {
@@ -61,16 +61,16 @@ fn any_value(rng: &mut Rng, t: &admin::tunables::Tunable) -> u64 {
     }
 }
 
-/// Every 10 ms another setting changes, to anything that it may be: nothing stalls, nothing
-/// asserts, and more is never dirty than the limit plus what was under way, once the pool is below
-/// a limit that was lowered.
+/// Every 10 ms another setting changes to a random value: nothing stalls, nothing asserts, and once
+/// the pool is below a lowered limit, dirty data never exceeds the limit plus the transactions
+/// under way.
 fn hostile(seed: u64, seconds: u64) {
     let study = study(seed);
     let stage = study.stage().unwrap();
     let written = writers(&stage, study.threads, study.block, Nanos::from_us(8_000));
     let mut rng = Rng::new(seed ^ 0x5eed);
     let mut settings = Settings::for_memory(study.mem);
-    // What each transaction may add after it was let in: its block and the metadata on the way.
+    // Bytes that a transaction may add after its admission: its block and the metadata on the path.
     let under_way = u64::from(study.threads) * (study.block + 512 * 1024);
     let (mut highest_since_over, mut changes) = (None::<u64>, 0u64);
     let (mut seen, mut quiet, mut synced) = (0, 0, stage.pool.txg().last_synced());
@@ -100,8 +100,7 @@ fn hostile(seed: u64, seconds: u64) {
                 highest_since_over = None;
                 continue;
             }
-            // Above a limit that was lowered, or after a policy that has none: nothing may be let
-            // in.
+            // Above a lowered limit, or after a policy without one: nothing may be admitted.
             let start = *highest_since_over.get_or_insert(dirty + under_way);
             assert!(
                 dirty <= start,
@@ -110,7 +109,7 @@ fn hostile(seed: u64, seconds: u64) {
             );
         }
         assert!(stage.pool.txg().ended().is_none(), "seed {seed}: {:?}", stage.pool.txg().ended());
-        // Nothing stalls: within 30 s somebody gets on and a txg reaches the disk.
+        // Nothing stalls: within 30 s a writer progresses and a txg is synced.
         let (now, txg) = (written.get(), stage.pool.txg().last_synced());
         quiet = if now > seen && txg > synced { 0 } else { quiet + 1 };
         if quiet == 0 {
@@ -122,7 +121,7 @@ fn hostile(seed: u64, seconds: u64) {
             stage.pool.txg().stats()
         );
     }
-    // With sane settings everything is as it was.
+    // With normal settings everything works as before.
     stage.pool.tune(&Settings::for_memory(study.mem).engine);
     stage.sim.run_for(Nanos::from_secs(20));
     assert_ne!(stage.pool.scan_status().phys.func, ondisk::scan::ScanFunc::None, "scrubs were begun");
@@ -150,8 +149,7 @@ fn settings_that_change_all_the_time_neither_stall_nor_break_the_limit() {
     seeds.for_each(|seed| hostile(seed, seconds));
 }
 
-/// What a listener counts of events, what the instrument makes of them, and what the device itself
-/// counted.
+/// The counts of a listener, of the instrument, and of the device itself.
 #[test]
 fn instruments_agree_with_the_device() {
     let study = Study { bandwidth: 50 * MIB, block: 8 << 10, mem: 1 << 30, ..study(3) };
@@ -161,7 +159,7 @@ fn instruments_agree_with_the_device() {
     let before = stage.disk.counters();
     let leaf_before = stage.pool.tree().leaves()[0].stats();
     let counting: Rc<RefCell<Counters>> = Rc::default();
-    // The second counter adds up plain sums of its own.
+    // The second counter keeps plain sums.
     #[derive(Default)]
     struct Sums {
         events: Cell<u64>,
@@ -229,7 +227,7 @@ fn instruments_agree_with_the_device() {
     assert_eq!(leaf.device_ops - leaf_before.device_ops, disk.writes + disk.reads - before.writes - before.reads);
 }
 
-/// Limits of a dataset hold for it and all below it, and change while somebody waits.
+/// Limits of a dataset apply to it and all below it, and change while operations wait.
 #[test]
 fn datasets_are_held_to_their_limits() {
     let study = Study { bandwidth: 200 * MIB, mem: 1 << 30, ..study(5) };
@@ -256,8 +254,8 @@ fn datasets_are_held_to_their_limits() {
     let held = rate(10);
     assert!((held as f64 / (16 * 32 * 1024) as f64 - 1.0).abs() < 0.07, "{held}");
     set("lab", "iolimit_op_total", "none");
-    // A limit under which one operation would take half an hour; when it goes, those that wait go
-    // on at once.
+    // Under this limit one operation would take half an hour; when it is removed, waiting
+    // operations continue at once.
     set("lab", "iolimit_bw_total", "16");
     assert!(rate(5) < 64 << 10);
     set("lab", "iolimit_bw_total", "none");
@@ -265,8 +263,8 @@ fn datasets_are_held_to_their_limits() {
     assert!(rate(2) > 40 * MIB);
 }
 
-/// What an administrator waits for: the histogram against a clock of our own, on an idle pool and
-/// beside writers.
+/// Latency of administrative operations: the histogram against the test's own clock, on an idle
+/// pool and beside writers.
 #[test]
 fn administrative_operations_are_timed() {
     let study = Study { bandwidth: 20 * MIB, mem: 1 << 30, ..study(6) };

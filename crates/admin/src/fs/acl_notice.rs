@@ -1,9 +1,9 @@
-//! Says so where access to files is decided by less than what is stored.
+//! Warnings about stored ACLs that are not evaluated.
 //!
 //! NFSv4 ACLs (those of FreeBSD and illumos) are kept on disk but not evaluated: owner, group and
-//! mode decide. A user whom such an ACL denies what the mode gives then has access. The command
-//! that mounts is told if `acltype` is `nfsv4` or the root has such an ACL; the log has the first
-//! object that is met with one, once for each mount.
+//! mode decide. So a user has the access that the mode grants, even if such an ACL denies it. The
+//! command that mounts prints a warning if `acltype` is `nfsv4` or the root has such an ACL; the
+//! log gets the first object with one, once for each mount.
 
 use std::rc::Rc;
 
@@ -24,12 +24,12 @@ fn sentence(name: &str, has: &str) -> String {
     )
 }
 
-/// The sentence for the log, whose lines have a level of their own.
+/// The sentence for the log, without "warning: ": a line of the log has a level.
 fn untagged(sentence: &str) -> &str {
     sentence.strip_prefix("warning: ").unwrap_or(sentence)
 }
 
-/// What the command that mounts is told.
+/// The warning for the command that mounts.
 fn notice(name: &str, acltype: u64, root_has_one: bool) -> Option<String> {
     match (acltype, root_has_one) {
         (_, true) => Some(sentence(name, "its root has")),
@@ -39,12 +39,12 @@ fn notice(name: &str, acltype: u64, root_has_one: bool) -> Option<String> {
 }
 
 impl PoolEngine {
-    /// After `acltype` changed: says so where that leaves a mount with ACLs that do not count.
+    /// After a change of `acltype`: warns if a mount then has ACLs that are not evaluated.
     pub(crate) fn warn_of_acltype(&self, ds: &Dataset) {
         let name = ds.name();
         if self.mounts.path_of(&name).is_some()
             && let Some(sentence) = notice(&name, ds.dir().prop("acltype").0.num(), false)
-            // It may just have been mounted anew with what it is mounted within.
+            // A remount of an outer mount may have given the warning already.
             && !self.mounts.has_notice(&sentence)
         {
             say(Level::Warning, untagged(&sentence));
@@ -52,11 +52,11 @@ impl PoolEngine {
         }
     }
 
-    /// Looks at a file system that is about to be mounted.
+    /// Checks the root of a file system before its mount, and watches for further ACLs.
     pub(crate) async fn watch_acls(&self, zfs: &Rc<Zfs>, ds: &Dataset) {
         let name = ds.name();
         let root = zfs.getattr(zfs.root()).await;
-        // Before version 5 ACLs that say no more than the mode may lack the flag.
+        // Before version 5, ACLs equivalent to the mode may lack the flag.
         let root_has_one = root.is_ok_and(|a| a.flags & pflags::ACL_TRIVIAL == 0) && zfs.version() >= ZPL_VERSION_SA;
         if let Some(sentence) = notice(&name, ds.dir().prop("acltype").0.num(), root_has_one) {
             say(Level::Warning, untagged(&sentence));

@@ -1,9 +1,9 @@
-//! What depends on a dataset, and how a refusal lists it.
+//! The dependents of a dataset, and the refusals that list them.
 //!
 //! Dependents of a file system are its children, its snapshots and their clones; of a snapshot its
-//! clones; each with what depends on it in turn. A dataset can be destroyed only after its
-//! dependents, so lists here have the dependents first. The texts are those of OpenZFS, which
-//! programs match: the reason on the first line, then the letter that helps, then a name a line.
+//! clones; each with its own dependents. A dataset can be destroyed only after its dependents, so
+//! lists here have the dependents first. The texts are those of OpenZFS, which programs match: the
+//! reason on the first line, then the option that destroys them, then one name per line.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -18,8 +18,7 @@ use crate::engine::PoolEngine;
 const YOUNGER_MAX: usize = 32;
 
 /// The refusal to destroy `target`, a `kind` ("filesystem", "snapshot" ...), because of
-/// `dependents`, all of its names in the order of destruction; none if nothing stands in the way of
-/// `recursive`.
+/// `dependents`, their names in the order of destruction; none if `recursive` permits it.
 pub fn destroy_refusal(kind: &str, target: &str, recursive: bool, dependents: &[String]) -> Option<Error> {
     let within = |name: &&String| name.strip_prefix(target).is_some_and(|rest| rest.starts_with(['/', '@']));
     let (what, letter, wrong) = if recursive || kind == "snapshot" {
@@ -36,8 +35,8 @@ pub fn destroy_refusal(kind: &str, target: &str, recursive: bool, dependents: &[
     })
 }
 
-/// The refusal to roll back to `target`: `younger` snapshots and bookmarks, or with `clones` clones
-/// of them, would go.
+/// The refusal to roll back to `target`: it would destroy `names`, later snapshots and bookmarks,
+/// or with `clones` clones of them.
 pub fn rollback_refusal(target: &str, clones: bool, names: &[String]) -> Error {
     let (why, letter, what) = if clones {
         ("clones of previous snapshots exist", "-R", "clones and dependents")
@@ -54,7 +53,7 @@ pub fn rollback_refusal(target: &str, clones: bool, names: &[String]) -> Error {
 }
 
 impl PoolEngine {
-    /// Names of what depends on `ds`, in the order in which it must be destroyed.
+    /// Names of the dependents of `ds`, in the order of destruction.
     pub(crate) async fn dependents(&self, ds: &Rc<Dataset>) -> Result<Vec<String>> {
         let mut out = Vec::new();
         let mut seen = BTreeSet::from([ds.name()]);

@@ -1,4 +1,4 @@
-//! The daemon's way to `zpl`: opening file systems and filling new ones.
+//! The interface to `zpl`: opens file systems and initializes new ones.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ pub use zpl::Zfs;
 
 use crate::fs::temp_props::TempProps;
 
-/// Properties that are kept in the file system itself, chosen when it is made.
+/// Properties that the file system itself stores, fixed at creation.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OnceProps {
     normalization: u64,
@@ -22,7 +22,7 @@ pub struct OnceProps {
 }
 
 impl OnceProps {
-    /// Takes those out of a list of properties; the others stay.
+    /// Removes them from a list of properties.
     pub fn take(props: &mut Vec<(String, PropValue)>) -> OnceProps {
         let mut out = OnceProps::default();
         props.retain(|(name, value)| {
@@ -39,7 +39,7 @@ impl OnceProps {
     }
 }
 
-/// What fills a new file system; its root directory belongs to the user that the daemon runs as.
+/// The initialization of a new file system; its root directory belongs to the user of the daemon.
 pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
     let owner =
         InitOwner { uid: host::effective_uid(), gid: host::effective_gid(), mode: 0o755, time: rt.wall_clock() };
@@ -57,7 +57,7 @@ pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
     init_fs(owner, props)
 }
 
-/// How a file system is used, with what holds for this mount only.
+/// The mount options of a file system, with its temporary properties.
 pub(crate) fn options(ds: &Dataset, temp: TempProps) -> MountOpts {
     let dir = ds.dir();
     MountOpts::from_numbers(|name| temp.number(&dir, name))
@@ -68,12 +68,12 @@ pub async fn open(ds: Rc<Dataset>, temp: TempProps) -> Result<Rc<Zfs>> {
     Zfs::open(&ds, options(&ds, temp)).await
 }
 
-/// Ends its use: what was written is on disk, nothing of it is in memory any more.
+/// Closes it: all data is on disk, and none of it stays in memory.
 pub async fn close(zfs: Rc<Zfs>) -> Result<()> {
     zfs.unmount().await
 }
 
-/// Takes over changed properties.
+/// Applies changed properties.
 pub fn refresh(zfs: &Zfs, ds: &Dataset, temp: TempProps) {
     zfs.set_opts(options(ds, temp));
 }

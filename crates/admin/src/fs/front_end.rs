@@ -1,7 +1,7 @@
-//! The seam to what makes file systems visible to other programs.
+//! The interface that mounts file systems for other programs.
 //!
-//! The rules for what is mounted where are in [`super::mounts`]; how it is mounted is the business
-//! of the process: the daemon does it through FUSE.
+//! [`super::mounts`] decides which file systems are mounted where; the process implements the
+//! mounts: the daemon uses FUSE.
 
 use std::any::Any;
 use std::path::Path;
@@ -16,50 +16,51 @@ use rt::Rt;
 use super::files::{self, Zfs};
 use super::temp_props::TempProps;
 
-/// What a mount is told beyond the file system.
+/// The flags of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountFlags {
     /// The dataset's name, shown as the source of the mount.
     pub source: String,
-    /// Nothing may be changed.
+    /// The file system is read-only.
     pub readonly: bool,
-    /// The mount itself is read-only, and so is what a plain user has within it.
+    /// The mount itself is read-only, and so are a plain user's file systems within it.
     pub readonly_mount: bool,
     /// Programs may be executed.
     pub exec: bool,
-    /// Set-user-id bits count.
+    /// Set-user-id bits are honoured.
     pub setuid: bool,
     /// Device nodes work.
     pub devices: bool,
-    /// Access times are not kept.
+    /// Access times are not updated.
     pub noatime: bool,
-    /// POSIX ACLs count.
+    /// POSIX ACLs are evaluated.
     pub posix_acl: bool,
 }
 
-/// A file system that is visible somewhere.
+/// A mounted file system.
 pub trait ActiveMount {
-    /// False after somebody else unmounted it.
+    /// False after an unmount from outside.
     fn is_alive(&self) -> bool;
-    /// False as well if its session lives on after somebody unmounted it lazily.
+    /// As [`ActiveMount::is_alive`], but false also after a lazy unmount, while its session lives
+    /// on.
     fn is_attached(&self, table: &MountTable) -> bool;
-    /// Waits until somebody unmounted it.
+    /// Waits until it is unmounted.
     fn ended(&self) -> LocalBoxFuture<'_, ()>;
-    /// Takes it away. [`base::ErrorKind::Busy`] if it is in use, unless `force`.
+    /// Unmounts it. [`base::ErrorKind::Busy`] if it is in use, unless `force`.
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
-    /// The mount that it is, or that it is seen in: equal numbers are the same one.
+    /// Identifies its mount, or the one that it is shown in.
     fn outer(&self) -> usize;
-    /// Whether it is seen in the mount of another one.
+    /// Whether it is shown in the mount of another one.
     fn is_within(&self) -> bool;
-    /// Itself, for the front end that made it.
+    /// The concrete type, for the front end that made it.
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What makes file systems visible.
+/// Mounts file systems.
 pub trait FrontEnd {
     /// Fails, with what to do, if it cannot work on this machine.
     fn usable(&self) -> Result<()>;
-    /// Shows `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then
+    /// Mounts `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then
     /// serves it. `others` are the pool's mounts.
     fn mount<'a>(
         &'a self,
@@ -99,7 +100,7 @@ impl SnapshotsOf {
     pub async fn open(&self, name: &str) -> Result<Rc<Zfs>> {
         let snap = self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await?;
         let zfs = files::open(snap, TempProps { readonly: Some(true), ..TempProps::default() }).await?;
-        // Looking into a snapshot must not keep it from being destroyed.
+        // An access to a snapshot must not keep it from being destroyed.
         zfs.unmount().await?;
         Ok(zfs)
     }

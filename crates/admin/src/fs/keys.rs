@@ -1,4 +1,4 @@
-//! What commands do with the keys of encrypted datasets, on the pool's engine thread.
+//! The keys of encrypted datasets: load, unload, change, on the pool's engine thread.
 
 use base::{Error, ErrorKind, Result};
 use codec::crypto::Suite;
@@ -9,8 +9,8 @@ use crate::keeper::Level;
 use crate::request::Secret;
 use crate::view::KeyView;
 
-/// Takes what is about encryption out of the properties given for a new file system; `key` is what
-/// the user typed or has in a file.
+/// Removes the encryption properties from those of a new file system; `key` is from a prompt or a
+/// file.
 pub fn take_crypt(props: &mut Vec<(String, String)>, key: Option<Secret>) -> Result<NewCrypt> {
     let mut take = |name: &str| {
         let value = props.iter().rfind(|(n, _)| n == name).map(|(_, v)| v.clone());
@@ -84,7 +84,7 @@ impl PoolEngine {
         loaded.map_err(|e| e.at(format!("cannot load the key of '{name}'")))
     }
 
-    /// Says in the log, once for each import, that keys may be swapped.
+    /// Warns in the log, once for each import, that keys may be swapped.
     fn warn_of_swap(&self) {
         if !self.pool.dsl().keys_are_locked() && !self.warned_of_swap.replace(true) {
             let why = "the system does not let the daemon lock more memory";
@@ -101,8 +101,8 @@ impl PoolEngine {
         self.pool.dsl().unload_key(&name).await.map_err(|e| e.at(format!("cannot unload the key of '{name}'")))
     }
 
-    /// `zfs change-key`; `props`: keyformat, keylocation, pbkdf2iters. What is not given stays as
-    /// it was.
+    /// `zfs change-key`; `props`: keyformat, keylocation, pbkdf2iters. Properties that are not
+    /// given stay.
     pub async fn change_key(&self, name: &str, props: &[(String, String)], key: Option<Secret>) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let name = self.resolve(name)?;

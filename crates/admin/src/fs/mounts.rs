@@ -1,12 +1,12 @@
-//! Which file systems are mounted, and the rules for what is to be.
+//! The mounts of a pool, and the rules for mounting.
 //!
 //! A front end ([`super::front_end`]) makes an open file system visible at a path; there is one per
-//! process. The rules are OpenZFS's: a file system is mounted if
-//! `canmount=on` and `mountpoint` is a path; parents come before children when mounting and after
-//! them when unmounting; an alternate root stands before every path.
+//! process. The rules are OpenZFS's: a file system is mounted if `canmount=on` and `mountpoint` is
+//! a path; parents come before children when mounting and after them when unmounting; an alternate
+//! root precedes every path.
 //!
-//! Paths may lead through mounts of the same engine thread, which then must be free to answer:
-//! whatever looks at a path here does so on a thread of its own ([`host::blocking`]).
+//! Paths may lead through mounts of the same engine thread, which must be free to answer: system
+//! calls on paths run on a thread of their own ([`host::blocking`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,11 +26,10 @@ use crate::fs::places::{check_real_place, clear_dead_mounts, path_blocking};
 use crate::fs::temp_props::TempProps;
 use crate::keeper::Level;
 
-/// How long unmounting may take. The kernel first has everything written back that was changed
-/// through mappings.
+/// Time for an unmount. The kernel first writes back pages that were changed through mappings.
 const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
 
-/// Adds to an error of what is in use the command that ends it all the same.
+/// Adds the forcing command to a `Busy` error.
 pub fn advise_force(e: Error, command: &str) -> Error {
     if e.kind() == ErrorKind::Busy { Error::new(ErrorKind::Busy, format!("{e}, or use '{command}'")) } else { e }
 }
@@ -54,18 +53,18 @@ impl Mounted {
     }
 }
 
-/// The mounts of one pool, by dataset name. Those that somebody else unmounted stay until their
-/// session has ended.
+/// The mounts of one pool, by dataset name. Those unmounted from outside stay until their session
+/// has ended.
 #[derive(Default)]
 pub struct Mounts {
     active: RefCell<BTreeMap<String, Mounted>>,
     watch: RefCell<Option<MountWatch>>,
-    /// Warnings that the command which asked for the last mounts has not got yet.
+    /// Warnings of the last mounts, not yet taken by the command that asked for them.
     notices: RefCell<Vec<String>>,
 }
 
 impl Mounts {
-    /// Takes over the settings of intent logs.
+    /// Applies settings of intent logs.
     pub fn set_zil_tunables(&self, tun: ZilTunables) {
         self.active.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
     }
@@ -82,7 +81,7 @@ pub enum MountPoint {
     Path(PathBuf),
 }
 
-/// What a value of `mountpoint` means under an alternate root.
+/// The mount point of a value of `mountpoint` under an alternate root.
 pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
     match value {
         "none" | "-" | "" => MountPoint::None,
@@ -91,7 +90,7 @@ pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
     }
 }
 
-/// What is not as its properties say where a file system is seen in the mount of another one: one
+/// Properties without effect because a file system is shown in the mount of another one, one
 /// sentence each.
 fn differences_within(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
     let (out, name) = (&outer.source, &inner.source);
@@ -117,7 +116,7 @@ pub fn with_altroot(path: &str, altroot: Option<&str>) -> String {
     }
 }
 
-/// Checks a value of `mountpoint` as it is given.
+/// Checks a value of `mountpoint`.
 pub fn check_mountpoint(value: &str) -> Result<()> {
     if value == "none" || value == "legacy" {
         return Ok(());
@@ -134,7 +133,7 @@ pub fn check_mountpoint(value: &str) -> Result<()> {
 }
 
 impl Mounts {
-    /// The list of mounts; none where it cannot be read.
+    /// The list of mounts; none if it cannot be read.
     fn table(&self) -> Option<Rc<MountTable>> {
         let mut watch = self.watch.borrow_mut();
         if watch.is_none() {
@@ -143,7 +142,7 @@ impl Mounts {
         watch.as_ref()?.table().ok()
     }
 
-    /// Name and path of everything mounted, in order of name.
+    /// Name and path of all mounted file systems, in order of name.
     pub fn list(&self) -> Vec<(String, PathBuf)> {
         let table = self.table();
         let all = self.active.borrow();
@@ -151,17 +150,17 @@ impl Mounts {
         mounted.map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
-    /// The same with those that were unmounted by others and have not ended.
+    /// As [`Mounts::list`], with those unmounted from outside whose session has not ended.
     fn all(&self) -> Vec<(String, PathBuf)> {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
-    /// What was read and written through each mount: reads, bytes, writes, bytes.
+    /// I/O through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
     }
 
-    /// Sentences for the caller that asked for the last mounts; they are in the log as well.
+    /// Takes the warnings of the last mounts, which are in the log as well.
     pub fn take_notices(&self) -> Vec<String> {
         self.notices.take()
     }
@@ -187,12 +186,12 @@ impl Mounts {
         attached.map(|m| m.front.clone()).collect()
     }
 
-    /// What holds for the mount of `name` only.
+    /// The temporary properties of the mount of `name`.
     pub fn temp_of(&self, name: &str) -> TempProps {
         self.active.borrow().get(name).map_or_else(TempProps::default, |m| m.temp)
     }
 
-    /// Changes that; the mount is to be refreshed.
+    /// Changes the temporary properties; the caller then refreshes the mount.
     pub(crate) fn change_temp(&self, name: &str, change: impl FnOnce(&mut TempProps)) {
         if let Some(m) = self.active.borrow_mut().get_mut(name) {
             change(&mut m.temp);
@@ -211,7 +210,7 @@ impl Mounts {
         all.into_iter().max_by_key(|(_, p)| p.components().count()).map(|(n, _)| n)
     }
 
-    /// Mounts of `from` and what is below it belong to `to` now.
+    /// Moves the mounts of `from` and of file systems below it to `to`.
     pub fn renamed(&self, from: &str, to: &str) {
         let old = self.active.take();
         let new = old.into_iter().map(|(name, m)| match name.strip_prefix(from) {
@@ -227,7 +226,7 @@ impl Mounts {
     }
 }
 
-/// Makes a folder and whatever of its path is missing; gives those that were made, outermost first.
+/// Makes a folder and its missing parents; returns those that were made, outermost first.
 pub fn make_dirs(path: &Path) -> Result<Vec<PathBuf>> {
     let mut missing: Vec<PathBuf> = path.ancestors().take_while(|p| !p.exists()).map(Path::to_path_buf).collect();
     missing.reverse();
@@ -298,7 +297,7 @@ impl PoolEngine {
         host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
     }
 
-    /// What is to be mounted by itself and is not: parents first.
+    /// File systems with `canmount=on` and a mount point that are not mounted, parents first.
     pub async fn to_mount(&self) -> Vec<Rc<Dataset>> {
         let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
         for ds in self.pool.dsl().all() {
@@ -316,9 +315,9 @@ impl PoolEngine {
         out.into_iter().map(|(_, ds)| ds).collect()
     }
 
-    /// Mounts everything that is to be mounted; what cannot be is told, one sentence each.
+    /// Mounts all of [`PoolEngine::to_mount`]; returns the errors.
     pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
-        // Also those of file systems that are not to be mounted any more.
+        // Also dead mounts of file systems that need no mount any more.
         let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
         let all = self.to_mount().await;
         if all.is_empty() {
@@ -366,7 +365,7 @@ impl PoolEngine {
             }
         };
         if self.mounts.is_open(&name) {
-            // Somebody else unmounted it.
+            // It was unmounted from outside.
             self.unmount(&name, false).await?;
         }
         let front_end = front_end()?;
@@ -409,8 +408,7 @@ impl PoolEngine {
         }
     }
 
-    /// The flags that count, where a file system is seen in the mount of another one; tells of what
-    /// differs.
+    /// The effective flags of a file system in the mount of another one; warns about differences.
     fn within_outer(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
         if !front.is_within() {
             return flags;
@@ -427,7 +425,7 @@ impl PoolEngine {
         MountFlags { readonly_mount: false, ..flags }
     }
 
-    /// Closes a file system when somebody else unmounts it.
+    /// Closes a file system when it is unmounted from outside.
     fn close_when_ended(&self, front: Rc<dyn ActiveMount>) {
         self.pool.rt().spawn("unmounted", async move {
             front.ended().await;
@@ -457,7 +455,7 @@ impl PoolEngine {
             unmounted.map_err(|e| match e.kind() {
                 ErrorKind::Busy => {
                     let place = path.display();
-                    // The words of OpenZFS, which programs look for, and ours.
+                    // The words of OpenZFS, which programs match, and ours.
                     let why = format!("pool or dataset is busy: {e}");
                     Error::new(ErrorKind::Busy, format!("cannot unmount '{place}': {why}"))
                 }
@@ -467,13 +465,13 @@ impl PoolEngine {
         self.close_mounted(name).await
     }
 
-    /// Ends the use of a file system whose mount is gone.
+    /// Closes a file system whose mount has ended.
     async fn close_mounted(&self, name: &str) -> Result<()> {
         let gone = self.mounts.active.borrow_mut().remove(name);
         if let Some(m) = gone {
             drop(m.front);
             match files::close(m.zfs).await {
-                // Nothing can be written to a suspended pool; that must not keep its mounts.
+                // A suspended pool takes no writes; its mounts must end all the same.
                 Err(e) if self.pool.txg().ended().is_some() => say(Level::Err, &format!("unmounting '{name}': {e}")),
                 other => other.map_err(|e| e.at(format!("unmounting '{name}'")))?,
             }
@@ -481,21 +479,20 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Unmounts these file systems as far as they are mounted, and whatever of the pool is mounted
-    /// within them, the innermost first; gives those that were, in the order to mount them again.
-    /// If one cannot be unmounted, those that were are mounted again.
+    /// Unmounts these file systems, if mounted, and those of the pool within them, the innermost
+    /// first; returns them in the order for mounting them again. If one fails, the others are
+    /// mounted again.
     pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, TempProps)>> {
         let mut todo = self.mounts.all();
         let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
-        // What others unmounted holds nothing within it.
+        // A file system unmounted from outside has no mounts within it.
         todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
         let mut done: Vec<(PathBuf, String, TempProps)> = Vec::new();
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
         for last in [false, true] {
-            // What is mounted below another one that came later can be reached only when that is
-            // gone.
+            // A mount below a later one can be reached only after that is unmounted.
             for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
                 let temp = self.mounts.temp_of(&name);
                 let was_mounted = self.mounts.path_of(&name).is_some();
@@ -519,7 +516,7 @@ impl PoolEngine {
         Ok(done)
     }
 
-    /// Mounts what [`PoolEngine::unmount_these`] unmounted; errors of single ones are given.
+    /// Mounts the result of [`PoolEngine::unmount_these`]; returns the errors.
     pub async fn mount_again(&self, names: &[(String, TempProps)]) -> Vec<Error> {
         let mut errors = Vec::new();
         for (name, temp) in names {
@@ -538,7 +535,7 @@ impl PoolEngine {
         self.unmount_these(&names, force).await
     }
 
-    /// The folder of a mount point that follows from the dataset's name, which goes with it.
+    /// The folder of a mount point derived from the dataset's name; it is removed with the dataset.
     pub fn own_mount_dir(&self, dir: &Dir) -> Option<PathBuf> {
         let (value, source) = dir.prop("mountpoint");
         let follows = matches!(source, PropSource::Default | PropSource::Inherited(_));
@@ -548,8 +545,8 @@ impl PoolEngine {
         }
     }
 
-    /// Gives changed properties to a mounted file system. False if it must be mounted anew to take
-    /// them: what the kernel itself looks after.
+    /// Applies changed properties to a mounted file system. False if the kernel evaluates one of
+    /// them: it must be mounted again.
     pub fn refresh_mount(&self, ds: &Dataset) -> bool {
         let mounts = self.mounts.active.borrow();
         let Some(m) = mounts.get(&ds.name()) else { return true };
@@ -558,19 +555,19 @@ impl PoolEngine {
         let (new, old) = (&flags, &m.flags);
         let same =
             (new.exec, new.setuid, new.devices, new.posix_acl) == (old.exec, old.setuid, old.devices, old.posix_acl);
-        // Writing to what the kernel holds for read-only needs a new mount; the other way round the
-        // file system refuses.
+        // From read-only to writable needs a new mount; the other way round the file system refuses
+        // writes.
         same && (new.readonly || !old.readonly_mount)
     }
 }
 
 /// Removes a folder if it is empty.
 pub async fn remove_dir(path: PathBuf) {
-    // Not there, not empty, not ours: it may stay.
+    // Missing, not empty, or not ours: leave it.
     let _ = host::blocking(move || std::fs::remove_dir(path)).await;
 }
 
-/// True for a folder without entries, or none at all.
+/// True for a folder without entries, and if there is none.
 pub fn is_empty(path: &Path) -> bool {
     std::fs::read_dir(path).map_or(true, |mut d| d.next().is_none())
 }

@@ -1,8 +1,9 @@
-//! What commands do to datasets, on the pool's engine thread.
+//! Operations on file systems: create, set, inherit, rename, mount, unmount, on the pool's engine
+//! thread.
 //!
-//! Each holds the pool's `admin` lock while it runs. What can fail for reasons of mounting (a front
-//! end that does not work, a folder that cannot be made, a file system in use) is tried before the
-//! pool is changed, and what was unmounted for a change that failed is mounted again.
+//! Each holds the pool's `admin` lock while it runs. Steps of mounting that can fail (a missing
+//! front end, a folder that cannot be made, a file system in use) come before the change of the
+//! pool; if the change fails, the file systems are mounted again.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::temp_props::{MountHow, TempProps};
 use crate::request::Secret;
 
-/// Properties that a mounted file system must be told.
+/// Properties that apply to a mounted file system at once.
 const MOUNT_PROPS: &[&str] =
     &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync"];
 
@@ -32,7 +33,7 @@ const NFS_OPTIONS: &[&str] = &[
     "root_squash", "no_root_squash", "all_squash", "no_all_squash", "anonuid", "anongid", "sec", "acl", "no_acl", "root", "access", "anon",
 ];
 
-/// Whether the property may have this value, as far as it is one of shares.
+/// Whether the value is valid, for share properties; true for others.
 fn is_share(name: &str, value: &str) -> bool {
     let options = || value.split(',').all(|o| NFS_OPTIONS.contains(&o.split('=').next().unwrap_or("")));
     match name {
@@ -42,7 +43,7 @@ fn is_share(name: &str, value: &str) -> bool {
     }
 }
 
-/// Parses what users typed for a file system.
+/// Parses and checks properties of a file system.
 pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
     let mut out: Vec<(String, PropValue)> = Vec::new();
     for (name, text) in given {
@@ -102,7 +103,7 @@ fn below(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
     out
 }
 
-/// Directories whose value of `prop` changes with that of `dir`.
+/// Datasets whose value of `prop` changes with that of `dir`.
 fn affected(dir: &Rc<Dir>, prop: &str) -> Vec<String> {
     let inherits = props::find(prop).is_none_or(|p| p.inheritable());
     fn walk(dir: &Rc<Dir>, prop: &str, out: &mut Vec<String>) {
@@ -218,7 +219,7 @@ impl PoolEngine {
         }
         if let Err(e) = result {
             for fs in created.iter().rev() {
-                // Whatever keeps one of them is worth less than the error that brought us here.
+                // Errors of the clean-up are ignored: the first error counts.
                 let _ = self.unmount(fs, true).await;
                 let _ = dsl.destroy_fs(fs).await;
             }
@@ -228,8 +229,7 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Refuses properties of a new file system that would have it mounted over a folder of the
-    /// system.
+    /// Refuses properties of a new file system that would mount it over a folder of the system.
     pub(crate) async fn check_future_place(&self, name: &str, props: &[(String, PropValue)]) -> Result<()> {
         match self.future_mount_point(name, props) {
             Some(path) => self.check_mount_place(path).await,
@@ -242,7 +242,7 @@ impl PoolEngine {
         path_blocking(self.pool.rt(), &path, move || check_real_place(&there)).await?
     }
 
-    /// Where a file system that does not exist yet would be mounted by itself.
+    /// The automatic mount point of a file system that does not exist yet.
     fn future_mount_point(&self, name: &str, props: &[(String, PropValue)]) -> Option<PathBuf> {
         let own = |wanted: &str| props.iter().find(|(n, _)| n == wanted).map(|(_, v)| v);
         if own("canmount").is_some_and(|v| v.num() != 1) {
@@ -333,7 +333,7 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Takes a user property away from all snapshots of `ds` that have it.
+    /// Removes a user property from all snapshots of `ds`.
     async fn drop_from_snapshots(&self, ds: &Rc<Dataset>, prop: &str) -> Result<()> {
         let dsl = self.pool.dsl();
         for snap in dsl.snapshots(ds).await? {
@@ -344,8 +344,8 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Runs `change`, which changes these properties of `ds`, and gives mounts their new place and
-    /// flags.
+    /// Runs `change`, which changes these properties of `ds`, and moves or refreshes the affected
+    /// mounts.
     async fn change_props(
         &self,
         ds: &Rc<Dataset>,
@@ -361,7 +361,7 @@ impl PoolEngine {
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
             for name in affected(&ds.dir(), prop) {
-                // The new value counts, also where another one held for this mount.
+                // The new value replaces a temporary one.
                 self.mounts.change_temp(&name, |temp| temp.clear(prop));
                 touched.push(name);
             }
@@ -406,8 +406,7 @@ impl PoolEngine {
                 errors.extend(self.mount(&ds, *temp).await.err());
             }
         }
-        // What had no place until now, or was not to be mounted, is mounted as it would be at an
-        // import.
+        // File systems that had no mount point or canmount=off before are mounted as at an import.
         let newly = !had_path || prop == "canmount";
         if newly && unmounted.is_empty() && mounts::usable().is_ok() {
             for ds in self.to_mount().await {
@@ -532,15 +531,15 @@ impl PoolEngine {
         Ok(self.mounts.take_notices())
     }
 
-    /// Gives a mount other values that hold for it only, in place of those that it had: as it is,
-    /// or anew where the kernel has to know.
+    /// Replaces the temporary properties of a mount; mounts it again if the kernel evaluates one of
+    /// them.
     async fn remount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
         let name = ds.name();
         if self.mounts.path_of(&name).is_none() {
             return Err(Error::not_found("not currently mounted"));
         }
         let before = self.mounts.temp_of(&name);
-        // What it was mounted over is still there.
+        // The folder below the mount is still not empty.
         let temp = TempProps { over: temp.over || before.over, ..temp };
         self.mounts.change_temp(&name, |t| *t = temp);
         if self.refresh_mount(ds) {
@@ -556,13 +555,12 @@ impl PoolEngine {
         }
     }
 
-    /// `zfs unmount` by name.
-    /// `keys`: those of encryption roots among what is unmounted are unloaded.
+    /// `zfs unmount` by name. `keys`: also unloads the keys of unmounted encryption roots.
     pub async fn fs_unmount(&self, name: &str, force: bool, keys: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
         let name = ds.name();
-        // By force also what somebody else unmounted while files were open there.
+        // By force also one unmounted from outside with open files.
         if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
@@ -578,7 +576,7 @@ impl PoolEngine {
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 
-    /// Unloads the keys of those that are encryption roots.
+    /// Unloads the keys of the encryption roots among `names`.
     async fn unload_keys_of(&self, unmounted: &[(String, TempProps)]) -> Result<()> {
         let dsl = self.pool.dsl();
         for (name, _) in unmounted.iter().rev() {

@@ -1,17 +1,16 @@
-//! Where file systems may be mounted.
+//! Mount points that are refused.
 //!
-//! A mount hides what was there. Over a folder that the running system lives in, that ends the
-//! system, so those folders are refused; what is below them is not. With an alternate root in front
-//! the same value is harmless: it is the whole path that counts.
+//! A mount hides the content of its folder. Over a folder that the running system needs, that
+//! breaks the system, so these folders are refused; folders below them are not. The check is of the
+//! whole path, with the alternate root.
 
 use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Nanos, Result};
 use rt::Rt;
 
-/// Folders that the running system lives in: those of the Filesystem Hierarchy Standard 3.0 that
-/// hold programs, libraries, devices, settings and state of the system, and where distributions
-/// have merged them.
+/// Folders that the running system needs: those of the Filesystem Hierarchy Standard 3.0 for
+/// programs, libraries, devices, settings and state, and those that distributions merged them into.
 const SYSTEM: &[&str] = &[
     "/",
     "/bin",
@@ -40,16 +39,15 @@ const SYSTEM: &[&str] = &[
     "/var/run",
     "/var/tmp",
 ];
-/// Folders that may be file systems of their own, as long as nothing is in them that would be
-/// hidden.
+/// Folders that may be mount points only if they are empty.
 const IF_EMPTY: &[&str] = &["/home", "/root"];
 
-/// How long a look at a path may take: it may lead through a mount whose server hangs.
+/// Time for system calls on a path: it may lead through a mount whose server hangs.
 const PATH_LIMIT: Nanos = Nanos::from_secs(20);
 
-/// Refuses a mount at a folder of the system. `is_empty` is asked where that matters.
+/// Refuses a mount at a folder of the system. `is_empty` is called for `IF_EMPTY` only.
 pub fn check_place(path: &Path, is_empty: impl FnOnce(&Path) -> bool) -> Result<()> {
-    // Repeated and trailing slashes mean nothing.
+    // Drops repeated and trailing slashes.
     let path: PathBuf = path.components().collect();
     let is_one_of = |list: &[&str]| list.iter().any(|p| path == Path::new(p));
     let why = if is_one_of(SYSTEM) {
@@ -63,7 +61,7 @@ pub fn check_place(path: &Path, is_empty: impl FnOnce(&Path) -> bool) -> Result<
     Err(Error::new(ErrorKind::Denied, format!("'{}' {why}: {advice}", path.display())))
 }
 
-/// The same, with a look at the folder, and at where links lead.
+/// As [`check_place`], with the folder's content, and also for the target of links.
 pub fn check_real_place(path: &Path) -> Result<()> {
     let is_empty = crate::fs::mounts::is_empty;
     check_place(path, is_empty)?;
@@ -73,7 +71,7 @@ pub fn check_real_place(path: &Path) -> Result<()> {
     }
 }
 
-/// Looks at paths on a thread of its own, for a limited time.
+/// Runs system calls on a path, on a thread of their own and for a limited time.
 pub async fn path_blocking<T: Send + 'static>(
     rt: &Rt,
     path: &Path,
@@ -88,8 +86,8 @@ pub async fn path_blocking<T: Send + 'static>(
     }
 }
 
-/// Detaches mounts of file systems of `pool` that an earlier daemon left when it was killed, and
-/// others of weir's that are dead and on the way to `path`.
+/// Detaches dead mounts of weir: those of file systems of `pool` that a killed daemon left, and
+/// those on the way to `path`.
 pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     let (pool, path) = (pool.to_string(), path.map(Path::to_path_buf));
     let wanted = move |e: &host::MountEntry| {
@@ -99,7 +97,7 @@ pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     host::fuse_detach_dead(wanted).await.map(drop)
 }
 
-/// Whether mounts of weir have this type: the second where `sync` reaches them.
+/// Whether mounts of weir have this type; the second is for mounts that `sync` reaches.
 fn is_our_type(fstype: &str) -> bool {
     matches!(fstype, "fuse.zfs" | "fuseblk.zfs")
 }

@@ -1,5 +1,4 @@
-//! What commands do to snapshots, clones and bookmarks, on the pool's engine thread; and
-//! destroying, which may have to do with all of them.
+//! Operations on snapshots, clones and bookmarks, and destroy, on the pool's engine thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -18,7 +17,7 @@ use crate::view::{Destroyed, HoldView};
 /// Snapshots destroyed in one txg at most.
 const SNAPSHOTS_PER_TXG: usize = 500;
 
-/// What a destroy command removes, in the order in which it must be done.
+/// The datasets that a command destroys, in that order.
 #[derive(Default)]
 struct Plan {
     names: Vec<String>,
@@ -48,7 +47,7 @@ impl PoolEngine {
         self.pool.dsl().snapshot(names, recursive, props).await
     }
 
-    /// `zfs destroy`: what is, or with `dry_run` would be, destroyed.
+    /// `zfs destroy`: returns the datasets that are, or with `dry_run` would be, destroyed.
     pub async fn destroy(&self, name: &str, how: DestroyHow, progress: &Progress) -> Result<Destroyed> {
         let _admin = self.admin.acquire(1).await;
         let what = || format!("cannot destroy '{name}'");
@@ -125,7 +124,7 @@ impl PoolEngine {
         Ok(Destroyed { names: plan.names, reclaim })
     }
 
-    /// Snapshots of one file system that `a,b%c` names, oldest first; of those below as well if
+    /// Resolves a list `a,b%c` of snapshots of a file system, oldest first; also of those below if
     /// `recursive`.
     async fn resolve_snapspec(&self, fs: &str, list: &str, recursive: bool) -> Result<Vec<Vec<Rc<Dataset>>>> {
         let dsl = self.pool.dsl();
@@ -180,7 +179,7 @@ impl PoolEngine {
         Ok(sum)
     }
 
-    /// Adds a file system with what must go before it.
+    /// Adds a file system after its dependents.
     async fn plan_fs(&self, name: &str, plan: &mut Plan) -> Result<()> {
         let head = self.pool.dsl().find(name)?;
         let mut all = self.dependents(&head).await?;
@@ -193,7 +192,7 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Errors name the dataset that is in the way.
+    /// Destroys these datasets in order. Errors name the dataset.
     async fn destroy_planned(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
@@ -223,7 +222,7 @@ impl PoolEngine {
             }
             progress.step();
         }
-        // Those that are still there, and others that were mounted within those that are gone.
+        // File systems that still exist, and others that were mounted within destroyed ones.
         let again: Vec<(String, TempProps)> = unmounted.into_iter().filter(|(n, _)| !gone.contains(n)).collect();
         self.mount_again(&again).await;
         result
@@ -271,7 +270,7 @@ impl PoolEngine {
             self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
         }
         plan.names.extend(newer.iter().map(|s| s.name()));
-        // A file system in use is noticed before anything is destroyed.
+        // Unmounting first finds a file system in use before anything is destroyed.
         let unmounted = self.unmount_these(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
         drop(newer);
         let done = async {
@@ -355,8 +354,7 @@ impl PoolEngine {
         done.map_err(|e| e.at(format!("cannot rename '{from}'")))
     }
 
-    /// `zfs hold` and `zfs release`: of all at once if that can be, else of each that it can be of;
-    /// the errors of the others.
+    /// `zfs hold` and `zfs release`: all at once if possible, else one by one; returns the errors.
     pub async fn hold(&self, tag: &str, names: Vec<String>, recursive: bool, release: bool) -> Vec<Error> {
         let _admin = self.admin.acquire(1).await;
         let dsl = self.pool.dsl();
@@ -420,17 +418,17 @@ impl PoolEngine {
     }
 }
 
-/// How things are to be destroyed.
+/// Options of a destroy.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct DestroyHow {
     /// And everything below.
     pub recursive: bool,
     /// And clones, wherever they are.
     pub clones: bool,
-    /// Snapshots that are needed go when they are not any more.
+    /// Defer the destruction of snapshots with holds or clones.
     pub defer: bool,
     /// Unmount file systems in use.
     pub force: bool,
-    /// Only say what would be destroyed.
+    /// Only list what would be destroyed.
     pub dry_run: bool,
 }

@@ -1,16 +1,16 @@
 //! Properties that hold for one mount only (`zfs mount -o`), OpenZFS's temporary properties.
 //!
-//! The words are mount options (`ro`, `noexec`); each stands for a value of a property. As long as
-//! the mount lives the value counts instead of the stored one, and `zfs get` shows it with the
-//! source `temporary` where it differs. Setting or inheriting the property ends that. A mount that
-//! is made anew (for `zfs rename`, a rollback) keeps them.
+//! The words are mount options (`ro`, `noexec`); each sets a property. While the mount exists this
+//! value replaces the stored one, and `zfs get` shows it with the source `temporary` if it differs.
+//! Setting or inheriting the property ends that. A mount that is made again (for `zfs rename`, a
+//! rollback) keeps them.
 
 use base::{Error, Result};
 use dsl::Dir;
 use serde::{Deserialize, Serialize};
 
-/// What `-o` takes: the word, its property, the value. `setuid` and `devices` have the words of
-/// mount(8) beside their own.
+/// The words of `-o`: word, property, value. `setuid` and `devices` also have the words of
+/// mount(8).
 const WORDS: &[(&str, &str, bool)] = &[
     ("ro", "readonly", true),
     ("rw", "readonly", false),
@@ -38,7 +38,7 @@ const WORDS: &[(&str, &str, bool)] = &[
 const KNOWN: &str =
     "ro/rw, atime/noatime, relatime/norelatime, exec/noexec, suid/nosuid, dev/nodev, xattr/noxattr and remount";
 
-/// Values for one mount; None: as the dataset's property says.
+/// Values for one mount; None: the dataset's property.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TempProps {
@@ -56,7 +56,7 @@ pub struct TempProps {
     pub devices: Option<bool>,
     /// `xattr`
     pub xattr: Option<bool>,
-    /// Also over a folder that is not empty where `overlay=off` (`zfs mount -O`).
+    /// Mount over a folder that is not empty despite `overlay=off` (`zfs mount -O`).
     pub over: bool,
 }
 
@@ -65,12 +65,12 @@ pub struct TempProps {
 pub struct MountHow {
     /// The values.
     pub temp: TempProps,
-    /// Change a mount that is there.
+    /// Change an existing mount.
     pub remount: bool,
 }
 
 impl MountHow {
-    /// Parses words with commas between them; of two about the same property the last counts.
+    /// Parses words separated by commas; the last word for a property wins.
     pub fn parse<'a>(lists: impl Iterator<Item = &'a str>) -> Result<MountHow> {
         let mut how = MountHow::default();
         for word in lists.flat_map(|l| l.split(',')) {
@@ -109,19 +109,19 @@ impl TempProps {
         self.slot(prop).and_then(|at| *at)
     }
 
-    /// The stored value counts again.
+    /// Returns to the stored value.
     pub fn clear(&mut self, prop: &str) {
         if let Some(at) = self.slot(prop) {
             *at = None;
         }
     }
 
-    /// The number of a property as it counts: an attribute that is on keeps its kind.
+    /// The effective number of a property; a temporary "on" keeps the stored kind (`xattr=sa`).
     pub fn number(self, dir: &Dir, prop: &str) -> u64 {
         number(self.get(prop), dir.prop(prop).0.num())
     }
 
-    /// The number where it is not the stored one.
+    /// The effective number, if it differs from the stored one.
     pub fn changed(self, dir: &Dir, prop: &str) -> Option<u64> {
         let stored = dir.prop(prop).0.num();
         let counts = number(self.get(prop), stored);

@@ -1,8 +1,8 @@
-//! `zpool create`: everything is checked before the first label is written, and what was made is
-//! unmade if it fails.
+//! `zpool create`: all checks come before the first label is written, and a failure removes
+//! everything that was made.
 //!
 //! In order: names, properties and features; the mount point (made now); the devices (missing files
-//! made now, if a size is given); then on the new engine thread every device is opened for us alone
+//! made now, if a size is given); then on the new engine thread every device is opened exclusively
 //! and its labels are read; only then the pool is written. A pool whose root cannot be mounted is
 //! destroyed again.
 
@@ -35,7 +35,7 @@ use crate::pool_set::{PoolSet, Running};
 use crate::request::PoolCreate;
 use crate::view::Created;
 
-/// What was made for a pool that does not exist yet; dropped without [`Made::keep`] it is unmade.
+/// Files and folders made for a new pool; removed when dropped without [`Made::keep`].
 #[derive(Default)]
 struct Made {
     files: Vec<PathBuf>,
@@ -110,7 +110,7 @@ impl Plan {
         Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at })
     }
 
-    /// Makes the mount point, or with `-n` says whether it could be made.
+    /// Checks and makes the mount point.
     fn mount_point(&self, keeper: &dyn Keeper, made: &mut Made) -> Result<()> {
         let Some(path) = &self.mount_at else { return Ok(()) };
         keeper.front_end().usable()?;
@@ -142,7 +142,7 @@ impl Plan {
         if size.is_some_and(|s| s < DEVICE_SIZE_MIN) {
             return Err(Error::new(ErrorKind::Range, "--size is too small: a pool needs at least 64M on each device"));
         }
-        // All that exist are looked at before the first file is made.
+        // Existing devices are checked before the first file is made.
         for path in self.vdevs.paths() {
             match std::fs::metadata(path) {
                 Ok(meta) => {
@@ -193,8 +193,7 @@ pub(crate) fn same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// Refuses swap areas and file systems on block devices that somebody may still want, unless
-/// `force`.
+/// Refuses block devices with swap areas or file systems, unless `force`.
 pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     if force {
@@ -219,11 +218,10 @@ pub(crate) fn check_foreign(path: &str, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// The variable that, set to 1, makes devices lose what was not flushed when the daemon dies: for
-/// tests that kill it.
+/// The variable for tests that kill the daemon: with 1, devices lose unflushed writes when it dies.
 pub const HOLD_WRITES: &str = "WEIR_HOLD_WRITES";
 
-/// Opens a device for us alone.
+/// Opens a device, exclusively if `write`; also returns whether it is a block device.
 pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>, bool)> {
     let lock = if write { Lock::Exclusive } else { Lock::Shared };
     let dev = HostDev::open_dev(rt, path, OpenOpts { write, direct: Direct::Auto, lock })?;
@@ -234,7 +232,7 @@ pub fn open_device(rt: &Rt, path: &str, write: bool) -> Result<(Rc<dyn BlockDev>
     Ok((dev, is_disk))
 }
 
-/// What the check of redundancy needs to know of a device.
+/// The properties of a device for the check of redundancy.
 pub(crate) fn leaf_info(spec: &DevSpec) -> LeafInfo {
     LeafInfo { is_disk: spec.is_disk, size: spec.dev.info().size_bytes }
 }
@@ -243,7 +241,7 @@ pub(crate) fn leaf_info(spec: &DevSpec) -> LeafInfo {
 async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Result<(u64, Vec<String>)> {
     let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
     for path in plan.vdevs.paths() {
-        // With -n files that would be made are not there to be opened.
+        // With -n the files to be made do not exist.
         if plan.request.dry_run && !Path::new(path).exists() {
             continue;
         }
@@ -332,7 +330,7 @@ impl PoolSet {
         self.pool_create_inner(request).map_err(|e| e.at(format!("cannot create '{name}'")))
     }
 
-    /// The running pool that has this file or device.
+    /// The running pool with this file or device.
     fn pool_using(&self, path: &str) -> Option<String> {
         let running = self.all_running();
         let known = self.keeper.remembered().into_iter().filter(|k| running.iter().any(|r| r.guid == k.guid));

@@ -1,7 +1,7 @@
 //! `zpool add`, `attach`, `replace`, `detach`, `remove`, `online`: devices of running pools.
 //!
-//! Paths are checked here and opened on the pool's engine thread; everything about the pool is
-//! [`spa`]'s. What the daemon remembers of a pool follows its devices.
+//! Paths are checked here and opened on the pool's engine thread; [`spa`] changes the pool. The
+//! keeper's list of devices is updated afterwards.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,21 +23,21 @@ use crate::pool_set::{PoolSet, Running};
 use crate::request::{PoolAdd, PoolAttach};
 use crate::view::Created;
 
-/// Devices by path, for a pool that needs one back. It also keeps the spares and caches that the
-/// pool does not have open itself, so that others cannot take them.
+/// Opens devices by path for a pool that needs one back. It also holds open the spares and caches
+/// that the pool does not have open itself, so that other programs cannot take them.
 pub(crate) struct HostDoor {
     rt: Rt,
     kept: RefCell<BTreeMap<String, Rc<dyn BlockDev>>>,
 }
 
 impl HostDoor {
-    /// A door that keeps nothing yet.
+    /// Holds no devices yet.
     pub(crate) fn new(rt: Rt) -> Rc<HostDoor> {
         Rc::new(HostDoor { rt, kept: RefCell::default() })
     }
 
-    /// Keeps the devices at `paths` and no others. One that cannot be had (it is gone, or the pool
-    /// uses it now) is tried again the next time.
+    /// Holds the devices at `paths` and no others. One that cannot be opened (it is missing, or the
+    /// pool uses it now) is tried again the next time.
     fn keep(&self, paths: &[String], write: bool) {
         let mut kept = self.kept.borrow_mut();
         kept.retain(|path, _| paths.contains(path));
@@ -54,7 +54,7 @@ impl HostDoor {
 impl DeviceDoor for HostDoor {
     fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>> {
         Box::pin(async move {
-            // The claim that we keep would meet that of the pool.
+            // Our claim would conflict with that of the pool.
             let kept = self.kept.borrow_mut().remove(path);
             drop(kept);
             Ok(open_device(&self.rt, path, true)?.0)
@@ -63,7 +63,7 @@ impl DeviceDoor for HostDoor {
 }
 
 impl PoolEngine {
-    /// Keeps what the pool has and does not have open: spares and caches.
+    /// Holds the spares and caches of the pool open.
     pub(crate) fn hold_aux(&self) {
         let aux = self.pool.aux();
         let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
@@ -71,7 +71,7 @@ impl PoolEngine {
         self.door.keep(&paths, !self.pool.is_readonly());
     }
 
-    /// The paths of all devices, after they have changed.
+    /// Updates the held spares and caches, and returns the paths of all devices.
     pub(crate) fn refresh_devices(&self) -> Vec<String> {
         self.hold_aux();
         paths_of(&self.pool)
@@ -91,8 +91,8 @@ fn paths_of(pool: &Pool) -> Vec<String> {
     paths
 }
 
-/// The name by which the pool knows a device: a path that the pool has not is compared with those
-/// of its devices by where they lead.
+/// The pool's name for a device: an unknown path is compared with the paths of its devices by
+/// device and inode.
 pub(crate) fn pool_device_name(pool: &Pool, name: &str) -> String {
     let paths = paths_of(pool);
     if !name.starts_with('/') || paths.iter().any(|p| p == name) {
@@ -102,7 +102,7 @@ pub(crate) fn pool_device_name(pool: &Pool, name: &str) -> String {
     same.unwrap_or_else(|| name.to_string())
 }
 
-/// Files that were made for a pool and are not part of it yet; removed again when dropped.
+/// New files that are not part of the pool yet; removed when dropped.
 #[derive(Default)]
 struct MadeFiles(Vec<PathBuf>);
 
@@ -115,7 +115,7 @@ impl Drop for MadeFiles {
 }
 
 impl MadeFiles {
-    /// Makes the file at `path` if it is not there and a size is given.
+    /// Makes the file at `path` if it is missing and a size is given.
     fn make(&mut self, path: &str, size: Option<u64>) -> Result<()> {
         if std::path::Path::new(path).exists() {
             return Ok(());
@@ -129,7 +129,7 @@ impl MadeFiles {
     }
 }
 
-/// The value of `ashift` among properties; no other makes sense here.
+/// The value of `ashift`; other properties are errors.
 fn ashift_of(props: &[(String, String)]) -> Result<Option<u8>> {
     let mut out = None;
     for (name, value) in props {
@@ -146,7 +146,7 @@ fn ashift_of(props: &[(String, String)]) -> Result<Option<u8>> {
     Ok(out)
 }
 
-/// How the vdevs of a pool survive losses; logs left out.
+/// The replication of a pool's vdevs, without logs.
 fn replication(pool: &Pool) -> Vec<Replication> {
     let config = pool.mos_config();
     let tops = config.vdev_tree.children.iter().filter(|c| {
@@ -167,13 +167,13 @@ fn replication(pool: &Pool) -> Vec<Replication> {
 }
 
 impl PoolSet {
-    /// Takes over where the devices of a pool are now.
+    /// Updates the keeper's list of a pool's devices.
     pub(crate) fn remember_devices(&self, running: &Running) -> Result<()> {
         let devices = running.thread.with_pool(|e| async move { Ok(e.refresh_devices()) })?;
         self.keeper.set_devices(running.guid, devices)
     }
 
-    /// What can be said about a new device before it is opened.
+    /// Checks of a new device before it is opened.
     fn check_path(&self, path: &str, force: bool) -> Result<()> {
         for running in self.all_running() {
             let devices = running.thread.with_pool(|e| async move { Ok(paths_of(&e.pool)) }).unwrap_or_default();
@@ -256,7 +256,7 @@ impl PoolSet {
         let named = target.clone();
         let target = running.thread.with_pool(move |e| async move { Ok(pool_device_name(&e.pool, &named)) })?;
         let known = target.clone();
-        // In the same place: what is at the path of the old device now.
+        // In place: the new device is at the path of the old one.
         let path =
             running.thread.with_pool(move |e| async move { e.pool.device_path(&known) }).map_err(|e| e.at(&place))?;
         let same = replace && device.as_ref().is_none_or(|d| Some(d) == path.as_ref());
@@ -288,7 +288,7 @@ impl PoolSet {
                 };
                 let replaced = replaced.await;
                 if replaced.is_err() {
-                    // As it was before, if that can be had.
+                    // Bring the old device back, if possible.
                     let _ = e.pool.bring_online(&target, false).await;
                 }
                 return replaced.map_err(|e| if e.to_string().starts_with("cannot") { e } else { e.at(&place) });
@@ -304,7 +304,7 @@ impl PoolSet {
     }
 }
 
-/// Opens a device that is to be a pool's, if nobody else wants it.
+/// Opens a new device of a pool, and checks that it is free.
 async fn open_new(rt: &Rt, path: &str, write: bool, force: bool, in_use: &InUse) -> Result<DevSpec> {
     let (dev, is_disk) = open_device(rt, path, write)?;
     in_use.check(&*dev, force).await?;

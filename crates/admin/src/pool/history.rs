@@ -7,7 +7,7 @@ use crate::engine::PoolEngine;
 use crate::view::HistoryLine;
 
 impl PoolEngine {
-    /// `zpool checkpoint`: takes one, or gives it up.
+    /// `zpool checkpoint`: takes or discards one.
     pub(crate) async fn checkpoint(&self, discard: bool, wait: bool) -> Result<()> {
         let at = |e: Error| {
             let what = if discard { "discard checkpoint in" } else { "checkpoint" };

@@ -1,8 +1,7 @@
-//! Finding, importing, exporting and destroying pools.
+//! Search, import, export and destroy of pools.
 //!
 //! A search opens every candidate read-only and without a lock, groups devices by pool, and keeps
-//! one path of each device. An import opens just those of one pool, for us alone, on the thread
-//! that will run it.
+//! one path of each device. An import opens those of one pool, exclusively, on its engine thread.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt;
@@ -29,18 +28,18 @@ use crate::request::{PoolImport, Search};
 use crate::view::pool::config_view;
 use crate::view::{Candidate, Imported, VdevView};
 
-/// Files and devices looked at in one search at most.
+/// Files and devices of one search at most.
 const SEARCH_MAX: usize = 100_000;
-/// Folders of /dev that hold block devices under other names only.
+/// Folders of /dev to search; its others have only links to the same devices.
 const DEV_DIRS: &[&str] = &["/dev", "/dev/mapper"];
 
-/// How long devices may stay locked after the daemon that had them was killed: the kernel first
-/// ends the operations that it had under way.
+/// Time that devices may stay locked after their daemon was killed: the kernel first ends its I/O
+/// under way.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
-/// How often their locks are tried meanwhile.
+/// Interval between tries of their locks.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
-/// What a search found about one pool, as plain data.
+/// A pool that a search found, as plain data.
 #[derive(Clone, Debug)]
 struct Found {
     candidate: Candidate,
@@ -89,7 +88,7 @@ fn search_paths(search: &Search, remembered: Vec<String>) -> Result<Vec<PathBuf>
     Ok(out)
 }
 
-/// Finds pools; with `examine` also tells of each whether its features allow an import.
+/// Finds pools; with `examine` also checks whether their features allow an import.
 async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, progress: Arc<Progress>) -> Vec<Found> {
     progress.begin("searching devices", paths.len() as u64);
     let mut devices: Vec<Rc<dyn BlockDev>> = Vec::new();
@@ -97,7 +96,7 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, p
         let opts = OpenOpts { write: false, direct: Direct::Auto, lock: Lock::None };
         if let Ok(dev) = HostDev::open(&rt, &path, opts) {
             let dev: Rc<dyn BlockDev> = dev;
-            // Only devices with a label stay open: a search may meet thousands.
+            // Only devices with a label stay open: there may be thousands of others.
             if spa::is_candidate(&dev).await {
                 devices.push(dev);
             }
@@ -107,8 +106,7 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, p
     let mut out = Vec::new();
     for pool in spa::scan(devices).await {
         let mut found = found(&pool);
-        // What lacks devices cannot be opened, and what cannot be opened says why when it is
-        // imported.
+        // A pool with missing devices cannot be opened; other errors are reported by the import.
         if let Some(opts) = examine.as_ref().filter(|_| found.candidate.state != "UNAVAIL")
             && let Ok(unsupported) = Pool::unsupported(&rt, &pool, opts).await
         {
@@ -119,7 +117,7 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, p
     out
 }
 
-/// Says in a listing that features keep the pool from being imported, or from being written.
+/// Adds to a listing that features prevent an import, or a writable one.
 fn note_unsupported(c: &mut Candidate, unsupported: Unsupported) {
     let Unsupported { read, write } = unsupported;
     let (status, action, features) = match (read.is_empty(), write.is_empty()) {
@@ -145,7 +143,7 @@ fn note_unsupported(c: &mut Candidate, unsupported: Unsupported) {
 }
 
 fn found(pool: &PoolCandidate) -> Found {
-    // Of several paths of one device the first with the newest label.
+    // Of several paths of one device, the first with the newest label.
     let mut best: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     for d in &pool.devices {
         let entry = best.entry(d.config.guid.0).or_insert_with(|| (0, String::new()));
@@ -255,7 +253,7 @@ fn mark(view: &mut VdevView, paths: &BTreeMap<u64, (u64, String)>) {
     }
 }
 
-/// What one import needs on its engine thread.
+/// The parameters of an import, for its engine thread.
 struct Job {
     guid: u64,
     devices: Vec<String>,
@@ -269,9 +267,9 @@ struct Job {
 /// An import that succeeded.
 struct Outcome {
     name: String,
-    /// What it has to say.
+    /// Notices for the user.
     notices: Vec<String>,
-    /// What could not be mounted.
+    /// Errors of mounts.
     failures: Vec<String>,
 }
 
@@ -413,7 +411,7 @@ impl PoolSet {
         )
     }
 
-    /// What `-F` would do to a pool, in a sentence.
+    /// The effect of `-F` on a pool, in a sentence.
     fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>) -> Result<Outcome> {
         let engine = self.engine_opts(name, 1);
         let thread = EngineThread::start(Some(self.keeper.clone()))?;
@@ -451,13 +449,13 @@ impl PoolSet {
         progress: &Arc<Progress>,
     ) -> Result<Outcome> {
         let readonly = opts.readonly;
-        // What decides about the import itself is not stored.
+        // Properties of the import itself are not stored.
         (wanted.readonly, wanted.altroot) = (false, None);
         let job = Job {
             guid,
             devices: devices.clone(),
             opts,
-            // What is set for this pool only follows when its name is known.
+            // Tunables of this pool alone follow when its name is known.
             engine: self.engine_opts("", 1),
             altroot: altroot.clone(),
             wanted,
@@ -477,8 +475,8 @@ impl PoolSet {
         Ok(done)
     }
 
-    /// Imports a pool that the last daemon had imported. If that was killed a moment ago its
-    /// devices are still locked.
+    /// Imports a pool that the last daemon had imported. If that was just killed its devices may
+    /// still be locked.
     fn import_last(
         &self,
         pool: &KnownPool,
@@ -496,19 +494,19 @@ impl PoolSet {
         }
     }
 
-    /// At the start of the daemon: imports what was imported when the last one ended. The sentences
-    /// say what could not be.
+    /// At the start of the daemon: imports the pools that were imported when the last one ended.
+    /// Returns notices and errors.
     pub(crate) fn import_remembered(&self) -> Vec<String> {
         let _namespace = self.namespace();
         let progress = Progress::new();
         let mut failures = Vec::new();
         for pool in self.keeper.remembered().into_iter().filter(|p| p.imported) {
             let opts = ImportOpts {
-                // The name of this import, which may differ from the one on disk only if that was
-                // never written.
+                // Keep the name on disk: the last import wrote its name there, unless it was
+                // temporary.
                 new_name: None,
                 readonly: pool.readonly,
-                // It was ours.
+                // This host imported it last.
                 force: true,
                 destroyed: false,
                 ..ImportOpts::default()
@@ -533,7 +531,7 @@ impl PoolSet {
         let names: Vec<String> =
             if all { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names.to_vec() };
         progress.begin("exporting pools", names.len() as u64);
-        // One that is not there, or in use, keeps none of the others.
+        // A failure does not stop the others.
         let mut errors = Vec::new();
         for name in &names {
             errors.extend(self.export_one(name, force).err());
@@ -575,11 +573,10 @@ fn cannot_import(name: &str, e: Error) -> Error {
     if e.to_string().starts_with(&prefix) { e } else { e.at(prefix) }
 }
 
-/// Unmounts everything and closes the pool; what was unmounted is mounted again if the pool cannot
-/// be closed.
+/// Unmounts everything and closes the pool; on failure the file systems are mounted again.
 async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result<()> {
     if force && engine.pool.suspended().is_some() {
-        // Before the lock: who holds it may wait for the devices.
+        // Before the lock: its holder may wait for the devices.
         engine.pool.give_up().await;
     }
     let _admin = engine.admin.acquire(1).await;
@@ -649,7 +646,7 @@ mod tests {
         let c = noted(vec![], vec![a.clone(), b.clone()]);
         assert!(c.state == "UNAVAIL" && c.action.contains("\"-o readonly=on\""), "{c:?}");
         assert_eq!(c.features, ["x:a (About a.)", "x:b"]);
-        // What keeps it from being read matters more.
+        // Features that prevent reading come first.
         let c = noted(vec![b], vec![a]);
         assert!(c.state == "UNAVAIL" && c.action.starts_with("The pool cannot be imported. "), "{c:?}");
         assert_eq!(c.features, ["x:b"]);

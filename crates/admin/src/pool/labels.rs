@@ -1,9 +1,8 @@
-//! Who a device belongs to, as its labels and the imported pools say, and `zpool labelclear`.
+//! The owner of a device, from its labels and the imported pools; `zpool labelclear`.
 //!
-//! A device that an imported pool has is never given away. One that an exported pool has, or a pool
-//! that another machine may have imported, needs `-f`. Anything else is free: what left its pool,
-//! what a destroyed pool left behind, and spares and caches, whose labels do not name the pool that
-//! they belong to.
+//! A device of an imported pool is never free. One of an exported pool, or of a pool that another
+//! machine may have imported, needs `-f`. All others are free: devices removed from their pool,
+//! those of destroyed pools, and spares and caches, whose labels do not name a pool.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +16,7 @@ use crate::engine::EngineThread;
 use crate::pool::create::{open_device, same_file};
 use crate::pool_set::PoolSet;
 
-/// The imported pools and everything that is part of them.
+/// The imported pools and their devices.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct InUse {
     /// Guids of the pools.
@@ -31,20 +30,20 @@ struct Part {
     guid: u64,
     path: Option<String>,
     pool: String,
-    /// As `labelclear` says it.
+    /// The word in messages of `labelclear`.
     state: &'static str,
     /// The pool uses it now; spares and caches count as used.
     is_open: bool,
 }
 
-/// What a label says about the owner of its device.
+/// The owner of a device by one of its labels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Owner {
     /// Part of an imported pool.
     Here(Part),
     /// Part of a pool that is not imported here: `exported` or `potentially active`, and its name.
     Elsewhere(&'static str, String),
-    /// Nobody.
+    /// No owner.
     Free,
 }
 
@@ -54,9 +53,9 @@ impl InUse {
             return Owner::Here(part.clone());
         }
         match label {
-            // What left its pool, or never came into one.
+            // Removed from its pool, or never added to one.
             DeviceLabel::Pool(c) if c.txg.0 == 0 => Owner::Free,
-            // The pool is here and has given the device up, perhaps while the device was away.
+            // The pool is imported here and has removed the device, perhaps while it was missing.
             DeviceLabel::Pool(c) if self.pools.contains(&c.pool_guid.0) => Owner::Free,
             DeviceLabel::Pool(c) => match c.state {
                 PoolState::Exported => Owner::Elsewhere("exported", c.name.clone()),
@@ -67,7 +66,7 @@ impl InUse {
         }
     }
 
-    /// The owner that says most of those that the labels name.
+    /// The strongest owner among all labels: an imported pool, then another pool.
     async fn owner_of(&self, dev: &dyn BlockDev) -> Result<Owner> {
         let labels = read_labels(dev).await?;
         let parsed = labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok());
@@ -98,7 +97,7 @@ impl InUse {
     }
 }
 
-/// Why a device of an imported pool keeps its label. One that is offline loses it with `force`.
+/// Fails if a device of an imported pool keeps its label. An offline one loses it with `force`.
 fn keep(path: &str, part: &Part, force: bool) -> Result<()> {
     if force && !part.is_open {
         return Ok(());
@@ -109,7 +108,7 @@ fn keep(path: &str, part: &Part, force: bool) -> Result<()> {
 }
 
 impl PoolSet {
-    /// Looks at every imported pool.
+    /// Collects the devices of every imported pool.
     pub(crate) fn in_use(&self) -> InUse {
         let mut out = InUse::default();
         for running in self.all_running() {

@@ -1,7 +1,6 @@
-//! Properties of pools: the table, what users may type, where they are kept, and how they are
-//! shown. No other file knows a property.
+//! Properties of pools: table, parser, storage and views. No other file handles a single property.
 //!
-//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, but for
+//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, except
 //! `comment` and `compatibility`, which are in the configuration.
 
 use std::collections::BTreeMap;
@@ -28,7 +27,7 @@ pub type Stored = BTreeMap<String, u64>;
 
 const ON_OFF: &[&str] = &["off", "on"];
 
-/// A property stored as a number: words in order of their values.
+/// An index property (`PROP_TYPE_INDEX`): words in order of their values.
 struct IndexProp {
     name: &'static str,
     words: &'static [&'static str],
@@ -45,7 +44,7 @@ const INDEX_PROPS: &[IndexProp] = &[
     IndexProp { name: "autotrim", words: ON_OFF, default: 0 },
 ];
 
-/// Every property but features, in the order of `zpool get all`.
+/// All properties except features, in the order of `zpool get all`.
 pub const NAMES: &[&str] = &[
     "size",
     "capacity",
@@ -99,7 +98,7 @@ pub fn canonical(name: &str) -> Option<String> {
     (known || feature || long.starts_with("unsupported@")).then(|| long.to_string())
 }
 
-/// The words of a stored property and its value in this pool.
+/// The value of an index property, and whether it is set in this pool.
 pub fn index_prop(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
     let w = INDEX_PROPS.iter().find(|w| w.name == name)?;
     let value = stored.get(name).copied();
@@ -107,7 +106,7 @@ pub fn index_prop(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
     Some((text, value.is_some()))
 }
 
-/// What a list of `-o` asks for.
+/// Parsed properties of a list of `-o`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Wanted {
     /// `ashift`
@@ -126,13 +125,13 @@ pub struct Wanted {
     pub allowed: Option<Vec<FeatureId>>,
     /// `compatibility` as it was given.
     pub compatibility: Option<String>,
-    /// `cachefile=none` was given; else the place of OpenZFS's file, which weir does not write.
+    /// True for `cachefile=none`, false for an empty `cachefile`; weir writes no cache file.
     pub no_cachefile: Option<bool>,
     /// `bootfs`, to be looked up.
     pub bootfs: Option<String>,
 }
 
-/// When a property is given.
+/// The command that sets a property.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// `zpool create -o`
@@ -289,14 +288,14 @@ fn allowed_features(value: &str) -> Result<Vec<FeatureId>> {
     Ok(out.unwrap_or_default())
 }
 
-/// Reads what the MOS stores.
+/// Reads the properties stored in the MOS.
 pub async fn load(dsl: &DslPool) -> Result<Stored> {
     let Some(object) = zap::lookup_u64(dsl.directory(), POOL_PROPS).await? else { return Ok(Stored::new()) };
     let entries = zap::list(&dsl.mos().hold(ObjectId(object)).await?).await?;
     Ok(entries.into_iter().filter_map(|e| Some((String::from_utf8(e.name).ok()?, e.value.as_u64()?))).collect())
 }
 
-/// The figures that properties come from.
+/// Figures for computed properties.
 pub(crate) struct Figures {
     /// Bytes of the normal class.
     pub(crate) size: u64,
@@ -391,7 +390,7 @@ impl PoolEngine {
         }
     }
 
-    /// Stores what is wanted of an imported pool: numbers, features, comment.
+    /// Sets properties of an imported pool: numbers, features, comment.
     pub async fn set_pool_props(&self, wanted: Wanted) -> Result<()> {
         let dsl = self.pool.dsl().clone();
         let mut stored = wanted.stored;
@@ -403,7 +402,7 @@ impl PoolEngine {
             stored.push(("bootfs".to_string(), object));
         }
         if let Some(value) = wanted.compatibility {
-            // Nothing stored says off.
+            // No entry means off.
             self.pool.set_compatibility((value != "off").then_some(value))?;
         }
         if let Some(none) = wanted.no_cachefile {
@@ -455,13 +454,13 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Has the engine follow the properties that it knows of.
+    /// Applies properties to the engine.
     pub(crate) fn apply_pool_props(&self) {
         let number = |name: &str| self.props.borrow().get(name).copied();
         self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
     }
 
-    /// With `autoexpand=on`: uses all of devices that have grown, beside whatever else goes on.
+    /// With `autoexpand=on`: expands vdevs whose devices have grown, in the background.
     pub(crate) fn expand_if_wanted(&self) {
         let wanted = self.props.borrow().get("autoexpand") == Some(&1);
         if wanted && !self.pool.is_readonly() && self.pool.suspended().is_none() {

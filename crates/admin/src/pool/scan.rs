@@ -1,4 +1,4 @@
-//! Scrub and resilver: the commands, what is told of them, and the names of what is damaged.
+//! Scrub and resilver: commands, views, and the names of damaged files.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,11 +14,10 @@ use crate::engine::PoolEngine;
 use crate::request::ScrubAction;
 use crate::view::{ActivityView, ScanView};
 
-/// A file system or volume that names of damage are looked up in; without the [`Zfs`] it has no
-/// paths.
+/// A dataset with damaged objects; without the [`Zfs`] it has no paths.
 type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
 
-/// Names told at most.
+/// Names in a view at most.
 const NAMES_MAX: usize = 10_000;
 
 impl PoolEngine {
@@ -43,8 +42,7 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// What is under way in the background, by the names and in the order of `zpool wait`. Work
-    /// that was paused or suspended is not under way.
+    /// The activities of `zpool wait`, in its order. Paused or suspended work is not busy.
     pub fn activity(&self) -> Vec<ActivityView> {
         let pool = &self.pool;
         let scan = pool.scan_status();
@@ -61,7 +59,7 @@ impl PoolEngine {
             }
             left
         };
-        // One that was asked for counts: it begins with one of the next txgs.
+        // A requested resilver counts: it begins with one of the next txgs.
         let resilvering = scanning(ScanFunc::Resilver) || pool.is_resilver_pending();
         let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
         let discarding = pool.discarding();
@@ -113,8 +111,8 @@ impl PoolEngine {
         })
     }
 
-    /// What scans found damaged, by name: a path in a mounted file system, `fs:/path` in others,
-    /// `fs:<0x7>` where there is no path, `<metadata>:<0x7>` for the pool's own.
+    /// The damaged files of scans: a path in a mounted file system, `fs:/path` in others,
+    /// `fs:<0x7>` without a path, `<metadata>:<0x7>` for the pool's own.
     pub(crate) async fn damaged_names(&self) -> Vec<String> {
         let blocks = self.pool.damaged_blocks().await.unwrap_or_default();
         let objects: BTreeSet<(u64, u64)> = blocks.iter().map(|b| (b.objset, b.object)).collect();

@@ -1,10 +1,9 @@
-//! Instruments: listeners that count trace events between two questions of a command.
+//! Instruments: listeners that count trace events between two requests of a command.
 //!
-//! `weir trace` starts a counting ([`Traces::start`]), asks for what was counted as often as it
-//! likes ([`Traces::take`]), and ends it. Nothing is lost between questions, and memory is bounded:
-//! distributions are counts by powers of two, of txgs the last thousand are kept. A counting that
-//! nobody asked for in a minute ends, so that a command that was killed does not cost its pool
-//! anything for ever.
+//! `weir trace` starts a session ([`Traces::start`]), takes its counts repeatedly
+//! ([`Traces::take`]), and ends it. No event is lost between requests, and memory is bounded:
+//! distributions are counts by powers of two, and the last thousand txgs are kept. A session
+//! without a request for a minute ends, so that a killed command leaves no listener.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,14 +16,14 @@ use vdev::Prio;
 
 use crate::view::{Dist, LogView, SlowTaskView, TraceView, TurnView, TxgView};
 
-/// Txgs that are kept between two questions.
+/// Txgs that are kept between two requests.
 const TXGS_MAX: usize = 1000;
-/// After how long without a question a counting ends.
+/// Time without a request after which a session ends.
 const SESSION_TIMEOUT: Nanos = Nanos(60_000_000_000);
-/// Countings at once.
+/// Sessions at once.
 const SESSIONS_MAX: usize = 16;
 
-/// What a command may ask for, and what must be heard for it.
+/// The instruments, and the event groups of each.
 const INSTRUMENTS: &[(&str, Groups)] = &[
     ("dirty", Groups::TXG),
     ("txg", Groups::TXG),
@@ -36,10 +35,10 @@ const INSTRUMENTS: &[(&str, Groups)] = &[
     ("all", Groups::ALL),
 ];
 
-/// The longest turns that are kept between two questions.
+/// The longest turns that are kept between two requests.
 pub const LONGEST: usize = 10;
 
-/// Kinds of operations as the D scripts tell them apart.
+/// Kinds of operations, as in the D scripts.
 const READ: usize = 0;
 const WRITE: usize = 1;
 const FLUSH: usize = 2;
@@ -47,7 +46,7 @@ const TRIM: usize = 3;
 const KINDS: [&str; 4] = ["read", "write", "flush", "trim"];
 
 impl Dist {
-    /// Counts a value that `bytes` belong to.
+    /// Counts a value of an operation of `bytes`.
     pub fn add(&mut self, value: u64, bytes: u64) {
         let bucket = value.max(1).ilog2() as usize;
         if self.buckets.len() <= bucket {
@@ -68,7 +67,7 @@ impl Dist {
         let mean = self.mean();
         if self.count == 0 { 0.0 } else { (self.squares / self.count as f64 - mean * mean).max(0.0).sqrt() }
     }
-    /// Puts another one to it.
+    /// Adds another distribution.
     pub fn merge(&mut self, other: &Dist) {
         if self.buckets.len() < other.buckets.len() {
             self.buckets.resize(other.buckets.len(), 0);
@@ -81,7 +80,7 @@ impl Dist {
     }
 }
 
-/// A distribution that is being counted: fixed arrays, no allocation, a few instructions a value.
+/// A distribution under construction: fixed arrays, no allocation, a few instructions per value.
 #[derive(Clone, Copy)]
 struct Tally {
     buckets: [u64; 64],
@@ -105,7 +104,7 @@ impl Tally {
         self.squares += value as f64 * value as f64;
         self.bytes = self.bytes.wrapping_add(bytes);
     }
-    /// What was counted, with both tallies in it.
+    /// The sum of both tallies.
     fn plus(&self, other: &Tally) -> Tally {
         let mut all = *self;
         all.buckets.iter_mut().zip(&other.buckets).for_each(|(a, b)| *a += b);
@@ -124,12 +123,12 @@ impl Tally {
     }
 }
 
-/// Counts events. All that an event costs is here: a place in an array; what needs more (names,
-/// lists, sums over classes) is made when somebody asks.
+/// Counts events. An event costs a place in an array; names, lists and sums over classes are made
+/// on request.
 #[derive(Default)]
 pub struct Counters {
     events: u64,
-    /// When each phase of a txg began, for those that are not on disk.
+    /// The start of each phase of txgs that are not on disk.
     phases: BTreeMap<u64, [Nanos; 4]>,
     txgs: VecDeque<TxgView>,
     /// Reads and writes of each class.
@@ -218,12 +217,12 @@ impl Counters {
                 phases[3] = now;
                 self.end_depths();
                 self.syncing = txg;
-                // Its dirty bytes are those of now; the record is completed when it is on disk.
+                // Dirty bytes are sampled now; the record is completed when the txg is on disk.
                 Some(seen)
             }
             TxgPhase::Synced => {
                 let [open, closed, quiesced, start] = *phases;
-                // A phase that began before the counting did has no length.
+                // A phase that began before the session has no length.
                 let span = |from: Nanos, to: Nanos| (from.0 != 0).then(|| to.since(from).0);
                 seen.spans = [span(open, closed), span(closed, quiesced), span(quiesced, start), span(start, now)];
                 self.phases.remove(&txg);
@@ -242,13 +241,13 @@ impl Counters {
             }
             self.txgs.push_back(seen);
         }
-        // A txg that ended unseen is no reason to remember it for ever.
+        // Drops txgs whose end was not seen.
         while self.phases.len() > 8 {
             self.phases.pop_first();
         }
     }
 
-    /// The queue under one txg is what it is.
+    /// Stores the depths of the txg that synced until now.
     fn end_depths(&mut self) {
         let depth = std::mem::take(&mut self.depth).dist();
         if depth.count > 0 {
@@ -259,8 +258,7 @@ impl Counters {
         }
     }
 
-    /// What was counted; counting begins anew. A txg that syncs at the moment is reported when it
-    /// is on disk.
+    /// Takes the counts and restarts them. A syncing txg is reported when it is on disk.
     pub fn take(&mut self, span: Nanos) -> TraceView {
         self.end_depths();
         let mut old = std::mem::take(self);
@@ -314,7 +312,7 @@ struct Session {
     _listening: Listening,
 }
 
-/// The countings of one pool.
+/// The trace sessions of one pool.
 #[derive(Default)]
 pub struct Traces {
     next: Cell<u64>,
@@ -322,7 +320,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Begins to count what an instrument of that name needs.
+    /// Starts a session of the instrument of that name; returns its number.
     pub fn start(&self, rt: &Rt, what: &str) -> Result<u64> {
         let Some((_, groups)) = INSTRUMENTS.iter().find(|(name, _)| *name == what) else {
             let names: Vec<&str> = INSTRUMENTS.iter().map(|(n, _)| *n).collect();
@@ -342,7 +340,7 @@ impl Traces {
         Ok(id)
     }
 
-    /// What counting `id` counted since it was last asked.
+    /// The counts of session `id` since the last request.
     pub fn take(&self, now: Nanos, id: u64, end: bool) -> Result<TraceView> {
         self.drop_idle(now);
         let mut sessions = self.sessions.borrow_mut();
@@ -356,7 +354,7 @@ impl Traces {
         Ok(view)
     }
 
-    /// Ends what nobody asks for.
+    /// Ends idle sessions.
     fn drop_idle(&self, now: Nanos) {
         self.sessions.borrow_mut().retain(|_, s| now.since(s.last_take) < SESSION_TIMEOUT);
     }
@@ -399,7 +397,7 @@ mod tests {
             v.txgs,
             [TxgView { txg: 5, dirty: 40, limit: 100, of_txg: 9, spans: [1, 2, 3, 5].map(|n| Some(n * 1_000_000)) }]
         );
-        // Of a txg that was under way when the counting began only what was seen has a length.
+        // Of a txg under way at the start, only complete phases have a length.
         let mut late = Counters::default();
         late.note(ms(7), &txg(4, TxgPhase::Syncing, 40));
         late.note(ms(9), &txg(4, TxgPhase::Synced, 10));
@@ -413,7 +411,7 @@ mod tests {
         assert_eq!((v.io[1].1.mean(), v.io[1].1.deviation()), (3.5, 0.5));
         assert_eq!((v.undelayed, v.delay.count, v.delay.buckets.len()), (2, 1, 9));
         assert_eq!(c.take(ms(1)), TraceView { span: 1_000_000, ..TraceView::default() });
-        // Of turns the longest are named.
+        // The longest turns have names.
         let turn = |task, us| Event::Turn { task, id: 7, took: Nanos::from_us(us) };
         for us in 1..=30 {
             c.note(ms(15), &turn(if us == 20 { "sync" } else { "fuse" }, us));

@@ -1,9 +1,9 @@
-//! The vdev words of `zpool create` and `zpool add`: which devices stand together.
+//! The vdev specification of `zpool create` and `zpool add`.
 //!
 //! A list goes from left to right. `log`, `special`, `dedup`, `spare` and `cache` begin a section
 //! that lasts until the next of these words; `mirror`, `raidz`, `raidz1` to `raidz3` and `draid...`
-//! begin a group that lasts until the next word of either sort. Devices outside of a group stand by
-//! themselves.
+//! begin a group that lasts until the next word of either sort. Devices outside a group are single
+//! vdevs.
 
 use base::{Error, Result};
 use ondisk::feature::FeatureId;
@@ -12,7 +12,7 @@ use spa::{Bias, GroupKind};
 /// Words that begin a section or a group.
 const WORDS: &[&str] = &["mirror", "raidz", "raidz1", "raidz2", "raidz3", "spare", "log", "cache", "special", "dedup"];
 
-/// The word of a device list that names a kind of vdev, if it is one.
+/// The vdev word of an argument, if it is one.
 pub fn vdev_word(arg: &str) -> Option<&'static str> {
     let head = arg.split(':').next().unwrap_or(arg);
     if head.strip_prefix("draid").is_some_and(|rest| rest.is_empty() || rest.parse::<u8>().is_ok()) {
@@ -21,14 +21,14 @@ pub fn vdev_word(arg: &str) -> Option<&'static str> {
     WORDS.iter().find(|w| **w == arg).copied()
 }
 
-/// Devices that stand together, by path.
+/// A top-level vdev, with its devices by path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupPaths {
-    /// How.
+    /// Its type.
     pub kind: GroupKind,
-    /// What for.
+    /// Its class.
     pub bias: Bias,
-    /// Which.
+    /// Its devices.
     pub paths: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct VdevSpec {
     pub caches: Vec<String>,
 }
 
-/// Where the next device goes.
+/// The section of the next device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     Tops(Bias),
@@ -55,7 +55,7 @@ fn bad<T>(why: impl std::fmt::Display) -> Result<T> {
     Err(Error::invalid(format!("invalid vdev specification: {why}")))
 }
 
-/// The kind that a word begins, with the number of children that a draid word tells.
+/// The vdev type of a word, with the number of children of a draid word.
 fn group_kind(word: &str) -> Result<Option<(GroupKind, Option<usize>)>> {
     Ok(Some(match word {
         "mirror" => (GroupKind::Mirror, None),
@@ -96,7 +96,7 @@ impl VdevSpec {
     pub fn parse(args: &[String]) -> Result<VdevSpec> {
         let mut out = VdevSpec::default();
         let mut section = Section::Tops(Bias::Normal);
-        // The group that devices go to, and how many it is to have.
+        // Whether a group is open, and its required number of devices.
         let mut open: Option<Option<usize>> = None;
         for word in ["log", "spare", "cache"] {
             if args.iter().filter(|a| *a == word).count() > 1 {
@@ -142,7 +142,7 @@ impl VdevSpec {
         Ok(out)
     }
 
-    /// A group is complete.
+    /// Checks a complete group.
     fn close(&self, open: Option<Option<usize>>) -> Result<()> {
         let (Some(count), Some(group)) = (open, self.groups.last()) else { return Ok(()) };
         let n = group.paths.len();
@@ -167,7 +167,7 @@ impl VdevSpec {
         Ok(())
     }
 
-    /// Features that a pool needs to have such vdevs.
+    /// Features that these vdevs need.
     pub fn features(&self) -> Vec<FeatureId> {
         let classes = self.groups.iter().any(|g| matches!(g.bias, Bias::Special | Bias::Dedup));
         let draid = self.groups.iter().any(|g| matches!(g.kind, GroupKind::Draid { .. }));
@@ -176,7 +176,7 @@ impl VdevSpec {
     }
 
     /// The top-level vdevs of a section (`dedup`, `special`, `logs`; empty for the normal ones):
-    /// what listings call a group, none for a device by itself, and its devices.
+    /// the name of a group in listings, none for a single device, and its devices.
     pub fn section(&self, class: &str) -> Vec<(Option<String>, &[String])> {
         let of = |g: &&GroupPaths| {
             let own = match g.bias {
@@ -205,10 +205,9 @@ impl VdevSpec {
         self.groups.iter().flat_map(|g| &g.paths).chain(&self.spares).chain(&self.caches)
     }
 
-    /// Refuses what a pool is seldom meant to be (`-f`: it is): devices of unequal sizes, or files
-    /// and disks, in one vdev; vdevs that survive unequal losses. `pool` is how the vdevs of the
-    /// pool do that to which these are added. OpenZFS's rules (behaviour of `zpool create` and
-    /// `add`); logs are not looked at.
+    /// Refuses mismatched replication (`-f` permits it): devices of unequal sizes, or files and
+    /// disks, in one vdev; vdevs with unequal redundancy. `pool` is the replication of an existing
+    /// pool. OpenZFS's rules (behaviour of `zpool create` and `add`); logs are not checked.
     pub fn check_replication(&self, leaf: &dyn Fn(&str) -> Option<LeafInfo>, pool: &[Replication]) -> Result<()> {
         let mut all = Vec::new();
         for group in self.groups.iter().filter(|g| g.bias != Bias::Log) {
@@ -225,7 +224,7 @@ impl VdevSpec {
                 return bad(format!("mismatched replication level: both {a} and {b} vdevs are present: {force}"));
             }
         }
-        // A pool that is uneven already may become more so.
+        // A pool that is mismatched already takes any vdev.
         let is_even = pool.windows(2).all(|p| p[0].mismatch(&p[1]).is_none());
         if let (Some(old), Some(new), true) = (pool.last(), all.last(), is_even)
             && let Some((a, b)) = old.mismatch(new)
@@ -236,8 +235,8 @@ impl VdevSpec {
     }
 }
 
-/// Data devices of a dRAID's group if none are given: 8, or what there is (`VDEV_DRAID_MAXDATA...`
-/// of OpenZFS's `zpool create`).
+/// Default data devices of a dRAID group: 8, or as many as there are (`VDEV_DRAID_MAXDATA...` of
+/// OpenZFS's `zpool create`).
 fn default_data(devices: usize, parity: u8, spares: u8) -> usize {
     devices.saturating_sub(usize::from(parity) + usize::from(spares)).clamp(1, 8)
 }
@@ -245,7 +244,7 @@ fn default_data(devices: usize, parity: u8, spares: u8) -> usize {
 /// Bytes by which the devices of a vdev may differ (`ZPOOL_FUZZ`).
 const SIZE_FUZZ: u64 = 16 << 20;
 
-/// What the check of redundancy needs to know of a device.
+/// The properties of a device for the check of redundancy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafInfo {
     /// A block device, not a file.
@@ -254,7 +253,7 @@ pub struct LeafInfo {
     pub size: u64,
 }
 
-/// How a top-level vdev survives losses.
+/// The replication of a top-level vdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replication {
     /// `disk`, `file`, `mirror`, `raidz`, `draid`.
@@ -282,8 +281,8 @@ impl Replication {
         if self.word == "mirror" { self.children.saturating_sub(1) } else { usize::from(self.parity) }
     }
 
-    /// What the two are, if they differ: mirrors and vdevs with parity go together if they survive
-    /// the same losses.
+    /// Descriptions of both, if they differ: mirrors and vdevs with parity match if they can lose
+    /// as many devices.
     fn mismatch(&self, other: &Replication) -> Option<(String, String)> {
         let redundant = |r: &Replication| matches!(r.word, "mirror" | "raidz" | "draid");
         let both = |f: &dyn Fn(&Replication) -> String| Some((f(self), f(other)));
@@ -303,7 +302,7 @@ impl Replication {
     }
 }
 
-/// Refuses files beside disks, and sizes too far apart, within a vdev.
+/// Refuses files beside disks, and unequal sizes, within a vdev.
 fn check_leaves(word: &str, leaves: &[LeafInfo]) -> Result<()> {
     let known: Vec<&LeafInfo> = leaves.iter().filter(|l| l.size > 0).collect();
     for pair in known.windows(2) {
@@ -398,7 +397,7 @@ mod tests {
         ] {
             assert_eq!(parse(text).unwrap().check_replication(&facts, &[pool]).is_ok(), good, "{text}");
         }
-        // A pool of unequal vdevs takes anything.
+        // A pool with mismatched vdevs takes any vdev.
         let uneven = [rep("mirror", 0, 2), rep("file", 0, 1)];
         assert!(parse("raidz a b c").unwrap().check_replication(&facts, &uneven).is_ok());
     }

@@ -2,9 +2,9 @@
 //! daemon and ends with it.
 //!
 //! Pools post from their engine threads ([`PoolSink`]); commands read by number
-//! ([`Zevents::after`]), so that whoever follows misses nothing that is still there. Payloads are
-//! made into text when an event is posted: no command needs them in another form, and a line is
-//! what one event costs at most.
+//! ([`Zevents::after`]), so that a follower misses no event that the ring still has. Payloads are
+//! converted to text when an event is posted: no command needs another form, and that bounds the
+//! memory of an event.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -24,7 +24,7 @@ pub const LEN_MAX: u64 = 512;
 const ANSWER_MAX: usize = 256;
 /// Bytes of a string in a payload; the rest is left out.
 const STRING_MAX: usize = 4096;
-/// How long a follower waits for one answer. Whoever goes away costs a thread no longer than that.
+/// Time that a follower waits for one reply; a closed connection occupies a thread no longer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Ring {
@@ -53,7 +53,7 @@ impl Zevents {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps at most so many events, the newest.
+    /// Limits the ring to the newest `max` events.
     pub fn set_max(&self, max: u64) {
         let mut ring = self.lock();
         ring.max = usize::try_from(max).unwrap_or(usize::MAX);
@@ -62,7 +62,7 @@ impl Zevents {
         }
     }
 
-    /// Puts one in; the oldest gives way.
+    /// Adds an event, and drops the oldest if the ring is full.
     pub fn post(&self, class: String, time: WallTime, mut payload: NvList) {
         let mut ring = self.lock();
         let eid = ring.next;
@@ -103,13 +103,13 @@ impl Zevents {
         EventsView { more: events.len() == ANSWER_MAX, events, last }
     }
 
-    /// Forgets all; how many there were.
+    /// Drops all events, and returns their number.
     pub fn clear(&self) -> u64 {
         std::mem::take(&mut self.lock().events).len() as u64
     }
 }
 
-/// What a pool posts to: the ring and the log.
+/// The event sink of a pool: the ring and the log.
 pub struct PoolSink(pub Arc<Zevents>, pub Arc<dyn Keeper>);
 
 impl EventSink for PoolSink {
@@ -151,7 +151,7 @@ fn lines(list: &NvList, depth: usize) -> Vec<String> {
     out
 }
 
-/// Text from who knows where, on one line and not too long.
+/// Untrusted text, on one line and of limited length.
 fn printable(s: &str) -> String {
     let end = (0..=STRING_MAX.min(s.len())).rev().find(|&n| s.is_char_boundary(n)).unwrap_or(0);
     s[..end].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

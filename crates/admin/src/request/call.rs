@@ -12,7 +12,7 @@ use host::SecretBytes;
 
 use super::{AnyRequest, Changes, Kind, Request, Rights};
 
-/// Longest name that is looked for, in bytes.
+/// Longest name of a request, in bytes.
 const NAME_MAX: usize = 64;
 
 /// A request on the wire.
@@ -61,7 +61,7 @@ impl Call {
         to.flush()
     }
 
-    /// Whether the body of a message asks for something that anyone may ask, by its name alone.
+    /// Whether the body of a message is a public request, by its name alone.
     pub fn is_public(body: &[u8]) -> bool {
         let Some((line, _)) = split(body) else { return false };
         Kind::named(name_of(line).0).is_some_and(|k| k.rights == Rights::Anyone)
@@ -99,7 +99,7 @@ mod tests {
         for (body, want, command) in [
             (body(&Info, None), format!("{Info:?}"), None),
             (body(&create, Some("zpool create\n\"tank\"")), format!("{create:?}"), Some("zpool create\n\"tank\"")),
-            // What only looks has none.
+            // Read-only requests have none.
             (body(&Mounted, Some("zfs mount")), format!("{Mounted:?}"), None),
         ] {
             let (request, said) = Call::parse(&body).unwrap();

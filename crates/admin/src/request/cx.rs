@@ -1,4 +1,4 @@
-//! What a request finds around it while it runs, and what happens before and after its work.
+//! The context of a running request, and the checks and history records around its work.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -13,35 +13,35 @@ use super::{AnyRequest, Changes};
 use crate::engine::{PoolEngine, Progress};
 use crate::pool_set::{PoolSet, Running, join_errors};
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// The user.
     pub uid: u32,
-    /// Through the door for all users: only the owner may know the rest.
+    /// Through the public socket: private details are left out of the reply.
     pub public: bool,
 }
 
-/// A request's surroundings.
+/// The context of a request.
 pub struct Cx<'a> {
-    /// The pools, and the process that holds them.
+    /// The pools, and their process.
     pub(crate) pools: &'a Arc<PoolSet>,
-    /// How far it is.
+    /// Its progress.
     pub(crate) progress: &'a Arc<Progress>,
-    /// Who asks.
+    /// The sender of a request.
     pub(crate) caller: Caller,
-    /// What histories are to tell; none without a command line.
+    /// The record for histories; none without a command line.
     record: Option<Record>,
 }
 
-/// A command line on its way into histories.
+/// A command line to record in histories.
 struct Record {
     command: String,
     uid: u64,
     changes: Changes,
-    /// The visit to the engine has checked the pool.
+    /// The visit to the engine has checked that the pool is not suspended.
     checked: Cell<bool>,
-    /// The visit to the engine has left the line.
+    /// The visit to the engine has recorded the line.
     logged: Cell<bool>,
 }
 
@@ -50,20 +50,20 @@ impl Record {
         Record { command, uid, changes, checked: Cell::new(false), logged: Cell::new(false) }
     }
 
-    /// Whether the visit to this pool checks that it is not suspended.
+    /// Whether this visit to the pool must check that it is not suspended; only the first one must.
     fn checks(&self, pool: &str) -> bool {
         matches!(&self.changes, Changes::Pool(name) if name == pool) && !self.checked.replace(true)
     }
 
-    /// The line that the visit to this pool leaves.
+    /// The line that this visit to the pool records; only the first one does.
     fn line(&self, pool: &str) -> Option<(String, u64)> {
         let here = matches!(&self.changes, Changes::Pool(name) | Changes::Resumes(name) if name == pool);
         (here && !self.logged.replace(true)).then(|| (self.command.clone(), self.uid))
     }
 }
 
-/// Does what is asked for. `command` is the command line that it comes from: the pools that the
-/// request changes are checked before, and remember the line.
+/// Performs a request. `command` is its command line: the pools that it changes are checked before,
+/// and record the line in their history.
 pub fn perform(
     pools: &Arc<PoolSet>,
     request: Box<dyn AnyRequest>,
@@ -110,12 +110,12 @@ pub fn perform(
 }
 
 impl Cx<'_> {
-    /// Leaves the line in the histories of these pools, as far as it is not there yet.
+    /// Records the line in the histories of these pools, unless a visit has done so.
     fn log_command(&self, pools: &BTreeSet<String>) {
         let Some(record) = self.record.as_ref().filter(|r| !r.logged.replace(true)) else { return };
         for running in pools.iter().filter_map(|name| self.pools.running(name)) {
             let (command, uid) = (record.command.clone(), record.uid);
-            // That a command cannot be remembered does not undo it.
+            // A failed record does not undo the command.
             let _ = running.thread.with_pool(move |e| async move {
                 e.pool.log_command(&command, uid);
                 Ok(())
@@ -124,7 +124,7 @@ impl Cx<'_> {
     }
 
     /// Works on a pool, in one visit to its engine. If it is the pool that the request changes
-    /// ([`Changes::Pool`]) the visit also checks that it is not suspended, and leaves the command
+    /// ([`Changes::Pool`]) the visit also checks that it is not suspended, and records the command
     /// line in its history when the work is done.
     pub(crate) fn on<T, F, Fut>(&self, running: &Running, work: F) -> Result<T>
     where
@@ -146,7 +146,7 @@ impl Cx<'_> {
         })
     }
 
-    /// The same with the pool of that name.
+    /// As [`Cx::on`], with the pool of that name.
     pub(crate) fn on_pool<T, F, Fut>(&self, pool: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -156,7 +156,7 @@ impl Cx<'_> {
         self.on(&*self.pools.need_running(pool)?, work)
     }
 
-    /// The same with the pool of a dataset, or of a path in one of its mounts.
+    /// As [`Cx::on`], with the pool of a dataset, or of a path in one of its mounts.
     pub(crate) fn on_dataset<T, F, Fut>(&self, name: &str, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -166,8 +166,8 @@ impl Cx<'_> {
         self.on(&*self.pools.pool_of(name)?, work)
     }
 
-    /// Works on datasets, of which neighbours in one pool share a visit to its engine. Each is
-    /// tried; the error is one of all that failed.
+    /// Works on datasets; neighbours of one pool share a visit to its engine. All are tried; the
+    /// error joins those of all that failed.
     pub(crate) fn on_datasets<T, F, Fut>(&self, names: Vec<String>, work: F) -> Result<Vec<T>>
     where
         T: Send + 'static,
@@ -205,8 +205,7 @@ impl Cx<'_> {
         join_errors(errors).map(|()| out)
     }
 
-    /// Works on each of these pools; one that is not there, or where it fails, keeps none of the
-    /// others.
+    /// Works on each of these pools; a missing pool or a failure does not stop the others.
     pub(crate) fn on_pools<F, Fut>(&self, names: &[String], work: F) -> Result<()>
     where
         F: Fn(Rc<PoolEngine>) -> Fut + Clone + Send + 'static,
@@ -217,7 +216,7 @@ impl Cx<'_> {
     }
 }
 
-/// Commands that change a pool would wait for devices that do not answer.
+/// Fails for a suspended pool: a change would wait for its devices.
 fn check_not_suspended(e: &PoolEngine) -> Result<()> {
     match e.pool.suspended() {
         Some(_) => {
@@ -240,11 +239,11 @@ mod tests {
         assert!(!one.checks("dozer") && one.line("dozer").is_none());
         assert!(one.checks("tank") && !one.checks("tank"));
         assert_eq!((one.line("tank"), one.line("tank")), (line.clone(), None));
-        // A suspended pool is to be reached.
+        // `zpool clear` must reach a suspended pool.
         let resumes = record(Changes::Resumes("tank".into()));
         assert!(!resumes.checks("tank"));
         assert_eq!(resumes.line("tank"), line);
-        // Several pools are checked before, and told afterwards.
+        // Several pools are checked before, and record the line afterwards.
         let several = record(Changes::Pools(BTreeSet::from(["dozer".to_string(), "tank".to_string()])));
         assert!(!several.checks("tank") && several.line("tank").is_none());
     }

@@ -22,7 +22,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<LabelClear>(),
 ];
 
-/// Begins with what could not be done to which device, unless the error says it already.
+/// Puts the failed action and its device before the error, unless they are there already.
 fn at_device(e: Error, what: &str, device: &str) -> Error {
     if e.to_string().starts_with("cannot ") { e } else { e.at(format!("cannot {what} {device}")) }
 }
@@ -56,16 +56,16 @@ impl Request for PoolAdd {
     }
 }
 
-/// `zpool attach` and `zpool replace`: a device to be attached beside another.
+/// `zpool attach` and `zpool replace`: attach a device beside another.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PoolAttach {
     /// The pool.
     pub pool: String,
-    /// The device that is there.
+    /// The existing device.
     pub target: String,
-    /// The new one; none: the one that is at the path of the old one now.
+    /// The new device; none: the one now at the path of the old device.
     pub device: Option<String>,
-    /// It takes the place of the old one.
+    /// Replace the old device.
     pub replace: bool,
     /// Make a file that does not exist, of this many bytes.
     pub size: Option<u64>,
@@ -140,7 +140,7 @@ impl Request for PoolRemove {
         match removed {
             Ok(devices) => cx.pools.keeper.set_devices(running.guid, devices),
             Err(e) if e.kind() == ErrorKind::Suspended => Err(e),
-            // Some of them may be gone.
+            // Some may have been removed.
             Err(e) => cx.pools.remember_devices(&running).and(Err(e)),
         }
     }

@@ -1,4 +1,4 @@
-//! Requests about datasets: create, destroy, look, properties, rename.
+//! Requests about datasets: create, destroy, list, properties, rename.
 
 use base::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -58,11 +58,11 @@ pub struct FsDestroy {
     pub recursive: bool,
     /// And all clones, wherever they are.
     pub clones: bool,
-    /// Snapshots that are held or have clones go when they are not needed any more.
+    /// Defer the destruction of snapshots with holds or clones.
     pub defer: bool,
     /// Unmount file systems in use.
     pub force: bool,
-    /// Only say what would be destroyed.
+    /// Only list what would be destroyed.
     pub dry_run: bool,
 }
 
@@ -81,7 +81,7 @@ impl Request for FsDestroy {
     }
 }
 
-/// Which datasets to look at.
+/// A selection of datasets.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Select {
     /// Names, or absolute paths in mounted file systems; empty: all of all pools.
@@ -100,7 +100,7 @@ pub struct Select {
     pub wanted: Vec<String>,
 }
 
-/// `zfs list` and `zfs get`: look at datasets.
+/// `zfs list` and `zfs get`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Datasets(pub Select);
 

@@ -10,7 +10,7 @@ use crate::view::KeyView;
 pub(super) const KINDS: &[Kind] =
     &[Kind::of::<Keys>(), Kind::of::<LoadKey>(), Kind::of::<UnloadKey>(), Kind::of::<ChangeKey>()];
 
-/// Encrypted datasets with what is known of their keys.
+/// Encrypted datasets with the state of their keys.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Keys {
     /// The datasets; all pools if empty.
@@ -44,7 +44,7 @@ pub struct LoadKey {
     pub name: String,
     /// Its key.
     pub key: Secret,
-    /// Only whether it is the right one.
+    /// Only check whether it is the right one.
     pub check_only: bool,
 }
 

@@ -1,30 +1,30 @@
-//! Requests: what commands ask of the process that holds the pools, one type for each.
+//! The requests of commands to the process with the pools, one type for each.
 //!
 //! **Words.** A [`Request`] is a type: its fields are the arguments, [`Request::Reply`] the answer.
-//! What else is known of it stands beside it: who may ask ([`Request::RIGHTS`]), what it changes
+//! Its trait has the rest: the rights it needs ([`Request::RIGHTS`]), the pools it changes
 //! ([`Request::changes`]), the lane it is served in ([`Request::lane`]), and the work itself
 //! ([`Request::run`]). A [`Call`] is a request on the wire. A [`Kind`] is a type of request as a
 //! value: its name, its rights and its parser. [`KINDS`] lists all kinds, by file; each file lists
 //! its own. An [`AnyRequest`] is a request whose type is known to the registry only.
 //!
 //! **Normal path.** The client makes a [`Call`] of its request; [`Changes`] says whether the
-//! command line goes with it. The server finds the kind by the name, looks at the rights, and only
-//! then parses the arguments. [`perform`] checks the pools that are to change, runs the request,
-//! and has those pools remember the command line.
+//! command line goes with it. The server finds the kind by the name, checks the rights, and only
+//! then parses the arguments. [`perform`] checks the pools that will change, runs the request, and
+//! records the command line in their histories.
 //!
 //! **One hop.** A pool lives on its engine thread, and a visit there costs two switches of threads.
-//! A request that changes one pool says [`Changes::Pool`] and does its work in one visit
+//! A request that changes one pool returns [`Changes::Pool`] and does its work in one visit
 //! ([`Cx::on_pool`], [`Cx::on_dataset`]): the check that the pool is not suspended, the work, and
 //! the record in the history are one closure. Several pools ([`Changes::Pools`]) are all checked
-//! before the first one changes, and remember the command when all of them have done it.
+//! before the first one changes, and record the command when all of them have done it.
 //!
-//! **Invariants.** Rights depend on the name alone, so that nothing of the arguments of a stranger
-//! is looked at before. Arguments that do not parse are errors, never panics. A request that only
-//! looks ([`Changes::Nothing`]) carries no command line.
+//! **Invariants.** Rights depend on the name alone, so that they are checked before any argument is
+//! parsed. Arguments that do not parse are errors, never panics. A read-only request
+//! ([`Changes::Nothing`]) carries no command line.
 //!
 //! **Streams.** No request carries more than its arguments yet. One that does (a descriptor passed
-//! over the socket) is to say so by a constant of the trait, and to find it in [`Cx`]; the message
-//! and the reply stay as they are.
+//! over the socket) would declare it by a constant of the trait, and take it from [`Cx`]; message
+//! and reply need no change.
 //!
 //! **A new request** is a type with its `impl`, and a line in the list of its file.
 
@@ -53,29 +53,29 @@ pub use call::Call;
 pub use cx::{Caller, Cx, perform};
 pub use secret::Secret;
 
-// All of them, so that a new request is named in its own file only.
+// Globs, so that only its own file names a new request.
 pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, snaps::*, watch::*};
 
-/// Something that a command may ask for.
+/// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
     /// Its name on the wire: letters, unique.
     const NAME: &'static str;
-    /// Its name for people where no command line is known: `zpool scrub`.
+    /// Its name in messages if no command line is known: `zpool scrub`.
     const TITLE: &'static str;
-    /// Who may ask for it.
+    /// The rights that it needs.
     const RIGHTS: Rights = Rights::Owner;
     /// The answer.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
-    /// What it changes, and so which histories tell of it.
+    /// The pools that it changes, whose histories record it.
     fn changes(&self) -> Changes;
 
-    /// Where it is served.
+    /// The lane that it is served in.
     fn lane(&self) -> Lane {
         Lane::Work
     }
 
-    /// Its name for people, where it depends on the arguments.
+    /// Its name in messages, if that depends on the arguments.
     fn title(&self) -> &'static str {
         Self::TITLE
     }
@@ -85,18 +85,17 @@ pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
         true
     }
 
-    /// Does it, on a thread of its own. An error has undone what was begun.
+    /// Does the work, on a thread of its own. After an error nothing is changed.
     fn run(self, cx: &Cx<'_>) -> Result<Self::Reply>;
 }
 
-/// Who may ask for something.
+/// The rights to a request.
 ///
 /// OpenZFS lets every user look at the system's pools (`zpool list`, `get`, `status`, `iostat`,
-/// `wait`; `zfs list`, `get`, `holds`) and asks for root where a request changes something or tells
-/// more than that (`history`, `events`, the names of damaged files in `status -v`); its table of
-/// ioctls (`module/zfs/zfs_ioctl.c`) says so for each. Here the same holds for a daemon and its
-/// owner. Those that anyone may ask come over a socket of their own, on which
-/// nothing else is served.
+/// `wait`; `zfs list`, `get`, `holds`) and requires root for requests that change something or
+/// reveal more (`history`, `events`, the names of damaged files in `status -v`); its table of
+/// ioctls (`module/zfs/zfs_ioctl.c`) has the policy of each. Here a daemon and its owner have the
+/// same policy. Public requests come over a socket of their own, which serves nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rights {
     /// Every user of the machine.
@@ -108,20 +107,20 @@ pub enum Rights {
 /// Requests of one lane never wait for those of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
-    /// What tells about the daemon itself.
+    /// Requests about the daemon itself.
     Status,
-    /// What ends waits: for devices, for the daemon.
+    /// Requests that end waits: for devices, for the daemon.
     Control,
     /// Everything else.
     Work,
 }
 
-/// What a request changes. All but [`Changes::Nothing`] send the command line along.
+/// The changes of a request. All except [`Changes::Nothing`] carry the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Changes {
-    /// Nothing: it only looks.
+    /// Nothing: it is read-only.
     Nothing,
-    /// Nothing that the history of a pool tells of: mounts, loaded keys, labels of free devices.
+    /// Nothing that the history of a pool records: mounts, loaded keys, labels of free devices.
     Unrecorded,
     /// This pool, in one visit to its engine ([`Cx::on_pool`], [`Cx::on_dataset`]): refused while
     /// the pool is suspended, recorded when it is done.
@@ -131,9 +130,9 @@ pub enum Changes {
     Pools(BTreeSet<String>),
     /// This pool, suspended or not, in one visit: recorded when it is done.
     Resumes(String),
-    /// These pools, which are gone afterwards: recorded before.
+    /// These pools, which are exported: recorded before.
     Exports(BTreeSet<String>),
-    /// Pools that were not there before: recorded in those that are there afterwards.
+    /// Imported pools: recorded in those that are new afterwards.
     Imports,
 }
 
@@ -163,7 +162,7 @@ pub fn pool_part(name: &str) -> &str {
     name.split(['/', '@', '#']).next().unwrap_or(name)
 }
 
-/// A request whose type is known to its [`Kind`] only.
+/// A request without its type, which only its [`Kind`] knows.
 pub trait AnyRequest: fmt::Debug + Send {
     /// [`Request::NAME`]
     fn name(&self) -> &'static str;
@@ -175,7 +174,7 @@ pub trait AnyRequest: fmt::Debug + Send {
     fn changes(&self) -> Changes;
     /// [`Request::waits_for_pools`]
     fn waits_for_pools(&self) -> bool;
-    /// [`Request::run`], with the answer as it goes over the wire.
+    /// [`Request::run`], with the reply as JSON.
     fn run(self: Box<Self>, cx: &Cx<'_>) -> Result<Value>;
     /// The same request on the wire.
     fn call(&self, command: Option<&str>) -> Result<Call>;
@@ -205,7 +204,7 @@ impl<R: Request> AnyRequest for R {
     }
 }
 
-/// A type of request.
+/// A type of request, as a value.
 #[derive(Clone, Copy)]
 pub struct Kind {
     /// [`Request::NAME`]
@@ -216,7 +215,7 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// That of `R`.
+    /// The kind of `R`.
     const fn of<R: Request>() -> Kind {
         Kind { name: R::NAME, rights: R::RIGHTS, parse: parse::<R> }
     }

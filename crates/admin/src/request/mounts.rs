@@ -15,7 +15,7 @@ pub(super) const KINDS: &[Kind] = &[Kind::of::<Mount>(), Kind::of::<Unmount>(), 
 pub struct Mount {
     /// Its name; none for all.
     pub name: Option<String>,
-    /// What holds for this mount only.
+    /// The options of this mount.
     pub how: MountHow,
 }
 

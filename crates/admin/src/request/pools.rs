@@ -79,7 +79,7 @@ impl Request for PoolDestroy {
     }
 }
 
-/// Where to look for pools.
+/// The search for pools.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Search {
     /// Files, devices and folders (`-d`); empty: the remembered paths, then /dev.
@@ -124,7 +124,7 @@ pub struct PoolImport {
     /// `-F`: if the newest state is damaged, one of the last few before it.
     #[serde(default)]
     pub rewind: bool,
-    /// `-n`: only say what `-F` would do.
+    /// `-n`: only report what `-F` would do.
     #[serde(default)]
     pub dry_run: bool,
     /// `-m`: also without a log device.
@@ -179,12 +179,12 @@ impl Request for PoolExport {
     }
 }
 
-/// `zpool checkpoint`: take or give up a checkpoint.
+/// `zpool checkpoint`: take or discard a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolCheckpoint {
     /// The pool.
     pub pool: String,
-    /// Give it up.
+    /// Discard it.
     pub discard: bool,
     /// Wait until its space is free.
     pub wait: bool,
@@ -240,7 +240,7 @@ impl Request for Pools {
     fn run(self, cx: &Cx<'_>) -> Result<Vec<PoolView>> {
         let mut views = cx.pools.pool_views(&self.names)?;
         if cx.caller.public {
-            // Names of files are the owner's.
+            // Only the owner may see names of files.
             views.iter_mut().for_each(|v| v.damaged.clear());
         }
         Ok(views)

@@ -1,4 +1,4 @@
-//! Requests about the process itself: what it does, its end, its tunables.
+//! Requests about the process itself: its status, its end, its tunables.
 
 use base::Result;
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,8 @@ impl Request for Info {
     }
 }
 
-/// `weir daemon stop`: unmount, sync, leave the pools to be imported at the next start. The server
-/// ends the process when the answer is sent.
+/// `weir daemon stop`: unmount, sync, leave the pools imported for the next start. The server ends
+/// the process when the reply is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stop {
     /// Also if something is in use.
@@ -60,7 +60,7 @@ impl Request for Stop {
 /// Tunables, of the daemon or of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Tune {
-    /// Those of a pool; none: those of the daemon.
+    /// The pool; none: the daemon.
     pub pool: Option<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::view::ActivityView;
 pub(super) const KINDS: &[Kind] =
     &[Kind::of::<PoolScrub>(), Kind::of::<PoolResilver>(), Kind::of::<PoolWaitScan>(), Kind::of::<PoolActivity>()];
 
-/// What `zpool scrub` is to do.
+/// The action of `zpool scrub`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ScrubAction {
     /// Begin, or go on after a pause.
@@ -63,7 +63,7 @@ impl Request for PoolScrub {
     }
 }
 
-/// `zpool resilver`: begin anew what devices miss.
+/// `zpool resilver`: restart the resilver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolResilver {
     /// The pools.
@@ -101,7 +101,7 @@ impl Request for PoolWaitScan {
     }
 }
 
-/// What a pool does in the background (`zpool wait`), one answer for each kind of work.
+/// The background work of a pool (`zpool wait`), one view for each kind of work.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolActivity {
     /// The pool.

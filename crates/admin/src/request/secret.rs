@@ -1,5 +1,5 @@
-//! Keys on their way from a command to the engine: in memory that is locked and overwritten, from
-//! the first byte to the last copy.
+//! Keys between a command and the engine, always in memory that is locked, and overwritten when
+//! freed.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use host::SecretBytes;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest key in bytes. The longest that is of use is a passphrase of 512 bytes.
+/// Longest key in bytes. The longest valid one is a passphrase of 512 bytes.
 pub const SECRET_MAX: usize = 8192;
 
-/// A key on its way; never shown.
+/// A key; its debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub SecretBytes);
 

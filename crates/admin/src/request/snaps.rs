@@ -22,7 +22,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<SnapRename>(),
 ];
 
-/// Names by the pool that they are in.
+/// Groups names by pool.
 fn by_pool(names: Vec<String>) -> BTreeMap<String, Vec<String>> {
     let mut pools: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for name in names {
@@ -123,7 +123,7 @@ impl Request for FsClone {
     }
 }
 
-/// `zfs promote`: make a clone the one that owns the snapshots.
+/// `zfs promote`: make a clone the owner of its origin's snapshots.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Promote {
     /// The clone.

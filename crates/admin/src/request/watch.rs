@@ -58,7 +58,7 @@ impl Request for PoolIo {
     }
 }
 
-/// How data flow through these pools (all if empty).
+/// The data flow through these pools (all if empty).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolFlow {
     /// Their names.
@@ -77,7 +77,7 @@ impl Request for PoolFlow {
     }
 }
 
-/// Begin to count trace events of a pool. The answer is a number that names the counting.
+/// Begin to count trace events of a pool. The answer is the number of the session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TraceStart {
     /// The pool.
@@ -99,15 +99,14 @@ impl Request for TraceStart {
     }
 }
 
-/// What was counted since the last time. A counting that is not asked for within a minute is
-/// forgotten.
+/// The counts since the last request. A session without a request for a minute ends.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TraceTake {
     /// The pool.
     pub pool: String,
     /// The number.
     pub id: u64,
-    /// And end the counting.
+    /// Also end the session.
     pub end: bool,
 }
 
@@ -149,7 +148,7 @@ impl Request for Events {
         Changes::Nothing
     }
     fn run(self, cx: &Cx<'_>) -> Result<EventsView> {
-        // Later answers may tell of its end.
+        // Later requests may read events of its end.
         if let Some(pool) = self.pool.as_ref().filter(|_| self.after == 0) {
             cx.pools.need_running(pool)?;
         }
@@ -157,7 +156,7 @@ impl Request for Events {
     }
 }
 
-/// `zpool events -c`: forget all events. The answer is how many there were.
+/// `zpool events -c`: drop all events. The answer is their number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EventsClear;
 

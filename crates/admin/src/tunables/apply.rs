@@ -1,4 +1,4 @@
-//! Tunables in effect: which pool has which values, and what memory each may use.
+//! Applies tunables: the values of each pool, and its share of memory.
 
 use std::rc::Rc;
 
@@ -16,16 +16,16 @@ impl PoolSet {
         lock(&self.tunables).all()
     }
 
-    /// Tunables of a pool (its name, as far as it is known) when `more` are about to run beside
-    /// those that do.
+    /// Options of a pool (by name, empty if not known yet) when `more` pools are about to run
+    /// beside the running ones.
     pub(crate) fn engine_opts(&self, name: &str, more: usize) -> EngineOpts {
         let pools = self.len() + more;
-        // The others give up their part before the new one has it.
+        // The others shrink before the new one grows.
         self.limit_all(pools);
         lock(&self.tunables).settings(name, pools).engine
     }
 
-    /// Holds the running pools to their part of the limits among `pools`.
+    /// Limits the running pools to their share among `pools`.
     fn limit_all(&self, pools: usize) {
         for running in self.all_running() {
             let settings = lock(&self.tunables).settings(&running.name, pools);
@@ -49,7 +49,7 @@ impl PoolSet {
     /// Sets a tunable (`[pool:]name=value`) for the running pools and those to come; with `save`
     /// for later daemons as well.
     pub(crate) fn tune(&self, assignment: &str, save: bool) -> Result<()> {
-        // Not taken over before it is checked, and saved.
+        // Applied only after it is checked and saved.
         let mut new = lock(&self.tunables).clone();
         new.set(assignment)?;
         if let Some((pool, _)) = assignment.split_once(':').filter(|(pool, _)| !save && !pool.contains('=')) {
@@ -69,7 +69,7 @@ impl PoolSet {
         Ok(())
     }
 
-    /// Splits the limits over the running pools by what their caches want.
+    /// Splits the limits over the running pools by the demand of their caches.
     pub fn balance(&self) {
         let running = self.all_running();
         for r in &running {

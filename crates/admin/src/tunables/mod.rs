@@ -1,11 +1,10 @@
-//! Tunables: the names and units of OpenZFS, where they come from, and how they are split over
-//! pools.
+//! Tunables: names and units of OpenZFS, sources of values, and shares of pools.
 //!
 //! Later sources win: the file `tunables.conf` in the state folder (`name=value` lines, or
 //! `pool:name=value` for one pool; `#` begins a comment), `$WEIR_TUNABLES` (the same, separated by
-//! commas or spaces), `weir daemon start -o name=value`, `weir tune set`. What is set for one pool
-//! wins over what is set for all. `zfs_arc_max` and `zfs_dirty_data_max` are limits of the whole
-//! process; [`Tunables::settings`] gives each pool its share.
+//! commas or spaces), `weir daemon start -o name=value`, `weir tune set`. A value for one pool wins
+//! over a value for all. `zfs_arc_max` and `zfs_dirty_data_max` are limits of the whole process;
+//! [`Tunables::settings`] gives each pool its share.
 //!
 //! [`TABLE`] is the only place that knows a tunable: its name, unit, range, meaning, where it comes
 //! from, and where its value lives in [`Settings`].
@@ -26,7 +25,7 @@ pub use crate::tunables::table::TABLE;
 
 const MIB: u64 = 1 << 20;
 
-/// What a value is counted in.
+/// The unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
     /// Bytes.
@@ -41,7 +40,7 @@ pub enum Unit {
     Seconds,
     /// A plain number.
     Count,
-    /// One of these words, stored as its place.
+    /// One of these words, stored as its index.
     Word(&'static [&'static str]),
 }
 
@@ -59,16 +58,16 @@ impl Unit {
     }
 }
 
-/// Everything that tunables decide for one pool.
+/// The settings of one pool.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Of the engine's layers.
+    /// Settings of the engine's layers.
     pub engine: EngineOpts,
     /// Whether idle cores may be kept awake while many short requests come.
     pub keep_awake: KeepAwake,
     /// Threads for heavy CPU work, in percent of the machine's cores.
     pub batch_pct: u32,
-    /// Of intent logs.
+    /// Settings of intent logs.
     pub zil: ZilTunables,
     /// Events that the daemon keeps for `zpool events`.
     pub zevent_len_max: u64,
@@ -78,8 +77,8 @@ impl Settings {
     /// The defaults on a machine with `physmem` bytes.
     pub fn for_memory(physmem: u64) -> Settings {
         let mut engine = EngineOpts::for_memory(physmem);
-        // `sync` of Linux does not reach most FUSE mounts: what an idle pool holds in memory alone
-        // is to be little.
+        // `sync` of Linux does not reach most FUSE mounts: an idle pool must sync its dirty data
+        // soon.
         engine.txg.txg_idle_timeout = Nanos::from_secs(1);
         Settings {
             engine,
@@ -90,13 +89,13 @@ impl Settings {
         }
     }
 
-    /// How many threads for heavy CPU work that means on a machine of `cores`: at least one.
+    /// Threads for heavy CPU work on a machine with `cores`: at least one.
     pub fn cpu_threads(&self, cores: usize) -> usize {
         (cores * self.batch_pct as usize).div_ceil(100).max(1)
     }
 }
 
-/// Where a value lives.
+/// The field of [`Settings`] that stores a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
     Field(fn(&Settings) -> u64, fn(&mut Settings, u64)),
@@ -125,20 +124,20 @@ impl Place {
 pub struct Tunable {
     /// Its name.
     pub name: &'static str,
-    /// What it is counted in.
+    /// Its unit.
     pub unit: Unit,
     /// The least.
     pub min: u64,
     /// The most.
     pub max: u64,
-    /// What it means.
+    /// Its meaning, for help.
     pub meaning: &'static str,
-    /// Where it comes from.
+    /// Its origin: a release of OpenZFS, or weir.
     pub origin: &'static str,
     pub(crate) place: Place,
 }
 
-/// How many single changes turn one word into the other.
+/// Levenshtein distance of two words.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -154,7 +153,7 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The tunable of that name; the error names the one that was probably meant.
+/// The tunable of that name; the error suggests a similar name.
 pub fn find(name: &str) -> Result<&'static Tunable> {
     if let Some(found) = TABLE.iter().find(|t| t.name == name) {
         return Ok(found);
@@ -172,7 +171,7 @@ pub fn find(name: &str) -> Result<&'static Tunable> {
 }
 
 impl Tunable {
-    /// The value that a text means.
+    /// Parses a value.
     pub fn parse(&self, text: &str) -> Result<u64> {
         if let Unit::Word(words) = self.unit {
             let at = words.iter().position(|w| *w == text);
@@ -195,7 +194,7 @@ impl Tunable {
         if !(self.min..=self.max).contains(&number) {
             let unit = self.unit.name();
             let (min, max) = (self.min, self.max);
-            // The end of the range that is nearer.
+            // The nearer end of the range.
             let near = if number < min { min } else { max };
             return Err(Error::invalid(format!(
                 "{}={number} is out of range: it must be {min} to {max}{}{unit}; {near} is the nearest that can be",
@@ -214,7 +213,7 @@ impl Tunable {
         }
     }
 
-    /// Gives it that value, which must be in its range.
+    /// Sets its value, which must be in its range.
     pub fn put(&self, settings: &mut Settings, value: u64) {
         self.place.set(settings, value);
     }
@@ -225,7 +224,7 @@ impl Tunable {
     }
 }
 
-/// Something that was set: for one pool or for all, by its place in [`TABLE`].
+/// A value that was set, for one pool or for all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Setting {
     pool: Option<String>,
@@ -233,7 +232,7 @@ struct Setting {
     value: u64,
 }
 
-/// What is set, and the memory that the defaults are reckoned from.
+/// The values that were set, and the memory that defaults depend on.
 #[derive(Clone, Debug)]
 pub struct Tunables {
     physmem: u64,
@@ -247,7 +246,7 @@ struct Assignment {
     value: Option<u64>,
 }
 
-/// `[pool:]name=value`, taken apart and checked.
+/// Parses and checks `[pool:]name=value`.
 fn assignment(text: &str) -> Result<Assignment> {
     let (name, value) =
         text.split_once('=').ok_or_else(|| Error::invalid(format!("'{text}' is not a tunable: write name=value")))?;
@@ -269,7 +268,7 @@ impl Tunables {
         Tunables { physmem, set: Vec::new() }
     }
 
-    /// Sets `name=value`, or `pool:name=value`. The value `default` takes back what was set.
+    /// Sets `name=value`, or `pool:name=value`. The value `default` removes the setting.
     pub fn set(&mut self, text: &str) -> Result<()> {
         let new = assignment(text)?;
         self.set.retain(|s| s.pool != new.pool || s.name != new.name);
@@ -320,7 +319,7 @@ impl Tunables {
         self.whole().zevent_len_max
     }
 
-    /// What `pool`, one of `pools`, gets.
+    /// The settings of `pool`, one of `pools`.
     pub fn settings(&self, pool: &str, pools: usize) -> Settings {
         let mut opts = self.whole();
         let n = pools.max(1) as u64;
@@ -338,7 +337,7 @@ impl Tunables {
         TABLE.iter().map(|t| (t.name.to_string(), t.format(t.get(&opts)))).collect()
     }
 
-    /// Every tunable as commands show it: of the process, or of one of `pools` pools.
+    /// The views of all tunables: of the process, or of one of `pools` pools.
     pub fn views(&self, pool: Option<&str>, pools: usize) -> Vec<TunableView> {
         let opts = pool.map_or_else(|| self.whole(), |p| self.settings(p, pools));
         let default = Settings::for_memory(self.physmem);
@@ -368,8 +367,8 @@ impl Tunables {
     }
 }
 
-/// The text of a configuration file with `assignment` in it, in place of an older one of the same
-/// name; one of `default` only takes the older one away.
+/// The text of a configuration file with `assignment` in place of an older one of the same name;
+/// the value `default` only removes the older one.
 pub fn saved(text: &str, assignment: &str) -> String {
     let key = |line: &str| {
         let line = line.split('#').next().unwrap_or("");

@@ -1,5 +1,4 @@
-//! The table of tunables: each with its name, unit, range, where it comes from, what it means and
-//! where its value lives.
+//! The table of tunables: name, unit, range, origin, meaning and field of each.
 
 use base::Nanos;
 use host::KeepAwake;
@@ -58,7 +57,7 @@ const COMMITS: [&str; CommitPolicy::ALL.len()] = names!(CommitPolicy);
 const AWAKE: &[&str] = &["off", "auto"];
 const AWAKE_VALUES: [KeepAwake; 2] = [KeepAwake::Off, KeepAwake::Auto];
 
-/// Every tunable that there is.
+/// All tunables.
 pub const TABLE: &[Tunable] = &[
     field!(
         "zfs_arc_max",

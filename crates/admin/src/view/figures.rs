@@ -1,5 +1,5 @@
-//! What the daemon says about flow: latencies, queues, transaction groups, the throttle. Counters
-//! are totals since the pool was opened, so that whoever asks twice has rates; times are in
+//! Statistics of the data flow: latencies, queues, transaction groups, the throttle. Counters are
+//! totals since the pool was opened; the difference of two views gives rates. Times are in
 //! nanoseconds unless a field says otherwise.
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ pub struct PoolLatency {
 /// Counters of a device, or of all devices below a vdev together.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct IoStats {
-    /// Reads and writes that were asked for.
+    /// Reads and writes requested.
     pub ops: [u64; 2],
     /// Their bytes.
     pub bytes: [u64; 2],
@@ -35,11 +35,12 @@ pub struct IoStats {
     pub queue: Vec<Vec<u64>>,
     /// Flushes by time.
     pub flush: Vec<u64>,
-    /// Per class: device operations that went alone, by size; bucket b: 2^(b+9) bytes and more.
+    /// Per class: device operations that were not aggregated, by size; bucket b: 2^(b+9) bytes and
+    /// more.
     pub ind: Vec<Vec<u64>>,
-    /// Per class: gathered device operations by size.
+    /// Per class: aggregated device operations by size.
     pub agg: Vec<Vec<u64>>,
-    /// Per class: operations that wait now.
+    /// Per class: operations in the queue now.
     pub queued: Vec<u64>,
     /// Per class: operations at the device now.
     pub active: Vec<u64>,
@@ -63,9 +64,9 @@ pub struct IoView {
     pub alloc: Option<u64>,
     /// Bytes free.
     pub free: Option<u64>,
-    /// When, on the engine's clock in ns; the same for all vdevs of a pool.
+    /// Time of the view, on the engine's clock in ns; the same for all vdevs of a pool.
     pub at: u64,
-    /// Since when the counters count, on the same clock.
+    /// Start of the counters, on the same clock.
     pub since: u64,
     /// The counters.
     pub stats: IoStats,
@@ -84,11 +85,11 @@ pub struct TxgSpan {
     pub dirty: u64,
     /// Transactions delayed or blocked while it was open.
     pub delayed: u64,
-    /// How long it was open, then waited, then was written, in ns.
+    /// Time open, waiting and syncing, in ns.
     pub spans: [u64; 3],
 }
 
-/// What was read and written through the mount of a file system.
+/// I/O through the mount of a file system.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct DatasetIo {
     /// Its name.
@@ -97,10 +98,10 @@ pub struct DatasetIo {
     pub io: [u64; 4],
 }
 
-/// How data flow through a pool.
+/// The data flow through a pool.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct FlowView {
-    /// Its devices; the pool's name and moment are in it.
+    /// Its devices, with the pool's name and the time of the view.
     pub io: IoView,
     /// The throttle's policy.
     pub throttle: String,
@@ -108,9 +109,9 @@ pub struct FlowView {
     pub dirty: u64,
     /// Their limit.
     pub dirty_max: u64,
-    /// From how many dirty bytes on writes are delayed.
+    /// Dirty bytes at which the delay of writes begins.
     pub delay_from: u64,
-    /// From how many a txg is closed.
+    /// Dirty bytes at which a txg is closed.
     pub sync_from: u64,
     /// The delay of a write now, in ns.
     pub delay_ns: u64,
@@ -118,15 +119,15 @@ pub struct FlowView {
     pub delayed: u64,
     /// How long, in ns.
     pub delayed_ns: u64,
-    /// Transactions that met the limit.
+    /// Transactions blocked at the limit.
     pub blocked: u64,
-    /// Those that wait at it now.
+    /// Transactions blocked now.
     pub blocked_now: u64,
-    /// Administrative operations since the import by the time until they were on disk: bucket b is
+    /// Administrative operations since the import, by the time until they were on disk; bucket b:
     /// 2^b us and more.
     #[serde(default)]
     pub admin: Vec<u64>,
-    /// How long all of them took, in ns.
+    /// Their total time, in ns.
     #[serde(default)]
     pub admin_ns: u64,
     /// Txgs on disk since the import.
@@ -150,11 +151,11 @@ pub struct Dist {
     pub sum: f64,
     /// The sum of their squares.
     pub squares: f64,
-    /// Bytes that belong to them.
+    /// Bytes of these operations.
     pub bytes: u64,
 }
 
-/// A txg as an instrument saw it.
+/// A txg, as an instrument recorded it.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct TxgView {
     /// Which.
@@ -165,17 +166,17 @@ pub struct TxgView {
     pub limit: u64,
     /// Bytes made dirty in it.
     pub of_txg: u64,
-    /// How long it was open, quiescing, waiting and syncing, in ns; 0 for what was not seen from
-    /// its beginning to its end.
+    /// Times open, quiescing, waiting and syncing, in ns; none for a phase that began before the
+    /// trace.
     pub spans: [Option<u64>; 4],
 }
 
-/// What was counted of trace events.
+/// The counts of trace events.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct TraceView {
-    /// The time that it covers, in ns.
+    /// Its interval, in ns.
     pub span: u64,
-    /// All events that were heard.
+    /// Number of all events.
     pub events: u64,
     /// Txgs that began to sync (dirty) or are on disk (txg), the last thousand.
     pub txgs: Vec<TxgView>,
@@ -190,10 +191,10 @@ pub struct TraceView {
     /// Blocks of intent logs: from their first record until they were durable, in us; bytes are
     /// those of records.
     pub log: Dist,
-    /// What else is known of these blocks.
+    /// Further figures of these blocks.
     #[serde(default)]
     pub log_blocks: LogView,
-    /// Administrative operations: from being asked for until they were on disk, in us.
+    /// Administrative operations: from the request until they were on disk, in us.
     #[serde(default)]
     pub admin: Dist,
     /// Turns of the pool's thread, that is polls of tasks, in ns.
@@ -221,7 +222,7 @@ pub struct TurnView {
 pub struct SlowTaskView {
     /// Their name.
     pub task: String,
-    /// How many of their turns were slow.
+    /// Number of slow turns.
     pub turns: u64,
     /// The longest, in ns.
     pub longest: u64,
@@ -234,7 +235,7 @@ pub struct ActivityView {
     pub name: String,
     /// Some of it is under way.
     pub busy: bool,
-    /// Bytes that are left, as far as they are known.
+    /// Bytes left, if known.
     pub left: u64,
 }
 
@@ -243,15 +244,15 @@ pub struct ActivityView {
 pub struct EventView {
     /// Its number; the first of a daemon has 1.
     pub eid: u64,
-    /// What happened, as OpenZFS names it.
+    /// The class, by OpenZFS's name.
     pub class: String,
-    /// When: seconds since 1970.
+    /// Its time in seconds since 1970.
     pub secs: i64,
     /// And nanoseconds.
     pub nanos: u32,
     /// The pool.
     pub pool: String,
-    /// All that is known of it, line by line.
+    /// Its payload, line by line.
     pub detail: Vec<String>,
 }
 
@@ -260,7 +261,7 @@ pub struct EventView {
 pub struct EventsView {
     /// The events.
     pub events: Vec<EventView>,
-    /// The number after which to go on.
+    /// The number to continue after.
     pub last: u64,
     /// There are more at once.
     pub more: bool,
@@ -277,9 +278,9 @@ pub struct LogView {
     pub queue: u64,
     /// Time of writes.
     pub write: u64,
-    /// Time of flushes; one that was for several blocks counts for each.
+    /// Time of flushes; a flush for several blocks counts for each.
     pub flush: u64,
-    /// Time that blocks waited besides, for those before them or for their batch.
+    /// Further time that blocks waited for earlier blocks or their batch.
     pub order: u64,
     /// Bytes that may be in logs and not on disk yet (`zfs_wrlog_data_max`).
     #[serde(default)]

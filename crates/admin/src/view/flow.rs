@@ -1,8 +1,7 @@
-//! A pool's flow at one moment: what is dirty, what the throttle does about it, the txgs, the
-//! cache, the devices' queues, what datasets read and write.
+//! A pool's data flow at one moment: dirty data, throttle, txgs, cache, queues of devices, I/O of
+//! datasets.
 //!
-//! One picture serves `weir top` and the metrics endpoint; rates are made of two pictures by
-//! whoever shows them.
+//! `weir top` and the metrics endpoint use the same view; `weir top` computes rates from two views.
 
 use base::Nanos;
 use txg::TxgState;

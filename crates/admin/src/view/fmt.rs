@@ -1,4 +1,4 @@
-//! Numbers as the commands print them.
+//! The output format of numbers and times.
 
 use base::NiceNum;
 

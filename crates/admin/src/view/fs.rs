@@ -203,7 +203,7 @@ const SNAPSHOT_OF_VOLUME: &[&str] = &[
     "encryption",
 ];
 
-/// What the file system itself says about it.
+/// Properties that the file system itself stores.
 #[derive(Clone, Default, Debug)]
 struct Inside {
     volume: bool,
@@ -218,8 +218,8 @@ fn row(name: &str, value: impl Into<String>, exact: impl Into<String>, source: &
 }
 
 impl PoolEngine {
-    /// The datasets that are selected in this pool, in order of name, snapshots behind their head,
-    /// bookmarks behind those.
+    /// The selected datasets of this pool, in order of name; snapshots follow their head, bookmarks
+    /// follow the snapshots.
     pub async fn select(&self, select: &Select) -> Result<Vec<DatasetView>> {
         let dsl = self.pool.dsl();
         let mut wanted: Vec<(String, bool)> = Vec::new();
@@ -259,13 +259,13 @@ impl PoolEngine {
                 if heads {
                     let view = self.dataset_view(&ds, &select.wanted).await;
                     let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
-                    // What is named is shown whatever its kind, unless snapshots are all that is
-                    // asked for.
+                    // A named dataset is shown whatever its type, unless only snapshots are
+                    // selected.
                     if fits || (named && level == 0) {
                         out.push(view);
                     }
                 }
-                // A snapshot stands one level below its file system.
+                // A snapshot is one level below its file system.
                 let inside = depth.is_none_or(|d| level < d || (!heads && d == 0));
                 if select.snapshots && inside {
                     for snap in dsl.snapshots(&ds).await? {
@@ -345,8 +345,8 @@ impl PoolEngine {
         out
     }
 
-    /// Bytes written since the snapshot before: what is referenced now and was not then, which is
-    /// the growth and what was given up (the deadlist).
+    /// Bytes written since the previous snapshot: bytes referenced now but not then, that is the
+    /// growth plus the deadlist.
     async fn written(&self, ds: &Dataset) -> Option<u64> {
         let phys = ds.phys();
         let mos = self.pool.mos();
@@ -356,7 +356,7 @@ impl PoolEngine {
         (phys.referenced_bytes + given_up).checked_sub(before.referenced_bytes)
     }
 
-    /// `written@snapshot`, also with a whole name behind the `@`.
+    /// `written@snapshot`, also with a full name after the `@`.
     async fn written_since(&self, ds: &Dataset, since: &str) -> Option<u64> {
         let dsl = self.pool.dsl();
         let full = if since.contains('@') { since.to_string() } else { format!("{}@{since}", ds.dir().full_name()) };
@@ -378,14 +378,14 @@ impl PoolEngine {
         };
         let asked = |name: &str| wanted.iter().any(|w| w == name);
         let usual = order.iter().filter(|name| wanted.is_empty() || asked(name));
-        // What OpenZFS does not have is listed where it is set.
+        // Properties that OpenZFS does not have are listed only if set.
         let set = |name: &str| wanted.is_empty() && ds.dir().prop(name).0.num() != 0;
         let limits = dsl::iolimit::PROPS.iter().filter(|name| kind == "filesystem" && (asked(name) || set(name)));
         let mut props: Vec<PropView> = usual
             .chain(limits)
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
-        // OpenZFS calls these local, and scripts leave out the lines with a dash.
+        // OpenZFS shows these as local, and scripts skip lines with a dash.
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));
         let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));
         if !user {
@@ -421,7 +421,7 @@ impl PoolEngine {
         DatasetView { name: ds.name(), kind: kind.to_string(), props }
     }
 
-    /// The value that holds for the mount of `ds` only, where it is not the stored one.
+    /// The temporary value of the mount of `ds`, if it differs from the stored one.
     fn temporary(&self, ds: &Dataset, prop: &str) -> Option<u64> {
         let name = ds.name();
         let changed = self.mounts.temp_of(&name).changed(&ds.dir(), prop);
@@ -551,7 +551,7 @@ fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
         return value.num().to_string();
     }
     let text = prop.format(value, exact);
-    // Operations are counted in tens, and read back as they were given.
+    // Numbers of operations have decimal suffixes.
     if prop.name.starts_with("iolimit_op_") && value.num() != 0 {
         return value.num().to_string();
     }
@@ -575,7 +575,7 @@ fn bookmark_view(fs: &str, mark: &dsl::Bookmark) -> DatasetView {
     DatasetView { name: format!("{fs}#{}", mark.name), kind: "bookmark".to_string(), props }
 }
 
-/// A snapshot takes local values of its file system from there.
+/// A snapshot inherits local values of its file system.
 fn source_of(source: &PropSource, ds: &Dataset) -> String {
     match source {
         PropSource::Local | PropSource::Received if ds.is_snapshot() => {
@@ -589,7 +589,7 @@ fn missing(name: &str) -> Error {
     Error::not_found(format!("cannot open '{name}': dataset does not exist"))
 }
 
-/// How many levels `name` is below `above`; none if it is not.
+/// Levels of `name` below `above`; none if it is not below.
 fn level_below(above: &str, name: &str) -> Option<u32> {
     let rest = name.strip_prefix(above)?;
     match rest.as_bytes().first() {

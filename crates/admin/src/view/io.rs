@@ -1,4 +1,4 @@
-//! Counters of devices as `zpool iostat` shows them.
+//! Counters of devices, for `zpool iostat`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn stats_of(leaf: &Leaf) -> IoStats {
 }
 
 impl IoStats {
-    /// Nothing, for every class.
+    /// Zero for every class.
     pub fn nothing() -> IoStats {
         let n = Prio::ALL.len();
         let (times, sizes) = (vec![vec![0; vdev::LATENCY_BUCKETS]; n], vec![vec![0; vdev::SIZE_BUCKETS]; n]);
@@ -47,7 +47,7 @@ impl IoStats {
         }
     }
 
-    /// Changes every counter by the other's; `f` gets both.
+    /// Combines every counter with the other's by `f`.
     fn zip(&mut self, other: &IoStats, f: impl Fn(u64, u64) -> u64 + Copy) {
         let one = |a: &mut u64, b: &u64| *a = f(*a, *b);
         let list = |a: &mut [u64], b: &[u64]| a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, *b));
@@ -71,7 +71,7 @@ impl IoStats {
         self.active.iter_mut().zip(&other.active).for_each(|(a, b)| *a += b);
     }
 
-    /// What came since `earlier`; depths of queues stay those of now.
+    /// The difference from `earlier`; depths of queues are the present ones.
     pub fn since(&self, earlier: &IoStats) -> IoStats {
         let mut out = self.clone();
         out.zip(earlier, |a, b| a.saturating_sub(b));
@@ -80,8 +80,8 @@ impl IoStats {
 }
 
 impl PoolEngine {
-    /// The pool's devices with their counters. A vdev above devices has the sums of those: a mirror
-    /// counts each of its writes once per device.
+    /// The pool's devices with their counters. An interior vdev has the sums of its devices: a
+    /// mirror counts each write once per device.
     pub fn io_view(&self) -> IoView {
         let leaves: BTreeMap<u64, IoStats> =
             self.pool.tree().leaves().iter().map(|l| (l.guid().0, stats_of(l))).collect();

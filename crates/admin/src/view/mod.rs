@@ -1,4 +1,4 @@
-//! Views: pictures of pools and datasets as plain data, which the commands lay out.
+//! Views: pools and datasets as plain data, which the commands print.
 //!
 //! [`types`] and [`figures`] are the data; the other files make them on the engine thread of a
 //! pool.

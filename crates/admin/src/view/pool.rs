@@ -15,7 +15,7 @@ use crate::engine::PoolEngine;
 use crate::pool::props::Figures;
 use crate::view::{CheckpointView, LeafWorkView, PoolLatency, PoolView, VdevView};
 
-/// The status of a pool that is being resilvered, in lines as `zpool status` prints them.
+/// The status text of a resilvering pool, in the lines of `zpool status`.
 const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
 
 impl PoolEngine {
@@ -32,8 +32,8 @@ impl PoolEngine {
         };
         let damaged = self.damaged_names().await;
         let scan = self.scan_view();
-        // What reads found since the import, unless a scan has found out since what of it is
-        // damaged for good.
+        // Errors of reads since the import, unless a later scan has verified which blocks are
+        // damaged.
         let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().here;
         let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
         let unreadable = unreadable.max(damaged.len() as u64);
@@ -147,7 +147,7 @@ impl PoolEngine {
         scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning
     }
 
-    /// What is said of the work on every device below.
+    /// Views of the trim or initialization of every device below.
     fn work_view(&self, view: &mut VdevView) {
         view.children.iter_mut().for_each(|c| self.work_view(c));
         if !view.children.is_empty() {
@@ -187,7 +187,7 @@ impl PoolEngine {
     }
 }
 
-/// Puts the state of a node and of everything below it into its view.
+/// Fills the states of a node and of its children into its view.
 fn node_view(view: &mut VdevView, kind: &VdevKind) {
     let errors = kind.errors();
     view.errors = [errors.read, errors.write, errors.cksum];
@@ -214,13 +214,13 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
     }
 }
 
-/// Marks the leaves in use that miss something.
+/// Marks the leaves in use with missing txgs.
 fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {
     view.resilvering = view.children.is_empty() && view.state == "ONLINE" && missing.contains(&view.guid);
     view.children.iter_mut().for_each(|c| mark_resilvering(c, missing));
 }
 
-/// What is to be said, and done, about devices that are not as they should be.
+/// Status and action texts for faulty devices.
 fn trouble(root: &VdevView) -> Option<(&'static str, &'static str)> {
     fn any(v: &VdevView, f: &dyn Fn(&VdevView) -> bool) -> bool {
         if v.children.is_empty() { f(v) } else { v.children.iter().any(|c| any(c, f)) }
@@ -261,7 +261,7 @@ pub fn capacity(alloc: u64, size: u64) -> u64 {
     if size == 0 { 0 } else { (u128::from(alloc) * 100 / u128::from(size)) as u64 }
 }
 
-/// A vdev as its configuration tells it, with everything below.
+/// A vdev from its configuration, with its children.
 pub fn config_view(config: &VdevConfig) -> VdevView {
     let name = match (&config.kind, &config.path) {
         (_, Some(path)) => path.clone(),

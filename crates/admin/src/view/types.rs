@@ -1,4 +1,4 @@
-//! What commands are told: pools, datasets and their properties as plain data.
+//! The data of views: pools, datasets and their properties.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,11 +36,11 @@ pub struct ScanView {
     pub issued: u64,
     /// What was rewritten.
     pub processed: u64,
-    /// Blocks that could not be had.
+    /// Blocks that could not be read or repaired.
     pub errors: u64,
-    /// When this pass began: with the scan or with the import.
+    /// Start of this pass: of the scan or the import.
     pub pass_start: u64,
-    /// Since when it is paused; 0: it is not.
+    /// Start of the pause; 0: not paused.
     pub paused_at: u64,
     /// Seconds of this pass that it was paused.
     pub pass_paused: u64,
@@ -52,7 +52,7 @@ pub struct ScanView {
     pub now: u64,
 }
 
-/// What became of a [`PoolCreate`](crate::request::PoolCreate).
+/// The result of a [`PoolCreate`](crate::request::PoolCreate).
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Created {
     /// The devices as the pool names them.
@@ -67,7 +67,7 @@ pub struct Created {
 pub struct HistoryLine {
     /// When, in seconds since 1970.
     pub time: u64,
-    /// The command, or what happened; several lines for arguments of an ioctl.
+    /// The command or event; several lines for arguments of an ioctl.
     pub text: String,
     /// Whether it is an internal event, which only `-i` shows.
     pub internal: bool,
@@ -79,12 +79,12 @@ pub struct HistoryLine {
     pub zone: Option<String>,
 }
 
-/// What became of a [`PoolImport`](crate::request::PoolImport).
+/// The result of a [`PoolImport`](crate::request::PoolImport).
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Imported {
     /// Names of the pools that are imported now.
     pub pools: Vec<String>,
-    /// What the imports had to say, one sentence each.
+    /// Notices of the imports, one sentence each.
     pub notices: Vec<String>,
     /// Pools of `-a` that could not be imported, one sentence each.
     pub failures: Vec<String>,
@@ -100,13 +100,13 @@ pub struct Candidate {
     pub name: String,
     /// Its guid.
     pub guid: u64,
-    /// ONLINE, DEGRADED or UNAVAIL, as it would come up.
+    /// ONLINE, DEGRADED or UNAVAIL, its state after an import.
     pub state: String,
     /// It was destroyed.
     pub destroyed: bool,
     /// A paragraph about what is unusual.
     pub status: Option<String>,
-    /// Features that the status tells of, each with what the pool says about it.
+    /// Features that the status refers to, each with its description in the pool.
     pub features: Vec<String>,
     /// What to do.
     pub action: String,
@@ -125,7 +125,7 @@ pub struct VdevView {
     pub guid: u64,
     /// ONLINE and so on.
     pub state: String,
-    /// A word on why it is not online.
+    /// Why it is not online, in a few words.
     pub why: Option<String>,
     /// Errors of reads, writes and checksums.
     pub errors: [u64; 3],
@@ -141,7 +141,7 @@ pub struct VdevView {
     /// How far it is initialized.
     #[serde(default)]
     pub init: Option<LeafWorkView>,
-    /// A leaf that a resilver brings what it misses.
+    /// A leaf that a resilver repairs.
     #[serde(default)]
     pub resilvering: bool,
     /// Bytes that the vdev could grow by.
@@ -157,7 +157,7 @@ pub struct VdevView {
     /// Parity columns of a RAID-Z or dRAID, else 0.
     #[serde(default)]
     pub parity: u64,
-    /// The vdevs that it is made of.
+    /// Its child vdevs.
     pub children: Vec<VdevView>,
 }
 
@@ -179,11 +179,11 @@ pub struct CheckpointView {
     pub start: u64,
     /// Bytes of the devices that only it uses.
     pub space: u64,
-    /// It was given up, and its space comes free.
+    /// It was discarded, and its space is being freed.
     pub discarding: bool,
 }
 
-/// A property as it is shown.
+/// A property.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PropView {
     /// Its name.
@@ -224,7 +224,7 @@ pub struct PoolView {
     pub spares: Vec<VdevView>,
     /// Blocks that could not be read.
     pub data_errors: u64,
-    /// What is damaged: paths, or what stands for them.
+    /// Damaged files and objects, by path or number.
     #[serde(default)]
     pub damaged: Vec<String>,
     /// The last or running scan; none if there never was one.
@@ -235,12 +235,12 @@ pub struct PoolView {
     pub checkpoint: Option<CheckpointView>,
 }
 
-/// What was destroyed, or would be.
+/// The datasets that were destroyed, or would be.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Destroyed {
-    /// Names in the order in which they go.
+    /// Names in the order of destruction.
     pub names: Vec<String>,
-    /// Bytes that come free with snapshots.
+    /// Bytes that the destroyed snapshots free.
     pub reclaim: Option<u64>,
 }
 
@@ -273,7 +273,7 @@ pub struct TunableView {
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What it would be if nobody had set it.
+    /// Its default.
     pub default: String,
     /// What it is counted in.
     pub unit: String,
@@ -287,7 +287,7 @@ pub struct TunableView {
     pub source: String,
 }
 
-/// What a daemon says about itself.
+/// The status of a daemon.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct DaemonInfo {
     /// Its process.
@@ -310,11 +310,11 @@ pub struct DaemonInfo {
     /// Its log.
     #[serde(default)]
     pub log: String,
-    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or what keeps
-    /// it from being known.
+    /// The state of each of `pools`, in the same order: ONLINE and so on, SUSPENDED, or why it is
+    /// not known.
     #[serde(default)]
     pub states: Vec<String>,
-    /// Requests under way, the oldest first; this one is left out.
+    /// Requests under way, the oldest first, without the status request.
     #[serde(default)]
     pub requests: Vec<RequestView>,
 }
@@ -328,10 +328,10 @@ pub struct RequestView {
     pub uid: u32,
     /// The process that asked.
     pub pid: i32,
-    /// Since when, in milliseconds.
+    /// Its age in milliseconds.
     pub age_ms: u64,
     /// What it waits for.
     pub wait: String,
-    /// How far it is, if it counts.
+    /// Its progress, if it counts.
     pub progress: Option<String>,
 }
