@@ -161,9 +161,9 @@ pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exac
 
 /// The object of `zpool status`.
 fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
-    for (name, said) in [("status", &p.status), ("action", &p.action)] {
-        if let Some(said) = said {
-            out.insert(name.into(), json!(said));
+    for (name, text) in [("status", &p.status), ("action", &p.action)] {
+        if let Some(text) = text {
+            out.insert(name.into(), json!(text));
         }
     }
     if let Some(s) = &p.scan {

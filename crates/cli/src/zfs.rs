@@ -95,18 +95,18 @@ fn create(p: &Parsed) -> Done {
     if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
         return Ok(());
     }
-    let said = zfs_out::created(name, &props, p);
+    let text = zfs_out::created(name, &props, p);
     if p.has('n') {
         check_creation(name, &props).map_err(|e| e.at(format!("cannot verify '{name}'")))?;
         ask(&Pools { names: vec![name.split('/').next().unwrap_or("").to_string()] })?;
-        print(&said);
+        print(&text);
         return Ok(());
     }
     let key = zfs_key::key_for_new(name, &props)?;
     let given = props.clone();
     ask_and_warn(&FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
     warn_of_shares(&given);
-    print(&said);
+    print(&text);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use daemon::proto::{self, Reply};
 
 use common::loops::Loop;
 use common::machine::{Machine, copy_program};
-use common::said;
+use common::outcome_of;
 
 /// A user with a daemon of their own, and one without.
 const USER: u32 = 64_123;
@@ -203,7 +203,7 @@ fn users_without_a_daemon_ask_the_systems() {
         echo root: $(./weir zpool list -H -o name)",
         dir = m.dir.path().display()
     );
-    let s = said(Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap());
+    let s = outcome_of(Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap());
     let want = "user: systems\nno daemon is running\nuser: users\nuser: users\nroot: systems\n";
     assert!(s.code == 0 && s.out == want, "{}: {}{}", s.code, s.out, s.err);
 }
@@ -218,7 +218,7 @@ fn nothing_of_the_first_caller_stays_in_the_daemon() {
         .arg(m.dir.join("weir"))
         .env("SECRET_OF_MINE", "1")
         .env("PATH", "/usr/bin:/bin:/x");
-    let s = said(c.output().unwrap());
+    let s = outcome_of(c.output().unwrap());
     assert_eq!(s.code, 0, "{}{}", s.out, s.err);
     let proc = PathBuf::from("/proc").join(m.pid(0));
     let environ = std::fs::read(proc.join("environ")).unwrap();
@@ -283,7 +283,7 @@ fn crowds_are_served_or_refused_in_words() {
     };
     let all: Vec<_> = (0..128).map(start).collect();
     for c in all {
-        let s = said(c.wait_with_output().unwrap());
+        let s = outcome_of(c.wait_with_output().unwrap());
         assert_eq!(s.code, 0, "{}{}", s.out, s.err);
     }
     assert_eq!(m.ok(0, 0, "zfs list -H -o name -r tank").lines().count(), 2 + 64);
@@ -490,7 +490,7 @@ fn hostile_users_change_and_stop_nothing() {
         assert_eq!(m.ok(0, 0, "zpool list -H -o name"), "tank\n");
         assert_eq!(m.ok(USER, 0, "zpool list -H -o name"), "tank\n");
     }
-    let s = said(child.wait_with_output().unwrap());
+    let s = outcome_of(child.wait_with_output().unwrap());
     assert!(s.code == 0 && s.out.contains("1 passed"), "{}{}", s.out, s.err);
     assert_eq!(m.state(0), before);
     be_hostile(&m.run_dir(0).join("weir.sock"), 500, 0x5eed_0002, false);
@@ -507,7 +507,7 @@ fn disks_of_a_pool_are_held_against_others() {
     };
     let Some(loops) = (0..4).map(new).collect::<Option<Vec<Loop>>>() else { return };
     let d: Vec<&str> = loops.iter().map(|l| l.at.as_str()).collect();
-    let run = |program: &str, args: &[&str]| said(Command::new(program).args(args).output().unwrap());
+    let run = |program: &str, args: &[&str]| outcome_of(Command::new(program).args(args).output().unwrap());
     let create = format!("zpool create -f -O mountpoint=none tank {} log {} cache {} spare {}", d[0], d[1], d[2], d[3]);
     m.ok(0, 0, &create);
     let held = |readonly: bool| {
@@ -530,7 +530,7 @@ fn disks_of_a_pool_are_held_against_others() {
         "other",
         d[0],
     ]);
-    let s = said(second.output().unwrap());
+    let s = outcome_of(second.output().unwrap());
     assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
     let mut stop = m.command(0, 0, &m.dir.join("weir"));
     stop.env("WEIR_RUNTIME_DIR", m.dir.join("second")).args(["daemon", "stop"]).output().unwrap();

@@ -15,7 +15,7 @@ use std::process::Command;
 
 use common::commands::{Kind, STORY};
 use common::machine::{Machine, within_patience};
-use common::{Said, can_mount, said};
+use common::{Outcome, can_mount, outcome_of};
 
 /// Accounts of every Debian: fusermount3 asks for the name of its user.
 const USER: u32 = 2;
@@ -35,7 +35,7 @@ fn furnish(m: &Machine, of: u32) {
 }
 
 /// The result of `line` by `user` for the daemon of `of`, run in the folder `at`.
-fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Said {
+fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Outcome {
     let mut c = m.command(user, of, &m.dir.join("weir"));
     for word in line.split(' ') {
         let mut word = word.to_string();
@@ -71,7 +71,7 @@ fn imprint(m: &Machine, of: u32) -> String {
         out.push_str(&m.ok(of, of, line));
     }
     let list = r"find run *.img KEY RAW MNT ALT ! -name daemon.log -printf '%p %y %s %m %U:%G %T@ %C@\n' | sort; sha256sum run/state/* *.img";
-    let s = said(Command::new("sh").args(["-c", list]).current_dir(m.home(of)).output().unwrap());
+    let s = outcome_of(Command::new("sh").args(["-c", list]).current_dir(m.home(of)).output().unwrap());
     assert!(s.code == 0 && s.out.contains("a.img"), "{}{}", s.out, s.err);
     out + &s.out
 }
@@ -230,7 +230,7 @@ fn a_users_daemon_reaches_nothing_of_others() {
         }
         let sums = || {
             let all = "find . -path './home*' -prune -o ! -name daemon.log -printf '%p %y %s %m %U:%G %T@ %C@\\n'; sha256sum *.img";
-            said(Command::new("sh").args(["-c", all]).current_dir(m.home(0)).output().unwrap()).out
+            outcome_of(Command::new("sh").args(["-c", all]).current_dir(m.home(0)).output().unwrap()).out
         };
         // The property is set even if its mount point cannot be used.
         m.ok(USER, USER, "zfs set mountpoint=none own");

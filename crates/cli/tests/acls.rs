@@ -8,7 +8,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use common::said;
+use common::outcome_of;
 use common::world::World;
 
 /// Two users that own nothing.
@@ -28,7 +28,7 @@ fn world(tag: &str) -> Option<World> {
 
 /// A command that must succeed, in a folder.
 fn sh(dir: &str, script: &str) -> String {
-    let s = said(Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap());
+    let s = outcome_of(Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap());
     assert_eq!(s.code, 0, "{script}: {}{}", s.out, s.err);
     s.out
 }
@@ -37,7 +37,7 @@ fn sh(dir: &str, script: &str) -> String {
 fn can(user: u32, program: &str, path: &str) -> bool {
     let mut c = Command::new("setpriv");
     c.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]).args([program, path]);
-    said(c.output().unwrap()).code == 0
+    outcome_of(c.output().unwrap()).code == 0
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn snapshots_have_the_acls_of_their_time() {
                 assert_eq!(may(user, "ls", &live, "d"), !in_old, "{fs}: {user} now");
             }
             let set = Command::new("setfacl").args(["-m", "u:1:r", &format!("{old}/d/f")]).output().unwrap();
-            assert!(said(set).err.contains("Read-only file system"));
+            assert!(outcome_of(set).err.contains("Read-only file system"));
         }
     }
     w.ok("zpool destroy tank");
@@ -91,8 +91,9 @@ fn a_mount_takes_a_new_acltype() {
     w.ok(&format!("zpool create --size 128M -O xattr=sa -m {at} tank a.img"));
     w.ok("zfs create tank/child");
     let files = [format!("{at}/f"), format!("{at}/child/f")];
-    let try_set =
-        |file: &str| said(Command::new("setfacl").args(["-m", &format!("u:{ONE}:r"), file]).output().unwrap()).err;
+    let try_set = |file: &str| {
+        outcome_of(Command::new("setfacl").args(["-m", &format!("u:{ONE}:r"), file]).output().unwrap()).err
+    };
     for file in &files {
         fs::write(file, "text").unwrap();
         fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();

@@ -14,7 +14,7 @@ use std::time::Instant;
 use common::loops::Loop;
 use common::machine::{PATIENCE, within_patience};
 use common::world::{World, mounts_below, run};
-use common::{Said, WEIR, said};
+use common::{Outcome, WEIR, outcome_of};
 
 impl World {
     /// A command that runs in the background.
@@ -25,7 +25,7 @@ impl World {
     }
 
     /// It must end.
-    fn ends(&self, line: &str) -> Said {
+    fn ends(&self, line: &str) -> Outcome {
         let mut c = self.command(WEIR);
         c.args(line.split_whitespace());
         within_patience(c, line)
@@ -89,7 +89,7 @@ fn the_end_waits_for_no_import() {
     let list = w.start("zpool list");
     w.is_asked("zpool status");
     w.done("daemon stop -f");
-    assert_eq!(said(list.wait_with_output().unwrap()).code, 1);
+    assert_eq!(outcome_of(list.wait_with_output().unwrap()).code, 1);
     drop(halted);
     assert_eq!(w.done("zfs list -H -o name"), "other\nslow\nslow/kept\n");
     // An import by a command, beside a healthy pool that is closed cleanly.
@@ -101,7 +101,7 @@ fn the_end_waits_for_no_import() {
     assert_eq!(w.done("zpool list -H -o name"), "other\n");
     w.done("daemon stop -f");
     assert!(mounts_below(w.dir.path()).is_empty());
-    let s = said(import.wait_with_output().unwrap());
+    let s = outcome_of(import.wait_with_output().unwrap());
     assert!(s.code == 1 && s.err.contains("the daemon went away"), "{s:?}");
     drop(halted);
     assert_eq!(w.done("zpool list -H -o name,health"), "other\tONLINE\n");

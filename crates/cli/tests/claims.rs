@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::loops::Loop;
 use common::world::{World, run};
-use common::{Said, said};
+use common::{Outcome, outcome_of};
 
 /// Swap is on as long as this lives, if it was on at all.
 struct Swap(String);
@@ -22,9 +22,9 @@ impl Drop for Swap {
 }
 
 /// A tool that claims a device, or none, with a message, if it is not installed.
-fn tool(program: &str, args: &[&str]) -> Option<Said> {
+fn tool(program: &str, args: &[&str]) -> Option<Outcome> {
     match Command::new(program).args(args).env("LC_ALL", "C").output() {
-        Ok(o) => Some(said(o)),
+        Ok(o) => Some(outcome_of(o)),
         Err(e) => {
             eprintln!("NOT RUN: {program} on the disks of a pool: {e}");
             None

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use host::TempDir;
 
-use common::{Said, WEIR, can_mount, command_in, said};
+use common::{Outcome, WEIR, can_mount, command_in, outcome_of};
 
 /// A user's world: a scratch folder with a runtime and a state folder of its own.
 struct World {
@@ -29,8 +29,8 @@ impl World {
         command_in(self.dir.path(), program)
     }
 
-    fn say(&self, args: &[&str]) -> Said {
-        said(self.command(WEIR).args(args).output().unwrap())
+    fn say(&self, args: &[&str]) -> Outcome {
+        outcome_of(self.command(WEIR).args(args).output().unwrap())
     }
 
     /// Runs a line that must succeed; its output.
@@ -418,9 +418,9 @@ fn names_of_the_program_are_commands() {
     for name in ["zpool", "zfs"] {
         std::os::unix::fs::symlink(WEIR, w.path(name)).unwrap();
     }
-    let zpool = |args: &[&str]| said(w.command(w.path("zpool")).args(args).output().unwrap());
+    let zpool = |args: &[&str]| outcome_of(w.command(w.path("zpool")).args(args).output().unwrap());
     assert_eq!(zpool(&["create", "-O", "mountpoint=none", "--size", "128M", "tank", "a.img"]).code, 0);
-    let zfs = said(w.command(w.path("zfs")).args(["list", "-H", "-o", "name"]).output().unwrap());
+    let zfs = outcome_of(w.command(w.path("zfs")).args(["list", "-H", "-o", "name"]).output().unwrap());
     assert_eq!((zfs.code, zfs.out.as_str()), (0, "tank\n"));
     assert_eq!(zpool(&[]).code, 2);
     assert!(w.ok("version").starts_with("weir "));
@@ -449,12 +449,13 @@ fn pools_come_back_with_the_next_daemon() {
     }
     assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/kept\n");
     // A daemon elsewhere with the same state is refused, and one for devices in use as well.
-    let other = said(w.command(WEIR).env("WEIR_RUNTIME_DIR", w.path("run2")).args(["zpool", "list"]).output().unwrap());
+    let other =
+        outcome_of(w.command(WEIR).env("WEIR_RUNTIME_DIR", w.path("run2")).args(["zpool", "list"]).output().unwrap());
     assert!(other.code == 1 && other.err.contains("another daemon"), "{}{}", other.out, other.err);
     let foreign = |args: &[&str]| {
         let mut c = w.command(WEIR);
         c.env("WEIR_RUNTIME_DIR", w.path("run3")).env("WEIR_STATE_DIR", w.path("state3")).args(args);
-        said(c.output().unwrap())
+        outcome_of(c.output().unwrap())
     };
     let s = foreign(&["zpool", "import", "-f", "-d", ".", "tank"]);
     assert!(s.code == 1 && s.err.contains("in use by another process"), "{}{}", s.out, s.err);
@@ -478,7 +479,7 @@ fn a_pool_comes_back_when_its_devices_are_let_go() {
         std::thread::yield_now();
     }
     drop(device);
-    assert_eq!(said(list.wait_with_output().unwrap()).out, "tank\n");
+    assert_eq!(outcome_of(list.wait_with_output().unwrap()).out, "tank\n");
 }
 
 #[test]
@@ -672,9 +673,9 @@ fn an_ordinary_user_has_a_pool_of_their_own() {
         c.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
         // Neither is set: the socket goes to a folder in /tmp that is closed to others.
         c.env_remove("WEIR_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR").args(line.split_whitespace());
-        said(c.output().unwrap())
+        outcome_of(c.output().unwrap())
     };
-    struct Stop<'a>(&'a dyn Fn(&str) -> Said);
+    struct Stop<'a>(&'a dyn Fn(&str) -> Outcome);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {
             (self.0)("daemon stop -f");
@@ -690,7 +691,7 @@ fn an_ordinary_user_has_a_pool_of_their_own() {
     // Only the user sees into the mount, so the owner is asked for as that user.
     let mut stat = Command::new("setpriv");
     stat.args(["--reuid=65534", "--regid=65534", "--clear-groups", "stat", "-c", "%u:%g", &at]);
-    assert_eq!(said(stat.output().unwrap()).out, "65534:65534\n");
+    assert_eq!(outcome_of(stat.output().unwrap()).out, "65534:65534\n");
     assert_eq!(as_user("zpool export mine").code, 0);
     let s = as_user("zpool create --size 128M theirs b.img");
     assert!(s.code == 1 && s.err.contains("mount point '/theirs'"), "{}{}", s.out, s.err);
@@ -789,9 +790,9 @@ fn snapshots_clones_and_bookmarks() {
     for n in 1..6 {
         w.ok(&format!("zfs snapshot tank/a@s{n}"));
     }
-    let said = w.ok("zfs destroy -nv tank/a@s2%s4,s1");
-    assert!(said.starts_with("would destroy tank/a@s1\nwould destroy tank/a@s2\n"), "{said}");
-    assert!(said.ends_with("would reclaim 0B\n"), "{said}");
+    let text = w.ok("zfs destroy -nv tank/a@s2%s4,s1");
+    assert!(text.starts_with("would destroy tank/a@s1\nwould destroy tank/a@s2\n"), "{text}");
+    assert!(text.ends_with("would reclaim 0B\n"), "{text}");
     assert!(w.ok("zfs destroy -np tank/a@s2%s4").ends_with("reclaim\t0\n"));
     w.ok("zfs destroy tank/a@s2%s4");
     w.fails("zfs rollback tank/a@s1", 1, "snapshots and bookmarks:\ntank/a@s5");

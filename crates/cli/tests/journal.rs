@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use common::world::World;
-use common::{WEIR, said};
+use common::{WEIR, outcome_of};
 
 /// The test has its own journal socket, in place of the machine's in a mount namespace of the
 /// daemon.
@@ -26,7 +26,7 @@ fn the_journal_has_what_the_log_has() {
     let place = "mount -t tmpfs none /run && mkdir -p /run/systemd/journal && mount --bind \"$0\" /run/systemd/journal";
     let mut c = w.command("unshare");
     c.args(["-m", "--propagation", "private", "sh", "-c", &format!("{place} && exec \"$1\" daemon start")]);
-    let s = said(c.arg(w.path("journal")).arg(WEIR).output().unwrap());
+    let s = outcome_of(c.arg(w.path("journal")).arg(WEIR).output().unwrap());
     assert_eq!(s.code, 0, "{s:?}");
     let mut heard: Vec<String> = Vec::new();
     // The kernel queues few messages, so the test reads each at once.

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use host::TempDir;
 
-use common::{Said, WEIR, can_mount, command_in, said};
+use common::{Outcome, WEIR, can_mount, command_in, outcome_of};
 
 struct World {
     dir: TempDir,
@@ -24,13 +24,13 @@ struct Mapping {
 }
 
 impl World {
-    fn say(&self, line: &str, typed: &str) -> Said {
+    fn say(&self, line: &str, typed: &str) -> Outcome {
         let mut command: Command = command_in(self.dir.path(), WEIR);
         command.args(line.split_whitespace()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         // A command with its key from a file reads no input.
         let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
-        said(child.wait_with_output().unwrap())
+        outcome_of(child.wait_with_output().unwrap())
     }
 
     fn ok(&self, line: &str, typed: &str) -> String {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use common::said;
+use common::outcome_of;
 use common::world::World;
 
 /// A pool with a mounted file system `tank/x`.
@@ -62,7 +62,7 @@ fn each_option_holds_for_its_mount_and_is_called_temporary() {
     fs::write(&file, "#!/bin/sh\nexit 0\n").unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
     fs::copy(
-        fs::canonicalize(said(Command::new("which").arg("id").output().unwrap()).out.trim()).unwrap(),
+        fs::canonicalize(outcome_of(Command::new("which").arg("id").output().unwrap()).out.trim()).unwrap(),
         format!("{at}/id"),
     )
     .unwrap();
@@ -74,12 +74,12 @@ fn each_option_holds_for_its_mount_and_is_called_temporary() {
     let is_root_by_bit = || {
         let mut c = Command::new("setpriv");
         c.args(["--reuid=12345", "--regid=12345", "--clear-groups", &format!("{at}/id"), "-u"]);
-        said(c.output().unwrap()).out == "0\n"
+        outcome_of(c.output().unwrap()).out == "0\n"
     };
     let opens_device = || File::open(format!("{at}/null")).is_ok();
     let sets_attr = || {
         let set = Command::new("setfattr").args(["-n", "user.a", "-v", "1", &file]).output().expect("setfattr");
-        said(set).code == 0
+        outcome_of(set).code == 0
     };
 
     // Option, property, its temporary value, and a test of the effect: false with the option, true

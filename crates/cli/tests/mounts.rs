@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::world::{World, mounts_at, run};
-use common::{WEIR, said};
+use common::{WEIR, outcome_of};
 
 /// A process in a mount namespace of its own, with copies of all mounts, that has run `first`
 /// there.
@@ -194,7 +194,7 @@ fn an_import_from_a_read_only_disk_says_so() {
         eprintln!("NOT RUN: an import from a read-only disk: no loop device");
         return;
     };
-    let disk = said(made).out.trim().to_string();
+    let disk = outcome_of(made).out.trim().to_string();
     let all = || {
         w.fails(&format!("zpool import -d {disk} tank"), &["is read only", "-o readonly=on"]);
         w.ok(&format!("zpool import -d {disk} -o readonly=on tank"));
@@ -229,7 +229,7 @@ fn mounts_are_listed_by_their_type() {
     w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
     let list = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(list.contains(&format!("tank {at} fuse.zfs ")), "{list}");
-    let df = said(Command::new("df").args(["-t", "fuse.zfs", "--output=source,target"]).output().unwrap());
+    let df = outcome_of(Command::new("df").args(["-t", "fuse.zfs", "--output=source,target"]).output().unwrap());
     let line = |l: &str| l.split_whitespace().collect::<Vec<_>>() == ["tank", &at];
     assert!(df.out.lines().any(line), "{}", df.out);
     w.ok("zpool destroy tank");

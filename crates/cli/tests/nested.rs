@@ -144,8 +144,8 @@ fn what_is_in_use_stays() {
     w.ok("zfs mount -a");
     w.check_all();
     for (line, why) in [("mv m/a m/z", "busy"), ("rmdir m/a/b", "busy"), ("ln m/f m/a/link", "cross-device")] {
-        let said = w.sh(&format!("{line} 2>&1 || true"));
-        assert!(said.contains(why), "{line}: {said}");
+        let text = w.sh(&format!("{line} 2>&1 || true"));
+        assert!(text.contains(why), "{line}: {text}");
     }
     w.check_all();
 }
@@ -209,8 +209,12 @@ fn each_is_as_writable_as_its_properties_say() {
     w.ok("zfs unmount -a");
     w.ok("zfs set exec=off tank");
     w.ok("zfs set exec=on tank/a");
-    let said = w.0.say(USER, USER, "zfs mount -a");
-    assert!(said.code == 0 && said.err.contains("warning: programs of 'tank/a' cannot be executed"), "{}", said.err);
+    let outcome = w.0.say(USER, USER, "zfs mount -a");
+    assert!(
+        outcome.code == 0 && outcome.err.contains("warning: programs of 'tank/a' cannot be executed"),
+        "{}",
+        outcome.err
+    );
     assert!(w.sh("cp /bin/true m/a/; m/a/true 2>&1 || true").contains("Permission denied"));
 }
 

@@ -9,7 +9,7 @@ use std::fs::OpenOptions;
 use std::process::{Child, Command, Stdio};
 
 use common::world::World;
-use common::{WEIR, said};
+use common::{WEIR, outcome_of};
 
 const SIZE: u64 = 64 << 20;
 
@@ -135,7 +135,7 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
         }
         assert!(w.ok("zpool status tank").contains(" state: SUSPENDED\n"));
         w.ok("zpool export -f tank");
-        assert_ne!(said(create.wait_with_output().unwrap()).code, 0, "what waited is given up");
+        assert_ne!(outcome_of(create.wait_with_output().unwrap()).code, 0, "what waited is given up");
         w.ok("zpool import -d . tank");
         let status = w.ok("zpool status tank");
         assert!(status.contains(" state: ONLINE\n"), "{status}");

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use host::TempDir;
 
-use common::{Said, WEIR, can_mount, command_in, said};
+use common::{Outcome, WEIR, can_mount, command_in, outcome_of};
 
 /// A scratch folder with a daemon of its own and the pool `tank`, which is not mounted.
 struct World {
@@ -29,16 +29,16 @@ impl World {
         c
     }
 
-    fn say(&self, line: &str) -> Said {
-        said(self.command(line).output().unwrap())
+    fn say(&self, line: &str) -> Outcome {
+        outcome_of(self.command(line).output().unwrap())
     }
 
-    fn typing(&self, line: &str, text: &str) -> Said {
+    fn typing(&self, line: &str, text: &str) -> Outcome {
         let mut c = self.command(line);
         let mut child = c.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // A command that reads nothing has ended by now.
         let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
-        said(child.wait_with_output().unwrap())
+        outcome_of(child.wait_with_output().unwrap())
     }
 
     fn ok(&self, line: &str) -> String {
@@ -226,8 +226,8 @@ fn a_snapshot_with_all_that_depends_on_it_goes_everywhere_below() {
     }
     let plan = "destroy\ttank/far\ndestroy\ttank/clone/below@t\ndestroy\ttank/clone/below\ndestroy\ttank/clone\n\
                 destroy\ttank/a@s\ndestroy\ttank/a/b@s\nreclaim\t0\n";
-    let said = w.ok("zfs destroy -nRp tank/a@s");
-    let mut got: Vec<&str> = said.lines().collect();
+    let text = w.ok("zfs destroy -nRp tank/a@s");
+    let mut got: Vec<&str> = text.lines().collect();
     let mut want: Vec<&str> = plan.lines().collect();
     // The order of file systems with equal standing is not fixed.
     got.sort_unstable();

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use host::TempDir;
 
-use common::{Said, WEIR, command_in, said};
+use common::{Outcome, WEIR, command_in, outcome_of};
 
 /// A user's world: a scratch folder with a runtime and a state folder of its own.
 struct World {
@@ -24,9 +24,9 @@ impl World {
         self.dir.join(name).display().to_string()
     }
 
-    fn run(&self, line: &str, zone: &str) -> Said {
+    fn run(&self, line: &str, zone: &str) -> Outcome {
         let mut c = command_in(self.dir.path(), WEIR);
-        said(c.env("TZ", zone).args(line.split_whitespace()).output().unwrap())
+        outcome_of(c.env("TZ", zone).args(line.split_whitespace()).output().unwrap())
     }
 
     /// Runs a line that must succeed; its output.
@@ -122,9 +122,9 @@ fn labels_are_cleared_when_nobody_wants_them() {
     w.files(&["a", "b", "c", "d", "e"], 80 * MIB);
     w.ok(&format!("{NEW} tank a log b cache c spare d"));
     for (name, state) in [("a", "ACTIVE"), ("b", "ACTIVE"), ("c", "L2CACHE"), ("d", "SPARE")] {
-        let said = format!("is a member ({state}) of pool \"tank\"");
-        w.fails(&format!("zpool labelclear {name}"), &said);
-        w.fails(&format!("zpool labelclear -f {name}"), &said);
+        let text = format!("is a member ({state}) of pool \"tank\"");
+        w.fails(&format!("zpool labelclear {name}"), &text);
+        w.fails(&format!("zpool labelclear -f {name}"), &text);
     }
     w.fails("zpool labelclear -f e", "no valid label");
     w.ok("zpool remove tank c");

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::said;
+use super::outcome_of;
 
 /// A loop device; removed when this is dropped and its last user closes it.
 pub struct Loop {
@@ -14,7 +14,7 @@ pub struct Loop {
 impl Loop {
     /// None, with a message, if there are no loop devices.
     pub fn new(file: &Path, options: &[&str]) -> Option<Loop> {
-        let s = said(Command::new("losetup").args(options).args(["-f", "--show"]).arg(file).output().ok()?);
+        let s = outcome_of(Command::new("losetup").args(options).args(["-f", "--show"]).arg(file).output().ok()?);
         if s.code != 0 {
             eprintln!("NOT RUN: loop devices cannot be had: {}", s.err);
             return None;

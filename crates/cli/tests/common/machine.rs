@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use host::TempDir;
 
-use super::{Said, WEIR, said};
+use super::{Outcome, WEIR, outcome_of};
 
 /// Time after which a command counts as hanging, far above normal.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The result of a command without input; one that hangs is killed and fails the test.
-pub fn within_patience(mut c: Command, line: &str) -> Said {
+pub fn within_patience(mut c: Command, line: &str) -> Outcome {
     let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
     let (tell, told) = mpsc::channel();
@@ -24,7 +24,7 @@ pub fn within_patience(mut c: Command, line: &str) -> Said {
     match told.recv_timeout(PATIENCE) {
         Ok(output) => {
             waiter.join().unwrap();
-            said(output.unwrap())
+            outcome_of(output.unwrap())
         }
         Err(_) => {
             let _ = Command::new("kill").args(["-9", &pid]).status();
@@ -87,7 +87,7 @@ impl Machine {
         c
     }
 
-    pub fn say(&self, user: u32, of: u32, line: &str) -> Said {
+    pub fn say(&self, user: u32, of: u32, line: &str) -> Outcome {
         let mut c = self.command(user, of, &self.dir.join("weir"));
         c.args(line.split_whitespace());
         within_patience(c, line)

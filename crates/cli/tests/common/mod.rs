@@ -13,15 +13,15 @@ pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
 /// The result of a command.
 #[derive(Debug)]
-pub struct Said {
+pub struct Outcome {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
-pub fn said(o: Output) -> Said {
+pub fn outcome_of(o: Output) -> Outcome {
     let text = |b: Vec<u8>| String::from_utf8_lossy(&b).into_owned();
-    Said { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
+    Outcome { code: o.status.code().unwrap_or(-1), out: text(o.stdout), err: text(o.stderr) }
 }
 
 /// A command in `dir`, where the daemon that it talks to has its folders too.

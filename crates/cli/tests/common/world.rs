@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use host::TempDir;
 
-use super::{Said, WEIR, can_mount, command_in, said};
+use super::{Outcome, WEIR, can_mount, command_in, outcome_of};
 
 /// A scratch folder and the daemon that works there.
 pub struct World {
@@ -49,8 +49,8 @@ impl World {
         c
     }
 
-    pub fn say(&self, line: &str) -> Said {
-        said(self.command(WEIR).args(line.split_whitespace()).output().unwrap())
+    pub fn say(&self, line: &str) -> Outcome {
+        outcome_of(self.command(WEIR).args(line.split_whitespace()).output().unwrap())
     }
 
     pub fn ok(&self, line: &str) -> String {
