@@ -32,7 +32,7 @@ pub struct PoolEngine {
     pub pool: Rc<Pool>,
     /// `altroot`
     pub altroot: Option<String>,
-    /// What is mounted.
+    /// Its mounted file systems.
     pub mounts: Mounts,
     /// Identifies this import (`load_guid`).
     pub load_guid: u64,

@@ -157,10 +157,10 @@ impl Client {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 }
-                let mut said = String::new();
+                let mut output = String::new();
                 let _ = log.seek(SeekFrom::Start(old_len));
-                let _ = log.take(64 << 10).read_to_string(&mut said);
-                let last = said.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it ended at once");
+                let _ = log.take(64 << 10).read_to_string(&mut output);
+                let last = output.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it ended at once");
                 let last = text_of(last).trim_start_matches("weir: ").trim_start_matches("error: ");
                 return Err(Error::new(ErrorKind::Io, format!("the daemon cannot be started: {last}")));
             }

@@ -64,7 +64,7 @@ impl Limits {
 pub struct Message {
     /// The connection; it blocks.
     pub stream: UnixStream,
-    /// Who sent it.
+    /// The sender.
     pub peer: PeerCred,
     /// Length and body, which may contain a key.
     bytes: SecretBytes,

@@ -109,13 +109,13 @@ impl Log {
     /// Writes a line of a kind that may come very often, within [`REPORTS_MAX`].
     fn report(&self, level: Level, text: &str) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, said, left_out) = inner.reports;
+        let (since, written, left_out) = inner.reports;
         if since.is_none_or(|t| t.elapsed() >= REPORT_PERIOD) {
             if left_out > 0 {
                 self.write(&mut inner, level, &format!("{left_out} more reports were left out: see 'zpool events'"));
             }
             inner.reports = (Some(Instant::now()), 1, 0);
-        } else if said < REPORTS_MAX {
+        } else if written < REPORTS_MAX {
             inner.reports.1 += 1;
         } else {
             inner.reports.2 += 1;

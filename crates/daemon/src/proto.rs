@@ -24,11 +24,11 @@ pub const REPLY_MAX: usize = 256 << 20;
 pub enum Reply {
     /// The request is under way.
     Progress {
-        /// What is counted.
+        /// The name of the count.
         what: String,
-        /// How much is done.
+        /// The steps done.
         done: u64,
-        /// Of how much; 0 if not known.
+        /// The total; 0 if not known.
         total: u64,
     },
     /// It is done.

@@ -92,7 +92,7 @@ pub fn mount_point(value: &str, altroot: Option<&str>) -> MountPoint {
 
 /// Properties without effect because a file system is shown in the mount of another one, one
 /// sentence each.
-fn differences_within(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
+fn differences(outer: &MountFlags, inner: &MountFlags) -> Vec<String> {
     let (out, name) = (&outer.source, &inner.source);
     let within = format!("it is shown within the mount of '{out}'");
     let mut all = Vec::new();
@@ -394,7 +394,7 @@ impl PoolEngine {
         let others = self.mounts.attached();
         match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, others).await {
             Ok(front) => {
-                let flags = self.within_outer(&*front, flags);
+                let flags = self.effective_flags(&*front, flags);
                 self.close_when_ended(front.clone());
                 let mounted = Mounted { path, zfs, front, temp, flags };
                 self.mounts.active.borrow_mut().insert(name, mounted);
@@ -409,16 +409,16 @@ impl PoolEngine {
     }
 
     /// The effective flags of a file system in the mount of another one; warns about differences.
-    fn within_outer(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
+    fn effective_flags(&self, front: &dyn ActiveMount, flags: MountFlags) -> MountFlags {
         if !front.is_within() {
             return flags;
         }
         let outer = front.outer();
         let mounts = self.mounts.active.borrow();
-        let around = mounts.values().find(|m| !m.front.is_within() && m.front.outer() == outer);
-        let told = around.map(|m| differences_within(&m.flags, &flags));
+        let mount = mounts.values().find(|m| !m.front.is_within() && m.front.outer() == outer);
+        let sentences = mount.map(|m| differences(&m.flags, &flags));
         drop(mounts);
-        for sentence in told.into_iter().flatten() {
+        for sentence in sentences.into_iter().flatten() {
             say(Level::Warning, &sentence);
             self.mounts.add_notice(format!("warning: {sentence}"));
         }

@@ -39,7 +39,7 @@ impl PoolEngine {
 fn line(record: &NvList) -> HistoryLine {
     let text = |key: &str| record.str(key).map(str::to_string);
     let internal = record.str("history command").is_none();
-    let said = match (text("history command"), record.str("internal_name"), record.str("ioctl")) {
+    let action = match (text("history command"), record.str("internal_name"), record.str("ioctl")) {
         (Some(command), ..) => command,
         (None, Some(name), _) => {
             let txg = record.u64("history txg").unwrap_or(0);
@@ -52,7 +52,7 @@ fn line(record: &NvList) -> HistoryLine {
     };
     HistoryLine {
         time: record.u64("history time").unwrap_or(0),
-        text: said,
+        text: action,
         internal,
         who: record.u64("history who"),
         host: text("history hostname"),

@@ -102,8 +102,8 @@ mod tests {
             // Read-only requests have none.
             (body(&Mounted, Some("zfs mount")), format!("{Mounted:?}"), None),
         ] {
-            let (request, said) = Call::parse(&body).unwrap();
-            assert_eq!((format!("{request:?}"), said.as_deref()), (want, command));
+            let (request, line) = Call::parse(&body).unwrap();
+            assert_eq!((format!("{request:?}"), line.as_deref()), (want, command));
         }
     }
 

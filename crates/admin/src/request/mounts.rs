@@ -35,7 +35,7 @@ impl Request for Mount {
         let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
         for running in cx.pools.all_running() {
             let progress = cx.progress.clone();
-            let (failed, said) = cx.on(&running, move |e| async move {
+            let (failed, warnings) = cx.on(&running, move |e| async move {
                 let _admin = e.admin.acquire(1).await;
                 e.mounts.take_notices();
                 let failed = e.mount_all(how.temp, &progress).await;
@@ -43,7 +43,7 @@ impl Request for Mount {
                 Ok((failed, e.mounts.take_notices()))
             })?;
             errors.extend(failed);
-            notices.extend(said);
+            notices.extend(warnings);
         }
         if errors.is_empty() { Ok(notices) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
     }

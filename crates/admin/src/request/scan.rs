@@ -26,7 +26,7 @@ pub enum ScrubAction {
 pub struct PoolScrub {
     /// The pools.
     pub pools: Vec<String>,
-    /// What to do.
+    /// The action.
     pub action: ScrubAction,
     /// Answer when the scrub has ended.
     pub wait: bool,

@@ -70,7 +70,7 @@ pub struct IoView {
     pub since: u64,
     /// The counters.
     pub stats: IoStats,
-    /// What it is made of.
+    /// Its child vdevs.
     pub children: Vec<IoView>,
 }
 

@@ -28,13 +28,13 @@ pub struct ScanView {
     pub start: u64,
     /// When it ended.
     pub end: u64,
-    /// What is allocated in the pool.
+    /// Bytes allocated in the pool.
     pub to_examine: u64,
-    /// What was met.
+    /// Bytes examined.
     pub examined: u64,
-    /// What was looked at.
+    /// Bytes issued.
     pub issued: u64,
-    /// What was rewritten.
+    /// Bytes rewritten.
     pub processed: u64,
     /// Blocks that could not be read or repaired.
     pub errors: u64,
@@ -44,9 +44,9 @@ pub struct ScanView {
     pub paused_at: u64,
     /// Seconds of this pass that it was paused.
     pub pass_paused: u64,
-    /// Met in this pass.
+    /// Bytes examined in this pass.
     pub pass_examined: u64,
-    /// Looked at in this pass.
+    /// Bytes issued in this pass.
     pub pass_issued: u64,
     /// The time of this answer.
     pub now: u64,
@@ -104,11 +104,11 @@ pub struct Candidate {
     pub state: String,
     /// It was destroyed.
     pub destroyed: bool,
-    /// A paragraph about what is unusual.
+    /// A paragraph about its problem.
     pub status: Option<String>,
     /// Features that the status refers to, each with its description in the pool.
     pub features: Vec<String>,
-    /// What to do.
+    /// The recommended action.
     pub action: String,
     /// Its devices.
     pub vdevs: VdevView,
@@ -192,7 +192,7 @@ pub struct PropView {
     pub value: String,
     /// Its exact value (`-p`).
     pub exact: String,
-    /// Where it comes from: `-`, `default`, `local`, `received`, `temporary`,
+    /// Its source: `-`, `default`, `local`, `received`, `temporary`,
     /// `inherited from NAME`.
     pub source: String,
 }
@@ -208,9 +208,9 @@ pub struct PoolView {
     pub state: String,
     /// The last txg on disk.
     pub txg: u64,
-    /// A paragraph about what is unusual.
+    /// A paragraph about its problem.
     pub status: Option<String>,
-    /// What to do about it.
+    /// The recommended action.
     pub action: Option<String>,
     /// Properties in the order of `zpool get all`.
     pub props: Vec<PropView>,
@@ -275,13 +275,13 @@ pub struct TunableView {
     pub value: String,
     /// Its default.
     pub default: String,
-    /// What it is counted in.
+    /// Its unit.
     pub unit: String,
-    /// What it may be.
+    /// Its range.
     pub range: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: String,
-    /// Where it comes from.
+    /// Its origin: a release of OpenZFS, or weir.
     pub origin: String,
     /// `default`, `set` or `pool`.
     pub source: String,
@@ -330,7 +330,7 @@ pub struct RequestView {
     pub pid: i32,
     /// Its age in milliseconds.
     pub age_ms: u64,
-    /// What it waits for.
+    /// Its present wait.
     pub wait: String,
     /// Its progress, if it counts.
     pub progress: Option<String>,
