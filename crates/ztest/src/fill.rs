@@ -27,7 +27,7 @@
 //! Everything is compared with the model, with nothing in the cache, and after an export and an
 //! import.
 //!
-//! The parameters are in [`plan`], the operations in [`ops`], power cuts in [`recover`].
+//! The parameters are in [`plan`], the operations in [`ops`], power cuts in [`mod@recover`].
 
 mod ops;
 mod plan;
