@@ -258,7 +258,7 @@ impl ZfsHandler {
         }
         let unseen = flags & libc::O_NOATIME as u32 != 0;
         let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
-        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.wants_access(obj).await {
+        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.is_atime_due_on_read(obj).await {
             // Reads from the kernel's cache do not reach us. Of an empty file it sends no read at
             // all.
             answer &= !FOPEN_KEEP_CACHE;
@@ -504,7 +504,7 @@ impl Handler for ZfsHandler {
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         let (zfs, obj) = self.at(node)?;
         if fh & UNSEEN != 0 {
-            return Ok(zfs.read_unseen(obj, offset, size.into()).await?);
+            return Ok(zfs.read_noatime(obj, offset, size.into()).await?);
         }
         Ok(zfs.read(obj, offset, size.into()).await?)
     }

@@ -61,7 +61,7 @@ pub enum AclTag {
 }
 
 impl AclTag {
-    fn names_somebody(self) -> bool {
+    fn has_id(self) -> bool {
         matches!(self, AclTag::User | AclTag::Group)
     }
 }
@@ -107,8 +107,8 @@ impl Acl {
             if p0 > 7 || p1 != 0 {
                 return bad("with unknown permissions");
             }
-            let id = if tag.names_somebody() { u32::from_le_bytes(id) } else { NO_ID };
-            if tag.names_somebody() && id == NO_ID {
+            let id = if tag.has_id() { u32::from_le_bytes(id) } else { NO_ID };
+            if tag.has_id() && id == NO_ID {
                 return bad("with an entry for nobody");
             }
             list.push(AclEntry { tag, perm: p0, id });
@@ -186,7 +186,7 @@ impl Acl {
 
     /// A mode that gives nobody more than the ACL does, for as long as the mode is there without
     /// the ACL.
-    pub fn mode_within(&self) -> u32 {
+    pub fn restricted_mode(&self) -> u32 {
         let mask = self.perm(AclTag::Mask).unwrap_or(7);
         let users = self.0.iter().filter(|e| e.tag == AclTag::User).fold(7, |all, e| all & e.perm & mask);
         let groups = self.0.iter().filter(|e| e.tag == AclTag::Group).fold(7, |all, e| all & e.perm & mask);
@@ -284,7 +284,7 @@ pub(crate) mod tests {
             (&[(UserObj, 6, NO_ID), (GroupObj, 4, NO_ID), (Group, 0, 5), (Mask, 6, NO_ID), (Other, 4, NO_ID)], 0o640),
             (&[(UserObj, 6, NO_ID), (GroupObj, 4, NO_ID), (Mask, 0, NO_ID), (Other, 4, NO_ID)], 0o604),
         ] {
-            assert_eq!(acl(list).mode_within(), want, "{list:?}");
+            assert_eq!(acl(list).restricted_mode(), want, "{list:?}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Front ends evaluate ACLs (with FUSE the kernel does). No record of the intent log says what an
 //! ACL is, so setting one is a barrier: who waits for the object to be durable waits for the txg. A
 //! crash before that leaves the object with the mode that it was made with, which gives nobody more
-//! than its ACL ([`Acl::mode_within`]).
+//! than its ACL ([`Acl::restricted_mode`]).
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 
@@ -26,7 +26,7 @@ pub(crate) struct NewAcls {
 }
 
 impl Zfs {
-    fn acls_on(&self) -> Result<()> {
+    fn check_acls_on(&self) -> Result<()> {
         if self.opts().posix_acl {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Zfs {
     /// directory.
     pub async fn set_acl(&self, obj: ObjectId, kind: AclKind, value: &[u8], drop_sgid: bool) -> Result<()> {
         let _pass = self.enter()?;
-        self.acls_on()?;
+        self.check_acls_on()?;
         let acl = Acl::parse(value)?;
         let n = self.node(obj).await?;
         {
@@ -70,12 +70,12 @@ impl Zfs {
             }
             self.put_acl(&n, kind, &acl, mode).await?;
         }
-        self.settle(obj).await
+        self.commit_if_always(obj).await
     }
 
     /// Takes an ACL away; the mode stays. `NoAttr` if there is none.
     pub async fn remove_acl(&self, obj: ObjectId, kind: AclKind) -> Result<()> {
-        self.acls_on()?;
+        self.check_acls_on()?;
         self.removexattr(obj, kind.xattr_name()).await
     }
 
@@ -85,13 +85,13 @@ impl Zfs {
             let a = self.live_attrs(n).await?;
             return self.put_xattr(n, &a, kind.xattr_name(), &acl.to_bytes(), mode).await;
         }
-        if self.take_xattr(n, kind.xattr_name(), mode).await? {
+        if self.remove_xattr_locked(n, kind.xattr_name(), mode).await? {
             return Ok(());
         }
         // There was none: only the mode is another one.
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         if let Some(mode) = mode {
-            self.touch_owner(n, None, Some(mode), &tx).await?;
+            self.update_owner(n, None, Some(mode), &tx).await?;
             self.log_barrier(Some(n.obj()), &tx);
         }
         self.finish(tx);
@@ -127,7 +127,7 @@ impl Zfs {
         }
         let acls = self.acls_for_new(dir, new).await?;
         new.mode = match &acls {
-            Some(acls) => new.mode & !0o777 | acls.access.mode_within(),
+            Some(acls) => new.mode & !0o777 | acls.access.restricted_mode(),
             None => new.mode & !cred.umask,
         };
         Ok(acls)
@@ -145,7 +145,7 @@ impl Zfs {
     }
 
     /// Gives a new object its ACLs.
-    pub(crate) async fn give_acls(&self, n: &Node, acls: NewAcls) -> Result<()> {
+    pub(crate) async fn set_new_acls(&self, n: &Node, acls: NewAcls) -> Result<()> {
         let n = n.clone();
         let _xattrs = n.st.xattrs.lock().await;
         if let Some(default) = &acls.default {

@@ -43,7 +43,7 @@ impl Zfs {
         }
         let others = SetAttr { size: None, ..set };
         if others != SetAttr::default() {
-            self.set_others(&n, kind, others).await?;
+            self.set_other_attrs(&n, kind, others).await?;
         }
         self.getattr(obj).await
     }
@@ -54,11 +54,11 @@ impl Zfs {
         let _pass = self.enter()?;
         let n = self.node(obj).await?;
         let kind = kind_of(obj, self.live_attrs(&n).await?.mode)?;
-        self.set_others(&n, kind, SetAttr::default()).await?;
+        self.set_other_attrs(&n, kind, SetAttr::default()).await?;
         self.getattr(obj).await
     }
 
-    pub(crate) async fn set_others(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
+    pub(crate) async fn set_other_attrs(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
         if let Some(mode) = set.mode {
             self.acl_follows_mode(n, mode).await?;
         }
@@ -98,7 +98,7 @@ impl Zfs {
         if set != SetAttr::default() {
             self.log_setattr(n.obj(), &set, &a, &tx);
         }
-        self.end(tx, n.obj()).await
+        self.finish_op(tx, n.obj()).await
     }
 
     /// The target of a symbolic link.
@@ -122,7 +122,7 @@ impl Zfs {
             }
         };
         let target = target.ok_or_else(|| Error::corrupt(format!("symbolic link {obj} has no target")))?;
-        self.accessed(&n, &a);
+        self.stamp_atime(&n, &a);
         Ok(target)
     }
 
@@ -155,7 +155,7 @@ impl Zfs {
             })
             .await?;
         self.log_flags(obj, lr_attr_of(old, new), &tx);
-        self.end(tx, obj).await
+        self.finish_op(tx, obj).await
     }
 
     /// Sets the project of a file or directory.
@@ -180,7 +180,7 @@ impl Zfs {
         sa.update(Some(&a), &[(SaAttr::Projid, Some(&u64::from(projid).to_le_bytes()))], &tx).await?;
         drop(lock);
         self.log_flags(obj, lr_attr_project(projid.into()), &tx);
-        self.end(tx, obj).await
+        self.finish_op(tx, obj).await
     }
 }
 

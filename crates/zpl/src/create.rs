@@ -138,7 +138,7 @@ impl Zfs {
         let n = Node::new(dn);
         if let Some(acls) = acls {
             self.finish(tx);
-            let given = self.give_acls(&n, acls).await;
+            let given = self.set_new_acls(&n, acls).await;
             drop(names);
             if let Err(e) = given {
                 // What could not get its ACLs is not to be there.
@@ -148,11 +148,11 @@ impl Zfs {
                 };
                 return gone.and(Err(e));
             }
-            self.settle(n.obj()).await?;
+            self.commit_if_always(n.obj()).await?;
             return self.getattr(n.obj()).await;
         }
         drop(names);
-        self.end(tx, n.obj()).await?;
+        self.finish_op(tx, n.obj()).await?;
         self.to_attr(&n, &a)
     }
 
@@ -227,7 +227,7 @@ impl Zfs {
         };
         // Also where the number is 0, as of a whiteout.
         let rdev = matches!(new.kind, FileKind::CharDev | FileKind::BlockDev);
-        if let Err(e) = self.give_attrs(&dn, a, rdev, new.target, tx).await {
+        if let Err(e) = self.init_attrs(&dn, a, rdev, new.target, tx).await {
             self.os.free(dn.object(), tx).await?;
             return Err(e);
         }
@@ -235,7 +235,7 @@ impl Zfs {
     }
 
     /// Gives a new object its attributes and a trivial ACL.
-    pub(crate) async fn give_attrs(
+    pub(crate) async fn init_attrs(
         &self,
         dn: &Dnode,
         a: &mut ZnodeAttrs,
@@ -293,7 +293,7 @@ impl Zfs {
         }
         let mut plan = self.plan().zap(&d.dn).bonus(&d.dn).bonus(&n.dn);
         if first {
-            plan = plan.zap(self.queue()?);
+            plan = plan.zap(self.unlinked_set()?);
         }
         let tx = plan.assign().await?;
         zap::add_u64(&d.dn, name, Dirent::new(a.mode, obj.0).pack(), &tx).await?;
@@ -310,14 +310,14 @@ impl Zfs {
         })
         .await?;
         if first {
-            self.leave_queue(&n, &tx).await?;
+            self.unlinked_remove(&n, &tx).await?;
             // The log says nothing of what had no name: a commit waits for the txg.
             self.log_barrier(None, &tx);
         } else {
             self.log_link(dir, obj, name, &tx);
         }
         drop((names, links));
-        self.end(tx, obj).await?;
+        self.finish_op(tx, obj).await?;
         self.getattr(obj).await
     }
 }

@@ -59,7 +59,7 @@ impl Pieces {
         part
     }
     /// The next `len` bytes, which stay where they are.
-    fn ahead(&self, len: usize) -> Vec<Bytes> {
+    fn peek(&self, len: usize) -> Vec<Bytes> {
         let (mut out, mut left) = (Vec::new(), len);
         for b in std::iter::once(&self.head).chain(self.list.as_slice()) {
             let n = b.len().min(left);
@@ -80,7 +80,7 @@ impl Pieces {
         part
     }
     /// Exactly `len` bytes in one piece: as they lie, or copied together.
-    async fn whole(&mut self, rt: &Rt, len: usize) -> Bytes {
+    async fn take_exact(&mut self, rt: &Rt, len: usize) -> Bytes {
         let first = self.next(len);
         if first.len() == len {
             return first;
@@ -138,11 +138,11 @@ impl Zfs {
     }
 
     /// As [`Zfs::read`], but the access time stays (`O_NOATIME`).
-    pub async fn read_unseen(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
+    pub async fn read_noatime(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
         self.read_as(obj, off, len, false).await
     }
 
-    async fn read_as(&self, obj: ObjectId, off: u64, len: u64, seen: bool) -> Result<Vec<Bytes>> {
+    async fn read_as(&self, obj: ObjectId, off: u64, len: u64, stamp: bool) -> Result<Vec<Bytes>> {
         let n = self.node(obj).await?;
         if self.dataset().dir().has_io_limit() {
             let size = self.attrs(&n).await?.size;
@@ -159,8 +159,8 @@ impl Zfs {
         }
         if off >= a.size {
             // Reading at the end is reading, too.
-            if seen {
-                self.accessed(&n, &a);
+            if stamp {
+                self.stamp_atime(&n, &a);
             }
             return Ok(Vec::new());
         }
@@ -168,8 +168,8 @@ impl Zfs {
         if !n.dn.exists() {
             return Err(gone(obj));
         }
-        if seen {
-            self.accessed(&n, &a);
+        if stamp {
+            self.stamp_atime(&n, &a);
         }
         self.count_io(false, len.min(a.size - off));
         Ok(out)
@@ -267,7 +267,7 @@ impl Zfs {
         }
         drop(_data);
         self.count_io(true, done);
-        self.settle(obj).await?;
+        self.commit_if_always(obj).await?;
         Ok((done, size))
     }
 
@@ -293,8 +293,8 @@ impl Zfs {
         if let Some(blksz) = grown {
             n.dn.set_block_size(blksz as u32, &tx)?;
         }
-        let said = pieces.ahead(some as usize);
-        put(&self.rt, n, off, some, pieces, &tx).await?;
+        let logged = pieces.peek(some as usize);
+        write_range(&self.rt, n, off, some, pieces, &tx).await?;
         let now = self.now();
         let new_size = self
             .change_attrs(n, &tx, |a| {
@@ -308,7 +308,7 @@ impl Zfs {
             // Only the last part completes the record.
             drop(tx);
         } else {
-            self.log_write(n, off, &said, commit, a.links == 0, &tx);
+            self.log_write(n, off, &logged, commit, a.links == 0, &tx);
             self.finish(tx);
         }
         Ok((some, new_size))
@@ -316,14 +316,14 @@ impl Zfs {
 }
 
 /// Puts `len` bytes at `off`.
-async fn put(rt: &Rt, n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
+async fn write_range(rt: &Rt, n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
     let blksz = u64::from(n.dn.block_size());
     let end = off + len;
     let mut at = off;
     while at < end {
         let in_block = (blksz - at % blksz).min(end - at);
         if in_block == blksz {
-            n.dn.write_bytes(at, pieces.whole(rt, blksz as usize).await, tx).await?;
+            n.dn.write_bytes(at, pieces.take_exact(rt, blksz as usize).await, tx).await?;
         } else {
             let stop = at + in_block;
             let mut pos = at;
@@ -387,9 +387,9 @@ mod tests {
         let mut p = Pieces::new(vec![a.slice(..100), Bytes::empty(), a.slice(100..)]);
         let sim = sim::Sim::new(sim::SimConfig::seeded(1));
         let rt = sim.rt();
-        let whole = sim.block_on(p.whole(&rt, 60));
+        let whole = sim.block_on(p.take_exact(&rt, 60));
         assert_eq!(whole.memory_id(), a.memory_id());
-        let copied = sim.block_on(p.whole(&rt, 60));
+        let copied = sim.block_on(p.take_exact(&rt, 60));
         assert_ne!(copied.memory_id(), a.memory_id());
         assert_eq!(&copied[..], &a[60..120]);
         assert_eq!(p.next(1000).len(), 80);

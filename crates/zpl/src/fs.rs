@@ -47,7 +47,7 @@ pub struct Zfs {
     pub(crate) utf8only: bool,
     root: ObjectId,
     /// The unlinked set; always there in file systems that can be changed.
-    queue: Option<Dnode>,
+    unlinked_set: Option<Dnode>,
     /// None before version 5.
     pub(crate) sa: Option<Rc<SaTable>>,
     /// Objects that a new attribute layout changes.
@@ -123,11 +123,11 @@ impl Zfs {
             }
             sa = Some(table);
         }
-        let queue = match get(master_key::DELETE_QUEUE).await? {
+        let unlinked_set = match get(master_key::DELETE_QUEUE).await? {
             Some(obj) => Some(os.hold(ObjectId(obj)).await.at(place)?),
             None => None,
         };
-        let writable = ds.is_writable() && os.is_writable() && sa.is_some() && queue.is_some();
+        let writable = ds.is_writable() && os.is_writable() && sa.is_some() && unlinked_set.is_some();
         let opts = MountOpts { readonly: opts.readonly || !writable, ..opts };
         let projects = os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
         let quotas = Quotas::load(&os, &master).await.at(place)?;
@@ -142,7 +142,7 @@ impl Zfs {
             case,
             utf8only,
             root,
-            queue,
+            unlinked_set,
             sa,
             sa_objects,
             projects,
@@ -180,7 +180,7 @@ impl Zfs {
         }
         ds.begin_use();
         if !opts.readonly {
-            fs.spawn_drain();
+            fs.spawn_unlinked_drain();
         }
         Ok(fs)
     }
@@ -237,7 +237,7 @@ impl Zfs {
         *self.foreign_acl_watch.borrow_mut() = Some(Box::new(watch));
     }
     /// An object was looked at whose flags are these.
-    pub(crate) fn look_for_foreign_acl(&self, obj: ObjectId, flags: u64) {
+    pub(crate) fn check_foreign_acl(&self, obj: ObjectId, flags: u64) {
         // Before version 5 the flag may be missing from ACLs that are trivial.
         if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0
             && self.sa.is_some()
@@ -267,7 +267,7 @@ impl Zfs {
     /// Changes how it is used, when a property changed. What cannot be written stays read-only, and
     /// whether ACLs count stays as it is, since the front end was told.
     pub fn set_opts(&self, opts: MountOpts) {
-        let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.queue.is_some();
+        let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.unlinked_set.is_some();
         let posix_acl = self.opts().posix_acl;
         let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, posix_acl, ..opts });
         if let Some(log) = self.log() {
@@ -298,8 +298,8 @@ impl Zfs {
         self.sa.as_ref().ok_or_else(|| self.readonly_error())
     }
     /// The unlinked set, there in every file system that can be changed.
-    pub(crate) fn queue(&self) -> Result<&Dnode> {
-        self.queue.as_ref().ok_or_else(|| self.readonly_error())
+    pub(crate) fn unlinked_set(&self) -> Result<&Dnode> {
+        self.unlinked_set.as_ref().ok_or_else(|| self.readonly_error())
     }
     fn readonly_error(&self) -> Error {
         Error::new(ErrorKind::ReadOnly, format!("file system '{}' is read-only", self.name()))
@@ -327,7 +327,7 @@ impl Zfs {
         self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
     }
     /// Ends a transaction that completes an operation. Where every change must be durable at once,
-    /// [`Zfs::settle`] follows when all locks are given back.
+    /// [`Zfs::commit_if_always`] follows when all locks are given back.
     pub(crate) fn finish(&self, tx: Tx) {
         if let Some(seq) = self.replaying.get() {
             zil::replay::mark(&self.os, seq, &tx);
@@ -336,13 +336,13 @@ impl Zfs {
     }
     /// Ends a transaction and makes the object's changes durable where every change must be so at
     /// once. The caller holds no locks any more.
-    pub(crate) async fn end(&self, tx: Tx, obj: ObjectId) -> Result<()> {
+    pub(crate) async fn finish_op(&self, tx: Tx, obj: ObjectId) -> Result<()> {
         self.finish(tx);
-        self.settle(obj).await
+        self.commit_if_always(obj).await
     }
     /// Waits until the object's changes are durable if that is to be so with every change
     /// (`sync=always`). The caller holds no locks.
-    pub(crate) async fn settle(&self, obj: ObjectId) -> Result<()> {
+    pub(crate) async fn commit_if_always(&self, obj: ObjectId) -> Result<()> {
         if self.opts.get().sync != SyncMode::Always || self.replaying.get().is_some() {
             return Ok(());
         }
@@ -436,17 +436,16 @@ impl Zfs {
     /// Counts the object as open: it lives on without a name until the last [`Zfs::release`].
     /// `NotFound` if it has neither name nor opener any more.
     pub async fn open_file(&self, obj: ObjectId) -> Result<()> {
-        self.open_unprotected(obj, 0).await
+        self.open_checked(obj, 0).await
     }
 
     /// As [`Zfs::open_file`], for a descriptor that writes, `append`: only at the end. `Denied` if
     /// the file is immutable, or append-only and the descriptor is not.
     pub async fn open_file_to_write(&self, obj: ObjectId, append: bool) -> Result<()> {
-        self.open_unprotected(obj, if append { pflags::IMMUTABLE } else { pflags::IMMUTABLE | pflags::APPENDONLY })
-            .await
+        self.open_checked(obj, if append { pflags::IMMUTABLE } else { pflags::IMMUTABLE | pflags::APPENDONLY }).await
     }
 
-    async fn open_unprotected(&self, obj: ObjectId, protections: u64) -> Result<()> {
+    async fn open_checked(&self, obj: ObjectId, protections: u64) -> Result<()> {
         let n = self.node(obj).await?;
         check_flags(obj, &self.live_attrs(&n).await?, protections)?;
         self.hold_open(&n);
@@ -500,14 +499,14 @@ impl Zfs {
             return;
         }
         self.opened.borrow_mut().remove(&obj.0);
-        let nameless = self.stored_attrs(&n).await.is_ok_and(|a| a.links == 0);
-        if nameless && n.dn.exists() && n.st.opens.get() == 0 {
+        let unlinked = self.stored_attrs(&n).await.is_ok_and(|a| a.links == 0);
+        if unlinked && n.dn.exists() && n.st.opens.get() == 0 {
             self.spawn_reap(obj);
         }
     }
 
     /// Notes that a file was read, as the access time policy asks for.
-    pub(crate) fn accessed(&self, n: &Node, a: &ZnodeAttrs) {
+    pub(crate) fn stamp_atime(&self, n: &Node, a: &ZnodeAttrs) {
         let opts = self.opts.get();
         if opts.readonly || opts.atime == Atime::Off || self.closed.get() {
             return;
@@ -534,7 +533,7 @@ impl Zfs {
     }
     /// Whether a front end that answers reads itself should let one through to us: since nothing
     /// has told us of reads for a second, and reading changes the access time.
-    pub async fn wants_access(&self, obj: ObjectId) -> bool {
+    pub async fn is_atime_due_on_read(&self, obj: ObjectId) -> bool {
         let opts = self.opts.get();
         if opts.readonly || opts.atime == Atime::Off {
             return false;

@@ -22,12 +22,12 @@ use crate::types::{FileKind, SetAttr, SetTime, SyncMode};
 
 impl Zfs {
     /// The log, if something is to be noted in it now.
-    fn notes(&self) -> Option<Zilog> {
+    fn active_zilog(&self) -> Option<Zilog> {
         let on = self.replaying.get().is_none() && self.opts().sync != SyncMode::Disabled;
         if on { self.log() } else { None }
     }
 
-    fn tell(&self, log: &Zilog, op: &Op<'_>, object: Option<ObjectId>, tx: &Tx) {
+    fn log_record(&self, log: &Zilog, op: &Op<'_>, object: Option<ObjectId>, tx: &Tx) {
         match op.encode() {
             Ok(record) => log.record(record, object, tx.txg()),
             Err(_) => log.barrier(object, tx.txg()),
@@ -36,7 +36,7 @@ impl Zfs {
 
     /// An object was made in a directory.
     pub(crate) fn log_create(&self, kind: FileKind, dn: &Dnode, a: &ZnodeAttrs, name: &[u8], target: &[u8], tx: &Tx) {
-        let Some(log) = self.notes() else { return };
+        let Some(log) = self.active_zilog() else { return };
         let make = match kind {
             FileKind::Dir => Make::Dir,
             FileKind::Symlink => Make::Symlink,
@@ -53,21 +53,21 @@ impl Zfs {
             crtime: a.crtime,
             rdev: a.rdev,
         };
-        self.tell(&log, &Op::Create { make, body, attr: None, acl: None, name, target }, None, tx);
+        self.log_record(&log, &Op::Create { make, body, attr: None, acl: None, name, target }, None, tx);
     }
 
     /// A name was taken away; `gone` is the object if nothing names it any more.
     pub(crate) fn log_remove(&self, dir: ObjectId, name: &[u8], is_dir: bool, gone: Option<ObjectId>, tx: &Tx) {
-        let Some(log) = self.notes() else { return };
-        self.tell(&log, &Op::Remove { dir: dir.0, name, is_dir }, None, tx);
+        let Some(log) = self.active_zilog() else { return };
+        self.log_record(&log, &Op::Remove { dir: dir.0, name, is_dir }, None, tx);
         if let Some(obj) = gone {
             log.forget(obj);
         }
     }
 
     pub(crate) fn log_link(&self, dir: ObjectId, object: ObjectId, name: &[u8], tx: &Tx) {
-        let Some(log) = self.notes() else { return };
-        self.tell(&log, &Op::Link { dir: dir.0, object: object.0, name }, None, tx);
+        let Some(log) = self.active_zilog() else { return };
+        self.log_record(&log, &Op::Link { dir: dir.0, object: object.0, name }, None, tx);
     }
 
     /// An object got another name. What it holds must not come after its name: who replaces a file
@@ -79,14 +79,14 @@ impl Zfs {
         object: ObjectId,
         tx: &Tx,
     ) {
-        let Some(log) = self.notes() else { return };
+        let Some(log) = self.active_zilog() else { return };
         log.settle_object(object);
-        self.tell(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
+        self.log_record(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
     }
 
     /// Data were written; `commit` says that they are to be durable at once.
     pub(crate) fn log_write(&self, n: &Node, off: u64, data: &[Bytes], commit: bool, unlinked: bool, tx: &Tx) {
-        let Some(log) = self.notes() else { return };
+        let Some(log) = self.active_zilog() else { return };
         // Nobody finds a file without a name after a crash.
         if !unlinked {
             log.write(n.obj(), off, data, u64::from(n.dn.block_size()), commit, false, tx.txg());
@@ -96,13 +96,13 @@ impl Zfs {
     /// A file was cut, extended, or part of it freed; `len` 0 means to the end. No crash leaves a
     /// file without a name.
     pub(crate) fn log_truncate(&self, (obj, links): (ObjectId, u64), off: u64, len: u64, tx: &Tx) {
-        let Some(log) = self.notes().filter(|_| links > 0) else { return };
-        self.tell(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
+        let Some(log) = self.active_zilog().filter(|_| links > 0) else { return };
+        self.log_record(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
     }
 
     /// Attributes were changed.
     pub(crate) fn log_setattr(&self, obj: ObjectId, set: &SetAttr, a: &ZnodeAttrs, tx: &Tx) {
-        let Some(log) = self.notes().filter(|_| a.links > 0) else { return };
+        let Some(log) = self.active_zilog().filter(|_| a.links > 0) else { return };
         let mut out = LrSetattr::default();
         let time = |t: Option<SetTime>, stored: [u64; 2]| match t {
             Some(SetTime::At(t)) => times(t),
@@ -119,25 +119,25 @@ impl Zfs {
         }
         (out.mode, out.uid, out.gid, out.size) = (a.mode, a.uid, a.gid, a.size);
         (out.atime, out.mtime) = (time(set.atime, a.atime), time(set.mtime, a.mtime));
-        self.tell(&log, &Op::Setattr { object: obj.0, set: out, attr: None }, Some(obj), tx);
+        self.log_record(&log, &Op::Setattr { object: obj.0, set: out, attr: None }, Some(obj), tx);
     }
 
     /// Flags or the project were changed.
     pub(crate) fn log_flags(&self, obj: ObjectId, attr: LrAttr, tx: &Tx) {
-        let Some(log) = self.notes() else { return };
+        let Some(log) = self.active_zilog() else { return };
         let set = LrSetattr { mask: setattr::XVATTR, ..LrSetattr::default() };
-        self.tell(&log, &Op::Setattr { object: obj.0, set, attr: Some(attr) }, Some(obj), tx);
+        self.log_record(&log, &Op::Setattr { object: obj.0, set, attr: Some(attr) }, Some(obj), tx);
     }
 
     /// Something was changed that no record can say.
     pub(crate) fn log_barrier(&self, obj: Option<ObjectId>, tx: &Tx) {
-        if let Some(log) = self.notes() {
+        if let Some(log) = self.active_zilog() {
             log.barrier(obj, tx.txg());
         }
     }
 
     /// The object with its attributes, if it is still there and can be found after a crash.
-    async fn logged(&self, object: u64) -> Result<Option<(Node, ZnodeAttrs)>> {
+    async fn findable_node(&self, object: u64) -> Result<Option<(Node, ZnodeAttrs)>> {
         let found = async {
             let n = self.node(ObjectId(object)).await?;
             let a = self.attrs(&n).await?;
@@ -157,9 +157,9 @@ impl Zfs {
 impl GetData for Zfs {
     fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>> {
         Box::pin(async move {
-            let Some((n, _)) = self.logged(object).await? else { return Ok(None) };
+            let Some((n, _)) = self.findable_node(object).await? else { return Ok(None) };
             let _data = n.st.data.read(offset, length).await;
-            let Some((n, a)) = self.logged(object).await? else { return Ok(None) };
+            let Some((n, a)) = self.findable_node(object).await? else { return Ok(None) };
             if offset >= a.size {
                 return Ok(None);
             }
@@ -169,10 +169,10 @@ impl GetData for Zfs {
 
     fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>> {
         Box::pin(async move {
-            let Some((n, _)) = self.logged(object).await? else { return Ok(None) };
+            let Some((n, _)) = self.findable_node(object).await? else { return Ok(None) };
             let (blkid, block) = {
                 let _data = n.st.data.read(0, u64::MAX).await;
-                let Some((n, a)) = self.logged(object).await? else { return Ok(None) };
+                let Some((n, a)) = self.findable_node(object).await? else { return Ok(None) };
                 let size = u64::from(n.dn.block_size());
                 if offset >= a.size {
                     return Ok(None);

@@ -90,7 +90,7 @@ impl Zfs {
     }
 
     /// As [`Zfs::find`]; an error if there is none.
-    pub(crate) async fn find_there(&self, dir: &Node, name: &[u8]) -> Result<Found> {
+    pub(crate) async fn find_entry(&self, dir: &Node, name: &[u8]) -> Result<Found> {
         self.find(dir, name).await?.ok_or_else(|| no_entry(name))
     }
 
@@ -101,7 +101,7 @@ impl Zfs {
         let obj = match name {
             b"." => dir,
             b".." => ObjectId(a.parent),
-            _ => self.find_there(&d, name).await?.obj(),
+            _ => self.find_entry(&d, name).await?.obj(),
         };
         self.getattr(obj).await
     }

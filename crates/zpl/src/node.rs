@@ -12,7 +12,7 @@ use ondisk::zpl::{ZnodePhys, pflags};
 use rt::sync::{Mutex, RangeLock};
 
 use crate::fs::Zfs;
-use crate::privileges::CapsKnown;
+use crate::privileges::CapsCache;
 use crate::ranks;
 use crate::types::{Attr, FileKind};
 
@@ -31,7 +31,7 @@ pub(crate) struct NodeState {
     /// A file that was made without a name may get one ([`Zfs::tmpfile`]).
     pub linkable: Cell<bool>,
     /// Whether it has capabilities, as far as that is known.
-    pub caps: CapsKnown,
+    pub caps: CapsCache,
 }
 
 impl NodeState {
@@ -43,7 +43,7 @@ impl NodeState {
             attrs: Mutex::new(ranks::ATTRS, ()),
             opens: Cell::new(0),
             linkable: Cell::new(false),
-            caps: CapsKnown::default(),
+            caps: CapsCache::default(),
         }
     }
 }
@@ -177,7 +177,7 @@ impl Zfs {
     /// As callers see them.
     pub(crate) fn to_attr(&self, n: &Node, a: &ZnodeAttrs) -> Result<Attr> {
         let kind = kind_of(n.obj(), a.mode)?;
-        self.look_for_foreign_acl(n.obj(), a.flags);
+        self.check_foreign_acl(n.obj(), a.flags);
         // A dnode counts too, as `stat` of OpenZFS has it.
         let blocks = ((n.dn.used() + 256) >> 9) + u64::from(n.dn.dnode_size() / 512);
         Ok(Attr {

@@ -26,14 +26,14 @@ const S_IXGRP: u64 = 0o010;
 
 /// What is known of a node's capabilities.
 #[derive(Default)]
-pub(crate) struct CapsKnown {
+pub(crate) struct CapsCache {
     /// Changes of extended attributes so far.
     changes: Cell<u64>,
     /// There were no capabilities after so many changes.
     none_at: Cell<Option<u64>>,
 }
 
-impl CapsKnown {
+impl CapsCache {
     /// An extended attribute changes, or has changed.
     pub(crate) fn changed(&self) {
         self.changes.set(self.changes.get() + 1);
@@ -42,7 +42,7 @@ impl CapsKnown {
         self.none_at.get() == Some(self.changes.get())
     }
     /// There were none when `changes` was read.
-    fn none_since(&self, changes: u64) {
+    fn set_none(&self, changes: u64) {
         self.none_at.set(Some(changes));
     }
 }
@@ -50,7 +50,7 @@ impl CapsKnown {
 /// The mode without the bits that a change takes away. Where the group may not execute the file the
 /// set-group-id bit only goes if the one who changes it `may_keep_sgid` says no to (Linux
 /// `setattr_should_drop_sgid`, 6.2).
-fn without_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
+fn without_set_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
     let mut new = mode & !S_ISUID;
     if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid()) {
         new &= !S_ISGID;
@@ -80,7 +80,7 @@ impl Zfs {
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         let kind = kind_of(obj, a.mode)?;
-        let mode = without_ids(a.mode, || may_keep_sgid(u32::try_from(a.gid).unwrap_or(u32::MAX)));
+        let mode = without_set_ids(a.mode, || may_keep_sgid(u32::try_from(a.gid).unwrap_or(u32::MAX)));
         let drops = mode != a.mode && kind != FileKind::Dir;
         if drops {
             a.ctime = self.now();
@@ -103,13 +103,13 @@ impl Zfs {
             Ok(_) => {
                 let _pass = self.enter()?;
                 self.remove_xattr(n, CAPABILITY).await?;
-                self.settle(n.obj()).await
+                self.commit_if_always(n.obj()).await
             }
             Err(e) if matches!(e.kind(), ErrorKind::NoAttr | ErrorKind::Unsupported) => {
                 // Without extended attributes (`xattr=off`) what is stored does not count, but may
                 // count again later.
                 if e.kind() == ErrorKind::NoAttr {
-                    known.none_since(changes);
+                    known.set_none(changes);
                 }
                 Ok(())
             }
@@ -136,22 +136,22 @@ mod tests {
             (0o106_644, true, 0o102_644),
             (0o010_000 | 0o6644, false, 0o010_644),
         ] {
-            assert_eq!(without_ids(mode, || keeps), want, "{mode:o} {keeps}");
+            assert_eq!(without_set_ids(mode, || keeps), want, "{mode:o} {keeps}");
         }
     }
 
     #[test]
     fn having_none_is_forgotten_with_each_change() {
-        let known = CapsKnown::default();
+        let known = CapsCache::default();
         assert!(!known.is_none());
-        known.none_since(known.changes.get());
+        known.set_none(known.changes.get());
         assert!(known.is_none());
         known.changed();
         assert!(!known.is_none());
         // A look that began before a change says nothing of the time after it.
         let before = known.changes.get();
         known.changed();
-        known.none_since(before);
+        known.set_none(before);
         assert!(!known.is_none());
     }
 }

@@ -28,7 +28,7 @@ impl Zfs {
             kind: FileKind::Dir,
             next_cookie,
         };
-        self.accessed(&d, &a);
+        self.stamp_atime(&d, &a);
         if cookie == 0 && max > 0 {
             out.push(dot(b".", dir, 1));
         }

@@ -119,16 +119,16 @@ impl Zfs {
         if !self.reaping.borrow_mut().insert(obj.0) {
             return Ok(());
         }
-        let done = self.reap_marked(obj).await;
+        let done = self.reap_exclusive(obj).await;
         self.reaping.borrow_mut().remove(&obj.0);
         done
     }
 
-    async fn reap_marked(&self, obj: ObjectId) -> Result<()> {
+    async fn reap_exclusive(&self, obj: ObjectId) -> Result<()> {
         let _pass = self.enter()?;
         let n = match self.node(obj).await {
             Ok(n) => n,
-            Err(e) if e.kind() == ErrorKind::NotFound => return self.forget_queued(obj).await,
+            Err(e) if e.kind() == ErrorKind::NotFound => return self.remove_stale_entry(obj).await,
             Err(e) => return Err(e),
         };
         if n.st.opens.get() > 0 {
@@ -152,7 +152,7 @@ impl Zfs {
             self.free_tail(&n, 0, false).await?;
         }
         let acl = self.acl_object(&n)?;
-        let mut plan = self.plan().free(&n.dn).zap(self.queue()?).net_free();
+        let mut plan = self.plan().free(&n.dn).zap(self.unlinked_set()?).net_free();
         if let Some(x) = &xattr_dir {
             plan = plan.free(&x.dn);
         }
@@ -162,7 +162,7 @@ impl Zfs {
         }
         if let Some(x) = &xattr_dir {
             self.os.free(x.obj(), &tx).await?;
-            remove_queued(self, x.obj(), &tx).await?;
+            remove_entry(self, x.obj(), &tx).await?;
         }
         if let Some(acl) = acl
             && self.os.hold(acl).await.is_ok()
@@ -171,13 +171,13 @@ impl Zfs {
         }
         self.take_atime(obj);
         self.os.free(obj, &tx).await?;
-        remove_queued(self, obj, &tx).await
+        remove_entry(self, obj, &tx).await
     }
 
     /// Takes a number out of the queue whose object is gone.
-    async fn forget_queued(&self, obj: ObjectId) -> Result<()> {
-        let tx = self.plan().zap(self.queue()?).net_free().assign().await?;
-        remove_queued(self, obj, &tx).await
+    async fn remove_stale_entry(&self, obj: ObjectId) -> Result<()> {
+        let tx = self.plan().zap(self.unlinked_set()?).net_free().assign().await?;
+        remove_entry(self, obj, &tx).await
     }
 
     pub(crate) async fn node_if_there(&self, obj: ObjectId) -> Result<Option<Node>> {
@@ -241,18 +241,18 @@ impl Zfs {
     }
 
     /// Frees everything in the queue that is not open, in the background.
-    pub(crate) fn spawn_drain(&self) {
+    pub(crate) fn spawn_unlinked_drain(&self) {
         if let Some(fs) = self.rc() {
             self.rt.spawn("zpl drain", async move {
-                if fs.drain().await.is_err() {
+                if fs.unlinked_drain().await.is_err() {
                     fs.reap_errors.set(fs.reap_errors.get() + 1);
                 }
             });
         }
     }
 
-    async fn drain(&self) -> Result<()> {
-        let mut cursor = zap::Cursor::new(self.queue()?);
+    async fn unlinked_drain(&self) -> Result<()> {
+        let mut cursor = zap::Cursor::new(self.unlinked_set()?);
         let (mut txg, mut count) = (Txg(0), 0);
         while let Some((e, _)) = cursor.next().await? {
             if self.is_closed() {
@@ -276,13 +276,13 @@ impl Zfs {
     }
 
     /// Objects without a name that still wait to be freed.
-    pub async fn queued(&self) -> Result<u64> {
-        zap::count(self.queue()?).await
+    pub async fn unlinked_count(&self) -> Result<u64> {
+        zap::count(self.unlinked_set()?).await
     }
 }
 
-async fn remove_queued(fs: &Zfs, obj: ObjectId, tx: &dmu::Tx) -> Result<()> {
-    match zap::remove_int(fs.queue()?, obj.0, tx).await {
+async fn remove_entry(fs: &Zfs, obj: ObjectId, tx: &dmu::Tx) -> Result<()> {
+    match zap::remove_int(fs.unlinked_set()?, obj.0, tx).await {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         r => r,
     }

@@ -53,7 +53,7 @@ impl Zfs {
         }
         let (d, _) = self.dir(dir).await?;
         let names = d.st.names.lock().await;
-        let found = self.find_there(&d, name).await?;
+        let found = self.find_entry(&d, name).await?;
         let n = self.node(found.obj()).await?;
         let links = n.st.names.lock_same_rank().await;
         let (da, a) = (self.attrs(&d).await?, self.attrs(&n).await?);
@@ -68,7 +68,7 @@ impl Zfs {
         if is_dir {
             self.check_empty(&n).await?;
         }
-        let plan = self.plan().zap(&d.dn).bonus(&d.dn).free(&n.dn).zap(self.queue()?).net_free();
+        let plan = self.plan().zap(&d.dn).bonus(&d.dn).free(&n.dn).zap(self.unlinked_set()?).net_free();
         let tx = plan.assign().await?;
         zap::remove(&d.dn, &found.name, &tx).await?;
         let fate = self.drop_link(&n, &tx).await?;
@@ -83,8 +83,8 @@ impl Zfs {
         self.log_remove(dir, &found.name, is_dir, gone, &tx);
         drop(links);
         drop(names);
-        self.end(tx, dir).await?;
-        self.after(&n, fate);
+        self.finish_op(tx, dir).await?;
+        self.reap_unlinked(&n, fate);
         Ok(())
     }
 
@@ -127,12 +127,12 @@ impl Zfs {
             a.ctime = now;
         })
         .await?;
-        zap::update_int(self.queue()?, n.obj().0, n.obj().0, tx).await?;
+        zap::update_int(self.unlinked_set()?, n.obj().0, n.obj().0, tx).await?;
         Ok(if open { Fate::Open } else { Fate::Queued })
     }
 
     /// What is to be done once the transaction has ended.
-    pub(crate) fn after(&self, n: &Node, fate: Fate) {
+    pub(crate) fn reap_unlinked(&self, n: &Node, fate: Fate) {
         if fate == Fate::Queued || (fate == Fate::Open && n.st.opens.get() == 0) {
             self.spawn_reap(n.obj());
         }

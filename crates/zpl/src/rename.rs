@@ -179,9 +179,9 @@ impl Zfs {
         };
         // Who waits for the disk keeps nobody else waiting.
         drop((topology, names, names2));
-        self.end(tx, new_dir).await?;
+        self.finish_op(tx, new_dir).await?;
         if let Some((node, fate)) = gone {
-            self.after(&node, fate);
+            self.reap_unlinked(&node, fate);
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Zfs {
         let plan = if whiteout.is_some() { self.plan_layout().create(1) } else { self.plan() };
         let mut plan = plan.zap(&from.dn).bonus(&from.dn).zap(&to.dn).bonus(&to.dn).bonus(&source.node.dn);
         if let Some(t) = &target {
-            plan = plan.free(&t.node.dn).zap(self.queue()?);
+            plan = plan.free(&t.node.dn).zap(self.unlinked_set()?);
         }
         let tx = plan.assign().await?;
         let left = u64::from(whiteout.is_some());

@@ -110,7 +110,7 @@ impl Zfs {
                     return Ok(());
                 }
                 let n = self.node(ObjectId(body.object)).await?;
-                self.redo_more(&n, attr.as_ref(), acl.as_ref()).await
+                self.redo_extra(&n, attr.as_ref(), acl.as_ref()).await
             }
             Op::Remove { dir, name, is_dir } => {
                 let dir = ObjectId(dir);
@@ -130,7 +130,11 @@ impl Zfs {
             Op::Write2 { object, offset, length } => {
                 let end = end_of(offset, length)?;
                 let n = self.node(ObjectId(object)).await?;
-                if end > self.attrs(&n).await?.size { self.truncate(n.obj(), end).await } else { self.note().await }
+                if end > self.attrs(&n).await?.size {
+                    self.truncate(n.obj(), end).await
+                } else {
+                    self.mark_replayed().await
+                }
             }
             Op::Truncate { object, offset, length } => self.redo_truncate(ObjectId(object), offset, length).await,
             Op::Setattr { object, ref set, ref attr } => {
@@ -141,13 +145,13 @@ impl Zfs {
             }
             Op::Acl { object, ref acl, .. } => {
                 let n = self.node(ObjectId(object)).await?;
-                self.redo_more(&n, None, Some(acl)).await
+                self.redo_extra(&n, None, Some(acl)).await
             }
         }
     }
 
     /// A transaction that changes nothing but the note of the record.
-    async fn note(&self) -> Result<()> {
+    async fn mark_replayed(&self) -> Result<()> {
         let tx = self.plan().assign().await?;
         self.finish(tx);
         Ok(())
@@ -159,7 +163,7 @@ impl Zfs {
         let tx = self.plan_layout().create(1).bonus(&n.dn).spill(&n.dn).assign().await?;
         let spec = exact_file_spec(ObjectType::DIRECTORY, body.slots);
         let dn = zap::create_at(&self.os, ObjectId(body.object), spec, self.normflags, &tx).await?;
-        let mut x = self.hidden_attrs(&a, DIR_MODE, n.obj(), 2, 2);
+        let mut x = self.xattr_node_attrs(&a, DIR_MODE, n.obj(), 2, 2);
         (x.uid, x.gid, x.generation) = (body.uid, body.gid, body.generation);
         if body.mode != 0 {
             x.mode = body.mode;
@@ -167,7 +171,7 @@ impl Zfs {
         for t in [&mut x.atime, &mut x.mtime, &mut x.ctime, &mut x.crtime] {
             *t = body.crtime;
         }
-        self.give_attrs(&dn, &mut x, false, None, &tx).await?;
+        self.init_attrs(&dn, &mut x, false, None, &tx).await?;
         self.change_attrs(&n, &tx, |a| a.xattr = body.object).await?;
         self.finish(tx);
         Ok(())
@@ -178,7 +182,7 @@ impl Zfs {
         let len = data.len() as u64;
         let (done, _) = self.write(obj, offset, vec![data], false).await?;
         if done == len || len == 0 {
-            return if len == 0 { self.note().await } else { Ok(()) };
+            return if len == 0 { self.mark_replayed().await } else { Ok(()) };
         }
         Err(Error::new(ErrorKind::NoSpace, format!("only {done} of {len} bytes of file {obj} could be written again")))
     }
@@ -217,7 +221,7 @@ impl Zfs {
         let punched = self.fallocate(obj, Fallocate::PunchHole, offset, length).await;
         self.replaying.set(seq);
         punched?;
-        if end > size { self.truncate(obj, end).await } else { self.note().await }
+        if end > size { self.truncate(obj, end).await } else { self.mark_replayed().await }
     }
 
     async fn redo_setattr(&self, obj: ObjectId, set: &LrSetattr, attr: Option<&LrAttr>, seq: u64) -> Result<()> {
@@ -240,14 +244,14 @@ impl Zfs {
             self.truncate(obj, set.size).await?;
         }
         if let Some(attr) = attr {
-            self.redo_more(&n, Some(attr), None).await?;
+            self.redo_extra(&n, Some(attr), None).await?;
         }
         self.replaying.set(Some(seq));
-        self.set_others(&n, kind_of(obj, a.mode)?, others).await
+        self.set_other_attrs(&n, kind_of(obj, a.mode)?, others).await
     }
 
     /// What a record says beyond POSIX: flags, creation time, project, ACL.
-    async fn redo_more(&self, n: &Node, attr: Option<&LrAttr>, acl: Option<&LrAcl<'_>>) -> Result<()> {
+    async fn redo_extra(&self, n: &Node, attr: Option<&LrAttr>, acl: Option<&LrAcl<'_>>) -> Result<()> {
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let sa = SaHandle::open(&n.dn, self.table()?)?;
         let lock = n.st.attrs.lock().await;

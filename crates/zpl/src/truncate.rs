@@ -23,7 +23,7 @@ impl Zfs {
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY | pflags::READONLY)?;
         self.resize(&n, &a, size).await?;
         drop(_data);
-        self.settle(obj).await
+        self.commit_if_always(obj).await
     }
 
     /// As [`Zfs::truncate`], with everything checked and locked.
@@ -97,7 +97,7 @@ impl Zfs {
             self.resize(&n, &a, end).await?;
         }
         drop(_data);
-        self.settle(obj).await
+        self.commit_if_always(obj).await
     }
 
     async fn zero(&self, n: &Node, links: u64, off: u64, end: u64) -> Result<()> {

@@ -47,7 +47,7 @@ fn value_of<'a>(list: &'a NvList, name: &[u8]) -> Option<&'a [u8]> {
 }
 
 impl Zfs {
-    fn xattrs_on(&self) -> Result<()> {
+    fn check_xattrs_on(&self) -> Result<()> {
         if self.opts().xattr == XattrMode::Off {
             return Err(Error::unsupported(format!("extended attributes are off in '{}'", self.name())));
         }
@@ -71,7 +71,7 @@ impl Zfs {
 
     /// The value of an extended attribute; `NoAttr` if there is none.
     pub async fn getxattr(&self, obj: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
-        self.xattrs_on()?;
+        self.check_xattrs_on()?;
         check_xattr_name(name)?;
         let n = self.node(obj).await?;
         if let Some(v) = value_of(&self.sa_list(&n).await?, name) {
@@ -110,7 +110,7 @@ impl Zfs {
     /// KiB.
     pub async fn setxattr(&self, obj: ObjectId, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         let _pass = self.enter()?;
-        self.xattrs_on()?;
+        self.check_xattrs_on()?;
         check_xattr_name(name)?;
         if value.len() > VALUE_MAX {
             return Err(Error::new(ErrorKind::TooBig, format!("an extended attribute of {} bytes", value.len())));
@@ -120,7 +120,7 @@ impl Zfs {
         let done = self.set_xattr_locked(&n, name, value, how).await;
         n.st.caps.changed();
         done?;
-        self.settle(obj).await
+        self.commit_if_always(obj).await
     }
 
     async fn set_xattr_locked(&self, n: &Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
@@ -160,10 +160,10 @@ impl Zfs {
         let fits = value.len() <= SA_VALUE_MAX && self.opts().xattr == XattrMode::Sa;
         if let Some(sa_name) = sa_name
             && fits
-            && self.has_attributes(n)?
+            && self.has_sa(n)?
         {
             list.put(sa_name, NvValue::ByteArray(value.to_vec()));
-            if self.store_list(n, &list, mode).await? {
+            if self.store_sa_list(n, &list, mode).await? {
                 return if in_dir { self.dir_remove(n, name, None).await.map(drop) } else { Ok(()) };
             }
             list = self.sa_list(n).await?;
@@ -171,7 +171,7 @@ impl Zfs {
         self.dir_set(n, name, value, mode).await?;
         if in_sa && let Some(sa_name) = sa_name {
             list.remove(sa_name);
-            self.store_list(n, &list, None).await?;
+            self.store_sa_list(n, &list, None).await?;
         }
         Ok(())
     }
@@ -179,13 +179,13 @@ impl Zfs {
     /// Removes an extended attribute; `NoAttr` if there is none.
     pub async fn removexattr(&self, obj: ObjectId, name: &[u8]) -> Result<()> {
         let _pass = self.enter()?;
-        self.xattrs_on()?;
+        self.check_xattrs_on()?;
         check_xattr_name(name)?;
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::APPENDONLY)?;
         let found = self.remove_xattr(&n, name).await?;
-        self.settle(obj).await?;
+        self.commit_if_always(obj).await?;
         if found { Ok(()) } else { Err(no_xattr(name)) }
     }
 
@@ -197,30 +197,30 @@ impl Zfs {
         if a.flags & pflags::XATTR != 0 {
             return Err(Error::unsupported(format!("object {} is itself part of extended attributes", n.obj())));
         }
-        self.take_xattr(&n, name, None).await
+        self.remove_xattr_locked(&n, name, None).await
     }
 
     /// Takes an extended attribute away wherever it is; whether it was there. If it was, the object
     /// gets another mode in the same transaction if one is named. The caller holds the xattrs lock.
-    pub(crate) async fn take_xattr(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
+    pub(crate) async fn remove_xattr_locked(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
         let mut list = self.sa_list(n).await?;
         let mut found = false;
         if value_of(&list, name).is_some()
             && let Ok(sa_name) = std::str::from_utf8(name)
         {
             list.remove(sa_name);
-            found = self.store_list(n, &list, mode).await?;
+            found = self.store_sa_list(n, &list, mode).await?;
         }
         found |= self.dir_remove(n, name, mode).await?;
         Ok(found)
     }
 
-    fn has_attributes(&self, n: &Node) -> Result<bool> {
+    fn has_sa(&self, n: &Node) -> Result<bool> {
         Ok(!SaHandle::open(&n.dn, self.table()?)?.is_znode())
     }
 
     /// Stores the list with the attributes; false if it does not fit.
-    async fn store_list(&self, n: &Node, list: &NvList, mode: Option<u32>) -> Result<bool> {
+    async fn store_sa_list(&self, n: &Node, list: &NvList, mode: Option<u32>) -> Result<bool> {
         let packed = list.encode_xdr();
         if packed.len() > SA_LIST_MAX {
             return Ok(false);

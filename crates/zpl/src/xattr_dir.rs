@@ -54,7 +54,7 @@ impl Zfs {
         }
     }
 
-    pub(crate) fn hidden_attrs(
+    pub(crate) fn xattr_node_attrs(
         &self,
         owner: &ZnodeAttrs,
         mode: u64,
@@ -106,7 +106,7 @@ impl Zfs {
         let tx = plan.assign().await?;
         let file = self.os.alloc(new_file_spec(&self.os, ObjectType::PLAIN_FILE), &tx).await?;
         // Whatever fails from here on, the new file must not stay behind without a name.
-        let named = self.name_value(n, &a, x, old, &file, name, value, mode, &tx).await;
+        let named = self.link_value(n, &a, x, old, &file, name, value, mode, &tx).await;
         if named.is_err() {
             self.os.free(file.object(), &tx).await?;
         }
@@ -117,7 +117,7 @@ impl Zfs {
     }
 
     #[allow(clippy::too_many_arguments)]
-    async fn name_value(
+    async fn link_value(
         &self,
         n: &Node,
         a: &ZnodeAttrs,
@@ -135,13 +135,13 @@ impl Zfs {
             None => {
                 let spec = new_file_spec(&self.os, ObjectType::DIRECTORY);
                 let dn = zap::create_spec(&self.os, spec, self.normflags, tx).await?;
-                let mut xa = self.hidden_attrs(a, DIR_MODE, n.obj(), 2, 2);
-                self.give_attrs(&dn, &mut xa, false, None, tx).await?;
+                let mut xa = self.xattr_node_attrs(a, DIR_MODE, n.obj(), 2, 2);
+                self.init_attrs(&dn, &mut xa, false, None, tx).await?;
                 Node::new(dn)
             }
         };
-        let mut fa = self.hidden_attrs(a, FILE_MODE, x.obj(), value.len() as u64, 1);
-        self.give_attrs(file, &mut fa, false, None, tx).await?;
+        let mut fa = self.xattr_node_attrs(a, FILE_MODE, x.obj(), value.len() as u64, 1);
+        self.init_attrs(file, &mut fa, false, None, tx).await?;
         if value.len() > 512 {
             let blksz = value.len().next_multiple_of(512);
             file.set_block_size(blksz as u32, tx)?;
@@ -165,12 +165,12 @@ impl Zfs {
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
-        self.touch_owner(n, is_new_dir.then(|| x.obj()), mode, tx).await
+        self.update_owner(n, is_new_dir.then(|| x.obj()), mode, tx).await
     }
 
     /// The owner of extended attributes that have changed gets its change time, its hidden
     /// directory, and another mode if one is named.
-    pub(crate) async fn touch_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn update_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
         let sa = SaHandle::open(&n.dn, self.table()?)?;
         let _lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
@@ -215,7 +215,7 @@ impl Zfs {
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
-        self.touch_owner(n, None, mode, &tx).await?;
+        self.update_owner(n, None, mode, &tx).await?;
         self.log_barrier(Some(n.obj()), &tx);
         self.finish(tx);
         Ok(true)

@@ -17,12 +17,12 @@ fn kind<T: std::fmt::Debug>(r: base::Result<T>) -> ErrorKind {
 /// Waits for the objects without a name to be freed in the background.
 async fn queue_runs_empty(w: &World) {
     for _ in 0..1000 {
-        if w.fs.queued().await.unwrap() == 0 {
+        if w.fs.unlinked_count().await.unwrap() == 0 {
             break;
         }
         w.rt.sleep(base::Nanos::from_ms(1)).await;
     }
-    assert_eq!(w.fs.queued().await.unwrap(), 0);
+    assert_eq!(w.fs.unlinked_count().await.unwrap(), 0);
     w.pool.sync().await.unwrap();
 }
 
@@ -33,13 +33,13 @@ fn files_are_made_without_a_name_and_get_one() {
         let before = w.fs.objset().used_objects();
         let t = w.fs.tmpfile(root, 0o600, &Cred::new(5, 6), true).await.unwrap();
         assert_eq!((t.nlink, t.mode, t.uid, t.gid, t.kind), (0, 0o100_600, 5, 6, FileKind::File));
-        assert_eq!(w.fs.queued().await.unwrap(), 1);
+        assert_eq!(w.fs.unlinked_count().await.unwrap(), 1);
         w.write(t.obj, 0, b"content").await;
         w.fs.setattr(t.obj, SetAttr { mode: Some(0o640), ..SetAttr::default() }).await.unwrap();
         w.fs.setxattr(t.obj, b"user.a", b"1", SetXattr::Any).await.unwrap();
         let linked = w.fs.link(t.obj, root, b"name").await.unwrap();
         assert_eq!((linked.nlink, linked.mode), (1, 0o100_640));
-        assert_eq!(w.fs.queued().await.unwrap(), 0);
+        assert_eq!(w.fs.unlinked_count().await.unwrap(), 0);
         // A second name is a link like any other; once all are gone there is no way back.
         w.fs.link(t.obj, root, b"other").await.unwrap();
         w.fs.unlink(root, b"other").await.unwrap();
@@ -53,7 +53,7 @@ fn files_are_made_without_a_name_and_get_one() {
         let f = w.file("f").await;
         let late = w.fs.tmpfile(root, 0o600, &ROOT_CRED, true).await.unwrap().obj;
         assert_eq!(kind(w.fs.link(late, root, b"f").await), ErrorKind::Exists);
-        assert_eq!(w.fs.queued().await.unwrap(), 2);
+        assert_eq!(w.fs.unlinked_count().await.unwrap(), 2);
         w.fs.release(sealed).await;
         w.fs.release(late).await;
         queue_runs_empty(&w).await;

@@ -98,12 +98,12 @@ fn rename_matrix() {
 /// Waits for the objects without a name to be freed, in the background and then on disk.
 async fn queue_runs_empty(w: &World) {
     for _ in 0..1000 {
-        if w.fs.queued().await.unwrap() == 0 {
+        if w.fs.unlinked_count().await.unwrap() == 0 {
             break;
         }
         w.rt.sleep(base::Nanos::from_ms(1)).await;
     }
-    assert_eq!(w.fs.queued().await.unwrap(), 0);
+    assert_eq!(w.fs.unlinked_count().await.unwrap(), 0);
     w.pool.sync().await.unwrap();
 }
 
@@ -165,7 +165,7 @@ fn nameless_files_live_while_open() {
         w.fs.open_file(f).await.unwrap();
         w.fs.open_file(f).await.unwrap();
         w.fs.unlink(root, b"f").await.unwrap();
-        assert_eq!(w.fs.queued().await.unwrap(), 1);
+        assert_eq!(w.fs.unlinked_count().await.unwrap(), 1);
         w.write(f, 100_000, b"more").await;
         assert_eq!(w.read(f, 99_999, 10).await, b"\x07more");
         assert_eq!(w.fs.getattr(f).await.unwrap().nlink, 0);
@@ -184,7 +184,7 @@ fn nameless_files_live_while_open() {
         w.fs.unlink(root, b"g").await.unwrap();
         w.fs.rmdir(root, b"d").await.unwrap();
         assert_eq!(kind(w.fs.create(d, b"x", 0o644, &ROOT_CRED, true).await), ErrorKind::NotFound);
-        assert_eq!(w.fs.queued().await.unwrap(), 2);
+        assert_eq!(w.fs.unlinked_count().await.unwrap(), 2);
         w.reimport().await;
         queue_runs_empty(&w).await;
         assert_eq!(kind(w.fs.getattr(g).await), ErrorKind::NotFound);

@@ -36,12 +36,12 @@ fn recover(images: Vec<DiskImage>, mut look: impl AsyncFnMut(Rc<Zfs>)) {
             let fs = mount(&pool).await;
             assert!(fs.replayed().failed.is_none());
             for _ in 0..1000 {
-                if fs.queued().await.unwrap() == 0 {
+                if fs.unlinked_count().await.unwrap() == 0 {
                     break;
                 }
                 rt.sleep(base::Nanos::from_ms(1)).await;
             }
-            assert_eq!(fs.queued().await.unwrap(), 0, "what has no name goes");
+            assert_eq!(fs.unlinked_count().await.unwrap(), 0, "what has no name goes");
             pool.sync().await.unwrap();
             look(fs.clone()).await;
             fs.unmount().await.unwrap();

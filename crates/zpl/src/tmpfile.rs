@@ -33,11 +33,11 @@ impl Zfs {
         a.links = 0;
         self.check_quota(&a, true).await?;
         self.check_quota(&a, false).await?;
-        let tx = self.plan_layout().create(1).zap(self.queue()?).assign().await?;
+        let tx = self.plan_layout().create(1).zap(self.unlinked_set()?).assign().await?;
         let n = Node::new(self.new_object(&mut a, &new, &tx).await?);
         // Open before it is in the queue, which may be drained meanwhile.
         self.hold_open(&n);
-        let queued = zap::update_int(self.queue()?, n.obj().0, n.obj().0, &tx).await;
+        let queued = zap::update_int(self.unlinked_set()?, n.obj().0, n.obj().0, &tx).await;
         if let Err(e) = queued {
             self.os.free(n.obj(), &tx).await?;
             self.finish(tx);
@@ -47,7 +47,7 @@ impl Zfs {
         n.st.linkable.set(linkable);
         self.finish(tx);
         let Some(acls) = acls else { return self.to_attr(&n, &a) };
-        if let Err(e) = self.give_acls(&n, acls).await {
+        if let Err(e) = self.set_new_acls(&n, acls).await {
             self.release(n.obj()).await;
             return Err(e);
         }
@@ -55,8 +55,8 @@ impl Zfs {
     }
 
     /// A file gets its first name.
-    pub(crate) async fn leave_queue(&self, n: &Node, tx: &Tx) -> Result<()> {
+    pub(crate) async fn unlinked_remove(&self, n: &Node, tx: &Tx) -> Result<()> {
         n.st.linkable.set(false);
-        zap::remove_int(self.queue()?, n.obj().0, tx).await
+        zap::remove_int(self.unlinked_set()?, n.obj().0, tx).await
     }
 }
