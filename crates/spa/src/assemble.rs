@@ -160,11 +160,11 @@ impl Assembly<'_> {
 }
 
 /// Paths of the devices below a vdev that are not there or not in use.
-pub(crate) fn lost(kind: &VdevKind) -> Vec<String> {
+pub(crate) fn missing_paths(kind: &VdevKind) -> Vec<String> {
     match kind {
         VdevKind::Absent(a) => vec![a.path.clone()],
         VdevKind::Leaf(l) if !l.condition.health().is_open() => vec![l.path.clone()],
-        _ => kind.children().iter().flat_map(lost).collect(),
+        _ => kind.children().iter().flat_map(missing_paths).collect(),
     }
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
         if kind.health().is_open() || top.is_log && without_log {
             continue;
         }
-        let paths = lost(&kind);
+        let paths = missing_paths(&kind);
         let text = match &paths[..] {
             [] => {
                 format!("the devices of top-level vdev {} are missing: name the folder that has them with -d", top.id)
@@ -195,7 +195,7 @@ pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
 impl Pool {
     /// Notes in the configuration which leaves were not found, and where the others were, as every
     /// import does.
-    pub(crate) fn note_presence(&self) {
+    pub(crate) fn update_presence(&self) {
         for top in self.tree.tops.borrow().iter() {
             let kind = top.kind();
             top.update_config(|config| {

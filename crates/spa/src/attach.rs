@@ -4,7 +4,7 @@
 //! takes to bring everything there: a *replacing* node of the old and the new device, or a *spare*
 //! node of a device and the hot spare that stands for it. The new device misses everything that was
 //! ever written; its dirty time log says so from the first moment, and a resilver brings it there.
-//! Then [`Pool::settle_tree`] ends the replacement.
+//! Then [`Pool::finish_replacements`] ends the replacement.
 
 use std::rc::Rc;
 
@@ -30,7 +30,7 @@ pub enum NewDevice {
 }
 
 /// What is attached, ready to go into the tree.
-struct Newcomer {
+struct NewLeaf {
     config: VdevConfig,
     kind: NewKind,
 }
@@ -67,12 +67,12 @@ impl Pool {
 
     async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
         self.check_no_checkpoint()?;
-        let (top, guid) = self.named(target)?;
-        let (role, newcomer) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
+        let (top, guid) = self.find_vdev(target)?;
+        let (role, new_leaf) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
         let parent = self.rt.new_guid();
-        if let NewKind::Device(d) = &newcomer.kind {
-            let shape = attach(&top.shape(), guid, role, parent, self.preview(&newcomer))?;
-            let label = self.label_of(&top, &shape.config, newcomer.config.guid)?;
+        if let NewKind::Device(d) = &new_leaf.kind {
+            let shape = attach(&top.shape(), guid, role, parent, self.preview(&new_leaf))?;
+            let label = self.label_of(&top, &shape.config, new_leaf.config.guid)?;
             init_labels(&*d.dev, &label).await?;
         }
         let (maker, id) = (self.leaf_maker()?, top.id);
@@ -85,7 +85,7 @@ impl Pool {
                     };
                     let end = Txg(tx.txg().0 + TXG_CONCURRENT);
                     let condition = misses_all(end);
-                    let Newcomer { mut config, kind } = newcomer;
+                    let NewLeaf { mut config, kind } = new_leaf;
                     let path = config.path.clone();
                     let node = match kind {
                         NewKind::Device(d) => {
@@ -115,7 +115,7 @@ impl Pool {
                             return Ok(Err(e));
                         }
                     };
-                    let new_guid = shape_newcomer(&shape, guid, role);
+                    let new_guid = attached_sibling_guid(&shape, guid, role);
                     let old_path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
                     let new_path = path.clone().unwrap_or_default();
                     let text = match role {
@@ -165,15 +165,15 @@ impl Pool {
         new: NewDevice,
         replacing: bool,
         ashift: Option<u8>,
-    ) -> Result<(MirrorRole, Newcomer)> {
+    ) -> Result<(MirrorRole, NewLeaf)> {
         let kind = top.kind();
         let old = kind.find(guid).filter(VdevKind::is_leaf).ok_or_else(|| {
             Error::unsupported("can only attach to mirrors and top-level disks, and replace single devices")
         })?;
         let above = kind.parent_of(guid);
         let above_role = above.as_ref().and_then(VdevKind::role);
-        let newcomer = self.newcomer(top, new).await?;
-        let is_spare = newcomer.config.is_spare;
+        let new_leaf = self.new_leaf(top, new).await?;
+        let is_spare = new_leaf.config.is_spare;
         let old_is_spare = self.is_spare(guid);
         if is_spare && top.is_log {
             return Err(Error::unsupported("cannot replace a log with a spare"));
@@ -193,7 +193,7 @@ impl Pool {
             }
             if is_spare { MirrorRole::Spare } else { MirrorRole::Replacing }
         };
-        if let NewKind::Device(d) = &newcomer.kind {
+        if let NewKind::Device(d) = &new_leaf.kind {
             let info = d.dev.info();
             let have = leaf_asize(d.dev.size());
             let want = least_asize(&kind, guid, top.asize.get(), top.ms_shift.get());
@@ -212,21 +212,21 @@ impl Pool {
         }
         if let VdevKind::Leaf(leaf) = &old
             && leaf.condition.health().is_open()
-            && let NewKind::Device(d) = &newcomer.kind
+            && let NewKind::Device(d) = &new_leaf.kind
             && Rc::ptr_eq(&leaf.dev, &d.dev)
             && !kind.outage(Some(guid)).is_empty()
         {
             return Err(busy("the device holds data that no other one has"));
         }
-        Ok((role, newcomer))
+        Ok((role, new_leaf))
     }
 
     /// The configuration of a device to be attached, and how to get at it.
-    async fn newcomer(&self, top: &Top, new: NewDevice) -> Result<Newcomer> {
+    async fn new_leaf(&self, top: &Top, new: NewDevice) -> Result<NewLeaf> {
         let name = match new {
             NewDevice::Device(d) => {
                 let config = leaf_config(&self.rt, &d, 0);
-                return Ok(Newcomer { config, kind: NewKind::Device(d) });
+                return Ok(NewLeaf { config, kind: NewKind::Device(d) });
             }
             NewDevice::Spare(name) => name,
         };
@@ -240,7 +240,7 @@ impl Pool {
             let k = config.dspare_id.filter(|_| draid);
             let k =
                 k.ok_or_else(|| Error::unsupported("can only be replaced by distributed spares of the same draid"))?;
-            return Ok(Newcomer { config, kind: NewKind::Dspare(k) });
+            return Ok(NewLeaf { config, kind: NewKind::Dspare(k) });
         }
         let path = config.path.clone().unwrap_or_default();
         let dev = self.open_path(&path).await?;
@@ -251,11 +251,11 @@ impl Pool {
             return Err(Error::not_found(format!("'{path}' has not the label of the spare any more")));
         }
         let is_disk = config.kind == ConfigKind::Disk;
-        Ok(Newcomer { config, kind: NewKind::Device(DevSpec { dev, is_disk }) })
+        Ok(NewLeaf { config, kind: NewKind::Device(DevSpec { dev, is_disk }) })
     }
 
-    fn preview(&self, newcomer: &Newcomer) -> Shape {
-        let config = newcomer.config.clone();
+    fn preview(&self, new_leaf: &NewLeaf) -> Shape {
+        let config = new_leaf.config.clone();
         let path = config.path.clone().unwrap_or_default();
         let kind = VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition: Rc::default() }));
         Shape { kind, config }
@@ -276,7 +276,7 @@ impl Pool {
     /// The spare that a command names.
     pub(crate) fn spare_named(&self, name: &str) -> Option<VdevConfig> {
         let aux = self.aux.borrow();
-        aux.spares.iter().find(|c| names(c, name)).cloned()
+        aux.spares.iter().find(|c| matches_name(c, name)).cloned()
     }
 
     /// Whether a hot spare of the pool is called that.
@@ -305,7 +305,7 @@ impl Pool {
 
     async fn detach_named(&self, name: &str) -> Result<()> {
         self.check_no_checkpoint()?;
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         check_detach(&top.kind(), guid)?;
         let id = top.id;
         self.change_devices(move |pool, tx| {
@@ -334,7 +334,7 @@ impl Pool {
                     true => Some(Pool::spare_label(guid)),
                     false => pool.blank_label(&top, guid),
                 };
-                pool.take_out(&top, guid, label, tx).await?;
+                pool.remove_leaf(&top, guid, label, tx).await?;
                 Ok(Ok(()))
             })
         })
@@ -357,13 +357,13 @@ impl Pool {
 }
 
 /// Whether a command's word names a device of a list.
-pub(crate) fn names(c: &VdevConfig, name: &str) -> bool {
+pub(crate) fn matches_name(c: &VdevConfig, name: &str) -> bool {
     let path = c.path.as_deref();
     path == Some(name) || path.is_some_and(|p| p.rsplit('/').next() == Some(name)) || name.parse() == Ok(c.guid.0)
 }
 
 /// The guid of what was attached beside `guid`.
-fn shape_newcomer(shape: &Shape, guid: Guid, role: MirrorRole) -> Option<Guid> {
+fn attached_sibling_guid(shape: &Shape, guid: Guid, role: MirrorRole) -> Option<Guid> {
     let above = shape.kind.parent_of(guid).filter(|p| p.role() == Some(role))?;
     above.children().last()?.guid()
 }

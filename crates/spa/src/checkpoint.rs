@@ -56,7 +56,7 @@ struct Map {
 
 /// What somebody asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum CheckpointRequest {
     Create,
     Discard,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Checkpoint {
     /// When its state was written, in seconds since 1970.
     time: Cell<u64>,
     maps: RefCell<BTreeMap<VdevId, Map>>,
-    wish: Cell<Option<Wish>>,
+    requested: Cell<Option<CheckpointRequest>>,
 }
 
 /// Parts of the pool that are needed to change it.
@@ -112,7 +112,7 @@ impl Checkpoint {
             txg: Cell::new(ub.as_ref().map(|u| u.txg)),
             time: Cell::new(ub.as_ref().map_or(0, |u| u.timestamp)),
             maps: RefCell::new(maps),
-            wish: Cell::new(None),
+            requested: Cell::new(None),
         })
     }
 
@@ -133,21 +133,21 @@ impl Checkpoint {
     }
 
     /// Asks the next txg for something; errors if that is not possible now.
-    pub(crate) fn wish(&self, wish: Wish, features: &Features) -> Result<()> {
-        match (wish, self.txg.get()) {
-            (Wish::Create, Some(_)) => {
+    pub(crate) fn request(&self, request: CheckpointRequest, features: &Features) -> Result<()> {
+        match (request, self.txg.get()) {
+            (CheckpointRequest::Create, Some(_)) => {
                 return Err(Error::new(ErrorKind::Exists, "the pool has a checkpoint already: discard it first"));
             }
-            (Wish::Create, None) if !features.is_enabled(FeatureId::ZpoolCheckpoint) => {
+            (CheckpointRequest::Create, None) if !features.is_enabled(FeatureId::ZpoolCheckpoint) => {
                 return Err(Error::unsupported("the feature zpool_checkpoint is not enabled in this pool"));
             }
-            (Wish::Create, None) if features.is_active(FeatureId::ZpoolCheckpoint) => {
+            (CheckpointRequest::Create, None) if features.is_active(FeatureId::ZpoolCheckpoint) => {
                 return Err(Error::new(ErrorKind::Busy, "the checkpoint before is still being discarded"));
             }
-            (Wish::Discard, None) => return Err(Error::not_found("the pool has no checkpoint")),
+            (CheckpointRequest::Discard, None) => return Err(Error::not_found("the pool has no checkpoint")),
             _ => {}
         }
-        self.wish.set(Some(wish));
+        self.requested.set(Some(request));
         Ok(())
     }
 
@@ -158,14 +158,14 @@ impl Checkpoint {
 
     /// Whether the next txg has something to do here, before its first pass.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.wish.get().is_some() || self.is_discarding()
+        self.requested.get().is_some() || self.is_discarding()
     }
 
     /// Carries out what was asked for, before anything of the txg is freed. `committed` is the
     /// uberblock on disk.
     pub(crate) async fn begin(&self, cx: &Cx<'_>, committed: &Uberblock, tx: &Tx) -> Result<()> {
-        match self.wish.take() {
-            Some(Wish::Create) => {
+        match self.requested.take() {
+            Some(CheckpointRequest::Create) => {
                 let mut ub = committed.clone();
                 ub.checkpoint_txg = ub.txg.0;
                 zap::add(cx.directory, ENTRY, &ZapValue::from_u64s(&ub.to_kept()), tx).await?;
@@ -174,7 +174,7 @@ impl Checkpoint {
                 self.time.set(ub.timestamp);
                 cx.alloc.set_checkpoint(Some(ub.txg));
             }
-            Some(Wish::Discard) => {
+            Some(CheckpointRequest::Discard) => {
                 zap::remove(cx.directory, ENTRY, tx).await?;
                 self.txg.set(None);
                 cx.alloc.set_checkpoint(None);
@@ -182,14 +182,14 @@ impl Checkpoint {
             None => {}
         }
         if self.txg.get().is_none() && cx.features.is_active(FeatureId::ZpoolCheckpoint) {
-            self.give_back(cx, tx).await?;
+            self.discard_some(cx, tx).await?;
         }
         Ok(())
     }
 
     /// Frees what the ends of the maps list, as much as is due in one txg, and maps that have come
     /// to their beginning.
-    async fn give_back(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
+    async fn discard_some(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
         let mut left = DISCARD_PER_TXG;
         while left > 0 {
             let first = self.maps.borrow().first_key_value().map(|(vdev, map)| (*vdev, *map));

@@ -166,7 +166,7 @@ impl Pool {
         let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.scan, stack.arc.limit()).await?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await?;
         stack.core.zio.set_dedup(Some(ddt.clone()));
-        let pool = Rc::new(Pool {
+        let pool = Rc::new_cyclic(|me| Pool {
             rt,
             guid,
             tree: stack.tree,
@@ -191,13 +191,13 @@ impl Pool {
             readonly: false,
             notices: RefCell::default(),
             sync_task: RefCell::default(),
-            devices: DeviceWork::default(),
+            devices: DeviceWork::new(me.clone()),
             works: RefCell::default(),
             events: Default::default(),
             aux: RefCell::new(aux),
             scan,
             history: RefCell::default(),
-            lasting_name: None,
+            on_disk_name: None,
         });
         let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
         pool.store.set_mos(pool.mos.clone());

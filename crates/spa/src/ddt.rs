@@ -159,7 +159,7 @@ fn store(slots: &Slots) -> ZapValue {
 }
 
 /// An entry in memory.
-struct Live {
+struct LiveEntry {
     slots: Slots,
     /// As they are in the ZAP of that class.
     stored: Option<(usize, Slots)>,
@@ -167,7 +167,7 @@ struct Live {
     writes: [Option<WriteDone>; SLOTS],
 }
 
-impl Live {
+impl LiveEntry {
     fn is_dirty(&self) -> bool {
         self.stored.as_ref().map_or(Slots::default(), |(_, s)| *s) != self.slots
     }
@@ -189,7 +189,7 @@ pub(crate) struct Ddt {
     lock: Rc<Mutex<()>>,
     statistics: Cell<Option<ObjectId>>,
     tables: RefCell<BTreeMap<(u8, usize), Table>>,
-    entries: Rc<RefCell<BTreeMap<Key, Live>>>,
+    entries: Rc<RefCell<BTreeMap<Key, LiveEntry>>>,
     frees: RefCell<Vec<Blkptr>>,
 }
 
@@ -244,7 +244,7 @@ impl Ddt {
 
     /// Whether references are to be counted.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.frees.borrow().is_empty() || self.entries.borrow().values().any(Live::is_dirty)
+        !self.frees.borrow().is_empty() || self.entries.borrow().values().any(LiveEntry::is_dirty)
     }
 
     /// The txg is on disk: what was kept in memory for it goes.
@@ -263,7 +263,7 @@ impl Ddt {
             let Some(dn) = dn else { continue };
             if let Some(value) = zap::lookup(&dn, &key.name()).await.at(|| name)? {
                 let slots = parse(&value)?;
-                let live = Live { slots, stored: Some((class, slots)), writes: Default::default() };
+                let live = LiveEntry { slots, stored: Some((class, slots)), writes: Default::default() };
                 self.entries.borrow_mut().insert(key, live);
                 return Ok(());
             }
@@ -298,7 +298,7 @@ impl Ddt {
     }
 
     /// Blocks of earlier txgs that have got references in this one. Encrypted ones never do.
-    pub(crate) fn newly_shared(&self) -> Vec<Blkptr> {
+    pub(crate) fn newly_referenced(&self) -> Vec<Blkptr> {
         let mut out = Vec::new();
         for (key, live) in self.entries.borrow().iter() {
             let Some((_, stored)) = &live.stored else { continue };
@@ -445,7 +445,7 @@ impl Dedup for Ddt {
             let fill = move |bp: &Blkptr, done: &WriteDone| {
                 let _guard = guard;
                 let mut entries = entries.borrow_mut();
-                let live = entries.entry(key).or_insert_with(|| Live {
+                let live = entries.entry(key).or_insert_with(|| LiveEntry {
                     slots: Slots::default(),
                     stored: None,
                     writes: Default::default(),

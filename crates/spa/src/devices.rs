@@ -12,7 +12,7 @@
 //!    does no harm, since the pool does not know their guids any more.
 //!
 //! Changes without an administrator go the same way from step 2 on: a replacement ends when the new
-//! device has everything ([`Pool::settle_tree`]).
+//! device has everything ([`Pool::finish_replacements`]).
 //!
 //! Invariants: one administrative change at a time; of a txg either all of its changes are on disk
 //! or none; a change that is refused has written nothing to the MOS.
@@ -66,23 +66,24 @@ pub(crate) struct DeviceWork {
     admin: Semaphore,
     /// How leaves are made, kept when a leaf goes: the pool may have no other one.
     maker: RefCell<Option<LeafMaker>>,
-    me: RefCell<Weak<Pool>>,
+    me: Weak<Pool>,
     /// The last txg at whose beginning leaves were asked whether they failed to write.
-    pub(crate) dtls_asked: Cell<Txg>,
+    pub(crate) dtls_checked: Cell<Txg>,
     /// The pool is being closed: whatever goes on in the background ends.
     pub(crate) closing: Cell<bool>,
 }
 
-impl Default for DeviceWork {
-    fn default() -> DeviceWork {
+impl DeviceWork {
+    /// Nothing is under way in the pool `me`.
+    pub(crate) fn new(me: Weak<Pool>) -> DeviceWork {
         DeviceWork {
             changes: RefCell::default(),
             relabel: RefCell::default(),
             door: RefCell::default(),
             admin: Semaphore::new(1),
             maker: RefCell::default(),
-            me: RefCell::default(),
-            dtls_asked: Cell::new(Txg(u64::MAX)),
+            me,
+            dtls_checked: Cell::new(Txg(u64::MAX)),
             closing: Cell::new(false),
         }
     }
@@ -95,18 +96,13 @@ impl Pool {
     }
 
     /// The way to devices by path.
-    pub(crate) fn devices_door(&self) -> Option<Rc<dyn DeviceDoor>> {
+    pub(crate) fn device_door(&self) -> Option<Rc<dyn DeviceDoor>> {
         self.devices.door.borrow().clone()
     }
 
-    /// Remembers the handle that tasks of its own hold.
-    pub(crate) fn know_itself(self: &Rc<Self>) {
-        *self.devices.me.borrow_mut() = Rc::downgrade(self);
-    }
-
-    /// The same handle, while somebody uses the pool.
-    pub(crate) fn me(&self) -> Option<Rc<Pool>> {
-        self.devices.me.borrow().upgrade()
+    /// The handle for tasks of the pool's own, while the pool is in use.
+    pub(crate) fn self_rc(&self) -> Option<Rc<Pool>> {
+        self.devices.me.upgrade()
     }
 
     /// Opens the device at a path.
@@ -159,7 +155,7 @@ impl Pool {
 
     /// At the beginning of the sync of a txg: everything that waits.
     pub(crate) async fn take_device_changes(&self, tx: &Tx) -> Result<()> {
-        self.look_after_devices();
+        self.check_device_errors();
         loop {
             let next = self.devices.changes.borrow_mut().pop_front();
             match next {
@@ -167,7 +163,7 @@ impl Pool {
                 None => break,
             }
         }
-        self.settle_tree(tx).await
+        self.finish_replacements(tx).await
     }
 
     /// After a commit: devices that left the pool with it are labelled as what they are now.
@@ -180,7 +176,7 @@ impl Pool {
 
     /// The leaf was taken out of the tree; from the next commit on its device is none of the pool's
     /// (or a hot spare).
-    pub(crate) fn give_up_leaf(&self, kind: &VdevKind, label: Option<NvList>) {
+    pub(crate) fn queue_relabel(&self, kind: &VdevKind, label: Option<NvList>) {
         if let (VdevKind::Leaf(leaf), Some(label)) = (kind, label) {
             self.devices.relabel.borrow_mut().push(Relabel { dev: leaf.dev.clone(), label });
         }
@@ -254,7 +250,7 @@ impl Pool {
 
     /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets
     /// `label` once that is on disk.
-    pub(crate) async fn take_out(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
         let (_, taken) = detach(&top.shape(), guid)?;
         self.free_leaf_objects(&taken, tx).await?;
         // Meanwhile another device may have come back: what is changed is the tree as it is now.
@@ -262,7 +258,7 @@ impl Pool {
         let (shape, _) = detach(&top.shape(), guid)?;
         top.set_shape(shape);
         if let Some(kind) = kind {
-            self.give_up_leaf(&kind, label);
+            self.queue_relabel(&kind, label);
         }
         self.dirty_config();
         Ok(())
@@ -270,17 +266,17 @@ impl Pool {
 
     /// Ends what has come to its end: a replacement whose new device has everything, a spare whose
     /// device was replaced meanwhile.
-    pub(crate) async fn settle_tree(&self, tx: &Tx) -> Result<()> {
+    pub(crate) async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
-            while let Some((guid, spare)) = settled(&top.kind(), &top.kind()) {
+            while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
                 let is_spare = self.is_spare(guid);
                 let label = if is_spare { Some(Pool::spare_label(guid)) } else { self.blank_label(&top, guid) };
                 // What the replaced device was called while both were there.
                 self.restore_path(&top, guid);
-                self.take_out(&top, guid, label, tx).await?;
+                self.remove_leaf(&top, guid, label, tx).await?;
                 if let Some(spare) = spare {
-                    self.take_out(&top, spare, Some(Pool::spare_label(spare)), tx).await?;
+                    self.remove_leaf(&top, spare, Some(Pool::spare_label(spare)), tx).await?;
                 }
             }
         }
@@ -313,9 +309,9 @@ impl Pool {
 
 /// The first leaf that is not needed any more: the old device of a replacement that is over; with
 /// it the spare that stood for it.
-fn settled(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
+fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
     for child in kind.children() {
-        if let Some(found) = settled(child, root) {
+        if let Some(found) = finished_replacement(child, root) {
             return Some(found);
         }
     }

@@ -106,7 +106,7 @@ impl Pool {
     pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         // Failures since then have not been asked about; txgs without changes do not ask.
-        let asked = self.devices.dtls_asked.replace(txg);
+        let asked = self.devices.dtls_checked.replace(txg);
         for top in tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()) {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {

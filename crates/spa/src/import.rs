@@ -223,7 +223,7 @@ impl Pool {
             let host = pool.rt.host_identity();
             pool.config.borrow_mut().hostid = (host.hostid != 0).then_some(host.hostid);
             pool.config.borrow_mut().hostname = Some(host.hostname);
-            pool.note_presence();
+            pool.update_presence();
             pool.dirty_config();
             pool.tree.committed.set(pool.uberblock.borrow().txg);
             let claims = claim::claim_logs(&pool, first_open).await?;
@@ -284,10 +284,10 @@ impl Pool {
                 ub.txg
             ));
         }
-        let mut lasting_name = None;
+        let mut on_disk_name = None;
         if let Some(name) = &import.new_name {
             let old = std::mem::replace(&mut config.name, name.clone());
-            lasting_name = import.temporary_name.then_some(old);
+            on_disk_name = import.temporary_name.then_some(old);
         }
         let name = config.name.clone();
         let checkpoint = Checkpoint::open(&checkpoint::Cx {
@@ -305,7 +305,7 @@ impl Pool {
             .at(|| "record of the last scan")?;
         let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await.at(|| "dedup tables")?;
         stack.core.zio.set_dedup(Some(ddt.clone()));
-        let pool = Rc::new(Pool {
+        let pool = Rc::new_cyclic(|me| Pool {
             rt,
             guid: candidate.guid,
             tree: stack.tree,
@@ -330,13 +330,13 @@ impl Pool {
             readonly: import.readonly,
             notices: RefCell::new(notices),
             sync_task: RefCell::default(),
-            devices: DeviceWork::default(),
+            devices: DeviceWork::new(me.clone()),
             works: RefCell::default(),
             events: Default::default(),
             aux: RefCell::new(aux),
             scan,
             history: RefCell::default(),
-            lasting_name,
+            on_disk_name,
         });
         pool.store.set_mos(pool.mos.clone());
         let dsl = DslPool::open(pool.dsl_setup(), &name).await?;

@@ -70,7 +70,7 @@ impl WorkState {
 
 /// What an administrator wants of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WorkWish {
+pub enum WorkCommand {
     /// Begin, or go on.
     Start,
     /// Stop, to be gone on with (`-s`).
@@ -171,7 +171,12 @@ impl Pool {
 
     /// Begins, suspends or gives up work on devices: those named, or all. Whether there is anything
     /// to begin or stop is checked before.
-    pub async fn change_leaf_work(self: &Rc<Self>, kind: WorkKind, wish: WorkWish, names: &[String]) -> Result<()> {
+    pub async fn change_leaf_work(
+        self: &Rc<Self>,
+        kind: WorkKind,
+        command: WorkCommand,
+        names: &[String],
+    ) -> Result<()> {
         self.check_device_change()?;
         let verb = kind.verb();
         let mut leaves: Vec<(Rc<Top>, Rc<Leaf>)> = Vec::new();
@@ -179,7 +184,7 @@ impl Pool {
             for top in self.tree.tops.borrow().iter() {
                 leaves.extend(top.open_leaves().into_iter().map(|l| (top.clone(), l)));
             }
-            if kind == WorkKind::Trim && wish == WorkWish::Start {
+            if kind == WorkKind::Trim && command == WorkCommand::Start {
                 leaves.retain(|(_, l)| l.dev.info().supports_discard);
                 if leaves.is_empty() {
                     let why = format!("cannot trim '{}': no devices in pool support trim operations", self.name());
@@ -188,7 +193,7 @@ impl Pool {
             }
         }
         for name in names {
-            let (top, guid) = self.named(name)?;
+            let (top, guid) = self.find_vdev(name)?;
             match top.kind().find(guid) {
                 Some(VdevKind::Leaf(l)) if l.condition.health().is_open() => {
                     if kind == WorkKind::Trim && !l.dev.info().supports_discard {
@@ -203,33 +208,33 @@ impl Pool {
             }
         }
         let works: Vec<_> = leaves.into_iter().map(|(top, l)| (self.work(l.guid(), kind), top)).collect();
-        if names.is_empty() && wish != WorkWish::Start && works.iter().all(|(w, _)| !stoppable(w, wish)) {
+        if names.is_empty() && command != WorkCommand::Start && works.iter().all(|(w, _)| !can_stop(w, command)) {
             return Err(Error::not_found(format!("there is no active {verb} in '{}'", self.name())));
         }
         for (work, _) in works.iter().filter(|_| !names.is_empty()) {
-            let refused = match wish {
-                WorkWish::Start => {
+            let refused = match command {
+                WorkCommand::Start => {
                     work.running.get().then(|| Error::new(ErrorKind::Busy, format!("{verb} is running already")))
                 }
-                _ => (!stoppable(work, wish)).then(|| Error::not_found(format!("there is no active {verb}"))),
+                _ => (!can_stop(work, command)).then(|| Error::not_found(format!("there is no active {verb}"))),
             };
             if let Some(e) = refused {
                 return Err(e.at(format!("cannot {verb}: device {}", work.guid)));
             }
         }
         for (work, top) in works {
-            match wish {
-                WorkWish::Start if work.running.get() => {}
-                WorkWish::Start => {
+            match command {
+                WorkCommand::Start if work.running.get() => {}
+                WorkCommand::Start => {
                     if work.state.get() != WorkState::Suspended {
                         work.offset.set(0);
                     }
                     self.set_work(&work, WorkState::Active);
                     self.run_work(work, top);
                 }
-                _ if !stoppable(&work, wish) => {}
-                WorkWish::Suspend => self.set_work(&work, WorkState::Suspended),
-                WorkWish::Cancel => {
+                _ if !can_stop(&work, command) => {}
+                WorkCommand::Suspend => self.set_work(&work, WorkState::Suspended),
+                WorkCommand::Cancel => {
                     self.set_work(&work, WorkState::Canceled);
                     work.offset.set(0);
                 }
@@ -334,7 +339,7 @@ impl Pool {
         work.size.set(top.asize.get());
         let pool = self.clone();
         self.rt.spawn("leaf_work", async move {
-            let result = pool.do_work(&work, &top).await;
+            let result = pool.process_metaslabs(&work, &top).await;
             if work.state.get() == WorkState::Active && pool.txg.ended().is_none() && !pool.devices.closing.get() {
                 match result {
                     Ok(true) => pool.set_work(&work, WorkState::Complete),
@@ -353,7 +358,7 @@ impl Pool {
     }
 
     /// Works on everything that is left; false if it was stopped.
-    async fn do_work(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
+    async fn process_metaslabs(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
         for ms in 0..top.ms_count() {
             let end = (ms + 1) << top.ms_shift.get();
             if end <= work.offset.get() {
@@ -368,7 +373,7 @@ impl Pool {
             'ranges: for run in free {
                 let kind = top.kind();
                 for (offset, len) in leaf_ranges(&kind, top.ashift, work.guid, run.start, run.size) {
-                    done = self.do_range(work, &kind, offset, len).await;
+                    done = self.process_range(work, &kind, offset, len).await;
                     if !matches!(done, Ok(true)) {
                         break 'ranges;
                     }
@@ -385,7 +390,7 @@ impl Pool {
     }
 
     /// One contiguous range of the device; false if the work was stopped.
-    async fn do_range(&self, work: &LeafWork, kind: &VdevKind, offset: u64, len: u64) -> Result<bool> {
+    async fn process_range(&self, work: &LeafWork, kind: &VdevKind, offset: u64, len: u64) -> Result<bool> {
         let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
             return Err(Error::not_found("the device has left the pool"));
         };
@@ -418,10 +423,10 @@ impl Pool {
     }
 }
 
-fn stoppable(work: &LeafWork, wish: WorkWish) -> bool {
-    match wish {
-        WorkWish::Start => false,
-        WorkWish::Suspend => work.state.get() == WorkState::Active,
-        WorkWish::Cancel => matches!(work.state.get(), WorkState::Active | WorkState::Suspended),
+fn can_stop(work: &LeafWork, command: WorkCommand) -> bool {
+    match command {
+        WorkCommand::Start => false,
+        WorkCommand::Suspend => work.state.get() == WorkState::Active,
+        WorkCommand::Cancel => matches!(work.state.get(), WorkState::Active | WorkState::Suspended),
     }
 }

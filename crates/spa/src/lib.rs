@@ -49,7 +49,7 @@ pub use dmu::LocalBoxFuture;
 pub use explain::explain;
 pub use import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
 pub use layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
-pub use leaf_work::{LeafWork, WorkKind, WorkState, WorkWish};
+pub use leaf_work::{LeafWork, WorkCommand, WorkKind, WorkState};
 pub use ondisk::label::PoolState;
 pub use pool::{EngineOpts, Pool};
 pub use rewind::Rewind;

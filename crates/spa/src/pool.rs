@@ -21,7 +21,7 @@ use vdev::{DirtyGauge, FailMode, QueueTunables, Top, VdevTree};
 use zio::{Zio, ZioOpts};
 
 use crate::aux::AuxDevices;
-use crate::checkpoint::{Checkpoint, Wish};
+use crate::checkpoint::{Checkpoint, CheckpointRequest};
 use crate::ddt::Ddt;
 use crate::devices::DeviceWork;
 use crate::leaf_work::LeafWork;
@@ -105,7 +105,7 @@ pub struct Pool {
     /// Records of commands that the next txg writes.
     pub(crate) history: RefCell<Vec<NvList>>,
     /// The name on the devices, if that is another than the pool has now (`zpool import -t`).
-    pub(crate) lasting_name: Option<String>,
+    pub(crate) on_disk_name: Option<String>,
 }
 
 /// What the MOS asks of the layers above: accounting, and nothing else, since it is written in
@@ -277,7 +277,7 @@ impl Pool {
     /// The configuration as the MOS gets it.
     pub fn mos_config(&self) -> MosConfig {
         let mut config = self.config.borrow().clone();
-        if let Some(name) = &self.lasting_name {
+        if let Some(name) = &self.on_disk_name {
             config.name.clone_from(name);
         }
         config.vdev_tree.children = self.tree.tops.borrow().iter().map(|t| t.config()).collect();
@@ -318,12 +318,12 @@ impl Pool {
     /// written before the call is synced first.
     pub async fn create_checkpoint(&self) -> Result<()> {
         self.sync().await?;
-        self.change_checkpoint(Wish::Create).await
+        self.change_checkpoint(CheckpointRequest::Create).await
     }
 
     /// Gives up the checkpoint and the space that only it uses (`zpool checkpoint -d`).
     pub async fn discard_checkpoint(&self) -> Result<()> {
-        self.change_checkpoint(Wish::Discard).await
+        self.change_checkpoint(CheckpointRequest::Discard).await
     }
 
     /// Waits until the space of a checkpoint that was given up is free again
@@ -340,11 +340,11 @@ impl Pool {
         self.checkpoint.is_discarding()
     }
 
-    async fn change_checkpoint(&self, wish: Wish) -> Result<()> {
+    async fn change_checkpoint(&self, request: CheckpointRequest) -> Result<()> {
         if self.readonly {
             return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
         }
-        self.checkpoint.wish(wish, &self.features)?;
+        self.checkpoint.request(request, &self.features)?;
         self.sync().await
     }
 
@@ -394,7 +394,6 @@ impl Pool {
 
     /// Starts the sync loop.
     pub(crate) fn start(self: &Rc<Self>) {
-        self.know_itself();
         self.tree.gate.arm();
         let pool = self.clone();
         let task = self.rt.spawn("txg_sync", async move {

@@ -2,7 +2,7 @@
 //! spare.
 //!
 //! Nothing here loses track of what a device missed. Whoever takes a device out of use notes at
-//! once the txgs that are under way ([`Pool::note_away`]); from then on the sync of each txg adds
+//! once the txgs that are under way ([`Pool::change_health`]); from then on the sync of each txg adds
 //! its own. What was away without anybody's note is found at import ([`crate::dtl`]).
 //!
 //! Errors. A leaf counts its errors; ten of a sort within ten minutes are too many, as for zed:
@@ -36,22 +36,22 @@ const NOT_OPENED: &str = "cannot be opened again";
 const REASON_BYTES: usize = 4096;
 
 /// What is known of a device before it is closed, to be opened again.
-struct Before {
+struct ClosedDevice {
     size: u64,
     /// Why nothing that it holds is sure: its contents were lost while it was in use.
     lost: Option<Error>,
 }
 
-impl Before {
-    async fn of(leaf: &Leaf) -> Before {
+impl ClosedDevice {
+    async fn of(leaf: &Leaf) -> ClosedDevice {
         let lost = bdev::read(&*leaf.dev, 0, REASON_BYTES).await.err();
-        Before { size: leaf.dev.size(), lost: lost.filter(|e| e.kind() == ErrorKind::Corrupt) }
+        ClosedDevice { size: leaf.dev.size(), lost: lost.filter(|e| e.kind() == ErrorKind::Corrupt) }
     }
 
     /// Whether the device that was opened again lost what it held: it said so before, or it is as
     /// long as it was and has no label at its end.
-    fn has_lost(before: Option<&Before>, again: &Reopened) -> bool {
-        before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.ends_labelled())
+    fn lost_contents(before: Option<&ClosedDevice>, again: &Reopened) -> bool {
+        before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.has_end_label())
     }
 }
 
@@ -63,7 +63,7 @@ struct Reopened {
 
 impl Reopened {
     /// Whether one of the two labels at its end can be read.
-    fn ends_labelled(&self) -> bool {
+    fn has_end_label(&self) -> bool {
         self.labels.configs.iter().any(|(at, config)| *at >= LABELS / 2 && config.is_ok())
     }
 }
@@ -71,14 +71,14 @@ impl Reopened {
 impl Pool {
     /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing
     /// on it.
-    pub(crate) fn note_away(&self, condition: &Condition, health: Health) {
+    pub(crate) fn change_health(&self, condition: &Condition, health: Health) {
         condition.miss(self.txg.last_synced().0 + 1, self.txg.open_txg().0 + 1);
         condition.set_health(health);
     }
 
     /// Where the device that a command names was seen last.
     pub fn device_path(&self, name: &str) -> Result<Option<String>> {
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         Ok(top.config_ref().find(guid).and_then(|c| c.path.clone()))
     }
 
@@ -100,7 +100,7 @@ impl Pool {
     /// place. Refused if the pool cannot do without the leaf.
     pub async fn release_for_replacement(&self, name: &str, door: &dyn DeviceDoor) -> Result<DevSpec> {
         let _admin = self.begin_device_change().await?;
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         let path = top.config_ref().find(guid).and_then(|c| c.path.clone());
         let path = path.ok_or_else(|| Error::invalid("the device has no path: name the new one"))?;
         let is_disk = top.config_ref().find(guid).is_some_and(|c| c.kind == ConfigKind::Disk);
@@ -116,14 +116,14 @@ impl Pool {
             let maker = self.leaf_maker()?;
             drop(leaf);
             drop(kind);
-            let before = self.let_go(&top, guid);
+            let before = self.close_leaf(&top, guid);
             let dev = self.open_again(door, &path).await;
             return match dev {
                 Ok(dev) => Ok(DevSpec { dev, is_disk }),
                 Err(e) => {
                     // As it was, if it can be had again.
                     if let (Some(condition), Ok(again)) = (before, self.open_leaf(&top, guid, &path, door).await) {
-                        self.put_back(&top, guid, &path, again, condition, health, &maker);
+                        self.install_device(&top, guid, &path, again, condition, health, &maker);
                     }
                     Err(e)
                 }
@@ -134,12 +134,12 @@ impl Pool {
     }
 
     /// Closes a leaf's device; operations in flight end with it. Gives its condition.
-    fn let_go(&self, top: &Rc<Top>, guid: Guid) -> Option<Rc<Condition>> {
+    fn close_leaf(&self, top: &Rc<Top>, guid: Guid) -> Option<Rc<Condition>> {
         let kind = top.kind();
         let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return None };
         let (path, condition) = (leaf.path.clone(), leaf.condition.clone());
         self.keep_leaf_maker();
-        self.note_away(&condition, Health::Unavail);
+        self.change_health(&condition, Health::Unavail);
         let gone = condition.clone();
         let absent =
             move |_: &VdevKind| VdevKind::Absent(Rc::new(Absent { guid, path: path.clone(), condition: gone.clone() }));
@@ -150,7 +150,7 @@ impl Pool {
 
     /// Gives a leaf its device back.
     #[allow(clippy::too_many_arguments, reason = "all that a leaf is")]
-    fn put_back(
+    fn install_device(
         &self,
         top: &Rc<Top>,
         guid: Guid,
@@ -160,7 +160,7 @@ impl Pool {
         health: Health,
         maker: &LeafMaker,
     ) {
-        self.note_away(&condition, health);
+        self.change_health(&condition, health);
         self.notices.borrow_mut().retain(|n| !n.starts_with(&format!("'{path}' {NOT_OPENED}")));
         let leaf = maker.leaf(guid, path.to_string(), again.dev, condition);
         leaf.note_labels(&again.labels);
@@ -199,7 +199,7 @@ impl Pool {
     }
 
     /// A device with a label that was left, or with an older copy: nothing that it holds is sure.
-    fn misses_everything(&self, condition: &Condition) {
+    fn miss_everything(&self, condition: &Condition) {
         condition.miss(1, self.txg.open_txg().0 + 1);
     }
 
@@ -208,7 +208,7 @@ impl Pool {
     pub async fn bring_online(&self, name: &str, expand: bool) -> Result<()> {
         let admin = self.begin_device_change().await?;
         let place = format!("cannot online {name}");
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         let node = top.kind().find(guid).filter(VdevKind::is_leaf);
         let node = node.ok_or_else(|| Error::invalid("it is not a device").at(&place))?;
         let condition = match &node {
@@ -223,19 +223,19 @@ impl Pool {
         // A distributed spare is a place on other devices: there is nothing to open.
         let distributed = matches!(node, VdevKind::Dspare(_));
         let before = match &node {
-            VdevKind::Leaf(leaf) if !is_open => Some(Before::of(leaf).await),
+            VdevKind::Leaf(leaf) if !is_open => Some(ClosedDevice::of(leaf).await),
             _ => None,
         };
         drop(node);
-        if !is_open && (needed || distributed || self.devices_door().is_none()) {
+        if !is_open && (needed || distributed || self.device_door().is_none()) {
             self.online_device(name)?;
         } else if !is_open {
             let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
-            let door = self.devices_door().expect("it was asked for");
+            let door = self.device_door().expect("it was asked for");
             // Closed and opened again: at its path may be another device than before.
             let was = condition.health();
             let maker = self.leaf_maker()?;
-            let had = self.let_go(&top, guid).is_some();
+            let had = self.close_leaf(&top, guid).is_some();
             // The txg that is being written may know the device still, and would write labels that
             // are being read.
             let idle = if had { self.sync().await } else { Ok(()) };
@@ -245,10 +245,10 @@ impl Pool {
             };
             match opened {
                 Ok(again) => {
-                    if Before::has_lost(before.as_ref(), &again) {
-                        self.misses_everything(&condition);
+                    if ClosedDevice::lost_contents(before.as_ref(), &again) {
+                        self.miss_everything(&condition);
                     }
-                    self.put_back(&top, guid, &path, again, condition.clone(), Health::Online, &maker);
+                    self.install_device(&top, guid, &path, again, condition.clone(), Health::Online, &maker);
                 }
                 Err(e) => {
                     if had || was != Health::Offline {
@@ -298,15 +298,15 @@ impl Pool {
             None => false,
         };
         let before = match &leaf {
-            Some(leaf) if !answers => Some(Before::of(leaf).await),
+            Some(leaf) if !answers => Some(ClosedDevice::of(leaf).await),
             _ => None,
         };
         // While anything holds the leaf its device is in use.
         drop((leaf, kind));
         if answers && !condition.health().is_open() {
-            self.note_away(&condition, Health::Online);
+            self.change_health(&condition, Health::Online);
         } else if !answers {
-            let Some(door) = self.devices_door() else { return Ok(()) };
+            let Some(door) = self.device_door() else { return Ok(()) };
             let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
             let needed = !top.kind().outage(Some(guid)).is_empty();
             if let Some(e) = before.as_ref().and_then(|b| b.lost.as_ref()).filter(|_| needed) {
@@ -318,7 +318,7 @@ impl Pool {
             }
             let maker = maker?;
             let was = condition.health();
-            let had = self.let_go(top, guid).is_some();
+            let had = self.close_leaf(top, guid).is_some();
             let settled = if had && settle { self.sync().await } else { Ok(()) };
             let opened = match settled {
                 Ok(()) => self.open_leaf(top, guid, &path, &*door).await,
@@ -326,10 +326,10 @@ impl Pool {
             };
             match opened {
                 Ok(again) => {
-                    if Before::has_lost(before.as_ref(), &again) {
-                        self.misses_everything(&condition);
+                    if ClosedDevice::lost_contents(before.as_ref(), &again) {
+                        self.miss_everything(&condition);
                     }
-                    self.put_back(top, guid, &path, again, condition, Health::Online, &maker);
+                    self.install_device(top, guid, &path, again, condition, Health::Online, &maker);
                 }
                 Err(e) => {
                     if !had {
@@ -351,7 +351,7 @@ impl Pool {
 
     /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was
     /// lost by it.
-    pub(crate) fn take_faults(&self) -> bool {
+    pub(crate) fn apply_error_limits(&self) -> bool {
         let mut lost = false;
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
@@ -367,7 +367,7 @@ impl Pool {
                     continue;
                 }
                 if health == Health::Faulted {
-                    self.note_away(&leaf.condition, health);
+                    self.change_health(&leaf.condition, health);
                     lost = true;
                 } else {
                     leaf.condition.set_health(health);
@@ -385,26 +385,26 @@ impl Pool {
     }
 
     /// Whether operations failed on some device since the last call.
-    fn has_suspects(&self) -> bool {
+    fn take_suspects(&self) -> bool {
         // Every one is asked, so that none is asked again for what was seen now.
         self.tree.leaves().iter().filter(|l| l.condition.take_suspect() && l.condition.health().is_open()).count() > 0
     }
 
     /// At the beginning of the sync of a txg: what errors there were has its consequences. Looking
     /// at devices is left to a task.
-    pub(crate) fn look_after_devices(&self) {
-        let lost = self.take_faults();
-        let suspects = self.has_suspects();
+    pub(crate) fn check_device_errors(&self) {
+        let lost = self.apply_error_limits();
+        let suspects = self.take_suspects();
         self.post_states();
         if !lost && !suspects {
             return;
         }
-        let Some(me) = self.me() else { return };
+        let Some(me) = self.self_rc() else { return };
         self.rt.spawn("device_watch", async move {
             if suspects {
                 me.probe_devices().await;
             }
-            me.use_spares().await;
+            me.activate_spares().await;
         });
     }
 
@@ -422,7 +422,7 @@ impl Pool {
                     if let Err(e) = bdev::read(&*leaf.dev, 0, REASON_BYTES).await {
                         self.events.note_reason(leaf.guid(), &e);
                     }
-                    self.note_away(&leaf.condition, Health::Removed);
+                    self.change_health(&leaf.condition, Health::Removed);
                     let guid = leaf.guid();
                     top.update_config(|c| {
                         if let Some(c) = c.find_mut(guid) {
@@ -436,8 +436,8 @@ impl Pool {
     }
 
     /// Puts a hot spare in for every device that is gone or faulted and has none.
-    pub(crate) async fn use_spares(&self) {
-        for (target, draid, path) in self.orphans() {
+    pub(crate) async fn activate_spares(&self) {
+        for (target, draid, path) in self.leaves_without_spare() {
             let aux = self.aux();
             // A distributed spare of its own is there faster than any other.
             let mut spares: Vec<_> = aux.spares.iter().filter(|s| !self.in_tree(s.guid)).collect();
@@ -460,7 +460,7 @@ impl Pool {
     }
 
     /// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
-    fn orphans(&self) -> Vec<(Guid, Option<Guid>, String)> {
+    fn leaves_without_spare(&self) -> Vec<(Guid, Option<Guid>, String)> {
         let mut out = Vec::new();
         for top in self.tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
             let kind = top.kind();

@@ -10,7 +10,7 @@ use dmu::{Tx, zap};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Top, TopSpec, VdevKind};
 
-use crate::attach::names;
+use crate::attach::matches_name;
 use crate::pool::Pool;
 
 /// Entries of a top-level vdev's ZAP that name objects of its own.
@@ -27,7 +27,7 @@ impl Pool {
 
     async fn remove_named(&self, name: &str) -> Result<()> {
         let aux = self.aux();
-        if let Some(spare) = aux.spares.iter().find(|c| names(c, name)) {
+        if let Some(spare) = aux.spares.iter().find(|c| matches_name(c, name)) {
             if spare.kind == ConfigKind::Dspare {
                 return Err(Error::unsupported("distributed spares belong to their draid"));
             }
@@ -36,10 +36,10 @@ impl Pool {
             }
             return self.remove_aux(spare.clone()).await;
         }
-        if let Some(cache) = aux.caches.iter().find(|c| names(c, name)) {
+        if let Some(cache) = aux.caches.iter().find(|c| matches_name(c, name)) {
             return self.remove_aux(cache.clone()).await;
         }
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         if !top.is_log {
             let why = "only inactive hot spares, caches and log devices can be removed: weir cannot remove a top-level vdev with data yet";
             return Err(Error::unsupported(why));
@@ -72,19 +72,19 @@ impl Pool {
     async fn remove_log(&self, top: &Rc<Top>) -> Result<()> {
         let id = top.id;
         self.alloc.set_passive(id, true);
-        let emptied = self.empty_log(id).await;
+        let emptied = self.drain_log(id).await;
         let removed = match emptied {
             Ok(()) => {
                 self.change_devices(move |pool, tx| {
                     Box::pin(async move {
                         if pool.alloc.in_use(id) > 0 {
-                            return Ok(Err(still_used()));
+                            return Ok(Err(log_in_use()));
                         }
                         let paths: Vec<String> = pool.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
                         let text = format!("{} vdev {id} (log) {}", pool.name(), paths.join(" "));
                         pool.core.note("vdev remove", text, tx.txg());
                         pool.post_vdev("vdev_remove_dev", pool.tree.top(id)?.guid());
-                        pool.take_top_away(id, tx).await?;
+                        pool.remove_top(id, tx).await?;
                         Ok(Ok(()))
                     })
                 })
@@ -100,7 +100,7 @@ impl Pool {
 
     /// Waits until what is in use on a log device that nothing is given out on any more is free for
     /// good.
-    async fn empty_log(&self, id: VdevId) -> Result<()> {
+    async fn drain_log(&self, id: VdevId) -> Result<()> {
         // File systems in use have blocks there until something else is logged: they begin anew
         // elsewhere.
         for ds in self.dsl().all() {
@@ -114,16 +114,16 @@ impl Pool {
             }
             self.txg.wait_synced(base::Txg(0)).await?;
         }
-        if self.alloc.in_use(id) == 0 { Ok(()) } else { Err(still_used()) }
+        if self.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
     }
 
     /// Takes an empty top-level vdev out: objects, space, tree.
-    async fn take_top_away(&self, id: VdevId, tx: &Tx) -> Result<()> {
+    async fn remove_top(&self, id: VdevId, tx: &Tx) -> Result<()> {
         let top = self.tree.top(id)?;
         let config = top.config();
         let place = || format!("top-level vdev {id}");
         for leaf in top.leaves() {
-            self.give_up_leaf(&VdevKind::Leaf(leaf.clone()), self.blank_label(&top, leaf.guid()));
+            self.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.blank_label(&top, leaf.guid()));
         }
         for object in self.alloc.space_maps(id) {
             self.free_space_map(object, tx).await.at(place)?;
@@ -172,7 +172,7 @@ impl Pool {
     }
 }
 
-fn still_used() -> Error {
+fn log_in_use() -> Error {
     Error::new(
         ErrorKind::Busy,
         "the log device is still in use: mount encrypted datasets to replay their logs, then try again",

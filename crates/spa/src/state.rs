@@ -6,13 +6,13 @@ use base::{Error, ErrorKind, Guid, Result};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Condition, Health, Top, VdevKind};
 
-use crate::attach::names;
+use crate::attach::matches_name;
 use crate::pool::Pool;
 
 impl Pool {
     /// The vdev that a command names: by path, by the last part of a path, by what listings call
     /// it, or by guid.
-    pub(crate) fn named(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
+    pub(crate) fn find_vdev(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
         let tops = self.tree.tops.borrow();
         // Leaves before what is above them, and names before guids.
         let interior = |c: &VdevConfig| match c.kind {
@@ -31,7 +31,7 @@ impl Pool {
         }
         for top in tops.iter() {
             let config = top.config_ref();
-            let leaf = config.iter().filter(is_leaf).find(|c| names(c, name));
+            let leaf = config.iter().filter(is_leaf).find(|c| matches_name(c, name));
             let above = || config.iter().find(|c| interior(c) || name.parse() == Ok(c.guid.0));
             if let Some(found) = leaf.or_else(above) {
                 return Ok((top.clone(), found.guid));
@@ -51,7 +51,7 @@ impl Pool {
     /// where the pool would not have everything without it.
     pub fn offline_device(&self, name: &str, temporary: bool) -> Result<()> {
         self.check_device_change()?;
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         let kind = top.kind();
         if !kind.outage(Some(guid)).is_empty() {
             return Err(Error::new(ErrorKind::Busy, format!("cannot offline {name}: no valid replicas")));
@@ -61,7 +61,7 @@ impl Pool {
             .iter()
             .find(|(g, _)| *g == guid)
             .ok_or_else(|| Error::invalid(format!("cannot offline {name}: it is not a device")))?;
-        self.note_away(condition, Health::Offline);
+        self.change_health(condition, Health::Offline);
         if !temporary {
             top.update_config(|c| {
                 if let Some(leaf) = c.find_mut(guid) {
@@ -77,7 +77,7 @@ impl Pool {
     /// resilver has brought it there.
     pub fn online_device(&self, name: &str) -> Result<()> {
         self.check_device_change()?;
-        let (top, guid) = self.named(name)?;
+        let (top, guid) = self.find_vdev(name)?;
         let condition = match top.kind().find(guid) {
             Some(VdevKind::Leaf(leaf)) => leaf.condition.clone(),
             Some(VdevKind::Dspare(spare)) => spare.condition.clone(),
@@ -87,7 +87,7 @@ impl Pool {
                 )));
             }
         };
-        self.take_back(&top, guid, &condition);
+        self.restore_leaf(&top, guid, &condition);
         self.request_resilver();
         Ok(())
     }
@@ -100,8 +100,11 @@ impl Pool {
         let suspended = self.tree.gate.is_suspended();
         // A change of the devices that goes on may wait for the suspended pool.
         let admin = if suspended { None } else { Some(self.hold_device_changes().await) };
-        let away =
-            if self.readonly { Vec::new() } else { self.to_be_opened(if suspended { None } else { name }, suspended)? };
+        let away = if self.readonly {
+            Vec::new()
+        } else {
+            self.leaves_to_reopen(if suspended { None } else { name }, suspended)?
+        };
         self.clear_device_errors(name)?;
         let mut failed = None;
         for (top, guid) in &away {
@@ -133,8 +136,8 @@ impl Pool {
 
     /// The leaves that `zpool clear` may have to open again: those out of use, or all. Nothing of
     /// the tree is held meanwhile.
-    fn to_be_opened(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
-        let named = name.map(|name| self.named(name)).transpose()?;
+    fn leaves_to_reopen(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
+        let named = name.map(|name| self.find_vdev(name)).transpose()?;
         let mut out = Vec::new();
         for top in self.tree.tops.borrow().iter() {
             let kind = top.kind();
@@ -158,7 +161,7 @@ impl Pool {
         let scope: Vec<(Rc<Top>, VdevKind)> = match name {
             None => tops.iter().map(|t| (t.clone(), t.kind())).collect(),
             Some(name) => {
-                let (top, guid) = self.named(name)?;
+                let (top, guid) = self.find_vdev(name)?;
                 let node = top.kind().find(guid);
                 node.into_iter().map(|node| (top.clone(), node)).collect()
             }
@@ -174,7 +177,7 @@ impl Pool {
             for leaf in node.leaves() {
                 let sick = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);
                 if sick && !self.readonly {
-                    self.take_back(&top, leaf.guid(), &leaf.condition);
+                    self.restore_leaf(&top, leaf.guid(), &leaf.condition);
                 }
                 if leaf.condition.health().is_open() && !leaf.condition.missing().is_empty() {
                     self.request_resilver();
@@ -185,8 +188,8 @@ impl Pool {
     }
 
     /// A leaf whose device is there is in use again.
-    fn take_back(&self, top: &Top, guid: Guid, condition: &Condition) {
-        self.note_away(condition, Health::Online);
+    fn restore_leaf(&self, top: &Top, guid: Guid, condition: &Condition) {
+        self.change_health(condition, Health::Online);
         condition.forgive();
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {

@@ -73,7 +73,11 @@ impl Pool {
         let mut pass = 0;
         loop {
             pass += 1;
-            assert!(pass <= PASSES_MAX, "txg {txg} does not converge after {PASSES_MAX} passes: {:?}", self.dirt(txg));
+            assert!(
+                pass <= PASSES_MAX,
+                "txg {txg} does not converge after {PASSES_MAX} passes: {:?}",
+                self.dirty_part(txg)
+            );
             done.extend(self.dsl().sync(txg, pass).await?);
             if pass == 1 {
                 self.sync_scan(txg, &tx).await?;
@@ -88,7 +92,7 @@ impl Pool {
             if pass == 1 {
                 if !self.is_dirty(txg) {
                     // Nothing to commit, but charges end and deferred space comes a txg closer.
-                    self.finish(txg).await?;
+                    self.finish_txg(txg).await?;
                     return Ok(());
                 }
                 self.process_deferred(txg, &tx).await?;
@@ -126,11 +130,11 @@ impl Pool {
             self.post("config_sync");
         }
         self.relabel_devices().await;
-        self.finish(txg).await
+        self.finish_txg(txg).await
     }
 
     /// The txg is over: what it held back is free for the next ones.
-    async fn finish(&self, txg: Txg) -> Result<()> {
+    async fn finish_txg(&self, txg: Txg) -> Result<()> {
         let mut at = None;
         while let Some(next) = self.alloc.sync_done_next(txg, at) {
             at = Some(next);
@@ -151,11 +155,11 @@ impl Pool {
     /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for
     /// the next one.
     fn is_dirty(&self, txg: Txg) -> bool {
-        self.dirt(txg).is_some()
+        self.dirty_part(txg).is_some()
     }
 
     /// The first thing that the txg has still to write.
-    fn dirt(&self, txg: Txg) -> Option<&'static str> {
+    fn dirty_part(&self, txg: Txg) -> Option<&'static str> {
         let dirt: [(&dyn Fn() -> bool, &str); 8] = [
             (&|| self.mos.is_dirty(txg), "the MOS"),
             (&|| self.dsl().is_dirty(txg), "a dataset"),
@@ -333,7 +337,7 @@ impl Pool {
             for leaf in top.open_leaves() {
                 results.push(write_uberblock(&leaf, top.ashift, &ub).await);
             }
-            enough(top, results)?;
+            check_any_written(top, results)?;
         }
         self.tree.flush_all().await?;
         if let Some(config) = config {
@@ -386,7 +390,7 @@ impl Pool {
                 };
                 results.push(write_config(&leaf, pair, region).await);
             }
-            enough(top, results)?;
+            check_any_written(top, results)?;
         }
         Ok(())
     }
@@ -394,7 +398,7 @@ impl Pool {
 
 /// Labels of a top-level vdev are written if those of one of its devices are (format page 01
 /// section 7); a log does not count.
-fn enough(top: &Top, results: Vec<Result<()>>) -> Result<()> {
+fn check_any_written(top: &Top, results: Vec<Result<()>>) -> Result<()> {
     let good = top.is_log || results.is_empty() || results.iter().any(Result::is_ok);
     let mut errors = results.into_iter().filter_map(Result::err);
     match errors.find(|e| !good || e.kind() == ErrorKind::Interrupted) {

@@ -177,9 +177,9 @@ impl Request for PoolWork {
         let PoolWork { pool, initialize, suspend, cancel, wait, devices } = self;
         let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
         let wish = match (suspend, cancel) {
-            (true, _) => spa::WorkWish::Suspend,
-            (_, true) => spa::WorkWish::Cancel,
-            _ => spa::WorkWish::Start,
+            (true, _) => spa::WorkCommand::Suspend,
+            (_, true) => spa::WorkCommand::Cancel,
+            _ => spa::WorkCommand::Start,
         };
         cx.on_pool(&pool, move |e| async move {
             let devices: Vec<String> = devices.iter().map(|d| pool_device_name(&e.pool, d)).collect();

@@ -34,7 +34,7 @@ impl PoolEngine {
         let scan = self.scan_view();
         // Errors of reads since the import, unless a later scan has verified which blocks are
         // damaged.
-        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().here;
+        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().since_import;
         let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
         let unreadable = unreadable.max(damaged.len() as u64);
         let mut unknown = Vec::new();

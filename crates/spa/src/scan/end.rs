@@ -32,8 +32,8 @@ impl Pool {
             self.mos.free(phys.queue_obj, tx).await?;
         }
         scan.stored.borrow_mut().clear();
-        *scan.kept.borrow_mut() = scan.now.borrow().clone();
-        scan.kept_changed.set(true);
+        *scan.on_disk.borrow_mut() = scan.now.borrow().clone();
+        scan.on_disk_dirty.set(true);
         let event = if complete { "scan done" } else { "scan cancelled" };
         self.core.note(event, format!("errors={}", phys.errors), tx.txg());
         self.post(match (phys.func, complete) {
@@ -44,7 +44,7 @@ impl Pool {
         scan.rotate_errors(complete, tx).await?;
         // Without knowing what could not be written before the import, a resilver with errors
         // proves nothing.
-        if complete && (scan.here.get() || phys.errors == 0) {
+        if complete && (scan.since_import.get() || phys.errors == 0) {
             self.excise(phys.max_txg, tx.txg());
         }
         scan.changed.notify_all();

@@ -77,9 +77,9 @@ enum Phase {
     /// There is none.
     Idle,
     /// The next txg walks on.
-    Gather,
+    Traverse,
     /// What was gathered is looked at.
-    Look,
+    Issue,
     /// All of it was: the next txg writes that down.
     Drained,
 }
@@ -144,7 +144,7 @@ pub struct ScanStatus {
     /// rewritten.
     pub phys: ScanPhys,
     /// It began, or went on, after the pool was imported.
-    pub here: bool,
+    pub since_import: bool,
     /// Allocated bytes looked at, in all.
     pub issued: u64,
     /// Of this pass (since the import or the beginning): when it began, in seconds since 1970.
@@ -207,25 +207,25 @@ pub(crate) struct Scan {
     directory: Dnode,
     now: RefCell<Progress>,
     /// As the disk has it, or will after this txg.
-    kept: RefCell<Progress>,
-    kept_changed: Cell<bool>,
+    on_disk: RefCell<Progress>,
+    on_disk_dirty: Cell<bool>,
     /// The queue in its ZAP.
     stored: RefCell<BTreeMap<u64, u64>>,
     phase: Cell<Phase>,
     /// Everything was met.
-    met_all: Cell<bool>,
+    traversed_all: Cell<bool>,
     resilver_wanted: Cell<bool>,
     /// A resilver is just being begun or ended.
-    resilver_turns: Cell<bool>,
+    resilver_switching: Cell<bool>,
     /// The scan began after the import: what it failed to mend is known.
-    here: Cell<bool>,
+    since_import: Cell<bool>,
     pass: Cell<Pass>,
     /// Damaged blocks found by this scan, and those that wait to be written.
     damaged: RefCell<BTreeSet<(u64, u64, i64, u64)>>,
     damaged_new: RefCell<Vec<Bookmark>>,
     work: Work,
     /// Whether what is wrong is rewritten.
-    mends: Cell<bool>,
+    repairs: Cell<bool>,
     /// Counts scans, so that tasks of one that was stopped do not touch the next.
     generation: Cell<u64>,
     /// Nothing is begun: the pool is not open yet, or is being closed.
@@ -290,18 +290,18 @@ impl Scan {
             directory: directory.clone(),
             stored: RefCell::new(progress.queue.clone()),
             now: RefCell::new(progress.clone()),
-            kept: RefCell::new(progress),
-            kept_changed: Cell::new(false),
-            phase: Cell::new(if running { Phase::Gather } else { Phase::Idle }),
-            met_all: Cell::new(false),
+            on_disk: RefCell::new(progress),
+            on_disk_dirty: Cell::new(false),
+            phase: Cell::new(if running { Phase::Traverse } else { Phase::Idle }),
+            traversed_all: Cell::new(false),
             resilver_wanted: Cell::new(false),
-            resilver_turns: Cell::new(false),
-            here: Cell::new(false),
+            resilver_switching: Cell::new(false),
+            since_import: Cell::new(false),
             pass: Cell::new(pass),
             damaged: RefCell::default(),
             damaged_new: RefCell::default(),
             work: Work::default(),
-            mends: Cell::new(true),
+            repairs: Cell::new(true),
             generation: Cell::new(0),
             closed: Cell::new(true),
             task: RefCell::default(),
@@ -318,7 +318,7 @@ impl Scan {
         self.now.borrow().phys.is_paused()
     }
     /// Whether nothing is looked for and looked at.
-    fn stands_still(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.is_paused() || self.tunables.get().suspend_progress
     }
     fn func(&self) -> ScanFunc {
@@ -330,8 +330,8 @@ impl Scan {
         if self.closed.get() {
             return false;
         }
-        let goes_on = self.is_scanning() && !self.stands_still();
-        self.resilver_wanted.get() || (goes_on && matches!(self.phase.get(), Phase::Gather | Phase::Drained))
+        let goes_on = self.is_scanning() && !self.is_held();
+        self.resilver_wanted.get() || (goes_on && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
     /// Nothing more is begun: the pool is being closed.
@@ -352,15 +352,15 @@ impl Scan {
 
     /// Whether a resilver was asked for, or is just being begun or ended.
     fn is_resilver_due(&self) -> bool {
-        self.resilver_wanted.get() || self.resilver_turns.get()
+        self.resilver_wanted.get() || self.resilver_switching.get()
     }
 
     /// Begins or ends a resilver: until that is done it counts as pending, whatever the record says
     /// meanwhile.
-    async fn resilver_turning(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
-        self.resilver_turns.set(true);
+    async fn while_switching(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
+        self.resilver_switching.set(true);
         let done = turn.await;
-        self.resilver_turns.set(false);
+        self.resilver_switching.set(false);
         self.changed.notify_all();
         done
     }
@@ -386,18 +386,18 @@ impl Scan {
             ..ScanPhys::default()
         };
         *self.now.borrow_mut() = Progress { phys, queue: BTreeMap::new() };
-        *self.kept.borrow_mut() = self.now.borrow().clone();
+        *self.on_disk.borrow_mut() = self.now.borrow().clone();
         self.stored.borrow_mut().clear();
-        self.kept_changed.set(true);
+        self.on_disk_dirty.set(true);
         self.work.clear();
         self.damaged.borrow_mut().clear();
         self.damaged_new.borrow_mut().clear();
         self.drop_scan_errors(tx).await?;
         self.generation.set(self.generation.get() + 1);
-        self.met_all.set(false);
-        self.here.set(true);
+        self.traversed_all.set(false);
+        self.since_import.set(true);
         self.pass.set(Pass { start: now, ..Pass::default() });
-        self.phase.set(Phase::Gather);
+        self.phase.set(Phase::Traverse);
         let text = format!("func={} mintxg={min} maxtxg={max}", func as u64);
         pool.core.note("scan setup", text, tx.txg());
         pool.post(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
@@ -411,11 +411,11 @@ impl Scan {
     /// Writes the record and the queue if they changed.
     async fn write(&self, tx: &Tx) -> Result<()> {
         self.write_damage(tx).await?;
-        if !self.kept_changed.replace(false) {
+        if !self.on_disk_dirty.replace(false) {
             return Ok(());
         }
-        let kept = self.kept.borrow().clone();
-        let mut phys = kept.phys;
+        let on_disk = self.on_disk.borrow().clone();
+        let mut phys = on_disk.phys;
         {
             // What was mended stays mended, whatever is looked at again after an import.
             let now = self.now.borrow().phys;
@@ -426,11 +426,11 @@ impl Scan {
             return Ok(());
         }
         let dn = self.mos.hold(phys.queue_obj).await?;
-        let stored = self.stored.replace(kept.queue.clone());
-        for ds in stored.keys().filter(|ds| !kept.queue.contains_key(ds)) {
+        let stored = self.stored.replace(on_disk.queue.clone());
+        for ds in stored.keys().filter(|ds| !on_disk.queue.contains_key(ds)) {
             zap::remove_int(&dn, *ds, tx).await?;
         }
-        for (ds, min) in kept.queue.iter().filter(|(ds, min)| stored.get(ds) != Some(min)) {
+        for (ds, min) in on_disk.queue.iter().filter(|(ds, min)| stored.get(ds) != Some(min)) {
             zap::update_int(&dn, *ds, *min, tx).await?;
         }
         Ok(())
@@ -438,7 +438,7 @@ impl Scan {
 
     /// Pauses it, or goes on (syncing context).
     fn set_paused(&self, pause: bool) {
-        for progress in [&self.now, &self.kept] {
+        for progress in [&self.now, &self.on_disk] {
             let flags = &mut progress.borrow_mut().phys.flags;
             *flags = if pause { *flags | PAUSED } else { *flags & !PAUSED };
         }
@@ -450,7 +450,7 @@ impl Scan {
             pass.paused_at = 0;
         }
         self.pass.set(pass);
-        self.kept_changed.set(true);
+        self.on_disk_dirty.set(true);
         self.changed.notify_all();
     }
 
@@ -458,7 +458,7 @@ impl Scan {
         let pass = self.pass.get();
         ScanStatus {
             phys: self.now.borrow().phys,
-            here: self.here.get(),
+            since_import: self.since_import.get(),
             issued: pass.before + pass.issued,
             pass_start: pass.start,
             paused_at: pass.paused_at,
@@ -472,18 +472,18 @@ impl Scan {
 impl DatasetWatch for Scan {
     fn destroyed(&self, object: ObjectId, next: Option<ObjectId>) {
         if self.is_scanning() {
-            for progress in [&self.now, &self.kept] {
+            for progress in [&self.now, &self.on_disk] {
                 progress.borrow_mut().destroyed(object.0, next.map(|n| n.0));
             }
-            self.kept_changed.set(true);
+            self.on_disk_dirty.set(true);
         }
     }
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId) {
         if self.is_scanning() {
-            for progress in [&self.now, &self.kept] {
+            for progress in [&self.now, &self.on_disk] {
                 progress.borrow_mut().snapshotted(head.0, snapshot.0);
             }
-            self.kept_changed.set(true);
+            self.on_disk_dirty.set(true);
         }
     }
 }
@@ -507,35 +507,35 @@ impl Pool {
                     // A log that could not be read says that anything may be missed.
                     scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await
                 };
-                scan.resilver_turning(turn).await?;
+                scan.while_switching(turn).await?;
             }
         }
         scan.changed.notify_all();
         if scan.is_scanning() && !scan.closed.get() {
-            self.meet_newly_shared();
+            self.rescan_changed_ddt_entries();
         }
-        if scan.is_scanning() && !scan.stands_still() && !scan.closed.get() {
-            if scan.phase.get() == Phase::Drained && scan.has_gathered() {
-                scan.look();
+        if scan.is_scanning() && !scan.is_held() && !scan.closed.get() {
+            if scan.phase.get() == Phase::Drained && scan.has_queued() {
+                scan.start_issue();
             }
             if scan.phase.get() == Phase::Drained {
-                *scan.kept.borrow_mut() = scan.now.borrow().clone();
-                scan.kept_changed.set(true);
-                if !scan.met_all.get() {
-                    scan.phase.set(Phase::Gather);
+                *scan.on_disk.borrow_mut() = scan.now.borrow().clone();
+                scan.on_disk_dirty.set(true);
+                if !scan.traversed_all.get() {
+                    scan.phase.set(Phase::Traverse);
                 } else if !self.dsl().has_freeing() {
                     // What is left of destroyed trees is not walked, and must be readable until it
                     // is freed.
                     match scan.func() {
-                        ScanFunc::Resilver => scan.resilver_turning(self.end_scan(true, tx)).await?,
+                        ScanFunc::Resilver => scan.while_switching(self.end_scan(true, tx)).await?,
                         _ => self.end_scan(true, tx).await?,
                     }
                 }
             }
-            if scan.phase.get() == Phase::Gather {
-                self.walk_on(txg).await;
-                if scan.met_all.get() || scan.is_full() {
-                    scan.look();
+            if scan.phase.get() == Phase::Traverse {
+                self.traverse(txg).await;
+                if scan.traversed_all.get() || scan.is_full() {
+                    scan.start_issue();
                 }
             }
         }
@@ -671,12 +671,12 @@ impl Pool {
         self.scan.status()
     }
 
-    /// As a scrub of a pool that is imported read-only: reads and verifies everything, mends
+    /// As a scrub of a pool that is imported read-only: reads and verifies everything, repairs
     /// nothing, and writes nothing down. What it found damaged is what [`Pool::damaged_blocks`]
     /// tells from then on.
     pub async fn verify(&self) -> Result<ScanStatus> {
         let scan = &self.scan;
-        if !self.readonly || scan.phase.get() == Phase::Look {
+        if !self.readonly || scan.phase.get() == Phase::Issue {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "only a pool that is imported read-only is verified, once at a time",
@@ -696,13 +696,13 @@ impl Pool {
         scan.damaged.borrow_mut().clear();
         scan.generation.set(scan.generation.get() + 1);
         scan.pass.set(Pass { start: now, ..Pass::default() });
-        scan.met_all.set(false);
+        scan.traversed_all.set(false);
         scan.closed.set(false);
-        scan.mends.set(false);
-        scan.phase.set(Phase::Look);
-        while !scan.met_all.get() {
-            self.walk_on(Txg(u64::MAX)).await;
-            scan.look_at_all(scan.generation.get()).await;
+        scan.repairs.set(false);
+        scan.phase.set(Phase::Issue);
+        while !scan.traversed_all.get() {
+            self.traverse(Txg(u64::MAX)).await;
+            scan.issue_all(scan.generation.get()).await;
         }
         {
             let phys = &mut scan.now.borrow_mut().phys;

@@ -37,7 +37,7 @@ struct Walk<'a> {
     stopped: Option<Bookmark>,
     until: Nanos,
     /// Something was met: the piece may end.
-    moved: bool,
+    progressed: bool,
 }
 
 /// First and last-but-one of what a block covers, in blocks of level 0; spill blocks come last.
@@ -65,13 +65,13 @@ fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
 }
 
 impl Walk<'_> {
-    fn is_ours(&self, bp: &Blkptr) -> bool {
+    fn is_in_range(&self, bp: &Blkptr) -> bool {
         !bp.is_hole() && !bp.is_redacted() && bp.birth() > self.min
     }
 
     /// Whether this is the place to end the piece.
-    fn ends_here(&mut self, at: &Bookmark) -> bool {
-        if self.moved
+    fn check_suspend(&mut self, at: &Bookmark) -> bool {
+        if self.progressed
             && self.resume.is_none()
             && at.level == 0
             && (at.object as i64) >= 0
@@ -84,7 +84,7 @@ impl Walk<'_> {
 
     /// Whether a block was met by an earlier piece; the place to go on at is forgotten once it is
     /// reached.
-    fn is_passed(&mut self, at: &Bookmark, shift: u8) -> bool {
+    fn is_before_resume(&mut self, at: &Bookmark, shift: u8) -> bool {
         let Some(resume) = self.resume else { return false };
         if is_done(at, &resume, shift) {
             return true;
@@ -111,20 +111,20 @@ impl Visitor for Walk<'_> {
     }
     fn enter(&mut self, child: &Child, _meta_shift: u8) -> Step {
         let Child { bp, at, shift } = child;
-        let left_out = !self.is_ours(bp) || self.ends_here(at) || self.is_passed(at, *shift);
+        let left_out = !self.is_in_range(bp) || self.check_suspend(at) || self.is_before_resume(at, *shift);
         if left_out { Step::Pass } else { Step::Whole }
     }
     fn visit(&mut self, child: &Child) {
         let Child { bp, at, .. } = child;
         // A dedup'd block may be much older than the pointer to it.
         if !bp.is_embedded() && bp.phys_birth() <= self.max {
-            self.scan.meet(&self.pool.tree, bp, *at);
+            self.scan.visit(&self.pool.tree, bp, *at);
         }
-        self.moved |= at.level == 0;
+        self.progressed |= at.level == 0;
     }
     fn will_read(&self, child: &Child, _meta_shift: u8) -> bool {
         let passed = self.resume.is_some_and(|r| is_done(&child.at, &r, child.shift));
-        self.is_ours(&child.bp) && !passed
+        self.is_in_range(&child.bp) && !passed
     }
     /// Encryption leaves pointers in clear: no key is needed.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
@@ -153,7 +153,7 @@ impl Visitor for Walk<'_> {
 
 impl Scan {
     /// A block was met: what is to be looked at of it is gathered.
-    fn meet(&self, tree: &vdev::VdevTree, bp: &Blkptr, at: Bookmark) {
+    fn visit(&self, tree: &vdev::VdevTree, bp: &Blkptr, at: Bookmark) {
         let (func, min, max) = {
             let p = &self.now.borrow().phys;
             (p.func, p.min_txg, p.max_txg)
@@ -192,19 +192,19 @@ impl Pool {
     /// Meets the old blocks that the txg's writes refer to by dedup: where the pointer stands may
     /// have been walked before, and the one that would have been met there may be gone when its
     /// turn comes. OpenZFS does the same when an entry of a table changes.
-    pub(super) fn meet_newly_shared(&self) {
-        for bp in self.ddt.newly_shared() {
-            self.scan.meet(&self.tree, &bp, Bookmark::default());
+    pub(super) fn rescan_changed_ddt_entries(&self) {
+        for bp in self.ddt.newly_referenced() {
+            self.scan.visit(&self.tree, &bp, Bookmark::default());
         }
     }
 
     /// Walks on for a while.
-    pub(super) async fn walk_on(&self, txg: Txg) {
+    pub(super) async fn traverse(&self, txg: Txg) {
         let scan = &self.scan;
         let t = scan.tunables.get();
         let slice = if scan.func() == ScanFunc::Resilver { t.resilver_min_time } else { t.scrub_min_time };
         let until = self.rt.now() + slice;
-        while !scan.met_all.get() && !scan.is_full() && self.rt.now() < until {
+        while !scan.traversed_all.get() && !scan.is_full() && self.rt.now() < until {
             let at = scan.now.borrow().phys.bookmark;
             let mut objset = at.objset;
             let result = match objset {
@@ -217,7 +217,7 @@ impl Pool {
                             self.walk_dataset(ds, Some(min), txg, until).await
                         }
                         None => {
-                            scan.met_all.set(true);
+                            scan.traversed_all.set(true);
                             Ok(())
                         }
                     }
@@ -245,7 +245,7 @@ impl Pool {
             resume,
             stopped: None,
             until,
-            moved: false,
+            progressed: false,
         };
         dsl::walk::walk(&mut walk, root, objset).await;
         let next = walk.stopped;
@@ -363,7 +363,7 @@ impl Pool {
         }
         let min = self.scan.now.borrow().phys.cur_min_txg;
         for (n, bp) in (0..).zip(&blocks).filter(|(_, bp)| bp.birth() > min) {
-            self.scan.meet(&self.tree, bp, Bookmark { objset: ds, object: 0, level: LOG_LEVEL, blkid: n });
+            self.scan.visit(&self.tree, bp, Bookmark { objset: ds, object: 0, level: LOG_LEVEL, blkid: n });
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ struct Entry {
 
 /// The copies of one top-level vdev, by offset.
 #[derive(Default)]
-struct Line {
+struct TopQueue {
     entries: BTreeMap<u64, Entry>,
     /// Where the last one was taken.
     at: u64,
@@ -52,7 +52,7 @@ type Active = BTreeMap<(VdevId, u64), Rc<Cell<bool>>>;
 /// What was gathered and is being looked at.
 #[derive(Default)]
 pub(super) struct Work {
-    lines: RefCell<BTreeMap<VdevId, Line>>,
+    queues: RefCell<BTreeMap<VdevId, TopQueue>>,
     active: RefCell<Active>,
     count: Cell<u64>,
     bytes: Cell<u64>,
@@ -61,10 +61,10 @@ pub(super) struct Work {
 impl Work {
     /// Adds all copies of a block.
     pub(super) fn add(&self, bp: &Blkptr, at: Bookmark) {
-        let mut lines = self.lines.borrow_mut();
+        let mut queues = self.queues.borrow_mut();
         for dva in bp.dvas() {
-            let line = lines.entry(dva.vdev()).or_default();
-            if line.entries.insert(dva.offset(), Entry { bp: *bp, dva, at }).is_none() {
+            let queue = queues.entry(dva.vdev()).or_default();
+            if queue.entries.insert(dva.offset(), Entry { bp: *bp, dva, at }).is_none() {
                 self.count.set(self.count.get() + 1);
                 self.bytes.set(self.bytes.get() + dva.asize());
             }
@@ -82,13 +82,13 @@ impl Work {
 
     /// Takes the next copy of a vdev, going up and around.
     fn pop(&self, vdev: VdevId) -> Option<(Entry, Rc<Cell<bool>>)> {
-        let mut lines = self.lines.borrow_mut();
-        let line = lines.get_mut(&vdev)?;
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.get_mut(&vdev)?;
         loop {
-            let next = line.entries.range(line.at..).next().or_else(|| line.entries.iter().next());
+            let next = queue.entries.range(queue.at..).next().or_else(|| queue.entries.iter().next());
             let offset = *next?.0;
-            line.at = offset;
-            let entry = line.entries.remove(&offset)?;
+            queue.at = offset;
+            let entry = queue.entries.remove(&offset)?;
             self.forget(entry.dva);
             // Gathered again while it is being looked at: once is enough.
             if let std::collections::btree_map::Entry::Vacant(v) = self.active.borrow_mut().entry((vdev, offset)) {
@@ -105,22 +105,22 @@ impl Work {
 
     /// Forgets what was gathered; what is being looked at is not mended any more.
     pub(super) fn clear(&self) {
-        self.lines.borrow_mut().clear();
+        self.queues.borrow_mut().clear();
         self.count.set(0);
         self.bytes.set(0);
         self.active.borrow().values().for_each(|alive| alive.set(false));
     }
 
     fn vdevs(&self) -> Vec<(VdevId, usize)> {
-        let lines = self.lines.borrow();
-        lines.iter().filter(|(_, l)| !l.entries.is_empty()).map(|(id, l)| (*id, l.entries.len())).collect()
+        let queues = self.queues.borrow();
+        queues.iter().filter(|(_, l)| !l.entries.is_empty()).map(|(id, l)| (*id, l.entries.len())).collect()
     }
 }
 
 impl FreeWatch for Scan {
     fn freed(&self, dva: Dva) {
         let (vdev, offset) = (dva.vdev(), dva.offset());
-        let gone = self.work.lines.borrow_mut().get_mut(&vdev).and_then(|l| l.entries.remove(&offset));
+        let gone = self.work.queues.borrow_mut().get_mut(&vdev).and_then(|l| l.entries.remove(&offset));
         if let Some(entry) = gone {
             self.work.forget(entry.dva);
         }
@@ -137,19 +137,19 @@ impl Scan {
     }
 
     /// Whether something waits to be looked at.
-    pub(super) fn has_gathered(&self) -> bool {
+    pub(super) fn has_queued(&self) -> bool {
         self.work.count.get() > 0
     }
 
     /// Looks at what was gathered, beside the txgs.
-    pub(super) fn look(self: &Rc<Self>) {
-        self.phase.set(Phase::Look);
+    pub(super) fn start_issue(self: &Rc<Self>) {
+        self.phase.set(Phase::Issue);
         let (scan, generation) = (self.clone(), self.generation.get());
         // The task ends by itself: when all is looked at, the scan is stopped or the pool is
         // closed.
         let task = self.rt.spawn("scan", async move {
-            scan.look_at_all(generation).await;
-            if scan.generation.get() == generation && scan.phase.get() == Phase::Look && !scan.closed.get() {
+            scan.issue_all(generation).await;
+            if scan.generation.get() == generation && scan.phase.get() == Phase::Issue && !scan.closed.get() {
                 scan.phase.set(Phase::Drained);
                 scan.txg.kick();
             }
@@ -157,7 +157,7 @@ impl Scan {
         *self.task.borrow_mut() = Some(task);
     }
 
-    pub(super) async fn look_at_all(self: &Rc<Self>, generation: u64) {
+    pub(super) async fn issue_all(self: &Rc<Self>, generation: u64) {
         loop {
             let vdevs = self.work.vdevs();
             // A walk that was under way when the pool was closed may have gathered more, which no
@@ -186,9 +186,9 @@ impl Scan {
 
     async fn worker(&self, generation: u64, vdev: VdevId, room: Semaphore, window: u64) {
         loop {
-            while self.stands_still() && !self.closed.get() && self.generation.get() == generation {
+            while self.is_held() && !self.closed.get() && self.generation.get() == generation {
                 let changed = self.changed.notified();
-                if !self.stands_still() {
+                if !self.is_held() {
                     break;
                 }
                 changed.await;
@@ -199,17 +199,17 @@ impl Scan {
             let Some((entry, alive)) = self.work.pop(vdev) else { return };
             let permit = room.acquire(entry.dva.asize().clamp(1, window)).await;
             if alive.get() {
-                self.look_at(generation, &entry, &alive).await;
+                self.issue(generation, &entry, &alive).await;
             }
             drop(permit);
             self.work.done(&entry);
         }
     }
 
-    async fn look_at(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
+    async fn issue(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
         let Entry { bp, dva, at } = entry;
         self.rt.spend(rt::cost::SCAN_ISSUE).await;
-        let repair = || (alive.get() && self.mends.get()).then_some(Prio::AsyncWrite);
+        let repair = || (alive.get() && self.repairs.get()).then_some(Prio::AsyncWrite);
         let is_log = at.level == LOG_LEVEL;
         let out = match is_log && is_log_block(bp) {
             true => self.zio.scrub_with(bp, Prio::Scrub, &zil::block::verifier(bp), &repair).await,
