@@ -18,7 +18,7 @@ pub(crate) trait DirView {
     fn ino(&self, ino: u64) -> u64;
     /// The object of a name, which then has one more reference; None if the kernel is to look it up
     /// by itself.
-    fn hand_out(&self, entry: &Entry) -> Option<Entry>;
+    fn reference(&self, entry: &Entry) -> Option<Entry>;
 }
 
 /// Takes the entries of a listing.
@@ -39,7 +39,7 @@ impl DirOut {
     }
 
     /// Entries from now on are translated.
-    pub(crate) fn see_through(&mut self, view: Rc<dyn DirView>) {
+    pub(crate) fn set_view(&mut self, view: Rc<dyn DirView>) {
         self.view = Some(view);
     }
 
@@ -65,7 +65,7 @@ impl DirOut {
             return false;
         }
         let (ino, entry) = match &self.view {
-            Some(view) => (view.ino(ino), entry.filter(|_| self.plus).and_then(|e| view.hand_out(e))),
+            Some(view) => (view.ino(ino), entry.filter(|_| self.plus).and_then(|e| view.reference(e))),
             None => (ino, entry.copied()),
         };
         if self.plus {

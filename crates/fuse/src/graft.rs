@@ -12,7 +12,7 @@ use zpl::Zfs;
 
 use crate::mounted::{CLOSES_WAIT, FORCED_WAIT, Mounted};
 use crate::snapdir::SnapSource;
-use crate::tree::{Member, Tree, why_not};
+use crate::tree::{Member, Tree, cover_error};
 use crate::zfs::ZfsHandler;
 
 /// Tries to make the kernel drop cached nodes, while programs look names up in between.
@@ -49,14 +49,14 @@ pub async fn graft(
         Ok::<_, std::io::Error>((real, ino))
     });
     let (real, ino_seen) = look.await?.map_err(|e| Error::new(ErrorKind::Io, format!("{}: {e}", at.display())))?;
-    let within = real.strip_prefix(outer.mountpoint()).map_err(|_| why_not(crate::errno::NO_ENTRY))?;
+    let within = real.strip_prefix(outer.mountpoint()).map_err(|_| cover_error(crate::errno::NO_ENTRY))?;
     let path: Vec<&[u8]> = within.iter().map(OsStrExt::as_bytes).collect();
-    let (place, ino) = tree.find(&path).await.map_err(why_not)?;
+    let (place, ino) = tree.find(&path).await.map_err(cover_error)?;
     if ino != ino_seen {
-        return Err(why_not(crate::errno::NO_ENTRY));
+        return Err(cover_error(crate::errno::NO_ENTRY));
     }
-    let fs = ZfsHandler::new(rt, zfs, snaps).asked_for_acls();
-    let member = tree.add(fs, place).map_err(why_not)?;
+    let fs = ZfsHandler::new(rt, zfs, snaps).kernel_reads_acls();
+    let member = tree.add(fs, place).map_err(cover_error)?;
     tree.drop_name(&member).await;
     Ok(Rc::new(Grafted { rt: rt.clone(), outer: outer.clone(), tree, member }))
 }
@@ -95,19 +95,19 @@ impl Grafted {
             return Err(Error::new(ErrorKind::Busy, "another file system is mounted within it: unmount that first"));
         }
         if !force {
-            let closed = rt.timeout(CLOSES_WAIT, zero(&member.open)).await;
+            let closed = rt.timeout(CLOSES_WAIT, wait_until_zero(&member.open)).await;
             if closed.is_none() {
                 return Err(Error::new(ErrorKind::Busy, "a process has files open there: end that"));
             }
             let mut tries = 0;
-            while member.known.count() > 0 || member.open.count() > 0 {
+            while member.nlookup.count() > 0 || member.open.count() > 0 {
                 if tries == FORGET_TRIES {
                     let why = "a process has its working folder there, or watches it: end that";
                     return Err(Error::new(ErrorKind::Busy, why));
                 }
                 tries += 1;
                 self.tree.drop_name(member).await;
-                rt.timeout(FORGETS_WAIT, zero(&member.known)).await;
+                rt.timeout(FORGETS_WAIT, wait_until_zero(&member.nlookup)).await;
             }
             if member.holds_others() || member.is_gone() {
                 return Err(Error::new(ErrorKind::Busy, "it was mounted or unmounted at the same time"));
@@ -125,7 +125,7 @@ impl Grafted {
 }
 
 /// Waits until a count is zero.
-async fn zero(gate: &rt::sync::Gate) {
+async fn wait_until_zero(gate: &rt::sync::Gate) {
     while gate.count() > 0 {
         gate.wait().await;
     }

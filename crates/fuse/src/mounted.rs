@@ -151,7 +151,7 @@ impl Mounted {
         if lazy || force {
             let detached = fuse_detach(&self.place, force).await;
             if force {
-                self.core.cut();
+                self.core.stop_reading();
                 // Where a request does not end the session stays; its mounts are gone all the same.
                 self.rt.timeout(FORCED_WAIT, self.core.ended()).await;
                 return Ok(());
@@ -181,7 +181,7 @@ impl Mounted {
             held.release().await?;
         }
         if self.rt.timeout(COPIES_WAIT, self.core.ended()).await.is_none() {
-            self.core.cut();
+            self.core.stop_reading();
             if self.rt.timeout(FORCED_WAIT, self.core.ended()).await.is_none() {
                 return Err(Error::new(ErrorKind::Busy, "requests that began before are still under way"));
             }

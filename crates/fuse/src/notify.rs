@@ -45,14 +45,14 @@ impl Core {
         let Some(fd) = self.device() else { return };
         // A descriptor that another thread may use.
         let Ok(fd) = fd.as_fd().try_clone_to_owned() else { return };
-        let told = host::blocking(move || {
+        let sent = host::blocking(move || {
             let mut message = Small::new();
             proto::put_drop_pages(&mut message, node, offset, len);
             write_now(fd.as_fd(), &[IoSlice::new(message.as_slice())])
         });
         // Errors mean that the kernel has no such node, or that the mount is over: then it has no
         // pages either.
-        let _ = told.await;
+        let _ = sent.await;
     }
 
     /// Has the kernel drop a name of a directory and its cached nodes below it, and waits for that.
@@ -62,8 +62,8 @@ impl Core {
         let mut message = Vec::new();
         proto::put_drop_name(&mut message, dir, name);
         // It takes the lock of the directory, which a request under way may hold.
-        let told = host::blocking(move || write_now(fd.as_fd(), &[IoSlice::new(&message)]));
+        let sent = host::blocking(move || write_now(fd.as_fd(), &[IoSlice::new(&message)]));
         // Errors mean that the kernel has no such name.
-        let _ = told.await;
+        let _ = sent.await;
     }
 }

@@ -135,7 +135,7 @@ impl Kernel {
     /// version changed with 6.3): it sends an empty `SETATTR` when set-id bits must go before
     /// `FALLOCATE`, and it takes the set-group-id bit from the mode of a new file whose maker may
     /// not set it.
-    pub fn looks_after_ids(&self) -> bool {
+    pub fn handles_set_ids(&self) -> bool {
         self.core.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3)
     }
 }
@@ -147,10 +147,10 @@ pub(crate) struct Core {
     idle: RefCell<Vec<Sender<()>>>,
     workers: Cell<usize>,
     /// Requests that go on without a worker.
-    aside: Cell<usize>,
+    detached: Cell<usize>,
     has_leader: Cell<bool>,
     /// No more requests are to be read.
-    cut: Cell<bool>,
+    stopping: Cell<bool>,
     /// Wakes the leader while it waits for a request.
     leader: RefCell<Option<Waker>>,
     /// The device is gone.
@@ -158,7 +158,7 @@ pub(crate) struct Core {
     /// All workers have ended, too.
     ended: Cell<bool>,
     ended_waiters: RefCell<Vec<Sender<()>>>,
-    begun: Cell<bool>,
+    initialized: Cell<bool>,
     /// Files and directories that the kernel has open.
     open: Cell<u64>,
     closed_waiters: RefCell<Vec<Sender<()>>>,
@@ -219,8 +219,8 @@ impl Core {
 
     /// Reads no more requests: those under way are answered, then the device is closed, and with it
     /// the connection ends wherever it is mounted.
-    pub(crate) fn cut(&self) {
-        self.cut.set(true);
+    pub(crate) fn stop_reading(&self) {
+        self.stopping.set(true);
         if let Some(waker) = self.leader.take() {
             waker.wake();
         }
@@ -396,14 +396,14 @@ impl<H: Handler> Session<H> {
             fd: RefCell::new(Some(fd)),
             idle: RefCell::default(),
             workers: Cell::new(0),
-            aside: Cell::new(0),
+            detached: Cell::new(0),
             has_leader: Cell::new(true),
-            cut: Cell::new(false),
+            stopping: Cell::new(false),
             leader: RefCell::default(),
             over: Cell::new(false),
             ended: Cell::new(false),
             ended_waiters: RefCell::default(),
-            begun: Cell::new(false),
+            initialized: Cell::new(false),
             open: Cell::new(0),
             closed_waiters: RefCell::default(),
             setxattr_ext: Cell::new(false),
@@ -424,16 +424,16 @@ impl<H: Handler> Session<H> {
         self.core.workers.set(self.core.workers.get() + 1);
         let rt = self.rt.clone();
         rt.spawn("fuse", async move {
-            self.work().await;
+            self.run_worker().await;
             self.core.workers.set(self.core.workers.get() - 1);
-            self.leave().await;
+            self.end_if_last().await;
         });
     }
 
     /// The last one ends the session when it is over.
-    async fn leave(&self) {
+    async fn end_if_last(&self) {
         let core = &self.core;
-        if core.workers.get() == 0 && core.aside.get() == 0 && core.over.get() {
+        if core.workers.get() == 0 && core.detached.get() == 0 && core.over.get() {
             self.handler.end().await;
             core.fd.replace(None);
             core.ended.set(true);
@@ -447,18 +447,18 @@ impl<H: Handler> Session<H> {
     /// Goes on with a request that waits for the kernel, which may wait for the answer to another
     /// request: no worker is held for it. Their number is limited by the kernel's requests under
     /// way.
-    fn aside(self: &Rc<Self>, name: &'static str, request: impl Future<Output = ()> + 'static) {
-        self.core.aside.set(self.core.aside.get() + 1);
+    fn detach(self: &Rc<Self>, name: &'static str, request: impl Future<Output = ()> + 'static) {
+        self.core.detached.set(self.core.detached.get() + 1);
         let session = self.clone();
         self.rt.spawn(name, async move {
             request.await;
-            session.core.aside.set(session.core.aside.get() - 1);
-            session.leave().await;
+            session.core.detached.set(session.core.detached.get() - 1);
+            session.end_if_last().await;
         });
     }
 
     /// The life of a worker; it begins as the leader.
-    async fn work(self: &Rc<Self>) {
+    async fn run_worker(self: &Rc<Self>) {
         let core = &self.core;
         let mut request = self.spare.take().unwrap_or_else(Request::new);
         loop {
@@ -473,7 +473,7 @@ impl<H: Handler> Session<H> {
                     continue;
                 }
                 core.count(|s| s.waited += 1);
-                self.pass_on();
+                self.promote_next();
                 serving.await;
             }
             if core.over.get() {
@@ -497,7 +497,7 @@ impl<H: Handler> Session<H> {
     }
 
     /// Makes another worker the leader, if there may be one.
-    fn pass_on(self: &Rc<Self>) {
+    fn promote_next(self: &Rc<Self>) {
         let core = &self.core;
         loop {
             let next = core.idle.borrow_mut().pop();
@@ -527,7 +527,7 @@ impl<H: Handler> Session<H> {
             let data = std::mem::take(&mut request.data);
             let mut reading = pin!(self.io.readv_hot(&fd, head, data));
             let done = poll_fn(|cx| {
-                if self.core.cut.get() {
+                if self.core.stopping.get() {
                     return Poll::Ready(None);
                 }
                 let done = reading.as_mut().poll(cx).map(Some);
@@ -586,7 +586,7 @@ impl<H: Handler> Session<H> {
                 self.core.count(|s| s.refused += 1);
                 return Err(INVALID);
             };
-            if size_here != Some(size as usize) || !self.core.begun.get() {
+            if size_here != Some(size as usize) || !self.core.initialized.get() {
                 self.core.count(|s| s.refused += 1);
                 return Err(INVALID);
             }
@@ -607,7 +607,7 @@ impl<H: Handler> Session<H> {
             let past_cache = direct && !from_cache && self.core.direct_is_coherent.get();
             if past_cache && n > 0 && self.handler.may_be_cached(h.node, fh) {
                 let (core, node, unique) = (self.core.clone(), h.node, h.unique);
-                self.aside("fuse direct write", async move {
+                self.detach("fuse direct write", async move {
                     core.drop_pages_in(node, offset, n.into()).await;
                     core.reply(unique, reply);
                 });
@@ -623,9 +623,9 @@ impl<H: Handler> Session<H> {
     async fn dispatch(self: &Rc<Self>, h: &InHeader, op: Op<'_>) -> Result<Reply, Errno> {
         let (who, node, fs) = (h.caller, h.node, &self.handler);
         if let Op::Init(i) = op {
-            return self.begin(&i);
+            return self.negotiate(&i);
         }
-        if !self.core.begun.get() {
+        if !self.core.initialized.get() {
             return Err(IO);
         }
         Ok(match op {
@@ -739,7 +739,7 @@ impl<H: Handler> Session<H> {
             Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(who, node, fh, offset, len, mode).await)?,
             Op::Lseek { fh, offset, whence } if fs.may_be_mapped(node) => {
                 let (session, unique) = (self.clone(), h.unique);
-                self.aside("fuse lseek", async move {
+                self.detach("fuse lseek", async move {
                     match session.handler.lseek(node, fh, offset, whence).await {
                         Ok(at) => session.core.reply(unique, Reply::small(|s| s.u64(at))),
                         Err(e) => session.core.send_error(unique, e),
@@ -764,7 +764,7 @@ impl<H: Handler> Session<H> {
     }
 
     /// The first request: negotiates abilities.
-    fn begin(&self, i: &Init) -> Result<Reply, Errno> {
+    fn negotiate(&self, i: &Init) -> Result<Reply, Errno> {
         let mut r = InitReply {
             minor: proto::MINOR_MAX.min(i.minor),
             max_readahead: i.max_readahead.max(IO_MAX as u32),
@@ -781,7 +781,7 @@ impl<H: Handler> Session<H> {
         if i.major < proto::MAJOR || i.minor < proto::MINOR_MIN || i.flags & init::MAX_PAGES == 0 {
             return Err(Errno(libc::EPROTO));
         }
-        if self.core.begun.replace(true) {
+        if self.core.initialized.replace(true) {
             return Err(INVALID);
         }
         let mut wanted = WANTED | if self.core.writeback { init::WRITEBACK_CACHE } else { 0 };

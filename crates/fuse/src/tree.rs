@@ -78,7 +78,7 @@ pub(crate) struct Member {
     /// Files and directories that are open.
     pub(crate) open: Gate,
     /// References that the kernel has to its nodes.
-    pub(crate) known: Gate,
+    pub(crate) nlookup: Gate,
     /// Requests under way.
     pub(crate) active: Gate,
     /// No request reaches it any more.
@@ -98,7 +98,7 @@ impl Member {
             place,
             covered: RefCell::default(),
             open: Gate::new(),
-            known: Gate::new(),
+            nlookup: Gate::new(),
             active: Gate::new(),
             gone: Cell::new(false),
             used,
@@ -114,7 +114,7 @@ impl Member {
         !self.covered.borrow().is_empty()
     }
     /// The member that covers a folder.
-    pub(crate) fn over(&self, node: u64) -> Option<Rc<Member>> {
+    pub(crate) fn covering(&self, node: u64) -> Option<Rc<Member>> {
         self.covered.borrow().get(&node).cloned()
     }
     /// Waits until it has left and every request was dealt with.
@@ -133,7 +133,7 @@ struct Slot {
     member: Rc<Member>,
     inner: u64,
     /// References that the kernel has.
-    known: u64,
+    nlookup: u64,
 }
 
 #[derive(Default)]
@@ -157,7 +157,7 @@ impl Slots {
         if member.is_gone() {
             return Err(STALE);
         }
-        let new = Some(Slot { member: member.clone(), inner, known: 0 });
+        let new = Some(Slot { member: member.clone(), inner, nlookup: 0 });
         let at = match self.free.pop() {
             Some(at) => {
                 self.all[at] = new;
@@ -176,7 +176,7 @@ impl Slots {
     /// Gives up the slot if its member has left and the kernel has no references to it any more.
     fn free(&mut self, at: usize) {
         let Some(Some(slot)) = self.all.get(at) else { return };
-        if slot.known == 0 && slot.member.is_gone() {
+        if slot.nlookup == 0 && slot.member.is_gone() {
             self.of.remove(&(slot.member.id, slot.inner));
             self.all[at] = None;
             self.free.push(at);
@@ -248,9 +248,9 @@ impl Tree {
         let Ok(at) = usize::try_from(slot_of(node)) else { return };
         let Some(Some(slot)) = slots.all.get_mut(at) else { return };
         // The kernel's own reference to the root was never handed out.
-        let known = count.min(slot.known);
-        slot.known -= known;
-        slot.member.known.down(known);
+        let known = count.min(slot.nlookup);
+        slot.nlookup -= known;
+        slot.member.nlookup.down(known);
         if !slot.member.is_gone() {
             slot.member.fs.forget(node_in(slot.inner, object_of(node)), count);
         }
@@ -268,11 +268,11 @@ impl Tree {
     }
 
     /// An entry of a member as the kernel gets it; it then has one more reference.
-    fn hand_out(&self, member: &Rc<Member>, e: Entry) -> Result<Entry, Errno> {
+    fn reference(&self, member: &Rc<Member>, e: Entry) -> Result<Entry, Errno> {
         let node = self.outer(member, e.node)?;
         if let Some(Some(slot)) = self.slots.borrow_mut().all.get_mut(slot_of(node) as usize) {
-            slot.known += 1;
-            member.known.up(1);
+            slot.nlookup += 1;
+            member.nlookup.up(1);
         }
         Ok(Entry { node, attr: Attr { ino: self.ino(member, e.attr.ino), ..e.attr }, ..e })
     }
@@ -288,14 +288,14 @@ impl Tree {
                 return Err(Errno(libc::ENOENT));
             }
             let ino = self.ino(&parent, e.attr.ino);
-            at = match parent.over(e.node) {
+            at = match parent.covering(e.node) {
                 Some(child) => (child, ROOT_NODE),
                 None => (parent.clone(), e.node),
             };
             found = Some((Place { parent, dir, name: name.to_vec(), folder: e.node }, ino));
         }
         match found {
-            Some((place, _)) if place.parent.over(place.folder).is_some() => Err(Errno(libc::EBUSY)),
+            Some((place, _)) if place.parent.covering(place.folder).is_some() => Err(Errno(libc::EBUSY)),
             Some(found) => Ok(found),
             // The root of the mount: something is mounted there already.
             None => Err(Errno(libc::EBUSY)),
@@ -357,14 +357,14 @@ impl Inside {
         if e.node == 0 {
             return Ok(e);
         }
-        if let Some(child) = self.member.over(e.node) {
+        if let Some(child) = self.member.covering(e.node) {
             let root = child.fs.lookup(NO_CALLER, ROOT_NODE, b".").await?;
             // It may have left meanwhile.
             if !child.is_gone() {
-                return self.tree.hand_out(&child, root);
+                return self.tree.reference(&child, root);
             }
         }
-        self.tree.hand_out(&self.member, e)
+        self.tree.reference(&self.member, e)
     }
 
     /// EBUSY for the name of a covered folder.
@@ -373,7 +373,7 @@ impl Inside {
             return Ok(());
         }
         match self.member.fs.lookup(who, self.node, name).await {
-            Ok(e) if self.member.over(e.node).is_some() => Err(Errno(libc::EBUSY)),
+            Ok(e) if self.member.covering(e.node).is_some() => Err(Errno(libc::EBUSY)),
             _ => Ok(()),
         }
     }
@@ -383,17 +383,17 @@ impl DirView for Inside {
     fn ino(&self, ino: u64) -> u64 {
         self.tree.ino(&self.member, ino)
     }
-    fn hand_out(&self, e: &Entry) -> Option<Entry> {
+    fn reference(&self, e: &Entry) -> Option<Entry> {
         // The kernel looks the covering member up when it needs it.
-        if self.member.over(e.node).is_some() {
+        if self.member.covering(e.node).is_some() {
             return None;
         }
-        self.tree.hand_out(&self.member, *e).ok()
+        self.tree.reference(&self.member, *e).ok()
     }
 }
 
 /// Why a folder cannot be covered.
-pub(crate) fn why_not(e: Errno) -> base::Error {
+pub(crate) fn cover_error(e: Errno) -> base::Error {
     match e.0 {
         libc::EBUSY => {
             base::Error::new(ErrorKind::Busy, "another file system of the pool is mounted there: unmount it first")

@@ -159,7 +159,7 @@ impl Handler for TreeHandler {
     }
     async fn readdir(&self, node: u64, fh: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
         let at = Rc::new(self.0.enter(node)?);
-        out.see_through(at.clone());
+        out.set_view(at.clone());
         at.member.fs.readdir(at.node, fh, offset, out).await
     }
     async fn releasedir(&self, node: u64, fh: u64) -> Result<(), Errno> {

@@ -1,7 +1,7 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that
-//! [`zpl::Zfs::open_file`] keeps, so file handles are flags needed later, [`UNSEEN`], [`MAPPABLE`]
+//! [`zpl::Zfs::open_file`] keeps, so file handles are flags needed later, [`NOATIME`], [`MAPPABLE`]
 //! and [`PAST_CACHE`]. [`attr_ttl`] and [`ZfsHandler::new`] decide what the kernel may cache, and
 //! for how long.
 //!
@@ -55,7 +55,7 @@ const LIST_STEP_MAX: usize = 512;
 const NAME_GUESS: usize = 12;
 
 /// Bit in the handle of files whose access time reading leaves alone (`O_NOATIME`).
-const UNSEEN: u64 = 1;
+const NOATIME: u64 = 1;
 
 /// The offset behind `.zfs`: the end of the listing.
 const CTL_COOKIE: u64 = i64::MAX as u64;
@@ -80,7 +80,7 @@ pub async fn mount(
         return mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await;
     }
     // A file system grafted within it may be writable all the same.
-    let tree = Tree::new(handler.asked_for_acls());
+    let tree = Tree::new(handler.kernel_reads_acls());
     mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, Some(tree)).await
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct ZfsHandler {
     /// POSIX ACLs are shown and can be set; the kernel evaluates them.
     posix_acl: bool,
     /// The kernel reads ACLs although there may be none.
-    asked_for_acls: bool,
+    kernel_reads_acls: bool,
     /// Files that are open with [`MAPPABLE`], and how often.
     mappable: RefCell<BTreeMap<u64, u32>>,
     /// Files that are open without [`PAST_CACHE`], and how often.
@@ -126,13 +126,24 @@ impl ZfsHandler {
         let snaps = snaps.map(|source| SnapDir::new(source, created));
         let (kernel, mappable, cached) = (RefCell::default(), RefCell::default(), RefCell::default());
         let root = zfs.root();
-        let asked_for_acls = posix_acl;
-        ZfsHandler { rt: rt.clone(), root, zfs, names_ttl, snaps, kernel, posix_acl, asked_for_acls, mappable, cached }
+        let kernel_reads_acls = posix_acl;
+        ZfsHandler {
+            rt: rt.clone(),
+            root,
+            zfs,
+            names_ttl,
+            snaps,
+            kernel,
+            posix_acl,
+            kernel_reads_acls,
+            mappable,
+            cached,
+        }
     }
 
     /// For a session in which the kernel reads ACLs, whether or not this file system has them.
-    pub(crate) fn asked_for_acls(self) -> ZfsHandler {
-        ZfsHandler { asked_for_acls: true, ..self }
+    pub(crate) fn kernel_reads_acls(self) -> ZfsHandler {
+        ZfsHandler { kernel_reads_acls: true, ..self }
     }
 
     /// The file system that a node is in, and its object there.
@@ -213,7 +224,7 @@ impl ZfsHandler {
     /// The credentials for creating with this mode. Where the kernel does not check it,
     /// supplementary groups decide on the set-group-id bit.
     fn cred(&self, caller: Caller, mode: u32) -> Cred {
-        let fsetid = caller.uid == 0 || self.kernel.borrow().looks_after_ids();
+        let fsetid = caller.uid == 0 || self.kernel.borrow().handles_set_ids();
         let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
         Cred { groups, umask: caller.umask, fsetid, ..Cred::new(caller.uid, caller.gid) }
     }
@@ -256,9 +267,9 @@ impl ZfsHandler {
             // and the kernel does not read capabilities before the first write.
             answer |= FOPEN_DIRECT_IO;
         }
-        let unseen = flags & libc::O_NOATIME as u32 != 0;
+        let noatime = flags & libc::O_NOATIME as u32 != 0;
         let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
-        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !unseen && zfs.is_atime_due_on_read(obj).await {
+        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !noatime && zfs.is_atime_due_on_read(obj).await {
             // Reads from the kernel's cache do not reach us. Of an empty file it sends no read at
             // all.
             answer &= !FOPEN_KEEP_CACHE;
@@ -274,7 +285,7 @@ impl ZfsHandler {
             *self.cached.borrow_mut().entry(node).or_default() += 1;
         }
         let bit = |is: bool, bit: u64| if is { bit } else { 0 };
-        let fh = bit(unseen, UNSEEN) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE);
+        let fh = bit(noatime, NOATIME) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE);
         Ok(Opened { fh, flags: answer })
     }
 }
@@ -356,16 +367,16 @@ impl Handler for ZfsHandler {
             SetTime::Now => zpl::SetTime::Now,
             SetTime::At(t) => zpl::SetTime::At(WallTime { secs: t.secs, nanos: t.nanos }),
         };
-        let gives_away = set.uid.is_some() || set.gid.is_some();
+        let changes_owner = set.uid.is_some() || set.gid.is_some();
         // An empty `SETATTR` is the kernel's request to remove set-id bits, which is our task. Any
         // user can cause one (`chown` without a change of owner), so it counts only from the owner.
         // For others `WRITE` repeats it, and `fallocate` decides by itself.
-        let asks_nothing = SetAttr { fh: None, ..set } == SetAttr::default();
-        let ids = set.kill_suidgid || asks_nothing && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
-        if ids || set.size.is_some() || gives_away {
+        let is_empty = SetAttr { fh: None, ..set } == SetAttr::default();
+        let ids = set.kill_suidgid || is_empty && (who.uid == 0 || zfs.getattr(obj).await?.uid == who.uid);
+        if ids || set.size.is_some() || changes_owner {
             self.kill_privileges(who, node, ids).await?;
         }
-        if asks_nothing {
+        if is_empty {
             // Or a `chown` without a change of owner.
             return Ok(self.attr(slot, &zfs.touch_ctime(obj).await?));
         }
@@ -503,7 +514,7 @@ impl Handler for ZfsHandler {
 
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
         let (zfs, obj) = self.at(node)?;
-        if fh & UNSEEN != 0 {
+        if fh & NOATIME != 0 {
             return Ok(zfs.read_noatime(obj, offset, size.into()).await?);
         }
         Ok(zfs.read(obj, offset, size.into()).await?)
@@ -630,7 +641,7 @@ impl Handler for ZfsHandler {
         let acl = if is_system(name) { Some(self.acl_kind(name)) } else { None };
         let acl = match acl {
             // The kernel takes any other error as the result of its permission check.
-            Some(Err(_)) if self.asked_for_acls && AclKind::from_xattr_name(name).is_some() => return Err(NO_DATA),
+            Some(Err(_)) if self.kernel_reads_acls && AclKind::from_xattr_name(name).is_some() => return Err(NO_DATA),
             acl => acl.transpose()?,
         };
         if self.control(node).is_some() {
@@ -688,8 +699,8 @@ impl Handler for ZfsHandler {
             _ => return Err(NOT_SUPPORTED),
         };
         // For the owner a `SETATTR` has done it.
-        let told = self.kernel.borrow().looks_after_ids() && zfs.getattr(obj).await?.uid == who.uid;
-        let ids = who.uid != 0 && !told;
+        let setattr_sent = self.kernel.borrow().handles_set_ids() && zfs.getattr(obj).await?.uid == who.uid;
+        let ids = who.uid != 0 && !setattr_sent;
         if self.kill_privileges(who, node, ids).await? {
             self.kernel.borrow().attrs_changed(node);
         }
@@ -707,7 +718,7 @@ impl Handler for ZfsHandler {
         let mut found = find().await?;
         // Holes that the answer relies on, where the kernel has nothing any more that it has not
         // written back.
-        let mut sure = offset..offset;
+        let mut verified = offset..offset;
         for _ in 0..HOLES_MAX {
             if !self.may_be_mapped(node) {
                 break;
@@ -718,11 +729,11 @@ impl Handler for ZfsHandler {
                 (_, Some(at)) => at..zfs.seek_data(obj, at).await?.unwrap_or(size),
                 (_, None) => break,
             };
-            if hole.is_empty() || (sure.start <= hole.start && hole.end <= sure.end) {
+            if hole.is_empty() || (verified.start <= hole.start && hole.end <= verified.end) {
                 return found.ok_or(Errno(libc::ENXIO));
             }
             kernel.write_back(node, hole.clone()).await;
-            sure = hole;
+            verified = hole;
             found = find().await?;
         }
         found.ok_or(Errno(libc::ENXIO))
