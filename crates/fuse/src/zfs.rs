@@ -1,9 +1,8 @@
 //! The handler that serves a file system of a pool.
 //!
 //! Node ids are object numbers; open files need no state beyond the count that
-//! [`zpl::Zfs::open_file`] keeps, so file handles are flags needed later, [`NOATIME`], [`MAPPABLE`]
-//! and [`PAST_CACHE`]. [`attr_ttl`] and [`ZfsHandler::new`] decide what the kernel may cache, and
-//! for how long.
+//! [`zpl::Zfs::open_file`] keeps, so file handles are flags needed later (`open`). [`attr_ttl`] and
+//! [`ZfsHandler::new`] decide what the kernel may cache, and for how long.
 //!
 //! Stores through a shared mapping of a file that is open for reading and writing reach us late;
 //! until then our view of its holes may be wrong.
@@ -14,8 +13,11 @@
 //! does not carry the new mode, a notification before the answer makes the kernel drop the cached
 //! one.
 
+mod ioctl;
+mod open;
+
 use std::cell::RefCell;
-use std::collections::{BTreeMap, btree_map};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,25 +25,22 @@ use std::time::Duration;
 use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
 use rt::Rt;
-use zpl::{AclKind, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, ioc_flags};
+use zpl::{AclKind, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs};
 
 use crate::dir::DirOut;
-use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED, NOT_TTY};
+use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED};
 use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
-use crate::proto::{
-    FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS,
-    ROOT_NODE,
-};
+use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
 use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
 };
 use crate::tree::Tree;
 use crate::tree_handler::TreeHandler;
-use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
+use open::{NOATIME, PAST_CACHE};
 
 /// How long the kernel may cache attributes that only it changes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -53,9 +52,6 @@ const SETTLED_AFTER_SECS: i64 = 60;
 const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
 const NAME_GUESS: usize = 12;
-
-/// Bit in the handle of files whose access time reading leaves alone (`O_NOATIME`).
-const NOATIME: u64 = 1;
 
 /// The offset behind `.zfs`: the end of the listing.
 const CTL_COOKIE: u64 = i64::MAX as u64;
@@ -109,14 +105,8 @@ pub(crate) struct ZfsHandler {
     cached: RefCell<BTreeMap<u64, u32>>,
 }
 
-/// Bit in the handle of a file open for reading and writing, which can be mapped to be changed. The
-/// mapping keeps the file open.
-const MAPPABLE: u64 = 2;
 /// Holes tried for one `SEEK_HOLE` in a mapped file that is being filled meanwhile.
 const HOLES_MAX: usize = 64;
-/// Bit of a handle: reads and writes go past the kernel's cache.
-const PAST_CACHE: u64 = 4;
-
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
         let posix_acl = zfs.opts().posix_acl;
@@ -227,76 +217,6 @@ impl ZfsHandler {
         let fsetid = caller.uid == 0 || self.kernel.borrow().handles_set_ids();
         let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
         Cred { groups, umask: caller.umask, fsetid, ..Cred::new(caller.uid, caller.gid) }
-    }
-
-    async fn opened(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
-        let (zfs, obj) = self.at(node)?;
-        let changes = flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32 || flags & libc::O_TRUNC as u32 != 0;
-        if changes && slot_of(node) != 0 {
-            return Err(read_only());
-        }
-        if flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32 {
-            zfs.open_file(obj).await?;
-        } else {
-            zfs.open_file_to_write(obj, flags & libc::O_APPEND as u32 != 0).await?;
-        }
-        if flags & libc::O_TRUNC as u32 != 0 {
-            let done = match self.kill_privileges(who, node, kill_suidgid).await {
-                Ok(_) => self.truncate(node).await,
-                Err(e) => Err(e),
-            };
-            if let Err(e) = done {
-                zfs.release(obj).await;
-                return Err(e);
-            }
-        }
-        let mut answer = FOPEN_KEEP_CACHE | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES;
-        let writes = match flags as i32 & libc::O_ACCMODE {
-            // With all writes past its cache, the kernel drops pages around them; see `notify`.
-            _ if flags as i32 & libc::O_DIRECT != 0 => true,
-            libc::O_RDONLY => false,
-            // Through its cache the kernel would send an fsync after each write.
-            _ if flags as i32 & libc::O_DSYNC != 0 => true,
-            // Not O_RDWR: a page that a store to a mapping brings in beside a write past the cache
-            // may be of before the write, and undoes it when it is written back.
-            how => how == libc::O_WRONLY,
-        };
-        if writes {
-            // A write-only file gains little from the kernel's page cache: every write is a request
-            // anyway. Without it the data is copied once less, is in memory once (in our cache),
-            // and the kernel does not read capabilities before the first write.
-            answer |= FOPEN_DIRECT_IO;
-        }
-        let noatime = flags & libc::O_NOATIME as u32 != 0;
-        let mappable = flags as i32 & libc::O_ACCMODE == libc::O_RDWR;
-        if flags as i32 & libc::O_ACCMODE != libc::O_WRONLY && !noatime && zfs.is_atime_due_on_read(obj).await {
-            // Reads from the kernel's cache do not reach us. Of an empty file it sends no read at
-            // all.
-            answer &= !FOPEN_KEEP_CACHE;
-            if !mappable && zfs.getattr(obj).await.is_ok_and(|a| a.size == 0) {
-                answer |= FOPEN_DIRECT_IO;
-            }
-        }
-        if mappable {
-            *self.mappable.borrow_mut().entry(node).or_default() += 1;
-        }
-        let past_cache = answer & FOPEN_DIRECT_IO != 0;
-        if !past_cache {
-            *self.cached.borrow_mut().entry(node).or_default() += 1;
-        }
-        let bit = |is: bool, bit: u64| if is { bit } else { 0 };
-        let fh = bit(noatime, NOATIME) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE);
-        Ok(Opened { fh, flags: answer })
-    }
-}
-
-/// One of the descriptors of `node` is closed.
-fn close_one(opens: &mut BTreeMap<u64, u32>, node: u64) {
-    if let btree_map::Entry::Occupied(mut count) = opens.entry(node) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
     }
 }
 
@@ -564,12 +484,7 @@ impl Handler for ZfsHandler {
     }
 
     async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
-        if fh & MAPPABLE != 0 {
-            close_one(&mut self.mappable.borrow_mut(), node);
-        }
-        if fh & PAST_CACHE == 0 {
-            close_one(&mut self.cached.borrow_mut(), node);
-        }
+        self.uncount(node, fh);
         let Ok((zfs, obj)) = self.at(node) else { return Ok(()) };
         zfs.release(obj).await;
         Ok(())
@@ -745,36 +660,7 @@ impl Handler for ZfsHandler {
 
     async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
         let (zfs, obj) = self.at(node)?;
-
-        let mut f = Fields::new(input);
-        let mut out = Vec::new();
-        match cmd {
-            FS_IOC_GETFLAGS => out.u32(zfs.get_flags(obj).await?),
-            FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR if slot_of(node) != 0 => return Err(read_only()),
-            FS_IOC_SETFLAGS => zfs.set_flags(obj, f.u32()?).await?,
-            FS_IOC_FSGETXATTR => {
-                let a = zfs.getattr(obj).await?;
-                out.u32(to_xflags(a.ioc_flags()));
-                out.zeros(8);
-                out.u32(a.projid);
-                out.zeros(12);
-            }
-            FS_IOC_FSSETXATTR => {
-                let xflags = f.u32()?;
-                f.skip(8)?;
-                let projid = f.u32()?;
-                let a = zfs.getattr(obj).await?;
-                if projid != a.projid {
-                    zfs.set_project(obj, projid).await?;
-                }
-                let flags = from_xflags(xflags).ok_or(NOT_SUPPORTED)?;
-                if flags != a.ioc_flags() {
-                    zfs.set_flags(obj, flags).await?;
-                }
-            }
-            _ => return Err(NOT_TTY),
-        }
-        Ok(out)
+        ioctl::ioctl(&zfs, obj, slot_of(node) != 0, cmd, input).await
     }
 
     async fn opendir(&self, node: u64) -> Result<Opened, Errno> {
@@ -789,27 +675,6 @@ impl Handler for ZfsHandler {
     }
 }
 
-/// `_IOR('f', 1, long)` of `linux/fs.h`.
-const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
-/// `_IOR('X', 31, struct fsxattr)`.
-const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-/// Flags of `struct fsxattr` and the same as flags of `FS_IOC_GETFLAGS`.
-const XFLAGS: [(u32, u32); 4] = [
-    (0x8, ioc_flags::IMMUTABLE),
-    (0x10, ioc_flags::APPEND),
-    (0x80, ioc_flags::NODUMP),
-    (0x200, ioc_flags::PROJINHERIT),
-];
-
-fn to_xflags(flags: u32) -> u32 {
-    XFLAGS.iter().filter(|(_, f)| flags & f != 0).map(|(x, _)| x).sum()
-}
-
-fn from_xflags(xflags: u32) -> Option<u32> {
-    let known: u32 = XFLAGS.iter().map(|(x, _)| x).sum();
-    (xflags & !known == 0).then(|| XFLAGS.iter().filter(|(x, _)| xflags & x != 0).map(|(_, f)| f).sum())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -821,12 +686,5 @@ mod tests {
         assert_eq!(attr_ttl(at(1000), at(5000)), SHORT, "a time in the future");
         assert_eq!(attr_ttl(at(1000), at(100)), LONG);
         assert_eq!(attr_ttl(at(i64::MAX), at(i64::MIN)), LONG);
-    }
-
-    #[test]
-    fn flags() {
-        assert_eq!(to_xflags(0x30), 0x18);
-        assert_eq!(from_xflags(0x208), Some(0x2000_0010));
-        assert_eq!(from_xflags(0x1), None);
     }
 }

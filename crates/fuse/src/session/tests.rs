@@ -1,0 +1,192 @@
+//! A session against a socket in place of the device.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+
+use bdev::Bytes;
+use host::{Engine, EngineConfig};
+use rt::sync::Notify;
+
+use super::*;
+use crate::handler::{Attr, Caller, Entry, WriteHow};
+use crate::proto::opcode;
+use crate::wire::Put;
+
+/// Has one name; a lookup of `slow` waits for the lookup of another name.
+struct Fs {
+    other: Notify,
+    looked: Cell<bool>,
+    written: Rc<Cell<u64>>,
+}
+
+impl Handler for Fs {
+    async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        match name {
+            b"slow" => {
+                while !self.looked.get() {
+                    self.other.notified().await;
+                }
+            }
+            _ => {
+                self.looked.set(true);
+                self.other.notify_all();
+            }
+        }
+        Ok(Entry { node: parent + 1, ..Entry::default() })
+    }
+    async fn getattr(&self, node: u64, _: Option<u64>) -> Result<Attr, Errno> {
+        Ok(Attr { ino: node, ..Attr::default() })
+    }
+    async fn read(&self, _: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+        // Small slices: of a large read more than one system call takes.
+        let bytes = Bytes::copy_from(&(0..512).map(|i| i as u8).collect::<Vec<u8>>());
+        let (mut out, mut at, end) = (Vec::new(), offset, offset.saturating_add(size.into()));
+        while at < end {
+            let (from, n) = ((at % 256) as usize, (end - at).min(100));
+            out.push(bytes.slice(from..from + n as usize));
+            at += n;
+        }
+        Ok(out)
+    }
+    async fn write(&self, _: Caller, _: u64, _: u64, offset: u64, data: Vec<Bytes>, _: WriteHow) -> Result<u32, Errno> {
+        let mut n = 0;
+        for b in data {
+            assert!(b.iter().enumerate().all(|(i, &v)| v == (offset + u64::from(n) + i as u64) as u8));
+            n += b.len() as u32;
+        }
+        self.written.set(self.written.get() + u64::from(n));
+        Ok(n)
+    }
+}
+
+fn request(opcode: u32, unique: u64, node: u64, args: &[u8]) -> Vec<u8> {
+    let mut r = Vec::new();
+    r.u32((IN_HEADER + args.len()) as u32);
+    r.u32(opcode);
+    r.u64(unique);
+    r.u64(node);
+    r.zeros(16);
+    r.raw(args);
+    r
+}
+
+fn init_args() -> Vec<u8> {
+    let mut args = Vec::new();
+    for v in [7, 45, 131_072, 0xffff_ffff, 0xffff] {
+        args.u32(v);
+    }
+    args.zeros(44);
+    args
+}
+
+/// The kernel's side of a session: messages of a socket have ends, as requests have.
+struct Kernel(UnixDatagram);
+
+impl Kernel {
+    fn send(&self, message: &[u8]) {
+        self.0.send(message).expect("send");
+    }
+    /// The next reply: its request, its error, its body.
+    fn reply(&self) -> (u64, i32, Vec<u8>) {
+        let mut buf = vec![0; 200_000];
+        let n = self.0.recv(&mut buf).expect("a reply");
+        assert_eq!(u32::from_ne_bytes(buf[..4].try_into().expect("four")) as usize, n);
+        let error = i32::from_ne_bytes(buf[4..8].try_into().expect("four"));
+        let unique = u64::from_ne_bytes(buf[8..16].try_into().expect("eight"));
+        (unique, error, buf[16..n].to_vec())
+    }
+    fn ask(&self, opcode: u32, unique: u64, args: &[u8]) -> (i32, Vec<u8>) {
+        self.send(&request(opcode, unique, 1, args));
+        let (answered, error, body) = self.reply();
+        assert_eq!(answered, unique);
+        (error, body)
+    }
+}
+
+/// Runs `kernel` on a thread against a session; its counters and bytes written then.
+fn with_session(kernel: impl FnOnce(Kernel) + Send + 'static) -> (SessionStats, u64) {
+    let engine = Engine::new(EngineConfig::default()).expect("an engine");
+    let rt = engine.rt();
+    let (ours, theirs) = UnixDatagram::pair().expect("pair");
+    ours.set_nonblocking(true).expect("fcntl");
+    let written = Rc::new(Cell::new(0));
+    let fs = Fs { other: Notify::new(), looked: Cell::new(false), written: written.clone() };
+    let core = Session::start(&rt, Rc::new(OwnedFd::from(ours)), fs, false, false).expect("a session");
+    engine.block_on(host::blocking(move || kernel(Kernel(theirs)))).expect("the kernel does not panic");
+    assert!(!core.is_over());
+    (core.stats(), written.get())
+}
+
+#[test]
+fn requests_are_answered_side_by_side() {
+    let (stats, written) = with_session(|k| {
+        assert_eq!(k.ask(opcode::GETATTR, 1, &[0; 16]).0, -libc::EIO, "before the beginning");
+        let (error, body) = k.ask(opcode::INIT, 2, &init_args());
+        assert_eq!((error, body.len()), (0, 64));
+        assert_eq!(k.ask(opcode::INIT, 3, &init_args()).0, -libc::EINVAL, "twice");
+        // Two that wait, and one that makes them go on.
+        for unique in [4, 5] {
+            k.send(&request(opcode::LOOKUP, unique, 1, b"slow\0"));
+        }
+        k.send(&request(opcode::FORGET, 6, 1, &[0; 8]));
+        assert_eq!(k.ask(opcode::GETATTR, 7, &[0; 16]).1[16..24], 1u64.to_ne_bytes());
+        k.send(&request(opcode::LOOKUP, 8, 9, b"quick\0"));
+        let mut answered: Vec<_> = (0..3).map(|_| k.reply()).map(|(u, e, body)| (u, e, body[0])).collect();
+        answered.sort_unstable();
+        assert_eq!(answered, [(4, 0, 2), (5, 0, 2), (8, 0, 10)]);
+        // Data, in both directions.
+        for size in [0usize, 1, 4096, 70_000, 131_072] {
+            let mut args = Vec::new();
+            args.u64(0);
+            args.u64(77);
+            args.u32(size as u32);
+            args.zeros(20);
+            let (error, body) = k.ask(opcode::READ, 10, &args);
+            assert_eq!(error, 0);
+            let want: Vec<u8> = (0..size).map(|i| (77 + i) as u8).collect();
+            assert!(body == want);
+            args.extend(&want);
+            let (error, body) = k.ask(opcode::WRITE, 11, &args);
+            assert_eq!((error, &body[..4]), (0, &(size as u32).to_ne_bytes()[..]));
+            // A size that differs from the data sent.
+            args.pop();
+            assert_eq!(k.ask(opcode::WRITE, 12, &args).0, -libc::EINVAL);
+        }
+    });
+    assert_eq!(written, 1 + 4096 + 70_000 + 131_072);
+    assert_eq!((stats.waited, stats.refused), (2, 5));
+}
+
+#[test]
+fn nonsense_is_answered_once() {
+    let (stats, _) = with_session(|k| {
+        k.send(b"short");
+        let mut wrong = request(opcode::GETATTR, 1, 1, &[0; 16]);
+        wrong[0] += 1;
+        k.send(&wrong);
+        assert_eq!(k.reply(), (1, -libc::EINVAL, vec![]));
+        assert_eq!(k.ask(opcode::INIT, 2, &init_args()).0, 0);
+        let mut z = 5u64;
+        let mut next = || {
+            z = z.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            z >> 33
+        };
+        for unique in 3..3000 {
+            let op = (next() % 56) as u32;
+            let fill = next();
+            let args: Vec<u8> = (0..next() % 130).map(|_| if fill & 1 == 0 { next() as u8 } else { 0 }).collect();
+            let mut message = request(op, unique, next(), &args);
+            if fill & 6 == 0 {
+                // Extensions that may be longer than everything.
+                message[36] = next() as u8 & 0x1f;
+            }
+            if matches!(op, opcode::FORGET | opcode::BATCH_FORGET) || op == opcode::WRITE && args.len() > 40 {
+                continue;
+            }
+            k.send(&message);
+            assert_eq!(k.reply().0, unique);
+        }
+        assert_eq!(k.ask(opcode::GETATTR, 3000, &[0; 16]).0, 0);
+    });
+    assert!(stats.refused > 100);
+}
