@@ -43,6 +43,31 @@ fn into_itself(name: &[u8]) -> Error {
     Error::invalid(format!("directory '{}' cannot move into itself", show(name)))
 }
 
+/// Refuses to move a directory below itself, and to replace an ancestor. `above_from`, `above_to`:
+/// the two directories and all their ancestors.
+fn check_loops(
+    source: &Side<'_>,
+    target: Option<&Side<'_>>,
+    (above_from, above_to): (&[ObjectId], &[ObjectId]),
+    (name, new_name): (&[u8], &[u8]),
+    flags: RenameFlags,
+) -> Result<()> {
+    if source.is_dir && above_to.contains(&source.node.obj()) {
+        return Err(into_itself(name));
+    }
+    if let Some(t) = target
+        && t.is_dir
+        && above_from.contains(&t.node.obj())
+    {
+        return Err(if flags.exchange {
+            into_itself(new_name)
+        } else {
+            Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", show(new_name)))
+        });
+    }
+    Ok(())
+}
+
 impl Zfs {
     /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. What has that
     /// name already goes, if it may.
@@ -85,16 +110,7 @@ impl Zfs {
         whiteout: Option<&Cred>,
     ) -> Result<()> {
         let _pass = self.enter()?;
-        if flags.noreplace && flags.exchange {
-            return Err(Error::invalid("a rename cannot both exchange and refuse to replace"));
-        }
-        for n in [name, new_name] {
-            self.check_name(n)?;
-            if n == b"." || n == b".." {
-                return Err(Error::invalid(format!("'{}' cannot be renamed", show(n))));
-            }
-        }
-        self.check_new_name(new_name)?;
+        self.check_rename_args(name, new_name, flags)?;
         let cross = dir != new_dir;
         let topology = if cross { Some(self.rename_lock.lock().await) } else { None };
         let (from, from_attrs) = self.dir(dir).await?;
@@ -141,20 +157,7 @@ impl Zfs {
             return Err(no_entry(new_name));
         }
 
-        // Nothing goes below itself.
-        if source.is_dir && above_to.contains(&source.node.obj()) {
-            return Err(into_itself(name));
-        }
-        if let Some(t) = &target
-            && t.is_dir
-            && above_from.contains(&t.node.obj())
-        {
-            return Err(if flags.exchange {
-                into_itself(new_name)
-            } else {
-                Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", show(new_name)))
-            });
-        }
+        check_loops(&source, target.as_ref(), (&above_from, &above_to), (name, new_name), flags)?;
         check_flags(dir, &from_attrs, KEEPS_ENTRIES)?;
         check_flags(new_dir, &to_attrs, if target.is_some() { KEEPS_ENTRIES } else { pflags::IMMUTABLE })?;
         check_flags(source.node.obj(), &source.attrs, KEEPS_NAMES)?;
@@ -183,6 +186,21 @@ impl Zfs {
         if let Some((node, fate)) = gone {
             self.reap_unlinked(&node, fate);
         }
+        Ok(())
+    }
+
+    /// Checks flags and names before anything is locked.
+    fn check_rename_args(&self, name: &[u8], new_name: &[u8], flags: RenameFlags) -> Result<()> {
+        if flags.noreplace && flags.exchange {
+            return Err(Error::invalid("a rename cannot both exchange and refuse to replace"));
+        }
+        for n in [name, new_name] {
+            self.check_name(n)?;
+            if n == b"." || n == b".." {
+                return Err(Error::invalid(format!("'{}' cannot be renamed", show(n))));
+            }
+        }
+        self.check_new_name(new_name)?;
         Ok(())
     }
 
