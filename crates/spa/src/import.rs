@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use bdev::BlockDev;
-use dmu::{DmuFeatures, Objset, ObjsetProps, zap};
+use dmu::{DmuFeatures, Dnode, Objset, ObjsetProps, zap};
 use dsl::DslPool;
 use dsl::features::Features;
 use ondisk::feature::FeatureId;
@@ -249,16 +249,7 @@ impl Pool {
             .await
             .at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
-        let features = Rc::new(match config.version {
-            VERSION_FEATURES => Features::load(&mos, &directory).await?,
-            _ => Features::none(&mos),
-        });
-        Unsupported::in_mos(&features).await?.check(import.readonly)?;
-        stack.ctx.set_features(DmuFeatures {
-            hole_birth: features.is_active(FeatureId::HoleBirth),
-            embedded_data: features.is_active(FeatureId::EmbeddedData),
-            lz4: features.is_active(FeatureId::Lz4Compress),
-        });
+        let features = open_features(&mos, &directory, config.version, import.readonly).await?;
         load_mappings(&mos, &stack.tree).await?;
         let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
         let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
@@ -272,18 +263,9 @@ impl Pool {
             }
             added => added?,
         };
-        let entry = async |name: &str| -> Result<ObjectId> {
-            let object = zap::lookup_u64(&directory, name.as_bytes()).await?;
-            Ok(ObjectId(object.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {name}")))?))
-        };
-        let (config_object, sync_bplist) = (entry("config").await?, entry("sync_bplist").await?);
-        let newest_label = candidate.devices.iter().filter_map(|d| d.labels.committed_txg()).max().unwrap_or_default();
-        if newest_label > ub.txg {
-            notices.push(format!(
-                "the state of txg {} is imported, which is older than the newest label (txg {newest_label}): the uberblocks in between are damaged",
-                ub.txg
-            ));
-        }
+        let config_object = directory_entry(&directory, "config").await?;
+        let sync_bplist = directory_entry(&directory, "sync_bplist").await?;
+        notices.extend(older_than_labels(candidate, ub.txg));
         let mut on_disk_name = None;
         if let Some(name) = &import.new_name {
             let old = std::mem::replace(&mut config.name, name.clone());
@@ -399,6 +381,38 @@ pub(crate) async fn open_state(
         Pool::open_mos(rt.clone(), candidate, stack, ub.clone(), config.clone(), &probe).await?;
     }
     Ok((ub, config, tree))
+}
+
+/// Loads the features of the MOS and sets those of the DMU. An error if weir does not support the
+/// active ones.
+async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: bool) -> Result<Rc<Features>> {
+    let features = Rc::new(match version {
+        VERSION_FEATURES => Features::load(mos, directory).await?,
+        _ => Features::none(mos),
+    });
+    Unsupported::in_mos(&features).await?.check(readonly)?;
+    mos.ctx().set_features(DmuFeatures {
+        hole_birth: features.is_active(FeatureId::HoleBirth),
+        embedded_data: features.is_active(FeatureId::EmbeddedData),
+        lz4: features.is_active(FeatureId::Lz4Compress),
+    });
+    Ok(features)
+}
+
+/// The object of an entry of the MOS directory.
+async fn directory_entry(directory: &Dnode, name: &str) -> Result<ObjectId> {
+    let object = zap::lookup_u64(directory, name.as_bytes()).await?;
+    Ok(ObjectId(object.ok_or_else(|| Error::corrupt(format!("the MOS directory has no entry {name}")))?))
+}
+
+/// The notice for a state that is older than the newest label.
+fn older_than_labels(candidate: &PoolCandidate, txg: Txg) -> Option<String> {
+    let newest_label = candidate.devices.iter().filter_map(|d| d.labels.committed_txg()).max().unwrap_or_default();
+    (newest_label > txg).then(|| {
+        format!(
+            "the state of txg {txg} is imported, which is older than the newest label (txg {newest_label}): the uberblocks in between are damaged"
+        )
+    })
 }
 
 fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Result<()> {
