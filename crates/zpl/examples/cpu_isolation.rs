@@ -4,14 +4,14 @@
 //! Random readers first have the machine for themselves, then beside writers whose blocks are
 //! compressed with gzip-9, in turn, nine times. Readers have a file of 8 KiB records that are not
 //! compressed and one of 128 KiB records under gzip-1, whose decompression goes to the CPU pools as
-//! well; the cache is too small for either. One line of JSON per phase: what readers and writers
-//! got, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of bulk
-//! jobs. The last line has the median of the ratios of the 99th percentiles of a pair: a disk that
-//! others use as well changes its speed between phases.
+//! well; the cache is too small for either. One line of JSON per phase: throughput of readers and
+//! writers, latencies in microseconds, and the CPU seconds of the engine, of urgent jobs and of
+//! bulk jobs. The last line has the median of the ratios of the 99th percentiles of a pair: a disk
+//! with other users changes its speed between phases.
 //!
-//! Beside each pair goes one without the engine, `bare`: as many threads read the image itself past
-//! the page cache, alone and beside one `gzip -9` as nice as the engine's bulk jobs. Its ratio is
-//! what the machine makes of a core that is busy.
+//! Beside each pair runs one without the engine, `bare`: as many threads read the image itself past
+//! the page cache, alone and beside one `gzip -9` with the nice level of the engine's bulk jobs.
+//! Its ratio shows the effect of a busy core on this machine.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -76,7 +76,7 @@ struct Bench {
     plain: (Rc<Zfs>, ObjectId),
     packed: (Rc<Zfs>, ObjectId),
     writes: (Rc<Zfs>, Vec<ObjectId>),
-    /// What is written, made beforehand: clients make theirs on threads of their own.
+    /// The data to write, made beforehand: real clients make theirs on other threads.
     texts: Vec<Bytes>,
 }
 
@@ -155,7 +155,7 @@ impl Bench {
                     let start = Instant::now();
                     fs.read(obj, at, 8192).await?;
                     seen.ns[kind].borrow_mut().push(start.elapsed().as_nanos() as u64);
-                    // A reader that thinks: what is asked for is latency, not all of the machine.
+                    // A reader with pauses: the figure is latency, not throughput.
                     rt.sleep(Nanos::from_ms(2)).await;
                 }
                 Ok::<(), Error>(())
@@ -214,7 +214,7 @@ fn bare(image: &str, texts: &std::path::Path, seconds: u64, busy: bool) -> Resul
     let told = |what: &str, e: std::io::Error| Error::invalid(format!("{what}: {e}"));
     let endless = format!("while :; do gzip -9 -c {} > /dev/null; done", texts.display());
     let mut gzip = Command::new("nice");
-    // In a group of its own, to end the shell and what it started.
+    // In a process group of its own, to end the shell and its children.
     gzip.args(["-n", "5", "sh", "-c", &endless]).process_group(0);
     let gzip = busy.then(|| gzip.spawn()).transpose().map_err(|e| told("gzip", e))?;
     let end = Instant::now() + Duration::from_secs(seconds);

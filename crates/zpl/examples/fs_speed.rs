@@ -62,7 +62,7 @@ fn cpu_secs() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// What was done: latencies and bytes.
+/// The result: latencies and bytes.
 #[derive(Default)]
 struct Laps {
     ns: RefCell<Vec<u64>>,
@@ -212,7 +212,7 @@ impl Job {
         let each = self.num(0)? / THREADS / REC as u64;
         let (secs, least) = (self.num(1)?, self.num(2)?);
         let begin = Instant::now();
-        // With FS_SPEED_TRACE set, tells of slow writes and of the txgs.
+        // With FS_SPEED_TRACE set, prints slow writes and the txgs.
         let trace = std::env::var_os("FS_SPEED_TRACE").is_some();
         let tasks = (0..THREADS).map(|t| {
             let (fs, laps, rt, source) = (fs.clone(), self.laps.clone(), self.rt.clone(), self.source.clone());
@@ -285,7 +285,7 @@ impl Job {
         }
         fs.fsync(fs.root()).await?;
         self.pool.sync().await?;
-        // What is written is made before, as fio does.
+        // The data are made beforehand, as in fio.
         let blocks: Rc<Vec<Bytes>> = Rc::new((0..512).map(|n| self.source.block(REC, n)).collect());
         let cpu = cpu_secs();
         let begin = Instant::now();

@@ -1,10 +1,10 @@
-//! What the engine's own paths cost on one core, for `rt::cost`: `cargo run --release -p zpl
+//! CPU cost of the engine's own paths on one core, for `rt::cost`: `cargo run --release -p zpl
 //! --example op_cost`.
 //!
 //! The engine runs on a simulated disk, so nothing waits and the process does nothing else; each
 //! figure is the best of several rounds, in nanoseconds of CPU time (`/proc/thread-self/schedstat`)
-//! for each operation, object, block or record. What the simulated disk does with a block is
-//! measured with it. The constants are these figures, rounded.
+//! for each operation, object, block or record. It includes the simulated disk's own work on a
+//! block. The constants are these figures, rounded.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 
 async fn start(sim: &Sim, disk: &SimDisk) -> Result<(Rc<Pool>, Rc<Zfs>)> {
     let mut opts = EngineOpts::for_memory(8 << 30);
-    // Txgs are synced when the bench says so.
+    // Only the bench starts syncs of txgs.
     opts.txg.txg_timeout = base::Nanos::from_secs(100_000);
     let time = sim.rt().wall_clock();
     let props = [("compression", "off"), ("atime", "off"), ("recordsize", "8K")];
@@ -138,7 +138,7 @@ fn round(best: &mut Vec<(&'static str, f64)>, seed: u64) {
     });
     sync();
 
-    // The disk gives what it has at once: what is left is the engine and the checksums.
+    // The disk answers at once: the cost is that of the engine and the checksums.
     note(best, "scrub a copy of 8 KiB (SCAN_VISIT and SCAN_ISSUE)", 5 * FILES, || {
         sim.block_on(async {
             pool.start_scrub().await.expect("a scrub");

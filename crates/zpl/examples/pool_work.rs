@@ -1,7 +1,6 @@
-//! Imports the pool on some images for writing, works in every file system of it that lets itself
-//! be written, and exports it: `pool_work [ROUNDS] IMAGE...`. For judging afterwards what was
-//! written. What cannot be done is printed; the exit status tells whether the pool itself could be
-//! written.
+//! Imports the pool on some images for writing, runs operations in every writable file system of
+//! it, and exports it: `pool_work [ROUNDS] IMAGE...`. For a later check of the written data. Failed
+//! operations are printed; the exit status is that of the pool itself.
 
 use std::rc::Rc;
 

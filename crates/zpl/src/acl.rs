@@ -1,13 +1,13 @@
-//! POSIX ACLs (`acltype=posix`): their form, and what follows from them.
+//! POSIX ACLs (`acltype=posix`): encoding, validity, and their relation to the mode.
 //!
-//! An ACL is the value of the extended attribute `system.posix_acl_access` or, of directories,
-//! `system.posix_acl_default`, in the form of Linux (`linux/posix_acl_xattr.h`): a version, then
-//! entries of tag, permissions and id. It is stored as any other extended attribute is (format page
-//! 16 section 4). What it means is in acl(5) and in POSIX.1e draft 17, section 23.
+//! An ACL is the value of the extended attribute `system.posix_acl_access` or, for directories,
+//! `system.posix_acl_default`, in the encoding of Linux (`linux/posix_acl_xattr.h`): a version,
+//! then entries of tag, permissions and id. It is stored like any other extended attribute (format
+//! page 16 section 4). acl(5) and POSIX.1e draft 17, section 23, define its meaning.
 //!
-//! The mode goes with the access ACL: its bits for the owner and for others are those of the ACL,
-//! and its bits for the group are the mask if there is one. An access ACL that says no more than a
-//! mode is not stored.
+//! The mode and the access ACL agree: the mode's bits for the owner and for others are those of the
+//! ACL, and its group bits are the mask if there is one. An access ACL equivalent to a mode is not
+//! stored.
 
 use base::{Error, Result};
 
@@ -17,33 +17,33 @@ const VERSION: u32 = 2;
 const HEADER: usize = 4;
 /// Bytes of an entry.
 const ENTRY: usize = 8;
-/// The id of entries that name nobody.
+/// The id of entries without a user or group.
 const NO_ID: u32 = u32::MAX;
 
-/// Which of an object's ACLs.
+/// The two ACLs of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AclKind {
-    /// Who may use the object.
+    /// Permissions of the object.
     Access,
-    /// What the objects made in a directory get.
+    /// Permissions that new objects inherit from a directory.
     Default,
 }
 
 impl AclKind {
-    /// The extended attribute that it is stored as.
+    /// The name of its extended attribute.
     pub fn xattr_name(self) -> &'static [u8] {
         match self {
             AclKind::Access => b"system.posix_acl_access",
             AclKind::Default => b"system.posix_acl_default",
         }
     }
-    /// The ACL that an extended attribute is.
+    /// The ACL of an extended attribute's name.
     pub fn from_xattr_name(name: &[u8]) -> Option<AclKind> {
         [AclKind::Access, AclKind::Default].into_iter().find(|k| k.xattr_name() == name)
     }
 }
 
-/// Whom an entry is about. The numbers are those of Linux; an ACL has its entries in this order.
+/// The subject of an entry. The numbers are those of Linux; an ACL has its entries in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AclTag {
     /// The owner.
@@ -54,7 +54,7 @@ pub enum AclTag {
     GroupObj = 0x4,
     /// A group.
     Group = 0x8,
-    /// Most that users, groups and the object's group get.
+    /// Upper limit for users, groups and the object's group.
     Mask = 0x10,
     /// Everyone else.
     Other = 0x20,
@@ -69,11 +69,11 @@ impl AclTag {
 /// An entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AclEntry {
-    /// Whom it is about.
+    /// The subject.
     pub tag: AclTag,
-    /// Bits 4 read, 2 write, 1 execute.
+    /// Bits: 4 read, 2 write, 1 execute.
     pub perm: u8,
-    /// User or group; without meaning for other tags.
+    /// User or group; unused for other tags.
     pub id: u32,
 }
 
@@ -82,7 +82,7 @@ pub struct AclEntry {
 pub struct Acl(Vec<AclEntry>);
 
 impl Acl {
-    /// From the value of an extended attribute. `Invalid` if that is not a valid ACL
+    /// Parses the value of an extended attribute. `Invalid` if it is not a valid ACL
     /// (acl_valid(3)).
     pub fn parse(bytes: &[u8]) -> Result<Acl> {
         let bad = |why: &str| Err(Error::invalid(format!("an access control list {why}")));
@@ -150,23 +150,23 @@ impl Acl {
     fn perm_mut(&mut self, tag: AclTag) -> Option<&mut u8> {
         self.0.iter_mut().find(|e| e.tag == tag).map(|e| &mut e.perm)
     }
-    /// The entry that the group bits of the mode are.
+    /// The entry that the group bits of the mode correspond to.
     fn group_class(&self) -> AclTag {
         if self.perm(AclTag::Mask).is_some() { AclTag::Mask } else { AclTag::GroupObj }
     }
 
-    /// The permission bits of the mode that go with it as an access ACL.
+    /// The permission bits of the mode for this access ACL.
     pub fn mode(&self) -> u32 {
         let bits = |tag| u32::from(self.perm(tag).unwrap_or(0));
         bits(AclTag::UserObj) << 6 | bits(self.group_class()) << 3 | bits(AclTag::Other)
     }
 
-    /// Whether it says no more than its mode does.
+    /// Whether it is equivalent to its mode.
     pub fn is_trivial(&self) -> bool {
         self.0.len() == 3
     }
 
-    /// Makes it go with the permission bits of `mode` (chmod(2)).
+    /// Changes it to agree with the permission bits of `mode` (chmod(2)).
     pub fn set_mode(&mut self, mode: u32) {
         let class = self.group_class();
         for (tag, shift) in [(AclTag::UserObj, 6), (class, 3), (AclTag::Other, 0)] {
@@ -176,15 +176,15 @@ impl Acl {
         }
     }
 
-    /// The access ACL of what is made with `mode` in a directory that has this default ACL: no more
-    /// than either says.
+    /// The access ACL of a new object with `mode` in a directory with this default ACL: permissions
+    /// that both grant.
     pub fn inherited(&self, mode: u32) -> Acl {
         let mut acl = self.clone();
         acl.set_mode(self.mode() & mode);
         acl
     }
 
-    /// A mode that gives nobody more than the ACL does, for as long as the mode is there without
+    /// A mode that grants no user more than the ACL, for the time when the mode is on disk without
     /// the ACL.
     pub fn restricted_mode(&self) -> u32 {
         let mask = self.perm(AclTag::Mask).unwrap_or(7);
@@ -279,7 +279,7 @@ pub(crate) mod tests {
             (&[(UserObj, 7, NO_ID), (GroupObj, 5, NO_ID), (Other, 1, NO_ID)][..], 0o751),
             // The mask would be the mode's group bits.
             (&[(UserObj, 6, NO_ID), (User, 6, 5), (GroupObj, 4, NO_ID), (Mask, 6, NO_ID), (Other, 4, NO_ID)], 0o644),
-            // Who is denied by name must not pass for one of the others.
+            // A user who is denied by name must not fall into the class of others.
             (&[(UserObj, 6, NO_ID), (User, 0, 5), (GroupObj, 4, NO_ID), (Mask, 6, NO_ID), (Other, 4, NO_ID)], 0o600),
             (&[(UserObj, 6, NO_ID), (GroupObj, 4, NO_ID), (Group, 0, 5), (Mask, 6, NO_ID), (Other, 4, NO_ID)], 0o640),
             (&[(UserObj, 6, NO_ID), (GroupObj, 4, NO_ID), (Mask, 0, NO_ID), (Other, 4, NO_ID)], 0o604),

@@ -1,10 +1,9 @@
-//! POSIX ACLs of a file system in use: reading, setting, inheriting them, and keeping the mode and
-//! the access ACL together.
+//! Operations on POSIX ACLs: get, set, inherit, and keep the mode and the access ACL in agreement.
 //!
-//! Front ends evaluate ACLs (with FUSE the kernel does). No record of the intent log says what an
-//! ACL is, so setting one is a barrier: who waits for the object to be durable waits for the txg. A
-//! crash before that leaves the object with the mode that it was made with, which gives nobody more
-//! than its ACL ([`Acl::restricted_mode`]).
+//! Front ends evaluate ACLs (with FUSE the kernel does). The intent log has no record of an ACL, so
+//! setting one is a barrier: a commit of the object waits for the txg. A crash before that leaves
+//! the object with its initial mode, which grants no user more than its ACL
+//! ([`Acl::restricted_mode`]).
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 
@@ -16,7 +15,7 @@ use crate::types::{Cred, FileKind};
 
 const S_ISGID: u32 = 0o2000;
 
-/// What a new object gets from the default ACL of its directory.
+/// The ACLs that a new object inherits from the default ACL of its directory.
 pub(crate) struct NewAcls {
     access: Acl,
     /// Its own default ACL, if it is a directory.
@@ -33,8 +32,8 @@ impl Zfs {
         Err(Error::unsupported(format!("POSIX ACLs are off in '{}': see the property acltype", self.name())))
     }
 
-    /// An ACL that is stored, whether ACLs are on or not. Neither what cannot be read nor what is
-    /// no ACL passes for none.
+    /// Reads a stored ACL, also with ACLs disabled. An unreadable or invalid ACL is an error, not
+    /// None.
     pub async fn get_acl(&self, obj: ObjectId, kind: AclKind) -> Result<Option<Acl>> {
         match self.getxattr(obj, kind.xattr_name()).await {
             Ok(bytes) => match Acl::parse(&bytes) {
@@ -46,9 +45,9 @@ impl Zfs {
         }
     }
 
-    /// Sets an ACL, given in the form of Linux. The mode follows the access ACL; one that says no
-    /// more than the mode is not stored. `drop_sgid`: the set-group-id bit goes. `Unsupported`
-    /// without `acltype=posix` and for symbolic links, `Denied` for the default ACL of what is no
+    /// Sets an ACL, given in the encoding of Linux. The mode follows the access ACL; one equivalent
+    /// to the mode is not stored. `drop_sgid` clears the set-group-id bit. `Unsupported` without
+    /// `acltype=posix` and for symbolic links, `Denied` for a default ACL of anything but a
     /// directory.
     pub async fn set_acl(&self, obj: ObjectId, kind: AclKind, value: &[u8], drop_sgid: bool) -> Result<()> {
         let _pass = self.enter()?;
@@ -73,7 +72,7 @@ impl Zfs {
         self.commit_if_always(obj).await
     }
 
-    /// Takes an ACL away; the mode stays. `NoAttr` if there is none.
+    /// Removes an ACL; the mode stays. `NoAttr` if there is none.
     pub async fn remove_acl(&self, obj: ObjectId, kind: AclKind) -> Result<()> {
         self.check_acls_on()?;
         self.removexattr(obj, kind.xattr_name()).await
@@ -88,7 +87,7 @@ impl Zfs {
         if self.remove_xattr_locked(n, kind.xattr_name(), mode).await? {
             return Ok(());
         }
-        // There was none: only the mode is another one.
+        // No stored ACL: only the mode changes.
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         if let Some(mode) = mode {
             self.update_owner(n, None, Some(mode), &tx).await?;
@@ -98,7 +97,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Before an object gets another mode: its access ACL says the same.
+    /// Changes the access ACL to agree with a new mode, before the mode is set.
     pub(crate) async fn acl_follows_mode(&self, n: &Node, mode: u32) -> Result<()> {
         if !self.opts().posix_acl {
             return Ok(());
@@ -111,16 +110,16 @@ impl Zfs {
             return Ok(());
         }
         let seq = self.replaying.get();
-        // Not the transaction that completes a record.
+        // This transaction does not complete the record.
         self.replaying.set(seq.map(|s| s - 1));
         let put = self.put_acl(n, AclKind::Access, &acl, None).await;
         self.replaying.set(seq);
         put
     }
 
-    /// Decides the mode of something that is to be made in a directory: by the directory's default
-    /// ACL, else by the umask. The ACLs that it is to get then. Until it has them its mode is for
-    /// no more users than they say: the intent log knows the mode alone.
+    /// Sets the mode of a new object: by the directory's default ACL, else by the umask. Returns
+    /// the ACLs to set afterwards. Until they are set the mode grants no more than they do: the
+    /// intent log records the mode alone.
     pub(crate) async fn mode_for_new(&self, dir: &Node, cred: &Cred, new: &mut New<'_>) -> Result<Option<NewAcls>> {
         if new.exact.is_some() || new.kind == FileKind::Symlink {
             return Ok(None);
@@ -152,7 +151,7 @@ impl Zfs {
             self.put_acl(&n, AclKind::Default, default, None).await?;
         }
         let a = self.attrs(&n).await?;
-        // A directory may have taken the set-group-id bit from its parent; a file may have lost it.
+        // A directory may have inherited the set-group-id bit; a file may have lost it.
         let mode = acls.mode & !S_ISGID | a.mode as u32 & S_ISGID;
         if acls.access.is_trivial() && mode == (a.mode & 0o7777) as u32 {
             return Ok(());

@@ -9,7 +9,7 @@ use crate::node::{Node, check_flags, kind_of, times};
 use crate::replay::{lr_attr_of, lr_attr_project};
 use crate::types::{Attr, FileKind, SetAttr, SetTime, from_ioc, ioc_flags, to_ioc};
 
-/// Flags that say something about an ACL, which a new mode makes untrue (format page 16 section 4).
+/// Flags that describe an ACL, which a new mode invalidates (format page 16 section 4).
 const ACL_HINTS: u64 = pflags::INHERIT_ACE
     | pflags::ACL_OBJ_ACE
     | pflags::ACL_PROTECTED
@@ -24,7 +24,7 @@ impl Zfs {
         self.to_attr(&n, &a)
     }
 
-    /// Changes attributes, and gives all as they are then.
+    /// Changes attributes; returns all of them.
     pub async fn setattr(&self, obj: ObjectId, set: SetAttr) -> Result<Attr> {
         let _pass = self.enter()?;
         let n = self.node(obj).await?;
@@ -36,8 +36,8 @@ impl Zfs {
             check_flags(obj, &a, pflags::APPENDONLY)?;
         }
         if let Some(size) = set.size {
-            // A change of owner and size at once must not leave half of it behind for a reason that
-            // was known before.
+            // Check before the size changes, so that a change of owner and size does not fail
+            // half-way.
             self.check_file(&n, &a)?;
             self.truncate(obj, size).await?;
         }
@@ -48,7 +48,7 @@ impl Zfs {
         self.getattr(obj).await
     }
 
-    /// Sets the change time alone, as `chown` to no other owner does; gives all attributes. It is
+    /// Sets the change time alone, as `chown` to the same owner does; returns all attributes. It is
     /// not logged.
     pub async fn touch_ctime(&self, obj: ObjectId) -> Result<Attr> {
         let _pass = self.enter()?;
@@ -126,13 +126,13 @@ impl Zfs {
         Ok(target)
     }
 
-    /// Flags as `FS_IOC_GETFLAGS` tells them ([`ioc_flags`]).
+    /// Flags as `FS_IOC_GETFLAGS` returns them ([`ioc_flags`]).
     pub async fn get_flags(&self, obj: ObjectId) -> Result<u32> {
         let n = self.node(obj).await?;
         Ok(to_ioc(self.attrs(&n).await?.flags))
     }
 
-    /// Sets flags as `FS_IOC_SETFLAGS` does; `Unsupported` for others than those of [`ioc_flags`].
+    /// Sets flags as `FS_IOC_SETFLAGS` does; `Unsupported` for flags not in [`ioc_flags`].
     pub async fn set_flags(&self, obj: ObjectId, flags: u32) -> Result<()> {
         let _pass = self.enter()?;
         if flags & !ioc_flags::ALL != 0 {
@@ -184,7 +184,7 @@ impl Zfs {
     }
 }
 
-/// Puts another mode into the attributes; the bytes of the ACL that says the same.
+/// Sets the mode in the attributes; returns the bytes of the trivial ACL for it.
 pub(crate) fn new_mode(a: &mut ZnodeAttrs, mode: u32, kind: FileKind) -> Vec<u8> {
     a.mode = kind.mode_bits() | u64::from(mode & 0o7777);
     a.flags = a.flags & !(ACL_HINTS | pflags::NO_EXECS_DENIED) | pflags::ACL_TRIVIAL;
@@ -196,7 +196,7 @@ pub(crate) fn new_mode(a: &mut ZnodeAttrs, mode: u32, kind: FileKind) -> Vec<u8>
     aces_to_bytes(&aces)
 }
 
-/// Gives the object another mode, and the ACL that says the same.
+/// Stores a new mode and the trivial ACL for it.
 pub(crate) async fn set_mode(
     sa: &SaHandle<'_>,
     a: &mut ZnodeAttrs,
@@ -207,7 +207,7 @@ pub(crate) async fn set_mode(
     let count = a.dacl_count;
     let bytes = new_mode(a, mode, kind);
     if sa.is_znode() {
-        // Its old ACL stays: on Linux the mode is what counts.
+        // Its old ACL stays: Linux uses the mode.
         a.dacl_count = count;
         return sa.set_attrs(a, tx).await;
     }

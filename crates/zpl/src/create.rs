@@ -1,4 +1,4 @@
-//! Making things: files, directories, devices, symbolic links, hard links.
+//! Creation of files, directories, devices, symbolic links, hard links.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{NewZnode, SaHandle, ZnodeAttrs};
@@ -19,7 +19,7 @@ const SYMLINK_MAX: usize = 4095;
 const S_ISGID: u64 = 0o2000;
 const S_IXGRP: u64 = 0o010;
 
-/// What is to be made.
+/// The object to create.
 pub(crate) struct New<'a> {
     pub kind: FileKind,
     /// Permission bits.
@@ -28,24 +28,24 @@ pub(crate) struct New<'a> {
     pub target: Option<&'a [u8]>,
     /// It is an error if the name exists.
     pub exclusive: bool,
-    /// It is made again from the intent log, exactly as it was.
+    /// The intent log record that replay creates it from, with its numbers and times.
     pub exact: Option<LogCreate>,
 }
 
-/// The error for one link too many.
+/// The error for more than [`LINK_MAX`] links.
 pub(crate) fn too_many_links(obj: ObjectId) -> Error {
     Error::new(ErrorKind::TooManyLinks, format!("object {obj} has {LINK_MAX} links already"))
 }
 
 impl Zfs {
-    /// Makes a regular file; with `exclusive` it is an error if the name exists, otherwise what is
-    /// there is given (`IsDir` for a directory).
+    /// Creates a regular file; with `exclusive` an existing name is an error, otherwise the
+    /// existing object is returned (`IsDir` for a directory).
     pub async fn create(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred, exclusive: bool) -> Result<Attr> {
         self.make(dir, name, cred, New { kind: FileKind::File, mode, rdev: 0, target: None, exclusive, exact: None })
             .await
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, dir: ObjectId, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr> {
         self.make(
             dir,
@@ -56,7 +56,7 @@ impl Zfs {
         .await
     }
 
-    /// Makes a device, FIFO, socket or regular file: `mode` says which. `rdev` as in
+    /// Creates a device, FIFO, socket or regular file, by the type bits of `mode`. `rdev` as in
     /// [`Attr::rdev`].
     pub async fn mknod(&self, dir: ObjectId, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Result<Attr> {
         let kind = match FileKind::from_mode(mode.into()) {
@@ -71,7 +71,7 @@ impl Zfs {
         self.make(dir, name, cred, New { kind, mode, rdev, target: None, exclusive: true, exact: None }).await
     }
 
-    /// Makes a symbolic link to `target`.
+    /// Creates a symbolic link to `target`.
     pub async fn symlink(&self, dir: ObjectId, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr> {
         if target.is_empty() {
             return Err(no_entry(target));
@@ -141,7 +141,7 @@ impl Zfs {
             let given = self.set_new_acls(&n, acls).await;
             drop(names);
             if let Err(e) = given {
-                // What could not get its ACLs is not to be there.
+                // Remove the object again: it must not exist without its ACLs.
                 let gone = match new.kind {
                     FileKind::Dir => self.rmdir(dir, name).await,
                     _ => self.unlink(dir, name).await,
@@ -156,7 +156,7 @@ impl Zfs {
         self.to_attr(&n, &a)
     }
 
-    /// Attributes of an object to be made in a directory.
+    /// Attributes of a new object in a directory.
     pub(crate) fn new_attrs(&self, d: &Node, da: &ZnodeAttrs, cred: &Cred, new: &New<'_>) -> ZnodeAttrs {
         let mut mode = new.kind.mode_bits() | u64::from(new.mode & 0o7777);
         let mut gid = u64::from(cred.gid);
@@ -166,7 +166,8 @@ impl Zfs {
                 mode |= S_ISGID;
             }
         }
-        // Nobody may make programs that run as a group he does not belong to.
+        // Only a member of the group, user 0 or CAP_FSETID may create an executable with the
+        // set-group-id bit.
         let runs_as_group = new.kind == FileKind::File && mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
         if runs_as_group && cred.uid != 0 && !cred.fsetid && !cred.is_member(gid) {
             mode &= !S_ISGID;
@@ -209,7 +210,7 @@ impl Zfs {
         }
     }
 
-    /// Makes the object itself; `a` gets what only now is known.
+    /// Allocates the object and stores its attributes; `a` gets the generation and the ACL count.
     pub(crate) async fn new_object(&self, a: &mut ZnodeAttrs, new: &New<'_>, tx: &Tx) -> Result<Dnode> {
         let is_dir = new.kind == FileKind::Dir;
         let otype = if is_dir { ObjectType::DIRECTORY } else { ObjectType::PLAIN_FILE };
@@ -225,7 +226,7 @@ impl Zfs {
             None if is_dir => zap::create_spec(&self.os, new_file_spec(&self.os, otype), self.normflags, tx).await?,
             None => self.os.alloc(new_file_spec(&self.os, otype), tx).await?,
         };
-        // Also where the number is 0, as of a whiteout.
+        // Also if the number is 0, as for a whiteout.
         let rdev = matches!(new.kind, FileKind::CharDev | FileKind::BlockDev);
         if let Err(e) = self.init_attrs(&dn, a, rdev, new.target, tx).await {
             self.os.free(dn.object(), tx).await?;
@@ -311,7 +312,7 @@ impl Zfs {
         .await?;
         if first {
             self.unlinked_remove(&n, &tx).await?;
-            // The log says nothing of what had no name: a commit waits for the txg.
+            // The log has no records of an unlinked file: a commit waits for the txg.
             self.log_barrier(None, &tx);
         } else {
             self.log_link(dir, obj, name, &tx);
@@ -322,7 +323,7 @@ impl Zfs {
     }
 }
 
-/// What goes into a directory that hands down its project must belong to that project.
+/// A directory with PROJINHERIT accepts only objects of its own project.
 pub(crate) fn check_project(dir: &ZnodeAttrs, a: &ZnodeAttrs) -> Result<()> {
     if dir.flags & pflags::PROJINHERIT != 0 && dir.projid != a.projid {
         return Err(Error::new(

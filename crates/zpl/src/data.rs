@@ -1,9 +1,9 @@
-//! Reading and writing data.
+//! Reads and writes of file data.
 //!
 //! A file that fits one block has a block of its own size, in units of 512 bytes, up to the record
-//! size; it grows by being rewritten. Once it is larger its blocks have the record size of that
-//! moment for good (format page 08 section 5). Growing needs the data lock of the whole file, any
-//! other write only that of its range.
+//! size; it grows by being rewritten. The blocks of a larger file have the record size of the
+//! moment when it outgrew one block, permanently (format page 08 section 5). Growing a block needs
+//! the data lock of the whole file, any other write only that of its range.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use bdev::{Buf, Bytes};
@@ -22,8 +22,8 @@ use crate::types::{FileKind, SyncMode};
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes that one transaction writes.
 const WRITE_PER_TX: u64 = 1 << 20;
-/// What one transaction may be charged for its blocks, unless it writes only one: small blocks take
-/// much more space than they hold.
+/// Most space that one transaction is charged for its blocks, unless it writes only one: small
+/// blocks take much more space than their data.
 const CHARGE_PER_TX: u64 = 8 << 20;
 
 /// Bytes that one transaction writes, in whole blocks of `blksz` bytes that are charged `charge`
@@ -33,7 +33,7 @@ fn write_per_tx(blksz: u64, charge: u64) -> u64 {
     blocks.saturating_mul(blksz).min(WRITE_PER_TX.max(blksz))
 }
 
-/// Bytes that are copied in one go.
+/// Bytes copied between two charges ([`Rt::spend`]).
 const COPY_MAX: usize = 256 << 10;
 
 /// Data that is consumed from the front.
@@ -46,7 +46,7 @@ impl Pieces {
     fn new(list: Vec<Bytes>) -> Pieces {
         Pieces { list: list.into_iter(), head: Bytes::empty() }
     }
-    /// At least one and at most `max` bytes, as they lie.
+    /// At least one and at most `max` bytes, without a copy.
     fn next(&mut self, max: usize) -> Bytes {
         while self.head.is_empty() {
             self.head = self.list.next().expect("no more is taken than there is");
@@ -58,7 +58,7 @@ impl Pieces {
         self.head = self.head.slice(max..);
         part
     }
-    /// The next `len` bytes, which stay where they are.
+    /// The next `len` bytes, without consuming them.
     fn peek(&self, len: usize) -> Vec<Bytes> {
         let (mut out, mut left) = (Vec::new(), len);
         for b in std::iter::once(&self.head).chain(self.list.as_slice()) {
@@ -73,13 +73,13 @@ impl Pieces {
         }
         out
     }
-    /// At least one and at most `max` bytes as they lie, which are going to be copied.
+    /// At least one and at most `max` bytes, charged for the copy that the caller makes.
     async fn next_to_copy(&mut self, rt: &Rt, max: usize) -> Bytes {
         let part = self.next(max.min(COPY_MAX));
         rt.spend(COPY.cost(part.len() as u64)).await;
         part
     }
-    /// Exactly `len` bytes in one piece: as they lie, or copied together.
+    /// Exactly `len` bytes in one piece: without a copy if they are contiguous, else copied.
     async fn take_exact(&mut self, rt: &Rt, len: usize) -> Bytes {
         let first = self.next(len);
         if first.len() == len {
@@ -102,15 +102,15 @@ impl Pieces {
     }
 }
 
-/// The block size that a file of `size` bytes with blocks of `blksz` should get to hold `end`
-/// bytes; none if it keeps the one it has.
+/// The block size that a file of `size` bytes with blocks of `blksz` must get to hold `end` bytes;
+/// None if it keeps its own.
 fn grown_block(blksz: u64, max_blkid: u64, size: u64, end: u64, recordsize: u64) -> Option<u64> {
     let final_size = blksz.is_power_of_two() && blksz >= recordsize;
     if end <= blksz || final_size || max_blkid > 0 || size > blksz {
         return None;
     }
-    // The record size may have been lowered since: a size that is no power of two must still become
-    // one.
+    // The record size may have been lowered since: a size that is not a power of two must still
+    // become one.
     let limit = if blksz > recordsize { blksz.next_power_of_two() } else { recordsize };
     let new = end.min(limit).next_multiple_of(512);
     (new > blksz).then_some(new)
@@ -158,7 +158,7 @@ impl Zfs {
             return Ok(Vec::new());
         }
         if off >= a.size {
-            // Reading at the end is reading, too.
+            // A read at the end of file updates the access time, too.
             if stamp {
                 self.stamp_atime(&n, &a);
             }
@@ -181,8 +181,8 @@ impl Zfs {
         grown_block(u64::from(n.dn.block_size()), n.dn.max_blkid(), size, end, recordsize)
     }
 
-    /// Locks what a write of `len` bytes changes; the offset, which appending makes the end of the
-    /// file, and the attributes.
+    /// Takes the data lock for a write of `len` bytes. Returns the lock, the offset (with `append`
+    /// the end of the file) and the attributes.
     async fn lock_for_write(
         &self,
         n: &Node,
@@ -213,13 +213,13 @@ impl Zfs {
     }
 
     /// Writes `data`, one slice after the other, at `off`, or at the end of the file if `append`.
-    /// Whole aligned blocks within one slice are not copied. How much was written and the file's
-    /// size then; an error only if nothing was.
+    /// Whole aligned blocks within one slice are not copied. Returns the bytes written and the new
+    /// size of the file; an error only if nothing was written.
     pub async fn write(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
         self.write_as(obj, off, data, append, false).await
     }
 
-    /// As [`Zfs::write`], and what was written is durable then (`O_SYNC`, `O_DSYNC`).
+    /// As [`Zfs::write`], and makes the data durable (`O_SYNC`, `O_DSYNC`).
     pub async fn write_sync(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
         let written = self.write_as(obj, off, data, append, true).await?;
         if self.opts().sync == SyncMode::Standard {
@@ -238,7 +238,7 @@ impl Zfs {
         commit: bool,
     ) -> Result<(u64, u64)> {
         let len: u64 = data.iter().map(|b| b.len() as u64).sum();
-        // Before it counts as a user: who waits for a limit does not hold up an unmount.
+        // Before `enter`: a write that waits for the limit does not delay an unmount.
         if len > 0 && self.dataset().dir().has_io_limit() {
             self.dataset().dir().io_limit(self.os.ctx().rt(), true, len).await;
         }
@@ -271,7 +271,7 @@ impl Zfs {
         Ok((done, size))
     }
 
-    /// Writes what one transaction may; how much, and the file's size then.
+    /// Writes the share of one transaction. Returns the bytes written and the file's size.
     async fn write_some(
         &self,
         n: &Node,
@@ -283,7 +283,7 @@ impl Zfs {
     ) -> Result<(u64, u64)> {
         self.check_quota(a, false).await?;
         let size = self.attrs(n).await?.size;
-        // All of what is coming counts, not only this transaction's part.
+        // Size the block for the whole write, not only for this transaction's part.
         let grown = self.grow_to(n, size, (off + len).max(size));
         let blksz = grown.unwrap_or(u64::from(n.dn.block_size()));
         // Up to a multiple of the block size, so that no block is written by two transactions.
@@ -315,7 +315,7 @@ impl Zfs {
     }
 }
 
-/// Puts `len` bytes at `off`.
+/// Writes `len` bytes at `off`.
 async fn write_range(rt: &Rt, n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
     let blksz = u64::from(n.dn.block_size());
     let end = off + len;

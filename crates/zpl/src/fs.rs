@@ -1,4 +1,5 @@
-//! A file system in use: opening, closing, space, durability, and what all operations share.
+//! A mounted file system: open, unmount, space, durability, and the state that all operations
+//! share.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,15 +27,15 @@ use crate::types::{Atime, Case, MountOpts, StatFs, SyncMode};
 const PENDING_ATIMES_MAX: usize = 1024;
 /// The unit of `statfs`, in bytes.
 const STATFS_UNIT: u64 = 512;
-/// Space that a new object takes at least, in bytes: its dnode.
+/// Least space of a new object, in bytes: its dnode.
 const OBJECT_BYTES_MIN: u64 = 512;
 /// Relative access times are renewed after this many seconds.
 const RELATIME_SECS: i64 = 24 * 60 * 60;
 
-/// Is told of the first object whose NFSv4 ACL says more than its mode.
+/// Called with the first object whose NFSv4 ACL is not trivial.
 type ForeignAclWatch = Box<dyn FnOnce(ObjectId)>;
 
-/// A file system in use. All operations may run side by side.
+/// A mounted file system. All operations may run concurrently.
 pub struct Zfs {
     me: Weak<Zfs>,
     ds: Rc<Dataset>,
@@ -46,7 +47,7 @@ pub struct Zfs {
     pub(crate) case: Case,
     pub(crate) utf8only: bool,
     root: ObjectId,
-    /// The unlinked set; always there in file systems that can be changed.
+    /// The unlinked set; every writable file system has one.
     unlinked_set: Option<Dnode>,
     /// None before version 5.
     pub(crate) sa: Option<Rc<SaTable>>,
@@ -58,7 +59,7 @@ pub struct Zfs {
     pub(crate) rename_lock: Mutex<()>,
     /// Objects that are open.
     opened: RefCell<BTreeMap<u64, Node>>,
-    /// Whether removed directories are kept, and those that are ([`Zfs::keep_removed_dirs`]).
+    /// Whether removed directories are held open, and those that are ([`Zfs::keep_removed_dirs`]).
     keeps_removed: Cell<bool>,
     removed: RefCell<BTreeSet<u64>>,
     /// Access times that have not been stored.
@@ -66,20 +67,19 @@ pub struct Zfs {
     flushing_atimes: Cell<bool>,
     /// Objects that are being freed.
     pub(crate) reaping: RefCell<BTreeSet<u64>>,
-    /// Objects of the delete queue that could not be freed.
+    /// Objects of the unlinked set that could not be freed.
     pub(crate) reap_errors: Cell<u64>,
     /// Reads, their bytes, writes, their bytes.
     io: Cell<[u64; 4]>,
-    /// The record of the intent log that is being replayed; nobody else changes anything then.
+    /// The record of the intent log that is being replayed; no other change runs meanwhile.
     pub(crate) replaying: Cell<Option<u64>>,
-    /// Where the file ends that a replayed write belongs to, whatever is written behind that.
+    /// End of file for a replayed write, which may write a whole block beyond it.
     pub(crate) replay_eof: Cell<Option<u64>>,
-    /// Told once, about the first object whose NFSv4 ACL says more than its mode.
+    /// Called once, with the first object whose NFSv4 ACL is not trivial.
     foreign_acl_watch: RefCell<Option<ForeignAclWatch>>,
-    /// What the replay at the beginning of the use came to.
+    /// Result of the replay at mount.
     replayed: RefCell<Replayed>,
-    /// The intent log; none where nothing can be changed, or what a crash left could not be
-    /// replayed.
+    /// The intent log; None if read-only, or if the log that a crash left could not be replayed.
     pub(crate) log: RefCell<Option<Zilog>>,
     busy: Gate,
     closed: Cell<bool>,
@@ -87,8 +87,8 @@ pub struct Zfs {
 
 impl Zfs {
     /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and
-    /// a file system before version 5 are read-only whatever `opts` say. When it can be changed,
-    /// freeing what a crash left in the delete queue begins in the background.
+    /// a file system before version 5 are read-only regardless of `opts`. If it is writable, a
+    /// background task begins to free the objects that a crash left in the unlinked set.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
         ds.check_complete()?;
@@ -164,9 +164,9 @@ impl Zfs {
             busy: Gate::new(),
             closed: Cell::new(false),
         });
-        // The root must be a directory before anybody is told that there is a file system.
+        // Verify that the root is a directory before the file system is handed out.
         fs.dir(root).await.at(place)?;
-        // Somebody else may use the file system already; then the log is theirs.
+        // Another user of the object set may have opened its log already.
         if writable && !fs.os.has_log() {
             let done = zil::replay::replay(&fs.os, &*fs).await.at(|| format!("{}: its intent log", place()))?;
             let clean = done.failed.is_none();
@@ -185,8 +185,7 @@ impl Zfs {
         Ok(fs)
     }
 
-    /// Ends the use: refuses new changes, waits for those under way, and for all of it to be on
-    /// disk.
+    /// Unmounts: refuses new changes, waits for those under way, and until all are on disk.
     pub async fn unmount(&self) -> Result<()> {
         if self.closed.replace(true) {
             return Ok(());
@@ -199,7 +198,7 @@ impl Zfs {
             None => Ok(()),
         };
         let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
-        // Their nodes may outlive this mount.
+        // The nodes may outlive this mount.
         self.opened.take().values().for_each(|n| n.st.opens.set(0));
         self.removed.borrow_mut().clear();
         self.atimes.borrow_mut().clear();
@@ -231,14 +230,14 @@ impl Zfs {
     pub fn version(&self) -> u64 {
         self.version
     }
-    /// Calls `watch` with the first object that is met whose NFSv4 ACL says more than its mode.
-    /// Such ACLs are kept, but not evaluated.
+    /// Calls `watch` with the first object found whose NFSv4 ACL is not trivial. Such ACLs are
+    /// kept, but not evaluated.
     pub fn watch_foreign_acls(&self, watch: impl FnOnce(ObjectId) + 'static) {
         *self.foreign_acl_watch.borrow_mut() = Some(Box::new(watch));
     }
-    /// An object was looked at whose flags are these.
+    /// Checks the flags of an object for a non-trivial ACL.
     pub(crate) fn check_foreign_acl(&self, obj: ObjectId, flags: u64) {
-        // Before version 5 the flag may be missing from ACLs that are trivial.
+        // Before version 5 trivial ACLs may lack the flag.
         if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0
             && self.sa.is_some()
             && let Some(watch) = self.foreign_acl_watch.borrow_mut().take()
@@ -246,7 +245,7 @@ impl Zfs {
             watch(obj);
         }
     }
-    /// What the replay of its intent log came to, when its use began.
+    /// Result of the intent log's replay at mount.
     pub fn replayed(&self) -> Replayed {
         self.replayed.borrow().clone()
     }
@@ -260,12 +259,12 @@ impl Zfs {
         (io[at], io[at + 1]) = (io[at] + 1, io[at + 1] + bytes);
         self.io.set(io);
     }
-    /// How it is used.
+    /// Its mount options.
     pub fn opts(&self) -> MountOpts {
         self.opts.get()
     }
-    /// Changes how it is used, when a property changed. What cannot be written stays read-only, and
-    /// whether ACLs count stays as it is, since the front end was told.
+    /// Changes the mount options, when a property changed. A file system that cannot be written
+    /// stays read-only; `posix_acl` stays as it is, since the front end read it at mount.
     pub fn set_opts(&self, opts: MountOpts) {
         let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.unlinked_set.is_some();
         let posix_acl = self.opts().posix_acl;
@@ -273,7 +272,7 @@ impl Zfs {
         if let Some(log) = self.log() {
             log.set_throughput(opts.throughput);
             if before.sync == SyncMode::Disabled && opts.sync != SyncMode::Disabled {
-                // What happened meanwhile was not noted.
+                // Changes made with `sync=disabled` were not logged.
                 log.barrier(None, self.os.ctx().txg().open_txg());
             }
         }
@@ -289,15 +288,15 @@ impl Zfs {
         self.closed.get()
     }
 
-    /// The present, as files record it.
+    /// The current time, in the form of attributes.
     pub(crate) fn now(&self) -> Times {
         times(self.rt.wall_clock())
     }
-    /// The table of attributes, there in every file system that can be changed.
+    /// The table of attributes; every writable file system has one.
     pub(crate) fn table(&self) -> Result<&Rc<SaTable>> {
         self.sa.as_ref().ok_or_else(|| self.readonly_error())
     }
-    /// The unlinked set, there in every file system that can be changed.
+    /// The unlinked set; every writable file system has one.
     pub(crate) fn unlinked_set(&self) -> Result<&Dnode> {
         self.unlinked_set.as_ref().ok_or_else(|| self.readonly_error())
     }
@@ -305,8 +304,8 @@ impl Zfs {
         Error::new(ErrorKind::ReadOnly, format!("file system '{}' is read-only", self.name()))
     }
 
-    /// Begins a change: the file system can be changed, and is not closed as long as the pass
-    /// lives.
+    /// Begins a change: checks that the file system is writable, and keeps it from being closed
+    /// while the pass lives.
     pub(crate) fn enter(&self) -> Result<Pass> {
         if self.closed.get() {
             return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));
@@ -321,34 +320,33 @@ impl Zfs {
         let plan = TxPlan::new(&self.os);
         if self.replaying.get().is_some() { plan.replayed() } else { plan }
     }
-    /// An empty plan of a transaction that may lay out attributes: a layout that one txg adds must
-    /// not be used by an older one.
+    /// An empty plan of a transaction that may add an attribute layout: a layout that one txg adds
+    /// must not be used by an older one.
     pub(crate) fn plan_layout(&self) -> TxPlan {
         self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
     }
-    /// Ends a transaction that completes an operation. Where every change must be durable at once,
-    /// [`Zfs::commit_if_always`] follows when all locks are given back.
+    /// Ends a transaction that completes an operation. With `sync=always` [`Zfs::commit_if_always`]
+    /// follows after all locks are released.
     pub(crate) fn finish(&self, tx: Tx) {
         if let Some(seq) = self.replaying.get() {
             zil::replay::mark(&self.os, seq, &tx);
         }
         drop(tx);
     }
-    /// Ends a transaction and makes the object's changes durable where every change must be so at
-    /// once. The caller holds no locks any more.
+    /// Ends a transaction and, with `sync=always`, commits the object's changes. The caller holds
+    /// no locks any more.
     pub(crate) async fn finish_op(&self, tx: Tx, obj: ObjectId) -> Result<()> {
         self.finish(tx);
         self.commit_if_always(obj).await
     }
-    /// Waits until the object's changes are durable if that is to be so with every change
-    /// (`sync=always`). The caller holds no locks.
+    /// With `sync=always`, waits until the object's changes are durable. The caller holds no locks.
     pub(crate) async fn commit_if_always(&self, obj: ObjectId) -> Result<()> {
         if self.opts.get().sync != SyncMode::Always || self.replaying.get().is_some() {
             return Ok(());
         }
         self.commit(obj).await
     }
-    /// Makes the object's changes durable, whatever the mode.
+    /// Makes the object's changes durable, with any `sync` property.
     pub(crate) async fn commit(&self, obj: ObjectId) -> Result<()> {
         match self.log() {
             Some(log) => log.commit(Some(obj)).await,
@@ -369,7 +367,7 @@ impl Zfs {
     pub(crate) async fn wait_txg(&self, txg: Txg) -> Result<()> {
         self.os.ctx().txg().wait_synced(txg).await
     }
-    /// Waits for the next txg: large work is divided over several.
+    /// Waits for the next txg, between the parts of large work.
     pub(crate) async fn next_txg(&self, after: Txg) -> Result<()> {
         self.os.ctx().txg().wait_open(after.next()).await
     }
@@ -384,7 +382,7 @@ impl Zfs {
         self.commit(obj).await
     }
 
-    /// What `sync` and `syncfs` ask for: everything done before is durable. As OpenZFS's it does
+    /// Serves `sync` and `syncfs`: makes everything done before durable. As in OpenZFS, it does
     /// nothing with `sync=disabled`, and it does not wait for a suspended pool:
     /// [`ErrorKind::Suspended`], also if the pool is suspended meanwhile.
     pub async fn sync_fs(self: &Rc<Self>) -> Result<()> {
@@ -395,7 +393,7 @@ impl Zfs {
         if gate.is_suspended() {
             return Err(gate.suspension().await);
         }
-        // A task: what has begun is not to be given up half-way.
+        // In a task of its own, which goes on when this future is dropped.
         let zfs = self.clone();
         let syncing = self.os.ctx().rt().spawn("sync", async move { zfs.sync_all().await });
         match select2(syncing, gate.suspension()).await {
@@ -413,7 +411,7 @@ impl Zfs {
         self.wait_txg(Txg(0)).await
     }
 
-    /// Space and objects: what the dataset says.
+    /// Space and objects, from the dataset's figures.
     pub fn statfs(&self) -> StatFs {
         let phys = self.ds.phys();
         let available = self.ds.available();
@@ -452,27 +450,27 @@ impl Zfs {
         Ok(())
     }
 
-    /// Counts an object as open that a transaction under way makes or removes.
+    /// Counts an object as open that a transaction under way creates or removes.
     pub(crate) fn hold_open(&self, n: &Node) {
         n.st.opens.set(n.st.opens.get() + 1);
         self.opened.borrow_mut().insert(n.obj().0, n.clone());
     }
 
-    /// From now on a directory that is removed stays open until [`Zfs::forget_removed`] names it: a
-    /// process may still be in it, which the front end learns only when the last one has left.
+    /// Keeps removed directories open from now on until [`Zfs::forget_removed`] names them: a
+    /// process may still be in one, and the front end gets a notice only when the last one has
+    /// left.
     pub fn keep_removed_dirs(&self) {
         self.keeps_removed.set(true);
     }
 
-    /// Holds a directory that loses its name, if such are kept.
+    /// Holds a removed directory open, if the front end asked for that.
     pub(crate) fn keep_removed(&self, n: &Node) {
         if self.keeps_removed.get() && self.replaying.get().is_none() && self.removed.borrow_mut().insert(n.obj().0) {
             self.hold_open(n);
         }
     }
 
-    /// The directory, if it was removed and kept, is not used any more; it is freed in the
-    /// background.
+    /// Ends the hold of a removed directory; it is freed in the background.
     pub fn forget_removed(&self, obj: ObjectId) {
         if !self.removed.borrow_mut().remove(&obj.0) {
             return;
@@ -490,8 +488,7 @@ impl Zfs {
         }
     }
 
-    /// Takes back one [`Zfs::open_file`]. The last one frees an object without a name, in the
-    /// background.
+    /// Ends one [`Zfs::open_file`]. The last one frees an unlinked object, in the background.
     pub async fn release(&self, obj: ObjectId) {
         let Some(n) = self.opened.borrow().get(&obj.0).cloned() else { return };
         n.st.opens.set(n.st.opens.get().saturating_sub(1));
@@ -505,7 +502,7 @@ impl Zfs {
         }
     }
 
-    /// Notes that a file was read, as the access time policy asks for.
+    /// Updates the access time after a read, if the policy asks for it (`ZFS_ACCESSTIME_STAMP`).
     pub(crate) fn stamp_atime(&self, n: &Node, a: &ZnodeAttrs) {
         let opts = self.opts.get();
         if opts.readonly || opts.atime == Atime::Off || self.closed.get() {
@@ -525,14 +522,14 @@ impl Zfs {
             && let Some(fs) = self.rc()
         {
             self.rt.spawn("zpl access times", async move {
-                // What cannot be written now is not worth an error: nobody waits for it.
+                // An access time that cannot be written is dropped without an error.
                 let _ = fs.flush_atimes().await;
                 fs.flushing_atimes.set(false);
             });
         }
     }
-    /// Whether a front end that answers reads itself should let one through to us: since nothing
-    /// has told us of reads for a second, and reading changes the access time.
+    /// Whether a front end that serves reads from its own cache should pass one on: no read was
+    /// recorded this second, and the policy updates the access time.
     pub async fn is_atime_due_on_read(&self, obj: ObjectId) -> bool {
         let opts = self.opts.get();
         if opts.readonly || opts.atime == Atime::Off {
@@ -549,7 +546,7 @@ impl Zfs {
         let atimes = self.atimes.borrow();
         if atimes.is_empty() { None } else { atimes.get(&obj.0).map(|(_, t)| times(*t)) }
     }
-    /// Takes it, to be stored or forgotten.
+    /// Takes a pending access time, to store or drop it.
     pub(crate) fn take_atime(&self, obj: ObjectId) -> Option<Times> {
         if self.atimes.borrow().is_empty() {
             return None;
@@ -558,7 +555,7 @@ impl Zfs {
         taken.map(|(_, t)| times(t))
     }
 
-    /// Stores the access times that are only in memory.
+    /// Stores the pending access times.
     async fn flush_atimes(&self) -> Result<()> {
         let _pass = self.busy.enter();
         let list: Vec<Node> = self.atimes.borrow().values().map(|(n, _)| n.clone()).collect();
@@ -579,7 +576,7 @@ impl Zfs {
     }
 }
 
-/// Whether an access now changes the access time.
+/// Whether a read now changes the access time.
 fn is_atime_due(how: Atime, a: &ZnodeAttrs, now: WallTime) -> bool {
     let at = |t: Times| (t[0] as i64, t[1]);
     match how {

@@ -1,5 +1,5 @@
-//! Filling a new file system: master node, tables of attributes, delete queue, root directory
-//! (format pages 08 section 1 and 10 section 2.4).
+//! Initialization of a new file system: master node, tables of attributes, unlinked set, root
+//! directory (format pages 08 section 1 and 10 section 2.4).
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use ondisk::zpl::{MASTER_NODE_OBJ, S_IFDIR, ZPL_VERSION, aces_to_bytes, master_k
 use crate::node::{new_file_spec, times};
 use crate::types::Case;
 
-/// Whom the root directory belongs to.
+/// Owner and mode of the root directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InitOwner {
     /// Owner.
@@ -26,7 +26,7 @@ pub struct InitOwner {
     pub time: WallTime,
 }
 
-/// What can be chosen only when a file system is made.
+/// Properties that are fixed at creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FsCreateProps {
     /// `NORM_*` flags of the normalisation form (format page 04), 0 for none.
@@ -35,7 +35,7 @@ pub struct FsCreateProps {
     pub casesensitivity: Case,
     /// Whether names must be UTF-8. Normalisation implies it.
     pub utf8only: bool,
-    /// ZPL version; only 5 is made.
+    /// ZPL version; only 5 can be created.
     pub version: u64,
 }
 
@@ -45,7 +45,7 @@ impl Default for FsCreateProps {
     }
 }
 
-/// What fills a new file system.
+/// The initialization to pass to the DSL.
 pub fn init_fs(owner: InitOwner, props: FsCreateProps) -> dsl::Init {
     Box::new(move |os, tx| Box::pin(fill(os, tx, owner, props)))
 }

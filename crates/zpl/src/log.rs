@@ -1,8 +1,8 @@
-//! What goes into the intent log: a record for each operation, noted within its transaction and
-//! under its locks, so that records stand in the order in which things happened.
+//! Records for the intent log: one for each operation, added within its transaction and under its
+//! locks, so that the records are in the order of the operations.
 //!
-//! Names that come and go are carried by every commit; what only concerns one object (its data,
-//! size, attributes) by commits of that object. What no record can say is a barrier: a commit then
+//! Every commit includes the changes of names; changes of one object (its data, size, attributes)
+//! are part of that object's commits. A change without a record type is a barrier: a commit then
 //! waits for the txg.
 
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::node::{Node, times};
 use crate::types::{FileKind, SetAttr, SetTime, SyncMode};
 
 impl Zfs {
-    /// The log, if something is to be noted in it now.
+    /// The log, unless a replay runs or `sync=disabled`.
     fn active_zilog(&self) -> Option<Zilog> {
         let on = self.replaying.get().is_none() && self.opts().sync != SyncMode::Disabled;
         if on { self.log() } else { None }
@@ -34,7 +34,7 @@ impl Zfs {
         }
     }
 
-    /// An object was made in a directory.
+    /// Logs the creation of an object in a directory.
     pub(crate) fn log_create(&self, kind: FileKind, dn: &Dnode, a: &ZnodeAttrs, name: &[u8], target: &[u8], tx: &Tx) {
         let Some(log) = self.active_zilog() else { return };
         let make = match kind {
@@ -56,7 +56,7 @@ impl Zfs {
         self.log_record(&log, &Op::Create { make, body, attr: None, acl: None, name, target }, None, tx);
     }
 
-    /// A name was taken away; `gone` is the object if nothing names it any more.
+    /// Logs the removal of a name; `gone` is the object if it was the last name.
     pub(crate) fn log_remove(&self, dir: ObjectId, name: &[u8], is_dir: bool, gone: Option<ObjectId>, tx: &Tx) {
         let Some(log) = self.active_zilog() else { return };
         self.log_record(&log, &Op::Remove { dir: dir.0, name, is_dir }, None, tx);
@@ -70,8 +70,8 @@ impl Zfs {
         self.log_record(&log, &Op::Link { dir: dir.0, object: object.0, name }, None, tx);
     }
 
-    /// An object got another name. What it holds must not come after its name: who replaces a file
-    /// by a new one relies on that.
+    /// Logs a rename. The object's data must be durable no later than its new name: programs that
+    /// replace a file by a new one rely on that.
     pub(crate) fn log_rename(
         &self,
         (from, name): (ObjectId, &[u8]),
@@ -84,23 +84,23 @@ impl Zfs {
         self.log_record(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
     }
 
-    /// Data were written; `commit` says that they are to be durable at once.
+    /// Logs a write; `commit`: the data are to be durable at once.
     pub(crate) fn log_write(&self, n: &Node, off: u64, data: &[Bytes], commit: bool, unlinked: bool, tx: &Tx) {
         let Some(log) = self.active_zilog() else { return };
-        // Nobody finds a file without a name after a crash.
+        // An unlinked file cannot be found after a crash.
         if !unlinked {
             log.write(n.obj(), off, data, u64::from(n.dn.block_size()), commit, false, tx.txg());
         }
     }
 
-    /// A file was cut, extended, or part of it freed; `len` 0 means to the end. No crash leaves a
-    /// file without a name.
+    /// Logs a truncation, extension or free of a range; `len` 0 means to the end. Not for unlinked
+    /// files, which do not survive a crash.
     pub(crate) fn log_truncate(&self, (obj, links): (ObjectId, u64), off: u64, len: u64, tx: &Tx) {
         let Some(log) = self.active_zilog().filter(|_| links > 0) else { return };
         self.log_record(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
     }
 
-    /// Attributes were changed.
+    /// Logs a change of attributes.
     pub(crate) fn log_setattr(&self, obj: ObjectId, set: &SetAttr, a: &ZnodeAttrs, tx: &Tx) {
         let Some(log) = self.active_zilog().filter(|_| a.links > 0) else { return };
         let mut out = LrSetattr::default();
@@ -122,21 +122,22 @@ impl Zfs {
         self.log_record(&log, &Op::Setattr { object: obj.0, set: out, attr: None }, Some(obj), tx);
     }
 
-    /// Flags or the project were changed.
+    /// Logs a change of flags or project.
     pub(crate) fn log_flags(&self, obj: ObjectId, attr: LrAttr, tx: &Tx) {
         let Some(log) = self.active_zilog() else { return };
         let set = LrSetattr { mask: setattr::XVATTR, ..LrSetattr::default() };
         self.log_record(&log, &Op::Setattr { object: obj.0, set, attr: Some(attr) }, Some(obj), tx);
     }
 
-    /// Something was changed that no record can say.
+    /// Logs a change that has no record type.
     pub(crate) fn log_barrier(&self, obj: Option<ObjectId>, tx: &Tx) {
         if let Some(log) = self.active_zilog() {
             log.barrier(obj, tx.txg());
         }
     }
 
-    /// The object with its attributes, if it is still there and can be found after a crash.
+    /// The object with its attributes, if it exists and has a name or is part of extended
+    /// attributes.
     async fn findable_node(&self, object: u64) -> Result<Option<(Node, ZnodeAttrs)>> {
         let found = async {
             let n = self.node(ObjectId(object)).await?;
@@ -189,5 +190,5 @@ impl GetData for Zfs {
     }
 }
 
-/// Only so that the log can name who has the data.
+/// Checks that `Rc<Zfs>` coerces to the log's data source.
 const _: fn(Rc<Zfs>) -> Rc<dyn GetData> = |fs| fs;

@@ -1,4 +1,4 @@
-//! Names: which are allowed, how they are compared, and looking them up.
+//! File names: valid names, comparison, lookup.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap::{self, Match};
@@ -14,10 +14,10 @@ pub(crate) fn normflags(normalization: u64, case: Case) -> u64 {
     normalization | if case == Case::Sensitive { 0 } else { NORM_TOUPPER }
 }
 
-/// An entry that was found.
+/// A directory entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Found {
-    /// The name as it is stored.
+    /// The stored name.
     pub name: Vec<u8>,
     pub entry: Dirent,
 }
@@ -28,23 +28,23 @@ impl Found {
     }
 }
 
-/// A name for messages.
+/// A name as text for messages.
 pub(crate) fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The error for a name that is not there.
+/// The error for a missing name.
 pub(crate) fn no_entry(name: &[u8]) -> Error {
     Error::not_found(format!("there is no '{}'", show(name)))
 }
 
-/// The error for a name that is there.
+/// The error for an existing name.
 pub(crate) fn entry_exists(name: &[u8]) -> Error {
     Error::new(ErrorKind::Exists, format!("'{}' exists already", show(name)))
 }
 
 impl Zfs {
-    /// Checks a name that is looked up.
+    /// Checks a name for a lookup.
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
         if name.len() > MAX_NAME {
             return Err(Error::new(
@@ -58,7 +58,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Checks a name that is to be made.
+    /// Checks a name for a new entry.
     pub(crate) fn check_new_name(&self, name: &[u8]) -> Result<()> {
         self.check_name(name)?;
         if name == b"." || name == b".." {
@@ -70,7 +70,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// The entry that `name` means in a directory.
+    /// Looks `name` up in a directory, by the file system's comparison.
     pub(crate) async fn find(&self, dir: &Node, name: &[u8]) -> Result<Option<Found>> {
         if self.normflags == 0 {
             let value = zap::lookup_u64(&dir.dn, name).await?;
@@ -89,12 +89,12 @@ impl Zfs {
         Ok(Some(Found { name: e.name, entry: Dirent::unpack(value) }))
     }
 
-    /// As [`Zfs::find`]; an error if there is none.
+    /// As [`Zfs::find`]; an error if the name is missing.
     pub(crate) async fn find_entry(&self, dir: &Node, name: &[u8]) -> Result<Found> {
         self.find(dir, name).await?.ok_or_else(|| no_entry(name))
     }
 
-    /// The object called `name` in a directory. `.` and `..` are understood.
+    /// The attributes of the object `name` in a directory, `.` and `..` included.
     pub async fn lookup(&self, dir: ObjectId, name: &[u8]) -> Result<Attr> {
         self.check_name(name)?;
         let (d, a) = self.dir(dir).await?;
@@ -106,7 +106,7 @@ impl Zfs {
         self.getattr(obj).await
     }
 
-    /// What an entry is; file systems of version 1 do not say it in the entry.
+    /// The type of an entry; in file systems of version 1 it is in the object only.
     pub(crate) async fn kind_of_entry(&self, e: Dirent) -> Result<FileKind> {
         match FileKind::from_dtype(e.dtype) {
             Some(kind) => Ok(kind),

@@ -1,4 +1,4 @@
-//! One object of a file system in use: its dnode, its locks, its attributes.
+//! One object of a mounted file system: its dnode, its locks, its attributes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,9 +28,9 @@ pub(crate) struct NodeState {
     pub attrs: Mutex<()>,
     /// How often it is open.
     pub opens: Cell<u32>,
-    /// A file that was made without a name may get one ([`Zfs::tmpfile`]).
+    /// A file created without a name may get one ([`Zfs::tmpfile`]).
     pub linkable: Cell<bool>,
-    /// Whether it has capabilities, as far as that is known.
+    /// Cache of whether it has capabilities.
     pub caps: CapsCache,
 }
 
@@ -48,7 +48,7 @@ impl NodeState {
     }
 }
 
-/// An object in use. Its state lives as long as somebody holds one of these, at least.
+/// An object in use. Its state lives at least as long as its `Node`s.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub dn: Dnode,
@@ -78,32 +78,31 @@ pub(crate) fn wall_time(t: Times) -> WallTime {
     WallTime { secs: t[0] as i64, nanos: t[1].min(999_999_999) as u32 }
 }
 
-/// What a new object with attributes is to be.
+/// The dnode of a new object with system attributes.
 pub(crate) fn new_file_spec(os: &Objset, otype: ObjectType) -> ObjSpec {
     let dnodesize = os.props().dnodesize.max(512);
     let capacity = bonus_area((dnodesize / 512) as usize, 1);
     ObjSpec::new(otype, 512).dnodesize(dnodesize).bonus(ObjectType::SA, capacity as u16)
 }
 
-/// What an object is to be that an intent log makes again: with a dnode of so many units of 512
-/// bytes.
+/// The dnode of an object that replay creates, with so many slots of 512 bytes.
 pub(crate) fn exact_file_spec(otype: ObjectType, slots: u8) -> ObjSpec {
     let slots = usize::from(slots.clamp(1, 32));
     ObjSpec::new(otype, 512).dnodesize(slots as u32 * 512).bonus(ObjectType::SA, bonus_area(slots, 1) as u16)
 }
 
-/// The kind that a mode says.
+/// The type in a mode.
 pub(crate) fn kind_of(obj: ObjectId, mode: u64) -> Result<FileKind> {
     FileKind::from_mode(mode)
         .ok_or_else(|| Error::corrupt(format!("object {obj} has the mode {mode:#o}, which is of no kind of file")))
 }
 
-/// The error for an object that is gone.
+/// The error for a freed object.
 pub(crate) fn gone(obj: ObjectId) -> Error {
     Error::not_found(format!("object {obj} exists no more"))
 }
 
-/// Refuses to change what one of `flags` protects.
+/// `Denied` if the object has one of `flags`.
 pub(crate) fn check_flags(obj: ObjectId, a: &ZnodeAttrs, flags: u64) -> Result<()> {
     if a.flags & flags == 0 {
         return Ok(());
@@ -118,14 +117,14 @@ pub(crate) fn check_flags(obj: ObjectId, a: &ZnodeAttrs, flags: u64) -> Result<(
     Err(Error::new(ErrorKind::Denied, format!("object {obj} is {word}")))
 }
 
-/// Ids that do not fit (foreign domains, format page 16 section 5) are nobody's.
+/// Maps ids that do not fit (foreign domains, format page 16 section 5) to 65534.
 fn posix_id(v: u64) -> u32 {
     u32::try_from(v).unwrap_or(65534)
 }
 
 impl Zfs {
-    /// The object, which must be one of the file system's own kinds. Every operation begins with
-    /// this for each object that it is about, so what it costs is counted here.
+    /// Holds the object, which must have the bonus of a znode. Every operation begins with this for
+    /// each of its objects, so the CPU cost of an operation is charged here.
     pub(crate) async fn node(&self, obj: ObjectId) -> Result<Node> {
         self.rt.spend(rt::cost::ZPL_OP).await;
         let dn = self.os.hold(obj).await?;
@@ -135,7 +134,7 @@ impl Zfs {
         }
     }
 
-    /// Its attributes, as stored.
+    /// The stored attributes.
     pub(crate) async fn stored_attrs(&self, n: &Node) -> Result<ZnodeAttrs> {
         match &self.sa {
             Some(table) => SaHandle::open(&n.dn, table)?.attrs().await,
@@ -162,7 +161,7 @@ impl Zfs {
         }
     }
 
-    /// Its attributes, with what has not been stored yet. An error if the object has been freed.
+    /// The attributes with a pending access time. An error if the object has been freed.
     pub(crate) async fn attrs(&self, n: &Node) -> Result<ZnodeAttrs> {
         let mut a = self.stored_attrs(n).await?;
         if !n.dn.exists() {
@@ -174,11 +173,11 @@ impl Zfs {
         Ok(a)
     }
 
-    /// As callers see them.
+    /// Converts attributes for callers.
     pub(crate) fn to_attr(&self, n: &Node, a: &ZnodeAttrs) -> Result<Attr> {
         let kind = kind_of(n.obj(), a.mode)?;
         self.check_foreign_acl(n.obj(), a.flags);
-        // A dnode counts too, as `stat` of OpenZFS has it.
+        // The dnode counts too, as in OpenZFS's `stat`.
         let blocks = ((n.dn.used() + 256) >> 9) + u64::from(n.dn.dnode_size() / 512);
         Ok(Attr {
             obj: n.obj(),

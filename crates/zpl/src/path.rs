@@ -1,4 +1,4 @@
-//! From an object's number to its path, for messages.
+//! The path of an object by its number, for messages.
 
 use base::{Error, ObjectId, Result};
 use dmu::zap;
@@ -6,13 +6,13 @@ use ondisk::zpl::Dirent;
 
 use crate::fs::Zfs;
 
-/// Deepest path that is told.
+/// Most parts of a path.
 const DEPTH_MAX: usize = 4096;
 
 impl Zfs {
     /// The path of an object below the root of the file system, with a slash before each part: by
-    /// its PARENT and that directory's entries. Of several links one. An error if it has none, or
-    /// what leads there is damaged.
+    /// its PARENT and that directory's entries. One of several links. An error if it has no path,
+    /// or the objects on it are damaged.
     pub async fn path_of(&self, obj: ObjectId) -> Result<Vec<u8>> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = obj;

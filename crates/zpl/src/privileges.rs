@@ -1,12 +1,11 @@
-//! What lets a program run with the rights of others goes away when the file changes.
+//! Removal of set-id bits and capabilities from files that change.
 //!
-//! Linux takes the set-user-id and set-group-id bits from a file that somebody without `CAP_FSETID`
-//! writes to or cuts, and from every file that is given away; it takes `security.capability`
-//! whoever changes the file. A FUSE server has to do both (`FUSE_HANDLE_KILLPRIV_V2` of
-//! `linux/fuse.h`).
+//! Linux clears the set-user-id and set-group-id bits of a file when a process without `CAP_FSETID`
+//! writes to or truncates it, and on every change of owner; it removes `security.capability` on any
+//! change of the file. A FUSE server has to do both (`FUSE_HANDLE_KILLPRIV_V2` of `linux/fuse.h`).
 //!
-//! Every write asks whether there are capabilities. A node therefore remembers that it has none
-//! until one of its extended attributes changes.
+//! Every write checks for capabilities. A node therefore caches that it has none until one of its
+//! extended attributes changes.
 
 use std::cell::Cell;
 
@@ -18,38 +17,38 @@ use crate::fs::Zfs;
 use crate::node::{Node, kind_of};
 use crate::types::{FileKind, SetAttr};
 
-/// The extended attribute that Linux keeps the capabilities of a program in.
+/// The extended attribute of a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 const S_ISUID: u64 = 0o4000;
 const S_ISGID: u64 = 0o2000;
 const S_IXGRP: u64 = 0o010;
 
-/// What is known of a node's capabilities.
+/// Cache of a node's lack of capabilities.
 #[derive(Default)]
 pub(crate) struct CapsCache {
     /// Changes of extended attributes so far.
     changes: Cell<u64>,
-    /// There were no capabilities after so many changes.
+    /// The count of changes at which there were no capabilities.
     none_at: Cell<Option<u64>>,
 }
 
 impl CapsCache {
-    /// An extended attribute changes, or has changed.
+    /// Invalidates the cache, before and after a change of an extended attribute.
     pub(crate) fn changed(&self) {
         self.changes.set(self.changes.get() + 1);
     }
     fn is_none(&self) -> bool {
         self.none_at.get() == Some(self.changes.get())
     }
-    /// There were none when `changes` was read.
+    /// Records that there were none when `changes` was read.
     fn set_none(&self, changes: u64) {
         self.none_at.set(Some(changes));
     }
 }
 
-/// The mode without the bits that a change takes away. Where the group may not execute the file the
-/// set-group-id bit only goes if the one who changes it `may_keep_sgid` says no to (Linux
-/// `setattr_should_drop_sgid`, 6.2).
+/// The mode without the bits that a change clears. Where the group may not execute the file the
+/// set-group-id bit is cleared only if `may_keep_sgid` is false (Linux `setattr_should_drop_sgid`,
+/// 6.2).
 fn without_set_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
     let mut new = mode & !S_ISUID;
     if mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !may_keep_sgid()) {
@@ -59,10 +58,10 @@ fn without_set_ids(mode: u64, may_keep_sgid: impl FnOnce() -> bool) -> u64 {
 }
 
 impl Zfs {
-    /// Takes from an object what lets it run with the rights of others, before it is changed:
-    /// `security.capability`, and with `ids` the set-id bits. `may_keep_sgid` is asked with the
-    /// object's group, and only where its answer counts: whether the caller belongs to that group
-    /// or may set any. True if the mode is another one then. A directory keeps all.
+    /// Before a change of an object: removes `security.capability`, and with `ids` the set-id bits.
+    /// `may_keep_sgid` is called with the object's group, and only if its answer matters: whether
+    /// the caller belongs to that group or has `CAP_FSETID`. True if the mode changed. A directory
+    /// keeps all.
     pub async fn drop_privileges(
         &self,
         obj: ObjectId,
@@ -106,8 +105,7 @@ impl Zfs {
                 self.commit_if_always(n.obj()).await
             }
             Err(e) if matches!(e.kind(), ErrorKind::NoAttr | ErrorKind::Unsupported) => {
-                // Without extended attributes (`xattr=off`) what is stored does not count, but may
-                // count again later.
+                // With `xattr=off` stored attributes are hidden, but may become visible again.
                 if e.kind() == ErrorKind::NoAttr {
                     known.set_none(changes);
                 }
@@ -148,7 +146,7 @@ mod tests {
         assert!(known.is_none());
         known.changed();
         assert!(!known.is_none());
-        // A look that began before a change says nothing of the time after it.
+        // A read that began before a change does not set the cache.
         let before = known.changes.get();
         known.changed();
         known.set_none(before);

@@ -1,6 +1,6 @@
 //! Limits of users, groups and projects (format page 16 section 7).
 //!
-//! They are compared with what the last sync counted, so a txg's changes may go beyond them.
+//! They are compared with the usage as of the last sync, so a txg's changes may exceed them.
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::ZnodeAttrs;

@@ -3,7 +3,7 @@
 
 use rt::rank::Rank;
 
-/// Moving things between directories.
+/// Renames between directories.
 pub const RENAME: Rank = Rank(600, "rename");
 /// Entries of a directory, links of a file.
 pub const NAMES: Rank = Rank(610, "names");
@@ -11,5 +11,5 @@ pub const NAMES: Rank = Rank(610, "names");
 pub const DATA: Rank = Rank(620, "file data");
 /// Extended attributes of an object.
 pub const XATTRS: Rank = Rank(630, "extended attributes");
-/// Attributes of an object, while they are changed.
+/// Changes of an object's attributes.
 pub const ATTRS: Rank = Rank(660, "attributes");

@@ -1,4 +1,4 @@
-//! Listing directories.
+//! Directory listings.
 //!
 //! Cookies are those of OpenZFS (format page 04 section 7): 0 is before `.`, 1 before `..`, 2 and 3
 //! before the first entry, everything else is a place in the order of the ZAP, which stays valid
@@ -13,12 +13,12 @@ use crate::fs::Zfs;
 use crate::names::show;
 use crate::types::{Attr, DirEntry, DirEntryPlus, FileKind};
 
-/// Attributes that one listing reads side by side.
+/// Attributes that one listing reads concurrently.
 const ATTR_WINDOW: usize = 16;
 
 impl Zfs {
-    /// Up to `max` entries from `cookie` on (0: the beginning), `.` and `..` first. None left: the
-    /// end.
+    /// Up to `max` entries from `cookie` on (0: the beginning), `.` and `..` first. An empty list
+    /// means the end.
     pub async fn readdir(&self, dir: ObjectId, cookie: u64, max: usize) -> Result<Vec<DirEntry>> {
         let (d, a) = self.dir(dir).await?;
         let mut out = Vec::new();
@@ -47,7 +47,7 @@ impl Zfs {
             let entry = Dirent::unpack(value);
             let kind = match FileKind::from_dtype(entry.dtype) {
                 Some(kind) => kind,
-                // An entry that leads nowhere must not hide the others.
+                // A dangling entry must not fail the listing.
                 None => self.kind_of_entry(entry).await.unwrap_or(FileKind::File),
             };
             out.push(DirEntry { name: e.name, obj: ObjectId(entry.object), kind, next_cookie });

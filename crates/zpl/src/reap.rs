@@ -1,10 +1,11 @@
-//! Freeing objects that have no name any more, and ranges of data that are large.
+//! Freeing of unlinked objects, and of large ranges of data.
 //!
-//! The delete queue names objects without a link: large ones, those with an xattr directory, those
-//! that were open when their last name went. An object is freed when its last opener goes, or at
-//! the next mount, by [`Zfs::reap`]: first what its xattr directory holds, then its data in pieces,
-//! then the object itself together with its entry in the queue. Each step leaves a state from which
-//! another attempt can go on. One txg frees only so much, since its sync must visit every block.
+//! The unlinked set names objects without a link: large ones, those with an xattr directory, those
+//! that were open when their last name was removed. [`Zfs::reap`] frees an object when its last
+//! opener closes it, or at the next mount: first the content of its xattr directory, then its data
+//! in pieces, then the object itself together with its entry in the set. Each step leaves a state
+//! from which another attempt can resume. The frees of one txg are limited, since its sync must
+//! visit every block.
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::sa::SaHandle;
@@ -18,11 +19,11 @@ use crate::types::FileKind;
 
 /// Blocks that one txg frees of one file: 128 indirect blocks of the usual size.
 const FREE_BLOCKS_PER_TXG: u64 = 128 << 10;
-/// Pieces that are looked for before freeing begins.
+/// Most pieces that are collected before freeing begins.
 const PIECES_MAX: usize = 64 << 10;
 /// Files of an xattr directory that one transaction frees.
 const XATTRS_PER_TX: usize = 32;
-/// Objects of the queue that one txg frees at most.
+/// Most objects of the unlinked set that one txg frees.
 const OBJECTS_PER_TXG: u32 = 4096;
 
 impl Zfs {
@@ -31,8 +32,8 @@ impl Zfs {
         u64::from(n.dn.block_size()).saturating_mul(FREE_BLOCKS_PER_TXG)
     }
 
-    /// Frees all data from about `keep` on but the first piece, which is left to the caller's
-    /// transaction; last piece first. `shorten`: SIZE follows.
+    /// Frees all data from about `keep` on except the first piece, which the caller's transaction
+    /// frees; last piece first. `shorten`: SIZE follows.
     pub(crate) async fn free_tail(&self, n: &Node, keep: u64, shorten: bool) -> Result<()> {
         let size = u64::from(n.dn.block_size());
         let span = self.span(n);
@@ -50,8 +51,8 @@ impl Zfs {
             let more = pieces.len() == PIECES_MAX;
             let mut end = if more { pos } else { u64::MAX };
             for start in pieces.into_iter().rev() {
-                // What is in the delete queue goes on at the next mount; a truncation is seen
-                // through.
+                // The next mount resumes objects of the unlinked set; a truncation must be
+                // completed.
                 if !shorten && self.is_closed() {
                     return Err(Error::new(ErrorKind::Interrupted, "the file system is being unmounted"));
                 }
@@ -72,8 +73,8 @@ impl Zfs {
         }
     }
 
-    /// Frees a range in the middle in pieces, each in a transaction of its own; `each` is done in
-    /// every one of them.
+    /// Frees a range of the file in pieces, each in a transaction of its own; `each` runs in every
+    /// one of them.
     pub(crate) async fn free_middle(
         &self,
         n: &Node,
@@ -114,7 +115,7 @@ impl Zfs {
         Ok(sa.znode()?.filter(|z| z.acl.len() >= 8).map(|z| le64(&z.acl, 0)).filter(|&obj| obj != 0).map(ObjectId))
     }
 
-    /// Frees an object of the delete queue, unless it is open or being freed already.
+    /// Frees an object of the unlinked set, unless it is open or being freed already.
     pub(crate) async fn reap(&self, obj: ObjectId) -> Result<()> {
         if !self.reaping.borrow_mut().insert(obj.0) {
             return Ok(());
@@ -146,7 +147,7 @@ impl Zfs {
         if let Some(x) = &xattr_dir {
             self.empty_xattr_dir(x).await?;
         }
-        // Whoever still reads without having opened it ends first.
+        // Wait for readers that have not opened the file.
         let _data = n.st.data.write(0, u64::MAX).await;
         if !is_dir {
             self.free_tail(&n, 0, false).await?;
@@ -174,7 +175,7 @@ impl Zfs {
         remove_entry(self, obj, &tx).await
     }
 
-    /// Takes a number out of the queue whose object is gone.
+    /// Removes the entry of an object that does not exist.
     async fn remove_stale_entry(&self, obj: ObjectId) -> Result<()> {
         let tx = self.plan().zap(self.unlinked_set()?).net_free().assign().await?;
         remove_entry(self, obj, &tx).await
@@ -224,15 +225,15 @@ impl Zfs {
         }
     }
 
-    /// Frees an object of the queue in the background.
+    /// Frees an object of the unlinked set in the background.
     pub(crate) fn spawn_reap(&self, obj: ObjectId) {
-        // What a replay leaves to be freed the drain of the queue after it frees.
+        // The drain after a replay frees the objects that the replay unlinked.
         if self.is_closed() || self.replaying.get().is_some() {
             return;
         }
         if let Some(fs) = self.rc() {
             self.rt.spawn("zpl reap", async move {
-                // What an unmount interrupts goes on at the next mount.
+                // The next mount resumes after an unmount that interrupts this.
                 if fs.reap(obj).await.is_err_and(|e| e.kind() != ErrorKind::Interrupted) {
                     fs.reap_errors.set(fs.reap_errors.get() + 1);
                 }
@@ -240,7 +241,8 @@ impl Zfs {
         }
     }
 
-    /// Frees everything in the queue that is not open, in the background.
+    /// Frees every object of the unlinked set that is not open, in the background
+    /// (`zfs_unlinked_drain`).
     pub(crate) fn spawn_unlinked_drain(&self) {
         if let Some(fs) = self.rc() {
             self.rt.spawn("zpl drain", async move {
@@ -262,7 +264,7 @@ impl Zfs {
             match self.reap(ObjectId(obj)).await {
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::Interrupted => break,
-                // One that cannot be freed must not keep the others.
+                // Go on with the others.
                 Err(_) => self.reap_errors.set(self.reap_errors.get() + 1),
             }
             let open = self.os.ctx().txg().open_txg();
@@ -275,7 +277,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Objects without a name that still wait to be freed.
+    /// Entries of the unlinked set.
     pub async fn unlinked_count(&self) -> Result<u64> {
         zap::count(self.unlinked_set()?).await
     }

@@ -1,4 +1,4 @@
-//! Taking names away.
+//! Removal of names: unlink and rmdir.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::{Tx, zap};
@@ -9,29 +9,29 @@ use crate::names::show;
 use crate::node::{Node, check_flags, kind_of};
 use crate::types::FileKind;
 
-/// Blocks of a file that are freed at once, when its last name goes (`zfs_delete_blocks`).
+/// Blocks of a file that unlink itself frees with the last name (`zfs_delete_blocks`).
 const FREE_NOW_BLOCKS: u64 = 20480;
 
-/// What became of an object that lost a name.
+/// The state of an object after it lost a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
     /// It has other names.
     Linked,
     /// It was freed.
     Freed,
-    /// It is in the delete queue; nobody has it open.
+    /// It is in the unlinked set and not open.
     Queued,
-    /// It is in the delete queue and open.
+    /// It is in the unlinked set and open.
     Open,
 }
 
-/// Flags of a directory that keep its entries.
+/// Flags of a directory that protect its entries.
 pub(crate) const KEEPS_ENTRIES: u64 = pflags::IMMUTABLE | pflags::APPENDONLY;
-/// Flags of an object that keep its names.
+/// Flags of an object that protect its names.
 pub(crate) const KEEPS_NAMES: u64 = pflags::IMMUTABLE | pflags::APPENDONLY | pflags::NOUNLINK;
 
 impl Zfs {
-    /// Takes a name away. `IsDir` for a directory.
+    /// Removes a name. `IsDir` for a directory.
     pub async fn unlink(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         self.remove(dir, name, false).await
     }
@@ -98,9 +98,9 @@ impl Zfs {
         }
     }
 
-    /// Counts one link less. The last one of what is small and not open frees it; other things go
-    /// to the delete queue. The caller holds its names lock and has planned for freeing it and for
-    /// a change of the queue.
+    /// Drops one link. The last link of a small object that is not open frees it; other objects go
+    /// to the unlinked set. The caller holds its names lock and has planned for freeing it and for
+    /// a change of the unlinked set.
     pub(crate) async fn drop_link(&self, n: &Node, tx: &Tx) -> Result<Fate> {
         let a = self.attrs(n).await?;
         let is_dir = kind_of(n.obj(), a.mode)? == FileKind::Dir;
@@ -131,7 +131,7 @@ impl Zfs {
         Ok(if open { Fate::Open } else { Fate::Queued })
     }
 
-    /// What is to be done once the transaction has ended.
+    /// Starts the reap of an unlinked object, after the transaction has ended.
     pub(crate) fn reap_unlinked(&self, n: &Node, fate: Fate) {
         if fate == Fate::Queued || (fate == Fate::Open && n.st.opens.get() == 0) {
             self.spawn_reap(n.obj());

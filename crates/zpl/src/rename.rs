@@ -1,9 +1,9 @@
-//! Renaming, in every case that POSIX and Linux know.
+//! Rename, with the flags of Linux.
 //!
-//! Two directories are locked in the order in which everybody locks: an ancestor first, else by
-//! number. Which it is cannot change while the rename lock is held, since only renames between
-//! directories give a directory another parent. The chains of ancestors found for that also tell
-//! whether a directory would move into itself.
+//! Two directories are locked in the common order: an ancestor first, else by number. Their
+//! relation cannot change while the rename lock is held, since only renames between directories
+//! give a directory another parent. The chains of ancestors found for that also show whether a
+//! directory would move into itself.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
@@ -17,14 +17,15 @@ use crate::node::{Node, check_flags, kind_of};
 use crate::remove::{Fate, KEEPS_ENTRIES, KEEPS_NAMES};
 use crate::types::{Cred, FileKind, RenameFlags};
 
-/// What a rename may leave at the old name (`WHITEOUT_MODE` and `WHITEOUT_DEV` of Linux).
+/// The whiteout that a rename may leave at the old name (`WHITEOUT_MODE` and `WHITEOUT_DEV` of
+/// Linux).
 const WHITEOUT: New<'static> =
     New { kind: FileKind::CharDev, mode: 0, rdev: 0, target: None, exclusive: true, exact: None };
 
-/// Directories nested deeper than this are a loop.
+/// A chain of parents longer than this is a loop.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// One side of a rename: a directory, what is in it under the name, that object.
+/// One side of a rename: a directory, its entry, the object of the entry.
 struct Side<'a> {
     dir: &'a Node,
     found: Found,
@@ -69,8 +70,8 @@ fn check_loops(
 }
 
 impl Zfs {
-    /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. What has that
-    /// name already goes, if it may.
+    /// Gives the object `name` of directory `dir` the name `new_name` in `new_dir`. An existing
+    /// object of that name is replaced, if `flags` allow it.
     pub async fn rename(
         &self,
         dir: ObjectId,
@@ -82,9 +83,9 @@ impl Zfs {
         self.rename_as(dir, name, new_dir, new_name, flags, None).await
     }
 
-    /// As [`Zfs::rename`], and the old name is left to a *whiteout* (`RENAME_WHITEOUT`): a
-    /// character device 0:0 of mode 0 that belongs to `cred`, by which overlayfs hides a name of a
-    /// lower layer. `Invalid` with `exchange`.
+    /// As [`Zfs::rename`], and leaves a *whiteout* at the old name (`RENAME_WHITEOUT`): a character
+    /// device 0:0 of mode 0 that belongs to `cred`, by which overlayfs hides a name of a lower
+    /// layer. `Invalid` with `exchange`.
     pub async fn rename_whiteout(
         &self,
         dir: ObjectId,
@@ -115,12 +116,11 @@ impl Zfs {
         let topology = if cross { Some(self.rename_lock.lock().await) } else { None };
         let (from, from_attrs) = self.dir(dir).await?;
         let (to, to_attrs) = self.dir(new_dir).await?;
-        // A directory that was removed has nothing in it and gets nothing; its parent may be gone
-        // too.
+        // A removed directory is empty and accepts no entries; its parent may be gone too.
         if from_attrs.links == 0 || to_attrs.links == 0 {
             return Err(no_entry(name));
         }
-        // Each from the directory itself up to the root.
+        // Each chain from the directory itself up to the root.
         let above_from = if cross { self.ancestors(&from).await? } else { Vec::new() };
         let above_to = if cross { self.ancestors(&to).await? } else { Vec::new() };
         let from_first = above_to.contains(&dir) || (!above_from.contains(&new_dir) && dir <= new_dir);
@@ -140,8 +140,8 @@ impl Zfs {
             if flags.noreplace {
                 return Err(entry_exists(new_name));
             }
-            // Two names of one file: nothing happens. One name that only changes how it is written:
-            // it does.
+            // Two names of one file: no change (POSIX). One name that only changes its spelling is
+            // renamed.
             if flags.exchange || cross || t.found.name != source.found.name || new_name == source.found.name {
                 return Ok(());
             }
@@ -180,7 +180,7 @@ impl Zfs {
                 self.replace(source, &to, new_name, target, whiteout).await?
             }
         };
-        // Who waits for the disk keeps nobody else waiting.
+        // Release the locks before the wait for the disk.
         drop((topology, names, names2));
         self.finish_op(tx, new_dir).await?;
         if let Some((node, fate)) = gone {
@@ -212,7 +212,7 @@ impl Zfs {
         Ok(Some(Side { dir, found, node, attrs, is_dir }))
     }
 
-    /// The directory and all above it.
+    /// The directory and all its ancestors.
     async fn ancestors(&self, dir: &Node) -> Result<Vec<ObjectId>> {
         let mut chain = vec![dir.obj()];
         let mut at = dir.clone();
@@ -227,7 +227,7 @@ impl Zfs {
         Ok(chain)
     }
 
-    /// The two change places.
+    /// Exchanges the two names.
     async fn exchange(&self, a: Side<'_>, b: Side<'_>, cross: bool) -> Result<Tx> {
         let plan = self.plan().zap(&a.dir.dn).zap(&b.dir.dn).bonus(&a.node.dn).bonus(&b.node.dn);
         let tx = plan.assign().await?;
@@ -260,8 +260,8 @@ impl Zfs {
         self.new_attrs(dir, attrs, cred, &WHITEOUT)
     }
 
-    /// The source gets the new name, in place of the target if there is one. Its old one goes to
-    /// the whiteout.
+    /// Gives the source the new name, in place of the target if there is one. The whiteout, if any,
+    /// gets the old name.
     async fn replace(
         &self,
         source: Side<'_>,
@@ -309,7 +309,7 @@ impl Zfs {
             zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
             give_up().await?;
         } else {
-            // Where case or form of a name does not count, the old spelling goes first: the new one
+            // Where names are folded or normalised the old spelling is removed first: the new one
             // could not be added beside it.
             if let Some(t) = &target {
                 zap::remove(&to.dn, &t.found.name, &tx).await?;
@@ -345,7 +345,7 @@ impl Zfs {
         })
         .await?;
         if stays.is_some() {
-            // No record of the log's format says this.
+            // The log's format has no record for a whiteout.
             self.log_barrier(None, &tx);
         } else {
             self.log_rename((from.obj(), &source.found.name), (to.obj(), new_name), source.node.obj(), &tx);

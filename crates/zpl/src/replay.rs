@@ -1,11 +1,10 @@
-//! Doing again what an intent log says (format page 07 sections 4 and 5), before anybody else uses
-//! the file system.
+//! Replay of the intent log (format page 07 sections 4 and 5), before the file system is used
+//! otherwise.
 //!
-//! Most records are the operations of this crate with everything given that is normally drawn:
-//! object numbers, generations, times. [`Zfs::finish`] notes each record as replayed in the
-//! transaction that completes it. Where a record takes more than one transaction all but the last
-//! go without a note: after a crash in between the whole record is done again, which gives the
-//! same.
+//! Most records are the operations of this crate with explicit object numbers, generations and
+//! times. [`Zfs::finish`] marks each record as replayed in the transaction that completes it. Where
+//! a record takes more than one transaction only the last one marks it: after a crash in between
+//! the whole record is replayed again, with the same result.
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
@@ -25,7 +24,7 @@ use crate::node::{Node, exact_file_spec, kind_of};
 use crate::types::{Cred, Fallocate, FileKind, RenameFlags, SetAttr, SetTime};
 use crate::xattr_dir::DIR_MODE;
 
-/// The bits of optional attributes in records, and the flags that they are stored as.
+/// The bits of optional attributes in records, and the stored flags.
 const LR_TO_PFLAGS: [(u32, u64); 15] = [
     (0x2, pflags::ARCHIVE),
     (0x4, pflags::SYSTEM),
@@ -43,12 +42,12 @@ const LR_TO_PFLAGS: [(u32, u64); 15] = [
     (0x10000, pflags::SPARSE),
     (0x20000, pflags::PROJINHERIT),
 ];
-/// The bit that says that the creation time is given.
+/// The record has a creation time.
 const LR_CREATETIME: u32 = 0x1;
-/// The bit that says that the project is given.
+/// The record has a project.
 const LR_PROJID: u32 = 0x40000;
 
-/// Flags after what a record says of them.
+/// Applies the flags of a record.
 fn flags_after(flags: u64, attr: &LrAttr) -> u64 {
     LR_TO_PFLAGS
         .iter()
@@ -56,7 +55,7 @@ fn flags_after(flags: u64, attr: &LrAttr) -> u64 {
         .fold(flags, |f, (bit, flag)| if attr.set & u64::from(*bit) != 0 { f | flag } else { f & !flag })
 }
 
-/// What a record says of flags that change from `old` to `new`.
+/// The record of a change of flags from `old` to `new`.
 pub(crate) fn lr_attr_of(old: u64, new: u64) -> LrAttr {
     let mut out = LrAttr::default();
     for (bit, flag) in LR_TO_PFLAGS {
@@ -68,7 +67,7 @@ pub(crate) fn lr_attr_of(old: u64, new: u64) -> LrAttr {
     out
 }
 
-/// What a record says of a project.
+/// The record of a project.
 pub(crate) fn lr_attr_project(projid: u64) -> LrAttr {
     LrAttr { named: LR_PROJID, set: u64::from(LR_PROJID), projid, ..LrAttr::default() }
 }
@@ -101,7 +100,7 @@ impl Zfs {
                 let completes = attr.is_none() && acl.is_none();
                 self.replaying.set(if completes { Some(seq) } else { Some(seq - 1) });
                 match self.make(ObjectId(body.dir), name, &Cred::default(), new).await {
-                    // Done before, but not what belongs to it.
+                    // Created before a crash, without its attributes or ACL.
                     Err(e) if e.kind() == ErrorKind::Exists && !completes => {}
                     made => drop(made?),
                 }
@@ -150,7 +149,7 @@ impl Zfs {
         }
     }
 
-    /// A transaction that changes nothing but the note of the record.
+    /// Marks the record as replayed, in a transaction of its own.
     async fn mark_replayed(&self) -> Result<()> {
         let tx = self.plan().assign().await?;
         self.finish(tx);
@@ -177,7 +176,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Writes all of `data`. Nothing of it is written by halves and forgotten.
+    /// Writes all of `data`; a partial write is an error.
     async fn redo_write(&self, obj: ObjectId, offset: u64, data: Bytes) -> Result<()> {
         let len = data.len() as u64;
         let (done, _) = self.write(obj, offset, vec![data], false).await?;
@@ -187,8 +186,8 @@ impl Zfs {
         Err(Error::new(ErrorKind::NoSpace, format!("only {done} of {len} bytes of file {obj} could be written again")))
     }
 
-    /// A write whose data are in a block of their own: all of that block is written where it
-    /// belongs, but the file ends where the write did.
+    /// A write whose data are in a block of their own (WR_INDIRECT): writes the whole block at its
+    /// place, but the file ends where the write did.
     async fn redo_block(&self, obj: ObjectId, offset: u64, length: u64, bp: &Blkptr) -> Result<()> {
         let end = end_of(offset, length)?;
         self.node(obj).await?;
@@ -216,7 +215,8 @@ impl Zfs {
             return self.truncate(obj, offset).await;
         }
         let seq = self.replaying.get();
-        // As if it were the record before: what is done twice does no harm.
+        // Mark as the record before, since the record is not complete; replaying it twice is
+        // harmless.
         self.replaying.set(seq.map(|s| s - 1));
         let punched = self.fallocate(obj, Fallocate::PunchHole, offset, length).await;
         self.replaying.set(seq);
@@ -250,7 +250,7 @@ impl Zfs {
         self.set_other_attrs(&n, kind_of(obj, a.mode)?, others).await
     }
 
-    /// What a record says beyond POSIX: flags, creation time, project, ACL.
+    /// Applies the flags, creation time, project and ACL of a record.
     async fn redo_extra(&self, n: &Node, attr: Option<&LrAttr>, acl: Option<&LrAcl<'_>>) -> Result<()> {
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let sa = SaHandle::open(&n.dn, self.table()?)?;

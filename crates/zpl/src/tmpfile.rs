@@ -1,9 +1,8 @@
-//! Files that are made without a name (`O_TMPFILE`) and may get one later.
+//! Files created without a name (`O_TMPFILE`), which may get one later.
 //!
-//! Such a file is in the delete queue from the transaction that makes it, so that a crash leaves
-//! nothing behind. The intent log says nothing of it while it has no name, as of any file without
-//! one; the link that gives it its first name is a barrier: a commit waits for the txg, which holds
-//! all that the file got before.
+//! The transaction that creates such a file adds it to the unlinked set, so that a crash does not
+//! leak it. The intent log has no records of an unlinked file; the link that gives it its first
+//! name is a barrier: a commit waits for the txg, which holds all earlier changes of the file.
 
 use base::{ObjectId, Result};
 use dmu::{Tx, zap};
@@ -16,9 +15,9 @@ use crate::node::{Node, check_flags};
 use crate::types::{Attr, Cred, FileKind};
 
 impl Zfs {
-    /// Makes a regular file without a name that counts as open once ([`Zfs::release`] takes that
-    /// back). Group, project and flags are those of a file made in `dir`. With `linkable`
-    /// [`Zfs::link`] may give it a name.
+    /// Creates a regular file without a name that counts as open once ([`Zfs::release`] ends that).
+    /// Group, project and flags are those of a file created in `dir`. With `linkable` [`Zfs::link`]
+    /// may give it a name.
     pub async fn tmpfile(&self, dir: ObjectId, mode: u32, cred: &Cred, linkable: bool) -> Result<Attr> {
         let _pass = self.enter()?;
         let (d, _) = self.dir(dir).await?;
@@ -35,7 +34,7 @@ impl Zfs {
         self.check_quota(&a, false).await?;
         let tx = self.plan_layout().create(1).zap(self.unlinked_set()?).assign().await?;
         let n = Node::new(self.new_object(&mut a, &new, &tx).await?);
-        // Open before it is in the queue, which may be drained meanwhile.
+        // Opened before it is in the unlinked set, which a drain may read meanwhile.
         self.hold_open(&n);
         let queued = zap::update_int(self.unlinked_set()?, n.obj().0, n.obj().0, &tx).await;
         if let Err(e) = queued {
@@ -54,7 +53,7 @@ impl Zfs {
         self.getattr(n.obj()).await
     }
 
-    /// A file gets its first name.
+    /// Removes a file from the unlinked set when it gets its first name.
     pub(crate) async fn unlinked_remove(&self, n: &Node, tx: &Tx) -> Result<()> {
         n.st.linkable.set(false);
         zap::remove_int(self.unlinked_set()?, n.obj().0, tx).await

@@ -1,4 +1,4 @@
-//! Changing a file's size, freeing and zeroing ranges, finding data and holes.
+//! Changes of a file's size, freeing and zeroing of ranges, search for data and holes.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
@@ -10,7 +10,8 @@ use crate::node::{Node, check_flags};
 use crate::types::Fallocate;
 
 impl Zfs {
-    /// Sets the size of a regular file. What is cut off is gone; what is added reads as zeros.
+    /// Sets the size of a regular file. Bytes beyond the new size are freed; new bytes read as
+    /// zeros.
     pub async fn truncate(&self, obj: ObjectId, size: u64) -> Result<()> {
         let _pass = self.enter()?;
         let n = self.node(obj).await?;
@@ -26,7 +27,7 @@ impl Zfs {
         self.commit_if_always(obj).await
     }
 
-    /// As [`Zfs::truncate`], with everything checked and locked.
+    /// As [`Zfs::truncate`]; the caller has done the checks and holds the data lock.
     async fn resize(&self, n: &Node, a: &ZnodeAttrs, size: u64) -> Result<()> {
         let now = self.now();
         let set = |a: &mut ZnodeAttrs| {
@@ -37,7 +38,7 @@ impl Zfs {
         if size >= a.size {
             let grown = self.grow_to(n, a.size, size);
             let plan = self.plan().write_new(grown.unwrap_or(0)).bonus(&n.dn);
-            // Cutting nothing off is allowed above a quota, as cutting is.
+            // A truncation to the same size is allowed above a quota, like any other.
             let plan = if size == a.size { plan.net_free() } else { plan };
             let tx = plan.assign().await?;
             if let Some(blksz) = grown {
@@ -61,7 +62,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// Makes room, holes or zeros in `len` bytes from `off`.
+    /// Allocates, frees or zeroes `len` bytes from `off`.
     pub async fn fallocate(&self, obj: ObjectId, what: Fallocate, off: u64, len: u64) -> Result<()> {
         let _pass = self.enter()?;
         if len == 0 {
@@ -77,8 +78,8 @@ impl Zfs {
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
         let keep_size = match what {
             Fallocate::Allocate { keep_size } => {
-                // Copy on write cannot keep room for anybody; it can say that there is none now,
-                // with a tenth for what goes with the data.
+                // Copy on write cannot reserve space; this only checks the space available now,
+                // with a tenth more for metadata.
                 if self.statfs().avail.saturating_mul(512) < len.saturating_add(len / 10) {
                     return Err(Error::new(ErrorKind::NoSpace, format!("there is no room for {len} bytes")));
                 }
@@ -103,7 +104,7 @@ impl Zfs {
     async fn zero(&self, n: &Node, links: u64, off: u64, end: u64) -> Result<()> {
         let now = self.now();
         self.free_middle(n, off, end, async |tx| {
-            // Each transaction says all of the range: what it does not free yet the next one does.
+            // Each transaction logs the whole range: the next ones free the rest.
             self.log_truncate((n.obj(), links), off, end - off, tx);
             self.change_attrs(n, tx, |a| {
                 (a.mtime, a.ctime) = (now, now);
@@ -114,8 +115,8 @@ impl Zfs {
         .await
     }
 
-    /// The first byte at or after `off` that may be data; `None` when there is none before the end
-    /// of the file.
+    /// The first byte at or after `off` that may be data; None if there is none before the end of
+    /// the file.
     pub async fn seek_data(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
         let n = self.node(obj).await?;
         let _data = n.st.data.read(0, u64::MAX).await;
@@ -127,8 +128,8 @@ impl Zfs {
         Ok(n.dn.next_data(off).await?.filter(|&at| at < a.size))
     }
 
-    /// The first byte at or after `off` that begins a hole, the end of the file at the latest;
-    /// `None` when `off` is not within the file.
+    /// The first byte at or after `off` that begins a hole, at most the end of the file; None if
+    /// `off` is beyond the file.
     pub async fn seek_hole(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
         let n = self.node(obj).await?;
         let _data = n.st.data.read(0, u64::MAX).await;

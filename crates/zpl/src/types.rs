@@ -1,10 +1,10 @@
-//! What callers say to a file system and what it answers.
+//! Arguments and results of file system operations.
 
 use base::{ObjectId, WallTime};
 use dsl::Dataset;
 use ondisk::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, pflags};
 
-/// Who acts: the owner of what is made.
+/// Credentials of the caller, who owns the objects that the call makes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Cred {
     /// User id.
@@ -13,10 +13,10 @@ pub struct Cred {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Permission bits that what is made does not get, unless the directory has a default ACL.
+    /// Permission bits that new objects do not get, unless the directory has a default ACL.
     pub umask: u32,
-    /// May make programs that run as a group it does not belong to (`CAP_FSETID`); user 0 always
-    /// may.
+    /// May set the set-group-id bit for a group that it is not a member of (`CAP_FSETID`); user 0
+    /// always may.
     pub fsetid: bool,
 }
 
@@ -30,8 +30,8 @@ impl Cred {
     }
 }
 
-/// What an object is. The discriminants are those of directory entries (format page 08 section 5),
-/// which are also those of `d_type`.
+/// The type of an object. The discriminants are those of directory entries (format page 08 section
+/// 5), which are also those of `d_type`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum FileKind {
@@ -77,15 +77,15 @@ impl FileKind {
 /// Attributes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
-    /// Its number.
+    /// Object number.
     pub obj: ObjectId,
-    /// The txg that made it: tells apart objects that had the number one after the other.
+    /// The txg that created it: distinguishes objects that had the same number one after the other.
     pub generation: u64,
-    /// What it is.
+    /// Type.
     pub kind: FileKind,
     /// Mode with type bits.
     pub mode: u32,
-    /// Owner; ids that POSIX cannot say are 65534.
+    /// Owner; ids that do not fit POSIX are 65534.
     pub uid: u32,
     /// Group.
     pub gid: u32,
@@ -97,7 +97,7 @@ pub struct Attr {
     pub blocks: u64,
     /// Block size in bytes.
     pub blksize: u32,
-    /// Device number as Linux keeps it in its kernel: major << 20 | minor. 0 for what is no device.
+    /// Device number as Linux keeps it in its kernel: major << 20 | minor. 0 for all but devices.
     pub rdev: u64,
     /// Access time.
     pub atime: WallTime,
@@ -113,10 +113,9 @@ pub struct Attr {
     pub projid: u32,
 }
 
-/// The flags that `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of Linux speak of (format page 16 section
-/// 5).
+/// The flags of `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS` of Linux (format page 16 section 5).
 pub mod ioc_flags {
-    /// Nothing may change.
+    /// The object is immutable.
     pub const IMMUTABLE: u32 = 0x10;
     /// Only appending is allowed.
     pub const APPEND: u32 = 0x20;
@@ -135,17 +134,17 @@ const IOC_TO_PFLAGS: [(u32, u64); 4] = [
     (ioc_flags::PROJINHERIT, pflags::PROJINHERIT),
 ];
 
-/// Stored flags as `FS_IOC_GETFLAGS` tells them.
+/// Converts stored flags to those of `FS_IOC_GETFLAGS`.
 pub(crate) fn to_ioc(flags: u64) -> u32 {
     IOC_TO_PFLAGS.iter().filter(|(_, p)| flags & p != 0).map(|(i, _)| i).sum()
 }
-/// Stored flags after `FS_IOC_SETFLAGS`.
+/// Returns the stored flags after `FS_IOC_SETFLAGS`.
 pub(crate) fn from_ioc(flags: u64, ioc: u32) -> u64 {
     IOC_TO_PFLAGS.iter().fold(flags, |f, (i, p)| if ioc & i != 0 { f | p } else { f & !p })
 }
 
 impl Attr {
-    /// The flags as `FS_IOC_GETFLAGS` tells them.
+    /// The flags as `FS_IOC_GETFLAGS` returns them.
     pub fn ioc_flags(&self) -> u32 {
         to_ioc(self.flags)
     }
@@ -156,14 +155,14 @@ impl Attr {
 pub enum SetTime {
     /// The present.
     Now,
-    /// That.
+    /// The given time.
     At(WallTime),
 }
 
 /// Attributes to be changed; the change time becomes the present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
-    /// Permission bits (07777); type bits do not count.
+    /// Permission bits (07777); type bits are ignored.
     pub mode: Option<u32>,
     /// Owner.
     pub uid: Option<u32>,
@@ -177,32 +176,32 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
 }
 
-/// How [`crate::Zfs::rename`] treats what has the new name already.
+/// How [`crate::Zfs::rename`] treats an object that has the new name already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameFlags {
     /// It is an error (`RENAME_NOREPLACE`).
     pub noreplace: bool,
-    /// The two change places (`RENAME_EXCHANGE`).
+    /// The two objects exchange their names (`RENAME_EXCHANGE`).
     pub exchange: bool,
 }
 
-/// How [`crate::Zfs::setxattr`] treats what is there already.
+/// How [`crate::Zfs::setxattr`] treats an existing attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SetXattr {
-    /// Sets it, new or not.
+    /// Creates or replaces it.
     #[default]
     Any,
-    /// It is an error if it is there (`XATTR_CREATE`).
+    /// An existing attribute is an error (`XATTR_CREATE`).
     Create,
-    /// It is an error if it is not (`XATTR_REPLACE`).
+    /// A missing attribute is an error (`XATTR_REPLACE`).
     Replace,
 }
 
-/// What [`crate::Zfs::fallocate`] does.
+/// The operation of [`crate::Zfs::fallocate`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fallocate {
-    /// Makes room: checks that there is space, and extends the file unless `keep_size`. Copy on
-    /// write cannot promise more.
+    /// Checks that there is space, and extends the file unless `keep_size`. Copy on write cannot
+    /// reserve the space.
     Allocate {
         /// The size stays.
         keep_size: bool,
@@ -223,7 +222,7 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// The object.
     pub obj: ObjectId,
-    /// What it is.
+    /// Type.
     pub kind: FileKind,
     /// Resumes the listing behind this entry.
     pub next_cookie: u64,
@@ -245,15 +244,15 @@ pub struct StatFs {
     pub bsize: u32,
     /// The unit of the next three, in bytes.
     pub frsize: u32,
-    /// What is referenced and what can still be written.
+    /// Referenced and available space.
     pub blocks: u64,
-    /// What can still be written.
+    /// Available space.
     pub free: u64,
-    /// The same: there is no reserve for anybody.
+    /// The same: there is no reserved share.
     pub avail: u64,
-    /// Objects that there can be.
+    /// Objects in use and free ones.
     pub files: u64,
-    /// Objects that there still can be.
+    /// Objects that can still be created.
     pub ffree: u64,
     /// Longest name in bytes.
     pub namelen: u32,
@@ -269,7 +268,7 @@ pub enum Case {
     Sensitive,
     /// Case does not count.
     Insensitive,
-    /// Case counts except for callers who say otherwise, and there are none here.
+    /// Case counts unless the caller asks otherwise, which no caller here does.
     Mixed,
 }
 
@@ -285,10 +284,10 @@ pub enum Atime {
     Relative,
 }
 
-/// Where extended attributes are put (property `xattr`). Reading looks everywhere.
+/// Where extended attributes are stored (property `xattr`). Reads look in both places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum XattrMode {
-    /// There are none.
+    /// Extended attributes are disabled.
     Off,
     /// In a hidden directory.
     #[default]
@@ -300,12 +299,12 @@ pub enum XattrMode {
 /// When changes must be durable (property `sync`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SyncMode {
-    /// When asked for.
+    /// On fsync and synchronous writes.
     #[default]
     Standard,
     /// Before the operation ends.
     Always,
-    /// With their txg, whatever is asked for.
+    /// With their txg, also for fsync.
     Disabled,
 }
 
@@ -315,7 +314,7 @@ const ACLTYPE_POSIX: u64 = 1;
 /// How a file system is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MountOpts {
-    /// Nothing is changed.
+    /// Read-only.
     pub readonly: bool,
     /// Access times.
     pub atime: Atime,
@@ -323,20 +322,20 @@ pub struct MountOpts {
     pub xattr: XattrMode,
     /// Durability.
     pub sync: SyncMode,
-    /// `logbias=throughput`: synchronous writes go to blocks of their own, not into the log.
+    /// `logbias=throughput`: synchronous writes go to their final blocks, not into the log.
     pub throughput: bool,
-    /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Decided when the
-    /// use begins.
+    /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Fixed when the
+    /// file system is opened.
     pub posix_acl: bool,
 }
 
 impl MountOpts {
-    /// As the dataset's properties say.
+    /// Reads the options from the dataset's properties.
     pub fn from_props(ds: &Dataset) -> MountOpts {
         MountOpts::from_numbers(|name| ds.dir().prop(name).0.num())
     }
 
-    /// As these numbers of properties say.
+    /// The same from the numeric values of properties.
     pub fn from_numbers(num: impl Fn(&str) -> u64) -> MountOpts {
         MountOpts {
             readonly: num("readonly") != 0,
@@ -356,7 +355,7 @@ impl MountOpts {
                 _ => SyncMode::Disabled,
             },
             throughput: num("logbias") == 1,
-            // ACLs are extended attributes: without those there are none.
+            // ACLs are stored as extended attributes, so `xattr=off` disables them.
             posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,
         }
     }

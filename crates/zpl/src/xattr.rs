@@ -1,9 +1,9 @@
 //! Extended attributes: names such as `user.comment` with values of up to 64 KiB.
 //!
 //! With `xattr=sa` they are in one attribute of the object, a packed name-value list of at most 64
-//! KiB; what is too large for it goes the other way, into a file in the object's hidden xattr
-//! directory (`xattr_dir`). Reading looks at both, whatever the property says; setting and removing
-//! leave a name in one place only.
+//! KiB; a value too large for it goes into a file in the object's hidden xattr directory
+//! (`xattr_dir`). Reads look in both places, with any value of the property; set and remove leave a
+//! name in one place only.
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
@@ -20,7 +20,7 @@ use crate::types::{SetXattr, XattrMode};
 const VALUE_MAX: usize = 64 << 10;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
-/// Largest value beside the other attributes (`DXATTR_MAX_ENTRY_SIZE`, format page 08 section 6).
+/// Largest value in the list (`DXATTR_MAX_ENTRY_SIZE`, format page 08 section 6).
 const SA_VALUE_MAX: usize = 32 << 10;
 /// Largest packed list; a length has 16 bits.
 const SA_LIST_MAX: usize = u16::MAX as usize;
@@ -54,7 +54,7 @@ impl Zfs {
         Ok(())
     }
 
-    /// The list that is kept with the attributes; empty if there is none.
+    /// The list in the system attributes; empty if there is none.
     async fn sa_list(&self, n: &Node) -> Result<NvList> {
         let Some(table) = &self.sa else { return Ok(NvList::new()) };
         let sa = SaHandle::open(&n.dn, table)?;
@@ -106,8 +106,8 @@ impl Zfs {
         Ok(a)
     }
 
-    /// Sets an extended attribute. `Exists` or `NoAttr` as `how` says; `TooBig` for more than 64
-    /// KiB.
+    /// Sets an extended attribute. `Exists` or `NoAttr` depending on `how`; `TooBig` for more than
+    /// 64 KiB.
     pub async fn setxattr(&self, obj: ObjectId, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         let _pass = self.enter()?;
         self.check_xattrs_on()?;
@@ -142,8 +142,8 @@ impl Zfs {
         self.put_xattr(&n, &a, name, value, None).await
     }
 
-    /// Puts an extended attribute where the property `xattr` says, and gives the object another
-    /// mode in the same transaction if one is named. The caller holds the xattrs lock.
+    /// Stores an extended attribute as the property `xattr` says, and the mode, if given, in the
+    /// same transaction. The caller holds the xattrs lock.
     pub(crate) async fn put_xattr(
         &self,
         n: &Node,
@@ -189,7 +189,7 @@ impl Zfs {
         if found { Ok(()) } else { Err(no_xattr(name)) }
     }
 
-    /// Removes an extended attribute whatever the object's flags say; whether it was there.
+    /// Removes an extended attribute regardless of the object's flags; true if it existed.
     pub(crate) async fn remove_xattr(&self, n: &Node, name: &[u8]) -> Result<bool> {
         let n = n.clone();
         let _xattrs = n.st.xattrs.lock().await;
@@ -200,8 +200,8 @@ impl Zfs {
         self.remove_xattr_locked(&n, name, None).await
     }
 
-    /// Takes an extended attribute away wherever it is; whether it was there. If it was, the object
-    /// gets another mode in the same transaction if one is named. The caller holds the xattrs lock.
+    /// Removes an extended attribute from both places; true if it existed. If so, the mode, if
+    /// given, is set in the same transaction. The caller holds the xattrs lock.
     pub(crate) async fn remove_xattr_locked(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
         let mut list = self.sa_list(n).await?;
         let mut found = false;
@@ -219,7 +219,7 @@ impl Zfs {
         Ok(!SaHandle::open(&n.dn, self.table()?)?.is_znode())
     }
 
-    /// Stores the list with the attributes; false if it does not fit.
+    /// Stores the list in the system attributes; false if it does not fit.
     async fn store_sa_list(&self, n: &Node, list: &NvList, mode: Option<u32>) -> Result<bool> {
         let packed = list.encode_xdr();
         if packed.len() > SA_LIST_MAX {

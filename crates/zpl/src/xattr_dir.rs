@@ -1,8 +1,8 @@
 //! Extended attributes as files of a hidden directory (format page 08 section 6).
 //!
 //! The directory's number is the XATTR attribute of its owner; its PARENT is the owner. It has an
-//! entry for each name, a regular file with the value. A value that changes is a new file that
-//! takes the place of the old one in the same transaction.
+//! entry for each name, a regular file with the value. A new value is a new file that replaces the
+//! old one in the same transaction.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{SaHandle, ZnodeAttrs};
@@ -80,8 +80,8 @@ impl Zfs {
         }
     }
 
-    /// Sets the value under a name, making the directory if there is none. The caller holds the
-    /// owner's xattrs lock. The owner gets another mode with it if one is named.
+    /// Sets the value under a name, creating the directory if there is none, and the owner's mode,
+    /// if given. The caller holds the owner's xattrs lock.
     pub(crate) async fn dir_set(&self, n: &Node, name: &[u8], value: &[u8], mode: Option<u32>) -> Result<()> {
         let a = self.attrs(n).await?;
         let x = self.xattr_dir(&a).await?;
@@ -105,7 +105,7 @@ impl Zfs {
         }
         let tx = plan.assign().await?;
         let file = self.os.alloc(new_file_spec(&self.os, ObjectType::PLAIN_FILE), &tx).await?;
-        // Whatever fails from here on, the new file must not stay behind without a name.
+        // On any error from here on the new file must be freed: it has no name.
         let named = self.link_value(n, &a, x, old, &file, name, value, mode, &tx).await;
         if named.is_err() {
             self.os.free(file.object(), &tx).await?;
@@ -168,8 +168,8 @@ impl Zfs {
         self.update_owner(n, is_new_dir.then(|| x.obj()), mode, tx).await
     }
 
-    /// The owner of extended attributes that have changed gets its change time, its hidden
-    /// directory, and another mode if one is named.
+    /// After a change of extended attributes: sets the owner's change time, its hidden directory
+    /// and its mode, if given.
     pub(crate) async fn update_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
         let sa = SaHandle::open(&n.dn, self.table()?)?;
         let _lock = n.st.attrs.lock().await;
@@ -190,8 +190,8 @@ impl Zfs {
         }
     }
 
-    /// Removes a name; whether it was there. The caller holds the owner's xattrs lock.
-    /// The owner gets another mode with it if one is named.
+    /// Removes a name; true if it existed. Sets the owner's mode, if given. The caller holds the
+    /// owner's xattrs lock.
     pub(crate) async fn dir_remove(&self, n: &Node, name: &[u8], mode: Option<u32>) -> Result<bool> {
         let a = self.attrs(n).await?;
         let Some((x, found)) = self.dir_find(&a, name).await? else { return Ok(false) };

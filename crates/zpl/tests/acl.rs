@@ -76,7 +76,7 @@ fn what_cannot_be_set_is_refused() {
         let f = w.file("f").await;
         let set = w.fs.set_acl(f, AclKind::Access, &user_5(), false).await;
         assert_eq!(set.unwrap_err().kind(), ErrorKind::Unsupported, "acltype=off");
-        // What is stored stays, and is not touched by a new mode.
+        // Stored ACLs stay, and a new mode does not change them.
         w.fs.setxattr(f, AclKind::Access.xattr_name(), &user_5(), SetXattr::Any).await.unwrap();
         w.fs.setattr(f, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await.unwrap();
         assert_eq!(stored(&w, f).await, Some(user_5()));
@@ -90,7 +90,7 @@ fn what_cannot_be_set_is_refused() {
         let link = w.fs.symlink(w.fs.root(), b"l", b"f", &ROOT_CRED).await.unwrap().obj;
         let bad = w.fs.set_acl(link, AclKind::Access, &user_5(), false).await;
         assert_eq!(bad.unwrap_err().kind(), ErrorKind::Unsupported);
-        // What is stored and no ACL is an error, not none: it might have denied.
+        // A stored invalid ACL is an error, not None: it might have denied access.
         w.fs.setxattr(f, AclKind::Access.xattr_name(), b"nonsense", SetXattr::Any).await.unwrap();
         assert_eq!(w.fs.get_acl(f, AclKind::Access).await.unwrap_err().kind(), ErrorKind::Corrupt);
     });
@@ -117,7 +117,7 @@ fn new_objects_inherit() {
     }
 }
 
-/// What the log brings back gives nobody more than the ACL did; what was waited for is whole.
+/// Replayed objects grant no user more than the ACL did; committed changes are complete.
 #[test]
 fn acls_and_crashes() {
     for xattr in [1, 2] {
@@ -180,7 +180,7 @@ fn capabilities_go_once_and_are_seen_again() {
     });
 }
 
-/// An NFSv4 ACL that says more than the mode is told of, once.
+/// A non-trivial NFSv4 ACL is reported, once.
 #[test]
 fn foreign_acls_are_told_of() {
     with_pool(posix(2), |w| async move {

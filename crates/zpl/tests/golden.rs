@@ -2,7 +2,7 @@
 //! mounts.
 //!
 //! The pools are in `../shared/pools` beside the project (or `$WEIR_POOLS`), and not part of it:
-//! where they are missing the tests say so.
+//! the tests report missing ones.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -103,7 +103,7 @@ async fn content_hash(fs: &Zfs, obj: ObjectId, size: u64, chunked: bool) -> Stri
         let all: Vec<u8> = parts.iter().flat_map(|p| p.iter().copied()).collect();
         return digest(&all);
     }
-    // Only what is data need be looked at: everything else is zeros.
+    // Only data ranges need a comparison: everything else is zeros.
     let mut all = Vec::new();
     let mut at = 0;
     while let Some(data) = fs.seek_data(obj, at).await.unwrap() {
@@ -134,7 +134,7 @@ struct Checker {
     /// Names by directory, as the manifest has them.
     names: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     hashes: BTreeMap<u64, String>,
-    /// A log was replayed: times and allocated space are not what they were.
+    /// A log was replayed: times and allocated space have changed.
     replayed: bool,
 }
 
@@ -213,7 +213,7 @@ impl Checker {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Directories hold what the manifest names, and nothing else.
+    /// Directories have exactly the entries of the manifest.
     async fn listings(&self) -> Result<(), String> {
         for (path, &dir) in &self.dirs {
             let mut seen = BTreeSet::new();

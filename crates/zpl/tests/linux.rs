@@ -58,13 +58,13 @@ fn files_are_made_without_a_name_and_get_one() {
         w.fs.release(late).await;
         queue_runs_empty(&w).await;
         assert_eq!(kind(w.fs.getattr(late).await), ErrorKind::NotFound);
-        // Not in a directory that is gone, nor in what is none.
+        // Not in a removed directory, nor in a file.
         assert_eq!(kind(w.fs.tmpfile(f, 0o600, &ROOT_CRED, true).await), ErrorKind::NotDir);
         let d = w.dir(root, "d").await;
         w.fs.open_file(d).await.unwrap();
         w.fs.rmdir(root, b"d").await.unwrap();
         assert_eq!(kind(w.fs.tmpfile(d, 0o600, &ROOT_CRED, true).await), ErrorKind::NotFound);
-        // What is still open at the end is freed by the next mount.
+        // The next mount frees files still open at the end.
         let t = w.fs.tmpfile(root, 0o600, &ROOT_CRED, true).await.unwrap().obj;
         w.write(t, 0, &[7; 300_000]).await;
         w.fs.unlink(root, b"f").await.unwrap();
@@ -107,7 +107,7 @@ fn a_rename_leaves_a_whiteout() {
         // A whiteout itself moves like anything else.
         w.fs.rename(a, b"d", b, b"over", plain).await.unwrap();
         assert!(is_whiteout(&w.fs.lookup(b, b"over").await.unwrap()));
-        // What cannot be leaves nothing behind.
+        // A failed creation leaves no object behind.
         let objects = w.fs.objset().used_objects();
         let both = RenameFlags { exchange: true, ..plain };
         assert_eq!(kind(w.fs.rename_whiteout(b, b"d", b, b"over", both, &who).await), ErrorKind::Invalid);

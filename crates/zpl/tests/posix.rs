@@ -24,7 +24,7 @@ fn rename_matrix() {
     with_pool(Setup::default(), |w| async move {
         let fs = &w.fs;
         let root = fs.root();
-        // What is renamed, onto what: the answer of Linux.
+        // Source, target, and the result on Linux.
         let sources = ["file", "dir", "fulldir", "symlink", "none"];
         let targets = ["none", "file", "emptydir", "fulldir", "symlink", "same", "hardlink"];
         for cross in [false, true] {
@@ -502,7 +502,7 @@ fn cookies_survive_changes() {
         let originals = (0..3000).filter(|i| seen.contains(format!("file {i}").as_bytes())).count();
         assert_eq!(originals, 3000);
         assert_eq!(w.fs.readdir(d, u64::MAX, 100).await.unwrap(), []);
-        // Removing what a listing gives, batch by batch, empties the directory.
+        // Removing the listed entries, batch by batch, empties the directory.
         loop {
             let list = w.fs.readdir(d, 2, 500).await.unwrap();
             if list.is_empty() {
@@ -750,7 +750,7 @@ fn always_synchronous() {
         let f = w.file("f").await;
         w.write(f, 0, b"abc").await;
         w.fs.rename(root, b"f", root, b"g", PLAIN).await.unwrap();
-        // What returned is in the log (crash tests say whether it is): no txg is waited for.
+        // A returned operation is in the log (crash tests verify that): it waits for no txg.
         let before = w.pool.txg().last_synced();
         let mut tasks = Vec::new();
         for i in 0..20 {

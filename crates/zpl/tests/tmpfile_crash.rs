@@ -1,4 +1,4 @@
-//! Power cuts around what the intent log has no record for: names for files that had none,
+//! Power cuts around operations without an intent log record: first names of unnamed files,
 //! whiteouts, exchanges.
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ fn world(seed: u64, image: DiskImage) -> (Sim, SimDisk) {
     (sim, disk)
 }
 
-/// What a power cut right now leaves on the disk, in a few of the ways it may go.
+/// The disk after a power cut at this moment, in several variants.
 fn cuts(disk: &SimDisk) -> Vec<DiskImage> {
     (0..4).map(|seed| disk.what_if_cut(CutStyle::Seeded, seed)).collect()
 }

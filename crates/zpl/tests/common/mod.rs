@@ -18,7 +18,7 @@ use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, XattrMode, Zfs, init_fs};
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, groups: Vec::new(), umask: 0, fsetid: false };
 
-/// What a test pool is made of.
+/// The parameters of a test pool.
 pub struct Setup {
     pub size: u64,
     pub props: Vec<(&'static str, u64)>,
@@ -31,7 +31,7 @@ impl Default for Setup {
     }
 }
 
-/// A pool and what it lives in.
+/// A pool and its simulated world.
 pub struct World {
     pub rt: rt::Rt,
     pub dev: Rc<MemDev>,

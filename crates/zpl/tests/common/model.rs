@@ -1,4 +1,4 @@
-//! A file system in memory: what POSIX and Linux say that operations do.
+//! A file system in memory, with the semantics of POSIX and Linux.
 //!
 //! Objects are numbered by the model itself. Errors are only kinds. File data are sparse, in pages,
 //! so that files of any size can be modelled.
@@ -13,7 +13,7 @@ pub type Res<T> = Result<T, ErrorKind>;
 /// Granule of file data in bytes.
 const PAGE: u64 = 4096;
 
-/// What an object is.
+/// The type of an object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
     Dir(BTreeMap<Vec<u8>, u64>),
@@ -116,7 +116,7 @@ pub struct Model {
 /// The root directory.
 pub const ROOT: u64 = 1;
 
-/// What is to be made.
+/// The object to create.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Make {
     File,

@@ -1,8 +1,8 @@
-//! Random operations, each done on a file system and on the model, whose answers must agree.
+//! Random operations, each run on a file system and on the model, whose results must agree.
 //!
-//! Names come from a small set, so that operations meet what others left. A full file system is no
-//! failure: what it refuses for lack of space the model does not do either. Everything follows from
-//! the seed and from what the file system answers.
+//! Names come from a small set, so that operations hit existing objects. A full file system is no
+//! failure: the model skips operations refused for lack of space. Everything follows from the seed
+//! and the results of the file system.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use zpl::{Attr, Cred, Fallocate, FileKind, RenameFlags, SetAttr, SetTime, SetXat
 use super::model::{Kind, Make, Model, ROOT};
 use super::rng::Rng;
 
-/// How much of what a workload does.
+/// The mix of operations of a workload.
 #[derive(Clone, Debug)]
 pub struct Mix {
     /// Names that each directory can have.
@@ -47,14 +47,14 @@ impl Default for Mix {
     }
 }
 
-/// What has been done.
+/// Counts of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Operations.
     pub ops: u64,
     /// That succeeded.
     pub done: u64,
-    /// That met a lack of space or a quota.
+    /// That failed for lack of space or a quota.
     pub full: u64,
     /// Bytes written.
     pub written: u64,
@@ -64,11 +64,11 @@ pub struct Stats {
 pub struct Workload {
     /// The file system.
     pub fs: Rc<Zfs>,
-    /// What it must be.
+    /// The expected state.
     pub model: Model,
     /// Counts.
     pub stats: Stats,
-    /// What happened last, newest at the end: for reports.
+    /// The last operations, newest at the end: for reports.
     pub history: Vec<String>,
     ids: BTreeMap<u64, ObjectId>,
     rng: Rng,
@@ -590,7 +590,7 @@ impl Workload {
                     }
                 }
                 Kind::File(d) => {
-                    // All of it where it is small, else around what was written.
+                    // All of a small file, else around the written ranges.
                     let mut at = Vec::new();
                     if d.size <= 4 << 20 {
                         at.push((0, d.size + 10));
@@ -610,7 +610,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Every written page that is not zeros lies in what is said to be data.
+    /// Every written page that is not zeros is reported as data.
     async fn check_holes(&self, obj: u64, id: ObjectId) -> Result<(), Mismatch> {
         let d = self.model.data(obj).map_err(|k| format!("{k:?}"))?;
         for p in d.written().step_by(7) {
