@@ -30,7 +30,7 @@ const BIG: u64 = 128 << 10;
 const SMALL: u64 = 8 << 10;
 const TASKS: usize = 8;
 
-/// What was measured of one row in one round.
+/// The measurement of one row in one round.
 #[derive(Clone, Default)]
 struct Row {
     /// MB/s, or operations a second.
@@ -265,7 +265,7 @@ impl Bench {
         self.fill(&os, &dn, blocks, SMALL).await?;
         pool.sync().await?;
         let small = dn.object();
-        // The device is free for another import only when nobody holds anything of this one.
+        // The device can be imported again only after all references to this pool are dropped.
         drop((dn, os));
         let mut big = None;
         if rows.contains("seqr") && !rows.contains("seqw") {

@@ -1,4 +1,4 @@
-//! `zpool add`: more top-level vdevs, spares and caches. See [`crate::devices`] for the way of a
+//! `zpool add`: more top-level vdevs, spares and caches. [`crate::devices`] has the path of a
 //! change.
 
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use crate::pool::{METASLABS_MAX, Pool, class_named};
 use crate::store::Geometry;
 
 impl Pool {
-    /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift`: that of new
-    /// top-level vdevs, else by their devices.
+    /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift` is for new
+    /// top-level vdevs; by default their devices determine it.
     pub async fn add_devices(&self, layout: Layout, ashift: Option<u8>) -> Result<()> {
         let _admin = self.begin_device_change().await?;
         self.check_addition(&layout)?;
@@ -45,7 +45,7 @@ impl Pool {
             layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
         self.change_devices(move |pool, tx| {
             Box::pin(async move {
-                // Nothing else gives ids away: there is one administrative change at a time.
+                // The ids are still free: there is one administrative change at a time.
                 for top in &tops {
                     pool.insert_top(top, tx).await?;
                 }
@@ -65,7 +65,7 @@ impl Pool {
         .await
     }
 
-    /// Refuses what cannot be added to this pool.
+    /// Refuses a layout that cannot be added to this pool.
     fn check_addition(&self, layout: &Layout) -> Result<()> {
         layout.check_devices()?;
         for id in layout.features() {
@@ -86,14 +86,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Ids for new top-level vdevs: places of removed ones, then new ones.
+    /// Ids for new top-level vdevs: those of holes, then new ones.
     fn free_ids(&self) -> impl Iterator<Item = u32> + use<> {
         let tops = self.tree.tops.borrow();
         let holes: Vec<u32> = tops.iter().filter(|t| t.is_hole()).map(|t| t.id.0).collect();
         holes.into_iter().chain(tops.len() as u32..)
     }
 
-    /// Labels with txg 0 and empty rings on the devices of vdevs to be.
+    /// Writes labels with txg 0 and empty uberblock rings to the devices of new vdevs.
     async fn label_new_tops(&self, tops: &[Rc<Top>]) -> Result<()> {
         let mut config = self.mos_config();
         config.txg = base::Txg(0);
@@ -147,13 +147,12 @@ impl Pool {
         Ok(())
     }
 
-    /// The place of a vdev in the tree.
+    /// The top-level vdev of an id.
     pub(crate) fn top_at(&self, id: VdevId) -> Result<Rc<Top>> {
         self.tree.top(id)
     }
 
-    /// Whether the pool has a vdev with parity of its own: devices of such pools are not of one
-    /// kind.
+    /// Whether the pool has a RAID-Z or dRAID vdev: the devices of such pools are not uniform.
     pub fn has_parity(&self) -> bool {
         let tops = self.tree.tops.borrow();
         tops.iter().any(|t| matches!(t.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)))

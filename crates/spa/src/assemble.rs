@@ -1,9 +1,9 @@
-//! From a configuration and the devices at hand to the tree of vdevs.
+//! Builds the vdev tree from a configuration and the devices found.
 //!
-//! A device belongs to a leaf if its label says the leaf's guid; of several that say so the one
-//! with the newest label does (the others are copies or have been away). A leaf without a device
-//! becomes an absent one, and whatever redundancy there is carries it. Whether the result is enough
-//! to import is asked afterwards.
+//! A device belongs to a leaf if its label has the leaf's guid; of several such devices the one
+//! with the newest label is used (the others are copies or were away). A leaf without a device
+//! becomes an absent one, which the redundancy of its parents covers. [`check_complete`] then
+//! decides whether the tree is complete enough to import.
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ use crate::pool::{EngineOpts, Pool};
 /// Most children of a vdev with parity (format page 09: weights of columns repeat beyond).
 const CHILDREN_MAX: usize = 255;
 
-/// What trees are made from.
+/// The inputs of a tree.
 pub(crate) struct Assembly<'a> {
     pub rt: &'a Rt,
     pub devices: &'a [FoundDevice],
@@ -31,7 +31,7 @@ pub(crate) struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
-    /// The tree that `tops` describe, each at the place of its id.
+    /// The tree of `tops`, each at the index of its id.
     pub(crate) fn tree(&self, root: Guid, tops: &[VdevConfig]) -> Result<Rc<VdevTree>> {
         let mut built = Vec::with_capacity(tops.len());
         for config in tops {
@@ -52,7 +52,7 @@ impl Assembly<'_> {
 
     fn top(&self, config: &VdevConfig, ashift: u8) -> Result<VdevKind> {
         let asize = config.asize.unwrap_or(0);
-        // Devices must reach as far as the metaslabs do.
+        // Devices must cover the metaslabs.
         let asize = match config.metaslab_shift {
             Some(shift @ 1..=62) => asize >> shift << shift,
             _ => asize,
@@ -99,7 +99,7 @@ impl Assembly<'_> {
         config.children.iter().map(|c| self.node(c, share)).collect()
     }
 
-    /// A leaf, or what acts as a mirror, of at least `asize` bytes.
+    /// A leaf, or a mirror, replacing or spare node, of at least `asize` bytes.
     fn node(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
         let role = match config.kind {
             ConfigKind::File | ConfigKind::Disk => return self.leaf(config, asize),
@@ -129,7 +129,7 @@ impl Assembly<'_> {
     }
 
     fn leaf(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
-        // Whoever imports looks at the devices anew: only what the administrator wanted stays.
+        // An import examines the devices anew: only the administrator's offline state stays.
         let health = if config.offline { Health::Offline } else { Health::Online };
         let condition = Rc::new(Condition::new(health));
         let own = self.devices.iter().filter(|d| d.config.guid == config.guid);
@@ -159,7 +159,7 @@ impl Assembly<'_> {
     }
 }
 
-/// Paths of the devices below a vdev that are not there or not in use.
+/// Paths of the devices below a vdev that are absent or not in use.
 pub(crate) fn missing_paths(kind: &VdevKind) -> Vec<String> {
     match kind {
         VdevKind::Absent(a) => vec![a.path.clone()],
@@ -168,7 +168,7 @@ pub(crate) fn missing_paths(kind: &VdevKind) -> Vec<String> {
     }
 }
 
-/// Refuses a tree of which a top-level vdev cannot be read. Logs are only needed to write.
+/// Refuses a tree with an unreadable top-level vdev. Log vdevs are needed for writing only.
 pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
     for top in tree.tops.borrow().iter() {
         let kind = top.kind();
@@ -193,8 +193,8 @@ pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
 }
 
 impl Pool {
-    /// Notes in the configuration which leaves were not found, and where the others were, as every
-    /// import does.
+    /// Updates the configuration for the devices found: which leaves are not present, and the paths
+    /// of the others, as every import does.
     pub(crate) fn update_presence(&self) {
         for top in self.tree.tops.borrow().iter() {
             let kind = top.kind();
@@ -205,7 +205,7 @@ impl Pool {
                         Some(VdevKind::Absent(_)) => leaf.not_present = true,
                         Some(VdevKind::Leaf(l)) => {
                             leaf.not_present = false;
-                            // What was wrong then is looked for anew.
+                            // Faults of the last import are detected anew.
                             (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
                             leaf.aux_state = None;
                             leaf.path = Some(l.path.clone());

@@ -1,10 +1,9 @@
-//! `zpool attach`, `replace` and `detach`. See [`crate::devices`] for the way of a change.
+//! `zpool attach`, `replace` and `detach`. [`crate::devices`] has the path of a change.
 //!
-//! Attaching puts a device beside another one: as a further side of a mirror, or for as long as it
-//! takes to bring everything there: a *replacing* node of the old and the new device, or a *spare*
-//! node of a device and the hot spare that stands for it. The new device misses everything that was
-//! ever written; its dirty time log says so from the first moment, and a resilver brings it there.
-//! Then [`Pool::finish_replacements`] ends the replacement.
+//! Attach adds a device beside another one: as a further side of a mirror, or until a resilver has
+//! copied everything: in a *replacing* node of the old and the new device, or a *spare* node of a
+//! device and its hot spare. The dirty time log of the new device lists all txgs from the first
+//! moment; a resilver writes them. Then [`Pool::finish_replacements`] ends the replacement.
 
 use std::rc::Rc;
 
@@ -20,16 +19,16 @@ use crate::devices::{create_vdev_zap, misses_all};
 use crate::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 use crate::pool::Pool;
 
-/// A device to be attached.
+/// A device to attach.
 #[derive(Clone)]
 pub enum NewDevice {
-    /// One that is none of the pool's.
+    /// A device that is not part of the pool.
     Device(DevSpec),
-    /// One of the pool's hot spares, distributed ones among them, by name.
+    /// One of the pool's hot spares, distributed ones included, by name.
     Spare(String),
 }
 
-/// What is attached, ready to go into the tree.
+/// The leaf to attach.
 struct NewLeaf {
     config: VdevConfig,
     kind: NewKind,
@@ -45,8 +44,8 @@ fn busy(why: impl Into<String>) -> Error {
 }
 
 impl Pool {
-    /// Makes `new` a further side of the mirror that the device `target` is in, or a mirror of the
-    /// two. Gives the txg from which on a resilver brings it everything.
+    /// Makes `new` a further side of the mirror of the device `target`, or makes a mirror of the
+    /// two. A resilver follows.
     pub async fn attach_device(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
         let _admin = self.begin_device_change().await?;
@@ -54,8 +53,8 @@ impl Pool {
         result.map_err(|e| e.at(place))
     }
 
-    /// Has `new` take the place of the device `target`; it leaves the pool once the new one has
-    /// everything. A hot spare stands for the device until one of them is detached.
+    /// Replaces the device `target` by `new`; `target` leaves the pool once `new` is resilvered. A
+    /// hot spare stays in a spare node until one of the two is detached.
     pub async fn replace_device(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
         let place = match &new {
             NewDevice::Device(d) => format!("cannot replace {target} with {}", d.dev.info().path),
@@ -104,8 +103,8 @@ impl Pool {
                         Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
                         None => None,
                     };
-                    // From here on nothing waits: another device may come back at any moment, and
-                    // the tree is changed as it is now.
+                    // No awaits from here on: another device may come back at any moment, so the
+                    // change applies to the current tree.
                     let shape = match attach(&top.shape(), guid, role, parent, Shape { kind: node, config }) {
                         Ok(shape) => shape,
                         Err(e) => {
@@ -149,15 +148,14 @@ impl Pool {
         self.resilver_from(end).await
     }
 
-    /// Everything that newly attached leaves miss was written before `from`: once that txg is
-    /// synced a resilver brings it there.
+    /// Requests a resilver once `from` is synced: newly attached leaves miss only txgs before it.
     pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
         self.txg.wait_synced(from).await?;
         self.request_resilver();
         Ok(())
     }
 
-    /// What the role of the new device is, and whether it may have it.
+    /// Checks an attach or replace; returns the role of the new mirror node and the new leaf.
     async fn plan_attach(
         &self,
         top: &Rc<Top>,
@@ -221,7 +219,7 @@ impl Pool {
         Ok((role, new_leaf))
     }
 
-    /// The configuration of a device to be attached, and how to get at it.
+    /// The configuration of a device to attach, and the open device.
     async fn new_leaf(&self, top: &Top, new: NewDevice) -> Result<NewLeaf> {
         let name = match new {
             NewDevice::Device(d) => {
@@ -261,7 +259,7 @@ impl Pool {
         Shape { kind, config }
     }
 
-    /// The label with txg 0 of a leaf under a top-level vdev that would be as `tree` says.
+    /// The label with txg 0 of a leaf, for a top-level vdev with the configuration `tree`.
     fn label_of(&self, top: &Top, tree: &VdevConfig, guid: Guid) -> Result<NvList> {
         let mut config = self.mos_config();
         config.txg = Txg(0);
@@ -273,18 +271,18 @@ impl Pool {
         label.map(|l| l.to_nvlist()).ok_or_else(|| Error::corrupt("the new device is not in the configuration"))
     }
 
-    /// The spare that a command names.
+    /// The spare of that name.
     pub(crate) fn spare_named(&self, name: &str) -> Option<VdevConfig> {
         let aux = self.aux.borrow();
         aux.spares.iter().find(|c| matches_name(c, name)).cloned()
     }
 
-    /// Whether a hot spare of the pool is called that.
+    /// Whether the pool has a hot spare of that name.
     pub fn has_spare(&self, name: &str) -> bool {
         self.spare_named(name).is_some()
     }
 
-    /// Whether the tree has a vdev of that guid.
+    /// Whether the tree has a vdev with that guid.
     pub(crate) fn in_tree(&self, guid: Guid) -> bool {
         self.tree.tops.borrow().iter().any(|t| t.kind().find(guid).is_some())
     }
@@ -296,7 +294,7 @@ impl Pool {
         }
     }
 
-    /// Takes a device out of a mirror, ends a replacement or the use of a spare.
+    /// Detaches a device from a mirror, a replacement or a spare node.
     pub async fn detach_device(&self, name: &str) -> Result<()> {
         let place = format!("cannot detach {name}");
         let _admin = self.begin_device_change().await?;
@@ -320,7 +318,7 @@ impl Pool {
                 pool.core.note("detach", format!("vdev={path}"), tx.txg());
                 pool.post_vdev("vdev_remove", guid);
                 pool.restore_path(&top, guid);
-                // The device itself leaves: its spare takes its place for good.
+                // The original device leaves: its spare replaces it permanently.
                 let last = above.children().last().and_then(VdevKind::guid);
                 let first = above.children().first().and_then(VdevKind::guid) == Some(guid);
                 let settles = above.role() == Some(MirrorRole::Spare) && first;
@@ -341,7 +339,7 @@ impl Pool {
         .await
     }
 
-    /// A spare in use becomes a device like any other.
+    /// Makes a spare in use an ordinary device.
     async fn keep_spare(&self, top: &Top, guid: Guid, tx: &dmu::Tx) -> Result<()> {
         let mut aux = self.aux.borrow().clone();
         aux.spares.retain(|s| s.guid != guid);
@@ -356,19 +354,19 @@ impl Pool {
     }
 }
 
-/// Whether a command's word names a device of a list.
+/// Whether a command's argument names the device: by path, last part of the path, or guid.
 pub(crate) fn matches_name(c: &VdevConfig, name: &str) -> bool {
     let path = c.path.as_deref();
     path == Some(name) || path.is_some_and(|p| p.rsplit('/').next() == Some(name)) || name.parse() == Ok(c.guid.0)
 }
 
-/// The guid of what was attached beside `guid`.
+/// The guid of the device attached beside `guid`.
 fn attached_sibling_guid(shape: &Shape, guid: Guid, role: MirrorRole) -> Option<Guid> {
     let above = shape.kind.parent_of(guid).filter(|p| p.role() == Some(role))?;
     above.children().last()?.guid()
 }
 
-/// A device that is replaced by what is at the same path now is not there any more.
+/// Makes the old leaf absent if its replacement has the same path.
 fn retire_same_path(top: &Top, guid: Guid, path: Option<&str>) {
     let kind = top.kind();
     let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return };
@@ -384,7 +382,7 @@ fn retire_same_path(top: &Top, guid: Guid, path: Option<&str>) {
     top.set_kind(kind.replace(guid, &gone));
 }
 
-/// Whether a leaf may leave.
+/// Checks whether a leaf can be detached.
 fn check_detach(kind: &VdevKind, guid: Guid) -> Result<()> {
     let only = || Error::unsupported("only applicable to mirror and replacing vdevs");
     kind.find(guid).filter(VdevKind::is_leaf).ok_or_else(only)?;

@@ -1,5 +1,5 @@
-//! Devices beside the tree: hot spares and caches (format page 01 section 5). They are listed in
-//! objects of their own and have labels that say only what they are.
+//! Devices outside of the tree: hot spares and caches (format page 01 section 5). Objects of their
+//! own list them, and their labels have only their kind and guid.
 
 use std::rc::Rc;
 
@@ -37,7 +37,7 @@ impl AuxDevices {
         AuxDevices { spares, caches: layout.caches.iter().map(|d| aux_config(rt, d, false)).collect() }
     }
 
-    /// Labels the devices of a new pool. They stand in the order of the layout.
+    /// Labels the devices, in the order of the layout.
     pub(crate) async fn write_labels(&self, layout: &Layout) -> Result<()> {
         for (config, d) in self.spares.iter().zip(&layout.spares) {
             let label = DeviceLabel::Spare { version: VERSION_FEATURES, guid: config.guid };
@@ -50,7 +50,7 @@ impl AuxDevices {
         Ok(())
     }
 
-    /// Makes the lists of a new pool.
+    /// Creates the lists of a new pool.
     pub(crate) async fn create_objects(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
         for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
             if list.is_empty() {
@@ -64,8 +64,7 @@ impl AuxDevices {
         Ok(())
     }
 
-    /// Writes the lists of a pool whose lists changed; an object that was made once stays, if with
-    /// nothing in it.
+    /// Writes changed lists; an existing object stays, even with an empty list.
     pub(crate) async fn write(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
         for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
             let object = match zap::lookup_u64(directory, name.as_bytes()).await?.filter(|o| *o != 0) {
@@ -83,7 +82,7 @@ impl AuxDevices {
         Ok(())
     }
 
-    /// Reads the lists. What is wrong with one is told; the pool does without.
+    /// Reads the lists. An unreadable list is returned as an error and left empty.
     pub(crate) async fn load(mos: &Objset, directory: &Dnode) -> (AuxDevices, Vec<Error>) {
         let mut errors = Vec::new();
         let mut lists = Vec::new();

@@ -1,20 +1,19 @@
-//! The pool's checkpoint: a state that is kept whole, to be gone back to (format page 14 section
-//! 4).
+//! The pool's checkpoint: a state that stays intact, to rewind to (format page 14 section 4).
 //!
-//! A checkpoint is a copy of an uberblock in the MOS directory. While it exists, space that it
-//! refers to (blocks born until its txg, *C*) is not given out when it is freed: the block stays
+//! A checkpoint is a copy of an uberblock in the MOS directory. While it exists, the allocator does
+//! not reuse freed space that it refers to (blocks born until its txg, *C*): the block stays
 //! allocated in its metaslab, and a record goes to the *checkpoint space map* of its top-level
-//! vdev. Discarding the checkpoint frees what these maps list; going back to it makes its uberblock
-//! the newest one.
+//! vdev. Discarding the checkpoint frees the ranges in these maps; rewinding to it makes its
+//! uberblock the newest one.
 //!
-//! The normal path. [`Checkpoint::open`] reads what a pool has, and tells the allocator C. In each
-//! pass of a txg [`Checkpoint::sync`] takes the ranges that the allocator held back and appends
-//! them. Creating and discarding are wishes that the next txg carries out before anything of it is
-//! freed.
+//! The normal path. [`Checkpoint::open`] reads the pool's checkpoint and sets C in the allocator.
+//! In each pass of a txg [`Checkpoint::sync`] takes the ranges that the allocator held back and
+//! appends them. Create and discard are requests that the next txg carries out before its first
+//! free.
 //!
-//! Invariants: nothing born until C is free in a metaslab's map while the entry in the directory
-//! exists; each range held back is in one map, once; without entry, what the maps still list is
-//! freed by the next txgs that are written, from the ends of the maps to their beginnings.
+//! Invariants: no block born until C is free in a metaslab's map while the entry in the directory
+//! exists; each range held back is in one map, once; without the entry, the next txgs that are
+//! written free the remaining ranges of the maps, from their ends to their beginnings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -41,8 +40,8 @@ const MAP_KEY: &[u8] = b"com.delphix:pool_checkpoint_sm";
 /// Block size of checkpoint space maps.
 const MAP_BLKSZ: u32 = 128 << 10;
 
-/// Bytes of such maps that are given back in one txg, about: a million entries at most, so that no
-/// txg takes long.
+/// About how many bytes of such maps are discarded in one txg: a million entries at most, so that
+/// no txg takes long.
 const DISCARD_PER_TXG: u64 = 4 << 20;
 
 /// A checkpoint space map.
@@ -54,7 +53,7 @@ struct Map {
     held: u64,
 }
 
-/// What somebody asked for.
+/// A request of an administrator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CheckpointRequest {
     Create,
@@ -71,7 +70,7 @@ pub(crate) struct Checkpoint {
     requested: Cell<Option<CheckpointRequest>>,
 }
 
-/// Parts of the pool that are needed to change it.
+/// The parts of the pool that a change needs.
 pub(crate) struct Cx<'a> {
     pub mos: &'a Objset,
     pub directory: &'a Dnode,
@@ -80,7 +79,7 @@ pub(crate) struct Cx<'a> {
     pub alloc: &'a Allocator,
 }
 
-/// The uberblock that the directory keeps, if there is a checkpoint.
+/// The checkpoint's uberblock in the directory, if there is one.
 pub(crate) async fn stored_uberblock(directory: &Dnode) -> Result<Option<Uberblock>> {
     let Some(value) = zap::lookup(directory, ENTRY).await? else { return Ok(None) };
     let bad = || Error::corrupt("the checkpoint in the MOS directory is no uberblock");
@@ -90,7 +89,7 @@ pub(crate) async fn stored_uberblock(directory: &Dnode) -> Result<Option<Uberblo
 }
 
 impl Checkpoint {
-    /// What the pool has; the allocator is told.
+    /// Reads the pool's checkpoint and sets it in the allocator.
     pub(crate) async fn open(cx: &Cx<'_>) -> Result<Checkpoint> {
         let ub = stored_uberblock(cx.directory).await?;
         let mut maps = BTreeMap::new();
@@ -116,8 +115,8 @@ impl Checkpoint {
         })
     }
 
-    /// When the state was written that it keeps (seconds since 1970), and how many bytes of the
-    /// vdevs only it uses.
+    /// When its state was written (seconds since 1970), and how many bytes of the vdevs only it
+    /// uses.
     pub(crate) fn info(&self) -> Option<(u64, u64)> {
         self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
     }
@@ -132,7 +131,7 @@ impl Checkpoint {
         maps.iter().map(|(vdev, map)| tree.top(*vdev).map_or(map.held, |top| top.dsize(map.held))).sum()
     }
 
-    /// Asks the next txg for something; errors if that is not possible now.
+    /// Queues a request for the next txg; an error if it is not possible now.
     pub(crate) fn request(&self, request: CheckpointRequest, features: &Features) -> Result<()> {
         match (request, self.txg.get()) {
             (CheckpointRequest::Create, Some(_)) => {
@@ -151,18 +150,18 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Whether one that was given up still holds space.
+    /// Whether a discarded checkpoint still holds space.
     pub(crate) fn is_discarding(&self) -> bool {
         self.txg.get().is_none() && !self.maps.borrow().is_empty()
     }
 
-    /// Whether the next txg has something to do here, before its first pass.
+    /// Whether the next txg has work here, before its first pass.
     pub(crate) fn is_dirty(&self) -> bool {
         self.requested.get().is_some() || self.is_discarding()
     }
 
-    /// Carries out what was asked for, before anything of the txg is freed. `committed` is the
-    /// uberblock on disk.
+    /// Carries out the request, before the first free of the txg. `committed` is the uberblock on
+    /// disk.
     pub(crate) async fn begin(&self, cx: &Cx<'_>, committed: &Uberblock, tx: &Tx) -> Result<()> {
         match self.requested.take() {
             Some(CheckpointRequest::Create) => {
@@ -187,8 +186,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Frees what the ends of the maps list, as much as is due in one txg, and maps that have come
-    /// to their beginning.
+    /// Frees the ranges at the ends of the maps, up to the limit of one txg, and maps that are
+    /// empty.
     async fn discard_some(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
         let mut left = DISCARD_PER_TXG;
         while left > 0 {
@@ -237,7 +236,7 @@ impl Checkpoint {
         let mut at = run.start;
         while at < run.end() {
             let end = run.end().min(((at >> shift) + 1) << shift);
-            // DVAs hold sizes up to some GiB only.
+            // A DVA holds sizes up to some GiB only.
             let end = end.min(at + (1 << 30));
             cx.alloc.free(Dva::new(vdev, at, end - at, false), Txg(0), txg)?;
             at = end;
@@ -245,7 +244,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Writes down what was held back since the last call. True if there was something.
+    /// Appends the ranges held back since the last call to the maps.
     pub(crate) async fn sync(&self, cx: &Cx<'_>, pass: u32, tx: &Tx) -> Result<()> {
         for (vdev, runs) in cx.alloc.take_held_back() {
             let top = cx.tree.top(vdev)?;

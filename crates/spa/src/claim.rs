@@ -1,11 +1,10 @@
 //! Intent logs at import (format page 07 section 3).
 //!
-//! In the first txg, before anything else allocates, every log that a crash left is claimed; its
-//! records are replayed when the dataset is opened. Logs that hold nothing (an exported pool keeps
-//! the first, unwritten block of the log of each dataset that was in use) are given up at once. In
-//! a pool that goes back to an older state logs are given up unread: what they say happened later.
-//! In a pool that goes on without a log device they are given up from the first block on that only
-//! this device has.
+//! In the first txg, before any other allocation, every log that a crash left is claimed; its
+//! records are replayed when the dataset is opened. Empty logs (an exported pool keeps the first,
+//! unwritten block of the log of each dataset that was in use) are freed at once. In a rewound pool
+//! logs are freed unread: their records are newer than the state. In a pool imported without a log
+//! device a log is freed from the first block on that only this device has.
 
 use std::rc::Rc;
 
@@ -18,20 +17,20 @@ use zil::replay::{blocks_of, blocks_to_drop, is_needed};
 
 use crate::pool::Pool;
 
-/// What is to be done once the pool runs.
+/// Work for the running pool.
 pub(crate) struct Claims {
-    /// Nothing on disk may be younger than the pool.
+    /// The newest birth of a block on disk: the pool's txg must not stay below it.
     newest: Txg,
-    /// Blocks of logs that are given up.
+    /// Blocks of logs to free.
     frees: Vec<Blkptr>,
     /// Their datasets.
     emptied: Vec<Rc<Dataset>>,
-    /// Names of datasets of whose logs something is lost, with a log device that is not in use.
+    /// Names of datasets that lose log blocks with a missing log device.
     cut: Vec<String>,
     sealed: Vec<Rc<Dataset>>,
 }
 
-/// Claims every log in `first`, the first txg of the pool, which does not run yet.
+/// Claims every log in `first`, the first txg of the pool, before the sync loop runs.
 pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
     let mut out =
         Claims { newest: Txg(0), frees: Vec::new(), emptied: Vec::new(), cut: Vec::new(), sealed: Vec::new() };
@@ -49,8 +48,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             out.emptied.push(ds);
             continue;
         }
-        // What is allocated of a block that is given up: what an import claimed, and what was born
-        // in a txg that is on disk.
+        // Freed blocks are allocated only if an import claimed them, or if they were born in a txg
+        // that is on disk.
         let was_claimed = !needs_claim(&header);
         let found = match was_claimed {
             false => Some(claim(pool.zio(), &header, first).await.at(place)?),
@@ -66,7 +65,7 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
                 out.cut.push(ds.name());
             }
         } else if !rewound {
-            // Claimed by an import that a crash ended.
+            // An earlier import claimed it before a crash.
             let blocks = blocks_of(pool.zio(), &header).await.at(place)?;
             out.newest = blocks.iter().map(Blkptr::birth).fold(out.newest, Txg::max);
         }
@@ -84,8 +83,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
 }
 
 impl Claims {
-    /// Makes the claims permanent, gives up what is to be given up, and syncs until nothing on disk
-    /// is from the future.
+    /// Syncs the claims, frees the logs to free, and syncs until the pool's txg is not older than
+    /// any block on disk.
     pub(crate) async fn finish(self, pool: &Pool) -> Result<()> {
         pool.txg.wait_synced(Txg(0)).await?;
         for ds in &self.sealed {
@@ -115,7 +114,7 @@ impl Claims {
             pool.dsl().sync_task(task).await?;
         }
         if self.newest > pool.uberblock().txg {
-            // Txgs without changes leave no uberblock: only the last one must.
+            // Txgs without changes write no uberblock; the last one must write it.
             pool.txg.wait_synced(self.newest).await?;
             pool.dirty_config();
             pool.txg.wait_synced(Txg(0)).await?;

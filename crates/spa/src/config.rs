@@ -9,10 +9,10 @@ use ondisk::object_type::ObjectType;
 
 /// Block size of packed nvlist objects (format page 03 section 7).
 const PACKED_BLKSZ: u32 = 16 << 10;
-/// Largest packed nvlist that is read, in bytes; real ones have a few KiB to a few hundred.
+/// Largest packed nvlist that is read, in bytes; typical ones have a few KiB to a few hundred.
 const PACKED_MAX: u64 = 64 << 20;
 
-/// Makes an object for a packed nvlist.
+/// Creates an object for a packed nvlist.
 pub(crate) async fn create_packed(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
     let spec = ObjSpec::new(ObjectType::PACKED_NVLIST, PACKED_BLKSZ).bonus(ObjectType::PACKED_NVLIST_SIZE, 8);
     Ok(mos.alloc(spec, tx).await?.object())

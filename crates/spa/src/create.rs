@@ -1,8 +1,8 @@
-//! Making a pool (format page 10): empty labels first, then everything else as txg 4, whose
-//! uberblock brings the pool into being.
+//! Creation of a pool (format page 10): empty labels first, then everything else as txg 4, whose
+//! uberblock makes the pool valid.
 //!
-//! The first labels carry txg 0, so a creation that is cut short leaves devices that no import
-//! takes for a pool.
+//! The first labels have txg 0, so after an interrupted creation no import takes the devices for a
+//! pool.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -35,7 +35,7 @@ use crate::scan::Scan;
 /// Version of pools with feature flags.
 const SPA_VERSION: u64 = 5000;
 
-/// A pool to be.
+/// The specification of a new pool.
 pub struct PoolSpec {
     /// Its name.
     pub name: String,
@@ -44,7 +44,7 @@ pub struct PoolSpec {
     /// log2 of the allocation unit; by default the larger of 4 KiB and the device's physical
     /// sector.
     pub ashift: Option<u8>,
-    /// Features to enable, dependencies are added.
+    /// Features to enable; their dependencies are added.
     pub features: Vec<FeatureId>,
     /// The property `comment`.
     pub comment: Option<String>,
@@ -54,7 +54,7 @@ pub struct PoolSpec {
     pub init: Init,
 }
 
-/// Checks a pool's name: begins with a letter, no word that means a kind of vdev.
+/// Checks a pool's name: it begins with a letter and is not a reserved word for a kind of vdev.
 pub fn check_pool_name(name: &str) -> Result<()> {
     dsl::check_name(name)?;
     let bad = |why: &str| Err(Error::invalid(format!("the pool name '{name}' {why}")));
@@ -204,7 +204,7 @@ impl Pool {
         assert!(pool.dsl.set(dsl).is_ok(), "the DSL is made once");
         pool.push_space(0);
         pool.note_opening("create");
-        // The open txg holds all of this; the loop makes it the first one on disk.
+        // All of this is in the open txg; the sync loop writes it as the first one.
         pool.start();
         pool.unless_suspended(pool.txg.wait_synced(TXG_INITIAL)).await?;
         pool.resume_scan();

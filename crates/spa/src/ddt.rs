@@ -1,19 +1,20 @@
-//! Dedup tables (format page 13): which blocks several pointers share, and how many.
+//! Dedup tables (format page 13): blocks with their reference counts.
 //!
-//! Vocabulary. A *table* belongs to one checksum and is kept in up to three ZAPs, its *classes*:
+//! Vocabulary. A *table* belongs to one checksum and is stored in up to three ZAPs, its *classes*:
 //! entries with one reference (unique), with more (duplicate), and those of old software with an
-//! extra copy (ditto). An *entry* is named by checksum, sizes and compression of a block and has a
-//! *slot* for each number of copies that it was written with: places, birth, references.
-//! `DDT-statistics` keeps a histogram of each class.
+//! extra copy (ditto). The key of an *entry* is checksum, sizes and compression of a block; it has
+//! a *slot* for each number of copies: DVAs, birth, references. `DDT-statistics` has a histogram of
+//! each class.
 //!
-//! The normal path. A write of a dataset with `dedup` asks ([`Dedup::ask`]) and either takes the
-//! places of the slot, which counts one more, or is written and makes the slot. A free only notes
-//! the pointer; once a pass [`Ddt::sync`] takes those references away, hands back the blocks that
-//! nobody refers to any more, and brings the entries touched to their ZAPs and the histograms.
-//! Entries are kept in memory from the first touch until the txg ends.
+//! The normal path. A write of a dataset with `dedup` calls [`Dedup::ask`] and either uses the DVAs
+//! of the slot and adds a reference, or is written and fills the slot. A free only queues the
+//! pointer; once a pass [`Ddt::sync`] drops those references, frees the blocks without references,
+//! and writes changed entries to their ZAPs and the histograms. Entries stay in memory from the
+//! first access until the txg ends.
 //!
-//! Invariants: an entry is in exactly one ZAP, the one that its references say; a pointer that is
-//! not found frees nothing; one asker at a time, so that two equal blocks of one txg meet.
+//! Invariants: an entry is in exactly one ZAP, that of its reference count; a pointer without an
+//! entry frees nothing; one caller of `ask` at a time, so that two equal blocks of one txg share an
+//! entry.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,11 +33,11 @@ use zio::{Dedup, DedupAnswer, LBF, WriteDone, Zio};
 
 /// Entry of the MOS directory: the histograms.
 const STATISTICS: &[u8] = b"DDT-statistics";
-/// Names of the classes, in the order in which they are looked through.
+/// Names of the classes, in the order of lookup.
 const CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
 const DUPLICATE: usize = 1;
 const UNIQUE: usize = 2;
-/// Checksums that tables are kept by; `fletcher4` only in very old pools.
+/// Checksums of tables; `fletcher4` only in very old pools.
 const CHECKSUMS: [ChecksumAlgo; 6] = [
     ChecksumAlgo::Sha256,
     ChecksumAlgo::Sha512,
@@ -48,11 +49,11 @@ const CHECKSUMS: [ChecksumAlgo; 6] = [
 /// log2 of the block size of the ZAPs, and of their indirect blocks.
 const BLOCK_SHIFT: u32 = 12;
 const SLOTS: usize = 4;
-/// The word of a block pointer that has its sizes and compression, and their bits (format page 02
+/// The word of a block pointer with its sizes and compression, and their bits (format page 02
 /// section 1).
 const PROP_WORD: usize = 6;
 const SIZES_AND_COMPRESSION: u64 = (1 << 39) - 1;
-/// The tables, while a block is looked up and gets its place; ZAPs are read under it.
+/// Held while a block is looked up and gets its place; ZAPs are read under it.
 const LOCK_RANK: Rank = Rank(695, "dedup tables");
 /// Bytes of an entry before it is compressed: of each slot three DVAs, references, birth.
 const ENTRY_SIZE: usize = SLOTS * 64;
@@ -60,7 +61,7 @@ const BUCKETS: usize = 64;
 /// Figures of a bucket: blocks, lsize, psize, dsize, and the same times references.
 const FIGURES: usize = 8;
 
-/// Checksum and what else names a block: the checksum's words; sizes and compression.
+/// The key of an entry: the checksum's words; sizes and compression.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Key {
     checksum: u8,
@@ -70,7 +71,7 @@ struct Key {
 impl Key {
     fn of(bp: &Blkptr) -> Key {
         let [a, b, c, d] = bp.checksum_words();
-        // Of a block that has no place yet, too.
+        // The block may have no DVA yet.
         let prop = bp.0[PROP_WORD] & SIZES_AND_COMPRESSION | u64::from(bp.encrypted()) << 39;
         Key { checksum: bp.checksum_raw(), words: [a, b, c, d, prop] }
     }
@@ -83,7 +84,7 @@ impl Key {
     fn psize(&self) -> u64 {
         ((self.words[4] >> 16 & 0xffff) + 1) * 512
     }
-    /// A pointer to the block in `slot`, as it would be without dedup.
+    /// A pointer to the block in `slot`, without the dedup bit.
     fn pointer(&self, slot: &Slot) -> Blkptr {
         let mut bp = Blkptr::hole();
         bp.set_lsize(self.lsize());
@@ -100,7 +101,7 @@ impl Key {
     }
 }
 
-/// The block of one number of copies.
+/// The block for one number of copies.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Slot {
     dvas: [Dva; 3],
@@ -161,7 +162,7 @@ fn store(slots: &Slots) -> ZapValue {
 /// An entry in memory.
 struct LiveEntry {
     slots: Slots,
-    /// As they are in the ZAP of that class.
+    /// The class and slots in the ZAP.
     stored: Option<(usize, Slots)>,
     /// Writes of this txg that are under way, by slot.
     writes: [Option<WriteDone>; SLOTS],
@@ -198,7 +199,7 @@ fn table_name(checksum: ChecksumAlgo, class: usize) -> String {
 }
 
 impl Ddt {
-    /// Opens the tables that the pool has.
+    /// Opens the pool's tables.
     pub(crate) async fn open(mos: &Objset, directory: &Dnode, zio: Zio) -> Result<Rc<Ddt>> {
         let statistics = zap::lookup_u64(directory, STATISTICS).await?.map(ObjectId);
         let mut tables = BTreeMap::new();
@@ -232,7 +233,7 @@ impl Ddt {
         }))
     }
 
-    /// Bytes that the pool would take more without dedup, deflated (format page 13 section 6).
+    /// Bytes that dedup saves, deflated (format page 13 section 6).
     pub(crate) fn saved(&self) -> u64 {
         let tables = self.tables.borrow();
         let sum = |figure: usize| -> u64 {
@@ -242,18 +243,17 @@ impl Ddt {
         sum(7).saturating_sub(sum(3))
     }
 
-    /// Whether references are to be counted.
+    /// Whether frees or changed entries wait.
     pub(crate) fn is_dirty(&self) -> bool {
         !self.frees.borrow().is_empty() || self.entries.borrow().values().any(LiveEntry::is_dirty)
     }
 
-    /// The txg is on disk: what was kept in memory for it goes.
+    /// Drops the clean entries from memory, after the txg is on disk.
     pub(crate) fn synced(&self) {
         self.entries.borrow_mut().retain(|_, e| e.is_dirty());
     }
 
-    /// Makes sure that the entry of `key`, if there is one, is in memory. The caller holds the
-    /// lock.
+    /// Reads the entry of `key`, if there is one, into memory. The caller holds the lock.
     async fn load(&self, key: Key) -> Result<()> {
         if self.entries.borrow().contains_key(&key) {
             return Ok(());
@@ -271,8 +271,7 @@ impl Ddt {
         Ok(())
     }
 
-    /// Takes the references of freed pointers away; gives pointers to blocks that nobody refers to
-    /// any more.
+    /// Drops the references of freed pointers; returns pointers to the blocks without references.
     pub(crate) async fn take_frees(&self) -> Result<Vec<Blkptr>> {
         let _lock = self.lock.lock().await;
         let mut gone = Vec::new();
@@ -280,7 +279,7 @@ impl Ddt {
             let key = Key::of(&bp);
             self.load(key).await?;
             let mut entries = self.entries.borrow_mut();
-            // Like OpenZFS: what is not found frees nothing.
+            // As in OpenZFS: a pointer without an entry frees nothing.
             let Some(live) = entries.get_mut(&key) else { continue };
             let is_it = |s: &&mut Slot| s.birth == bp.phys_birth().0 && s.dvas[0] == bp.dva(0) && s.refs > 0;
             let Some(slot) = live.slots[1..].iter_mut().find(is_it) else { continue };
@@ -297,7 +296,7 @@ impl Ddt {
         Ok(gone)
     }
 
-    /// Blocks of earlier txgs that have got references in this one. Encrypted ones never do.
+    /// Blocks of earlier txgs that got references in this one; never encrypted ones.
     pub(crate) fn newly_referenced(&self) -> Vec<Blkptr> {
         let mut out = Vec::new();
         for (key, live) in self.entries.borrow().iter() {
@@ -308,7 +307,7 @@ impl Ddt {
         out
     }
 
-    /// Adds or takes away what `slots` count for in the histogram of a class.
+    /// Adds `slots` to the histogram of a class, or subtracts them.
     fn count(&self, table: (u8, usize), key: &Key, slots: &Slots, add: bool) {
         let mut tables = self.tables.borrow_mut();
         let Some(t) = tables.get_mut(&table) else { return };
@@ -327,7 +326,7 @@ impl Ddt {
         t.changed = true;
     }
 
-    /// Brings the entries that changed to their ZAPs.
+    /// Writes the changed entries to their ZAPs.
     pub(crate) async fn sync(&self, tx: &Tx) -> Result<()> {
         let _lock = self.lock.lock().await;
         let dirty: Vec<Key> = self.entries.borrow().iter().filter(|(_, e)| e.is_dirty()).map(|(k, _)| *k).collect();
@@ -360,7 +359,7 @@ impl Ddt {
         self.write_statistics(tx).await
     }
 
-    /// The ZAP of a class, made if need be.
+    /// The ZAP of a class, created if missing.
     async fn table(&self, checksum: u8, class: usize, tx: &Tx) -> Result<Dnode> {
         if let Some(t) = self.tables.borrow().get(&(checksum, class)) {
             return Ok(t.dn.clone());

@@ -1,21 +1,21 @@
-//! Changes of the device tree: how they get into a txg.
+//! Changes of the device tree: their path into a txg.
 //!
 //! The normal path of an administrative change (`add`, `attach`, `replace`, `detach`, `remove`):
-//! 1. Everything that can be checked is checked. New devices get labels with txg 0, which no import
-//!    takes for part of a pool.
-//! 2. The change is queued and the next txg that syncs carries it out, before anything else of that
-//!    txg ([`Pool::take_device_changes`]). It checks again what may have changed, makes and frees
-//!    MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
+//! 1. All checks are made. New devices get labels with txg 0, which no import takes for part of a
+//!    pool.
+//! 2. The change is queued; the next txg that syncs carries it out before its other work
+//!    ([`Pool::take_device_changes`]). It repeats the checks that may have changed, creates and
+//!    frees MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
 //! 3. The same txg writes the configuration, and its commit the labels of all devices in two halves
 //!    around the uberblock: a power cut leaves the old tree or the new one.
-//! 4. After the commit the labels of devices that left are taken from them; whatever stops that
-//!    does no harm, since the pool does not know their guids any more.
+//! 4. After the commit the devices that left get other labels; a failure of that is harmless, since
+//!    the pool does not have their guids any more.
 //!
-//! Changes without an administrator go the same way from step 2 on: a replacement ends when the new
-//! device has everything ([`Pool::finish_replacements`]).
+//! Automatic changes take the same path from step 2 on: a replacement ends when the new device is
+//! resilvered ([`Pool::finish_replacements`]).
 //!
-//! Invariants: one administrative change at a time; of a txg either all of its changes are on disk
-//! or none; a change that is refused has written nothing to the MOS.
+//! Invariants: one administrative change at a time; all changes of a txg are on disk or none; a
+//! refused change has written nothing to the MOS.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -41,35 +41,35 @@ use crate::pool::{BIAS_KEY, Pool};
 /// Entry of the MOS directory: the list of all ZAPs of vdevs.
 pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
 
-/// The way to devices that are only known by path: those that come back, and hot spares.
+/// Opens devices that are known by path only: returning ones, and hot spares.
 pub trait DeviceDoor {
-    /// Opens what is at `path` for us alone.
+    /// Opens the device at `path` exclusively.
     fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>>;
 }
 
-/// A change and what it answers: an error outside means that the MOS is half changed, and ends the
-/// txg; one inside that nothing was changed.
+/// The result of a change: an outer error means that the MOS is half changed, and ends the txg; an
+/// inner one that nothing was changed.
 type Outcome<T> = Result<std::result::Result<T, Error>>;
 type Change = Box<dyn for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>>>;
 
-/// Labels that a device gets after a commit.
+/// A label to write after a commit.
 struct Relabel {
     dev: Rc<dyn BlockDev>,
     label: NvList,
 }
 
-/// What is under way about devices.
+/// Pending work on devices.
 pub(crate) struct DeviceWork {
     changes: RefCell<VecDeque<Change>>,
     relabel: RefCell<Vec<Relabel>>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     admin: Semaphore,
-    /// How leaves are made, kept when a leaf goes: the pool may have no other one.
+    /// Settings of new leaves, kept when the last leaf may be closed.
     maker: RefCell<Option<LeafMaker>>,
     me: Weak<Pool>,
-    /// The last txg at whose beginning leaves were asked whether they failed to write.
+    /// The last txg whose sync checked the leaves for failed writes.
     pub(crate) dtls_checked: Cell<Txg>,
-    /// The pool is being closed: whatever goes on in the background ends.
+    /// The pool is being closed: background work ends.
     pub(crate) closing: Cell<bool>,
 }
 
@@ -90,12 +90,12 @@ impl DeviceWork {
 }
 
 impl Pool {
-    /// Gives the pool a way to open devices by path.
+    /// Sets how the pool opens devices by path.
     pub fn set_device_door(&self, door: Rc<dyn DeviceDoor>) {
         *self.devices.door.borrow_mut() = Some(door);
     }
 
-    /// The way to devices by path.
+    /// How the pool opens devices by path.
     pub(crate) fn device_door(&self) -> Option<Rc<dyn DeviceDoor>> {
         self.devices.door.borrow().clone()
     }
@@ -112,7 +112,7 @@ impl Pool {
         door.open(path).await
     }
 
-    /// Waits until no administrative change of the devices goes on, and lets none begin.
+    /// Waits until no administrative change of the devices is under way, and blocks new ones.
     pub(crate) async fn hold_device_changes(&self) -> Permit {
         self.devices.admin.acquire(1).await
     }
@@ -124,7 +124,7 @@ impl Pool {
         Ok(permit)
     }
 
-    /// Has `change` carried out by the next txg and waits until that is on disk.
+    /// Queues `change` for the next txg and waits until that is on disk.
     pub(crate) async fn change_devices<T: 'static>(
         &self,
         change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Outcome<T>> + 'static,
@@ -133,7 +133,7 @@ impl Pool {
         let boxed: Change = Box::new(move |pool, tx| {
             Box::pin(async move {
                 let outcome = change(pool, tx).await?;
-                // Whoever asked may have gone away; the change is made all the same.
+                // The caller may be gone; the change is made regardless.
                 let _ = tell.send(outcome);
                 Ok(())
             })
@@ -145,7 +145,7 @@ impl Pool {
         told.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
     }
 
-    /// Has the next txg that is synced carry out `change`; nobody waits for it.
+    /// Queues `change` for the next txg that is synced, without a wait.
     pub(crate) fn queue_change(
         &self,
         change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>> + 'static,
@@ -153,7 +153,7 @@ impl Pool {
         self.devices.changes.borrow_mut().push_back(Box::new(change));
     }
 
-    /// At the beginning of the sync of a txg: everything that waits.
+    /// Carries out the queued changes, at the beginning of the sync of a txg.
     pub(crate) async fn take_device_changes(&self, tx: &Tx) -> Result<()> {
         self.check_device_errors();
         loop {
@@ -166,23 +166,23 @@ impl Pool {
         self.finish_replacements(tx).await
     }
 
-    /// After a commit: devices that left the pool with it are labelled as what they are now.
+    /// Writes the new labels of devices that left the pool, after the commit.
     pub(crate) async fn relabel_devices(&self) {
         for r in self.devices.relabel.take() {
-            // A device that cannot be written may be why it left.
+            // The device may have left because it cannot be written.
             let _ = init_labels(&*r.dev, &r.label).await;
         }
     }
 
-    /// The leaf was taken out of the tree; from the next commit on its device is none of the pool's
-    /// (or a hot spare).
+    /// Queues the new label of a leaf that left the tree; from the next commit on its device is not
+    /// the pool's, or is a hot spare.
     pub(crate) fn queue_relabel(&self, kind: &VdevKind, label: Option<NvList>) {
         if let (VdevKind::Leaf(leaf), Some(label)) = (kind, label) {
             self.devices.relabel.borrow_mut().push(Relabel { dev: leaf.dev.clone(), label });
         }
     }
 
-    /// The label of a leaf of the tree as it would be with txg 0: nothing that an import takes.
+    /// The label of a leaf of the tree with txg 0, which no import takes.
     pub(crate) fn blank_label(&self, top: &Top, guid: Guid) -> Option<NvList> {
         let mut config = self.mos_config();
         config.txg = Txg(0);
@@ -194,7 +194,7 @@ impl Pool {
         DeviceLabel::Spare { version: VERSION_FEATURES, guid }.to_nvlist()
     }
 
-    /// How leaves are made here.
+    /// The settings of new leaves.
     pub(crate) fn leaf_maker(&self) -> Result<LeafMaker> {
         let leaves = self.tree.leaves();
         let Some(like) = leaves.first() else {
@@ -204,7 +204,7 @@ impl Pool {
         Ok(LeafMaker { rt: self.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
     }
 
-    /// Keeps how leaves are made, before one of them goes.
+    /// Keeps the settings of new leaves, before a leaf is closed.
     pub(crate) fn keep_leaf_maker(&self) {
         if let Ok(maker) = self.leaf_maker() {
             *self.devices.maker.borrow_mut() = Some(maker);
@@ -248,12 +248,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a leaf out of what acts as a mirror: tree, configuration and objects. The device gets
-    /// `label` once that is on disk.
+    /// Removes a leaf from a mirror, replacing or spare node: from tree, configuration and objects.
+    /// The device gets `label` after the commit.
     pub(crate) async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
         let (_, taken) = detach(&top.shape(), guid)?;
         self.free_leaf_objects(&taken, tx).await?;
-        // Meanwhile another device may have come back: what is changed is the tree as it is now.
+        // Another device may have come back meanwhile: change the current tree.
         let kind = top.kind().find(guid);
         let (shape, _) = detach(&top.shape(), guid)?;
         top.set_shape(shape);
@@ -264,15 +264,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends what has come to its end: a replacement whose new device has everything, a spare whose
-    /// device was replaced meanwhile.
+    /// Ends replacements whose new device is resilvered, and the use of spares whose device was
+    /// replaced.
     pub(crate) async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
             while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
                 let is_spare = self.is_spare(guid);
                 let label = if is_spare { Some(Pool::spare_label(guid)) } else { self.blank_label(&top, guid) };
-                // What the replaced device was called while both were there.
+                // The replaced device was known as `PATH/old` during the replacement.
                 self.restore_path(&top, guid);
                 self.remove_leaf(&top, guid, label, tx).await?;
                 if let Some(spare) = spare {
@@ -288,8 +288,8 @@ impl Pool {
         self.aux.borrow().spares.iter().any(|s| s.guid == guid)
     }
 
-    /// Before `leaving` leaves a replacement: if the other is known as its path and `/old`, it has
-    /// its path back.
+    /// Before `leaving` leaves a replacement: gives the other leaf its path back if it is known as
+    /// `PATH/old`.
     pub(crate) fn restore_path(&self, top: &Top, leaving: Guid) {
         let kind = top.kind();
         let Some(above) = kind.parent_of(leaving).filter(|p| p.role() == Some(MirrorRole::Replacing)) else { return };
@@ -307,8 +307,7 @@ impl Pool {
     }
 }
 
-/// The first leaf that is not needed any more: the old device of a replacement that is over; with
-/// it the spare that stood for it.
+/// The first old device of a completed replacement, and its spare, if any.
 fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Option<Guid>)> {
     for child in kind.children() {
         if let Some(found) = finished_replacement(child, root) {
@@ -334,8 +333,8 @@ fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Optio
     Some((old, spare))
 }
 
-/// The metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the list of
-/// them, exists (format page 06 section 1).
+/// Creates the metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the
+/// list of them, exists (format page 06 section 1).
 pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &Rc<Top>, tx: &Tx) -> Result<()> {
     let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
     let mut config = top.config();
@@ -359,14 +358,14 @@ pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &
     Ok(())
 }
 
-/// A ZAP for a vdev, entered in the list of them.
+/// Creates a ZAP for a vdev and adds it to the list of them.
 pub(crate) async fn create_vdev_zap(mos: &Objset, map: &Dnode, tx: &Tx) -> Result<Dnode> {
     let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
     zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
     Ok(dn)
 }
 
-/// A condition that misses everything up to `end` (not included), to be written down.
+/// A condition with all txgs up to `end` (not included) missing and dirty.
 pub(crate) fn misses_all(end: Txg) -> Rc<Condition> {
     let condition = Rc::new(Condition::default());
     condition.miss(base::TXG_INITIAL.0, end.0);

@@ -1,5 +1,4 @@
-//! Dirty time logs on disk: a space map of txgs for each leaf that misses some (format page 09
-//! section 6).
+//! Dirty time logs on disk: a space map of missing txgs for each leaf (format page 09 section 6).
 
 use std::rc::Rc;
 
@@ -41,7 +40,8 @@ async fn read_dtl(mos: &Objset, object: ObjectId) -> Result<TxgSet> {
     Ok(set)
 }
 
-/// Every leaf, there or not, of every top-level vdev: its dirty time log object and its condition.
+/// Every leaf, present or not, of every top-level vdev: its dirty time log object and its
+/// condition.
 fn logs(tree: &VdevTree) -> Vec<(Option<ObjectId>, Rc<Condition>)> {
     let mut out = Vec::new();
     for top in tree.tops.borrow().iter() {
@@ -53,8 +53,8 @@ fn logs(tree: &VdevTree) -> Vec<(Option<ObjectId>, Rc<Condition>)> {
     out
 }
 
-/// Reads what every leaf misses. A log that cannot be read says nothing, and then the leaf may miss
-/// anything; what was wrong comes back.
+/// Reads the missing txgs of every leaf. A leaf with an unreadable log is taken to miss everything;
+/// the errors are returned.
 pub(crate) async fn load_dtls(mos: &Objset, tree: &VdevTree) -> Vec<Error> {
     let mut errors = Vec::new();
     for (object, condition) in logs(tree) {
@@ -72,9 +72,9 @@ pub(crate) async fn load_dtls(mos: &Objset, tree: &VdevTree) -> Vec<Error> {
     errors
 }
 
-/// Devices whose newest uberblock is older than that of others of the same top-level vdev missed
-/// the txgs between, whatever the logs say: who wrote without them may have been cut off before it
-/// could log that. A rewind to an older state does not count.
+/// Adds the txgs after a device's newest uberblock to its dirty time log, if other devices of its
+/// top-level vdev have newer ones, regardless of the logs: a writer without the device may have
+/// crashed before it wrote them. Txgs that a rewind dropped do not count.
 pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) {
     for top in tree.tops.borrow().iter() {
         let newest = |guid: Guid| {
@@ -93,25 +93,25 @@ pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) 
 }
 
 impl Pool {
-    /// Whether some leaf failed to write that is thought to be good, and that is not in its log
-    /// yet. Those with more errors than that would keep the pool busy with them.
+    /// Whether an online leaf has failed writes that are not in its log yet. Leaves with too many
+    /// errors are excluded, since they would keep the pool busy.
     pub(crate) fn has_failed_writes(&self) -> bool {
         let tops = self.tree.tops.borrow();
         let mut all = tops.iter().flat_map(|top| top.kind().conditions());
         all.any(|(_, condition)| condition.has_failed_write() && condition.health() == Health::Online)
     }
 
-    /// At the beginning of the sync of `txg`, in which something is written: leaves that are away
-    /// miss it, those that failed to write may miss it, and what has changed is written.
+    /// At the beginning of the sync of a `txg` with changes: adds it to the logs of closed leaves,
+    /// adds the possible txgs of failed writes, and writes the logs that changed.
     pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
-        // Failures since then have not been asked about; txgs without changes do not ask.
+        // Failed writes may be of any txg since the last check; txgs without changes do not check.
         let asked = self.devices.dtls_checked.replace(txg);
         for top in tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()) {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {
-                    // Without a gap after what it missed before: it has been away since.
-                    // The txg before was syncing when it went, perhaps.
+                    // Without a gap after its last missing txg: it was closed since. Otherwise from
+                    // the txg before, which may have been syncing when it was closed.
                     let start = condition
                         .missing()
                         .bounds()
@@ -119,7 +119,7 @@ impl Pool {
                     condition.miss(start.min(txg.0), txg.0 + 1);
                 }
                 if condition.take_failed_write() {
-                    // Of the writes of those txgs, or of log blocks of those that are open.
+                    // Writes of those txgs, or of log blocks in the open ones.
                     condition.miss(asked.0.min(txg.0.saturating_sub(1)), txg.0 + 3);
                 }
                 if condition.take_dirty() {
@@ -159,7 +159,7 @@ impl Pool {
         encoder.group(MapType::Alloc, 1, tx.txg().0);
         let mut total = 0i64;
         for &(start, end) in set.runs() {
-            // What may be anything cannot be written down; the whole past is as good.
+            // A log without an end is written up to the txgs that may be in flight.
             let end = end.min(tx.txg().0 + 4);
             if start < end {
                 encoder.run(MapType::Alloc, start, end - start);

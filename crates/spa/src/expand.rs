@@ -1,8 +1,8 @@
-//! Devices that have grown: `zpool online -e` and the property `autoexpand` (format page 14 section
-//! 3).
+//! Expansion onto grown devices: `zpool online -e` and the property `autoexpand` (format page 14
+//! section 3).
 //!
 //! The labels at the end of a device move with its size; their old place becomes address space. The
-//! metaslabs keep their size, there are more of them.
+//! number of metaslabs grows, their size stays.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ use vdev::{Top, VdevKind, leaf_asize};
 
 use crate::pool::{METASLABS_MAX, Pool};
 
-/// The allocatable bytes of a top-level vdev whose devices are as large as they are now; none if
-/// one of them is not there.
+/// The allocatable bytes of a top-level vdev with the current sizes of its devices; None if one of
+/// them is absent.
 fn asize_now(kind: &VdevKind) -> Option<u64> {
     let smallest =
         |children: &[VdevKind]| children.iter().map(asize_now).collect::<Option<Vec<_>>>()?.into_iter().min();
@@ -33,14 +33,14 @@ fn asize_now(kind: &VdevKind) -> Option<u64> {
 }
 
 impl Pool {
-    /// How much larger a top-level vdev could be.
+    /// Bytes by which a top-level vdev can grow.
     pub fn expandable(&self, top: &Top) -> u64 {
         let asize = asize_now(&top.kind()).filter(|n| *n != u64::MAX).unwrap_or(0);
         let unit = 1u64 << top.ms_shift.get().max(1);
         (asize / unit * unit).saturating_sub(top.asize.get() / unit * unit)
     }
 
-    /// Uses all of the devices of every top-level vdev.
+    /// Expands every top-level vdev to the size of its devices.
     pub async fn expand_all(&self) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops.iter().filter(|t| t.is_usable()) {
@@ -49,7 +49,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Uses all of the devices of a top-level vdev.
+    /// Expands a top-level vdev to the size of its devices.
     pub(crate) async fn expand_top(&self, top: &Rc<Top>) -> Result<()> {
         for leaf in top.open_leaves() {
             leaf.dev.refresh_size()?;

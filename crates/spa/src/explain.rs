@@ -1,4 +1,4 @@
-//! What to say about a device on which no pool is found.
+//! The message for a device without a pool.
 
 use base::Error;
 use bdev::BlockDev;
@@ -6,14 +6,13 @@ use ondisk::bytes::le32;
 
 use crate::partition::{GPT_SIGNATURE, SECTORS};
 
-/// Where a master boot record has its four partitions, in bytes; 16 bytes each, the type at 4, the
-/// length in sectors at 12.
+/// Offsets of the four partitions in a master boot record, in bytes; 16 bytes each, the type at 4,
+/// the length in sectors at 12.
 const MBR_ENTRIES: [usize; 4] = [446, 462, 478, 494];
-/// What ends a master boot record.
+/// The signature at the end of a master boot record.
 const MBR_SIGNATURE: [u8; 2] = [0x55, 0xaa];
 
-/// Why there is no pool on a device that [`crate::scan()`] found none on, as far as that can be
-/// told: it has a partition table. Everything else has nothing to do with pools.
+/// Why [`crate::scan()`] found no pool on a device, if it has a partition table; None otherwise.
 pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
     let head = bdev::read(dev, 0, 2 * SECTORS[1]).await.ok()?;
     let table = partition_table(&head)?;
@@ -26,13 +25,13 @@ pub async fn explain(dev: &dyn BlockDev) -> Option<Error> {
     }))
 }
 
-/// The partition table that the first sectors have.
+/// The kind of partition table in the first sectors.
 fn partition_table(head: &[u8]) -> Option<&'static str> {
     if SECTORS.iter().any(|s| head.get(*s..*s + GPT_SIGNATURE.len()) == Some(GPT_SIGNATURE)) {
         return Some("GPT");
     }
     let record = head.get(..512)?;
-    // Boot sectors of file systems end like that too, but hardly have both a type and a length
+    // Boot sectors of file systems have that signature too, but rarely both a type and a length
     // here.
     let in_use = |at: &usize| record[*at] & 0x7f == 0 && record[at + 4] != 0 && le32(record, at + 12) != 0;
     let plausible = record.ends_with(&MBR_SIGNATURE) && MBR_ENTRIES.iter().any(in_use);

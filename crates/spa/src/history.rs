@@ -1,13 +1,12 @@
-//! The pool's history: what commands did to it (format page 03 section 8, page 15 section 9).
+//! The pool's history: commands and internal events (format page 03 section 8, page 15 section 9).
 //!
 //! A command waits in memory until the next txg that is written, which appends it to the ring in
-//! the history object; a pool without one gets it with its first record. Internal events
-//! (`zpool history -i`: what was made, destroyed, set, scanned, and by which txg) are collected
-//! while a txg is synced ([`dsl::core::Core::note`]) and appended by the same txg, in its first
-//! pass.
+//! the history object; a pool without one gets it with its first record. Internal events (`zpool
+//! history -i`: create, destroy, set, scan, with their txgs) are collected while a txg is synced
+//! ([`dsl::core::Core::note`]) and appended by the same txg, in its first pass.
 //!
-//! The command that made the pool, or the first that was ever recorded, stays at the front for
-//! good, with the events before it; older ones behind it give way when the ring is full.
+//! The command that created the pool, or the first recorded one, stays at the front permanently,
+//! with the events before it; when the ring is full the oldest records behind it are overwritten.
 
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{Dnode, ObjSpec, Tx, zap};
@@ -24,17 +23,17 @@ use crate::pool::Pool;
 const ENTRY: &[u8] = b"history";
 /// Block size of the history object (format page 03 section 6).
 const BLKSZ: u32 = 128 << 10;
-/// Longest command line that is recorded, in bytes; what is longer is cut.
+/// Longest recorded command line, in bytes; longer ones are cut.
 const COMMAND_MAX: usize = 16 << 10;
-/// Records that wait at most: more than any script gives in the time between two txgs.
+/// Most waiting records: more than any script issues between two txgs.
 const WAITING_MAX: usize = 4096;
-/// The front that is kept ends with the first command, or, where none comes, here: bytes.
+/// The permanent front ends with the first command, or without one at this size, in bytes.
 const FRONT_MAX: u64 = 8 << 10;
 /// Oldest pool version with a history.
 const VERSION_HISTORY: u64 = 4;
 
 impl Pool {
-    /// Records a command line with the next txg that is written. `who` is the user that gave it.
+    /// Records a command line with the next txg that is written. `who` is its user id.
     pub fn log_command(&self, command: &str, who: u64) {
         if self.readonly || self.history.borrow().len() >= WAITING_MAX || !self.has_history() {
             return;
@@ -44,7 +43,7 @@ impl Pool {
         self.history.borrow_mut().push(command_record(&command[..end], self.origin(who, &host)));
     }
 
-    /// Now, for records of what `who` did on `hostname`.
+    /// The origin of a record: the current time, `who`, `hostname`.
     fn origin<'a>(&self, who: u64, hostname: &'a str) -> Origin<'a> {
         Origin { time: self.rt.wall_clock().secs.max(0) as u64, who, zone: "linux", hostname }
     }
@@ -53,7 +52,7 @@ impl Pool {
         self.config.borrow().version >= VERSION_HISTORY
     }
 
-    /// Notes that the pool was made or imported, and by what.
+    /// Notes the creation or import of the pool, and the software's version.
     pub(crate) fn note_opening(&self, how: &'static str) {
         let host = self.rt.host_identity().hostname;
         let version = self.config.borrow().version;
@@ -61,7 +60,7 @@ impl Pool {
         self.core.note(how, text, self.txg.open_txg());
     }
 
-    /// Everything that was recorded, oldest first; with what could not be read, if anything.
+    /// All records, oldest first, and the first error of unreadable ones, if any.
     pub async fn history(&self) -> Result<(Vec<NvList>, Option<Error>)> {
         let waiting = self.history.borrow().clone();
         let Some(dn) = self.history_object().await? else { return Ok((waiting, None)) };
@@ -95,7 +94,7 @@ impl Pool {
         }
     }
 
-    /// Appends the events that were noted up to now in the txg that is being synced.
+    /// Appends the events noted so far in the txg that is being synced.
     pub(crate) async fn sync_events(&self, tx: &Tx) -> Result<()> {
         let events = self.core.take_events();
         self.post_history(&events);
@@ -111,8 +110,7 @@ impl Pool {
         self.append_history(events.iter().map(record).collect(), tx).await
     }
 
-    /// Appends what waits. A history that makes no sense is left alone: it is for people to read,
-    /// and nothing depends on it.
+    /// Appends the waiting records. An invalid history is left alone: it is informational only.
     pub(crate) async fn sync_history(&self, tx: &Tx) -> Result<()> {
         let waiting = self.history.take();
         if waiting.is_empty() { Ok(()) } else { self.append_history(waiting, tx).await }
@@ -148,7 +146,7 @@ impl Pool {
     }
 }
 
-/// Writes a record at the end, after making room: first for its length, then for its body.
+/// Appends a record, after making room: first for its length, then for its body.
 async fn append(dn: &Dnode, phys: &mut HistoryPhys, bytes: &[u8], tx: &Tx) -> Result<()> {
     let (length, body) = bytes.split_at(8);
     for part in [length, body] {

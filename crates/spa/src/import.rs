@@ -1,15 +1,15 @@
 //! Finding and importing pools (format page 01 section 4).
 //!
-//! 1. The labels of every device are read; devices with the same pool guid make a candidate.
+//! 1. The labels of every device are read; devices with the same pool guid form a candidate.
 //! 2. The best intact uberblock of all devices is the state to import; the newest label that is not
-//!    newer than it tells how the devices stand together.
-//! 3. The MOS is opened through that; its own configuration is the trusted one. Guids must add up
-//!    to the uberblock's sum.
-//! 4. Features decide: everything supported for writing, read-only only, or refused by name
+//!    newer than it has the vdev tree for step 3.
+//! 3. The MOS is opened through that tree; the configuration in the MOS is the trusted one. The
+//!    guids must add up to the uberblock's sum.
+//! 4. The features are checked: all supported for writing, for reading only, or refused by name
 //!    ([`crate::unsupported`]).
 //!
-//! A pool whose labels prove that a younger txg was committed than that of the newest intact
-//! uberblock imports in the older state and says so.
+//! If labels show a newer committed txg than the newest intact uberblock, the pool is imported in
+//! the older state, with a notice.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,9 +47,9 @@ use crate::unsupported::{Unsupported, check_labels};
 
 /// A device with pool labels.
 pub struct FoundDevice {
-    /// The device, which may be a partition of what was looked at.
+    /// The device, which may be a partition of the scanned one.
     pub dev: Rc<dyn BlockDev>,
-    /// The path of what was looked at.
+    /// The path of the scanned device.
     pub opened: String,
     /// Its labels and uberblocks.
     pub labels: LeafLabels,
@@ -57,7 +57,7 @@ pub struct FoundDevice {
     pub config: LabelConfig,
 }
 
-/// A pool that some devices belong to.
+/// A pool found on some devices.
 pub struct PoolCandidate {
     /// Its name.
     pub name: String,
@@ -65,9 +65,9 @@ pub struct PoolCandidate {
     pub guid: Guid,
     /// State in the newest label.
     pub state: PoolState,
-    /// Host that had it last.
+    /// Host id of the last host.
     pub hostid: Option<u64>,
-    /// The name of that host.
+    /// Name of the last host.
     pub hostname: Option<String>,
     /// The newest label.
     pub config: LabelConfig,
@@ -75,23 +75,23 @@ pub struct PoolCandidate {
     pub devices: Vec<FoundDevice>,
 }
 
-/// Most top-level vdevs that labels are believed to tell of.
+/// Most top-level vdevs accepted from labels.
 const TOPS_MAX: u64 = 4096;
 
-/// How many top-level vdevs there are by the newest of these labels. One from before 2010 does not
-/// say; then the highest of all tells.
+/// The number of top-level vdevs by the newest of these labels. Labels from before 2010 lack it;
+/// then the highest id of all labels counts.
 fn count_tops<'a>(newest: &LabelConfig, labels: impl Iterator<Item = &'a LabelConfig>) -> u64 {
     let implied = || labels.map(LabelConfig::top_level_count).max().unwrap_or(0).max(newest.top_level_count());
     newest.vdev_children.unwrap_or_else(implied)
 }
 
 impl PoolCandidate {
-    /// Top-level vdevs of the pool with holes, as far as labels tell.
+    /// Number of top-level vdevs of the pool with holes, according to the labels.
     pub fn top_level_count(&self) -> u64 {
         count_tops(&self.config, self.devices.iter().map(|d| &d.config))
     }
 
-    /// Places of top-level vdevs none of whose devices were found.
+    /// Ids of top-level vdevs without any device found.
     pub fn missing_tops(&self) -> Vec<u64> {
         let holes = &self.config.hole_array;
         (0..self.top_level_count().min(TOPS_MAX))
@@ -100,33 +100,33 @@ impl PoolCandidate {
     }
 }
 
-/// How a pool is to be imported.
+/// Options of an import.
 #[derive(Clone, Default, Debug)]
 pub struct ImportOpts {
     /// New name (`zpool import POOL NEWNAME`).
     pub new_name: Option<String>,
     /// `-t`: the new name is for this import only, the devices keep the old one.
     pub temporary_name: bool,
-    /// `-m`: also without a log device, whose records are lost then.
+    /// `-m`: also without a log device; its records are lost.
     pub missing_log: bool,
     /// `-o readonly=on`.
     pub readonly: bool,
-    /// `-f`: also a pool that another host seems to use.
+    /// `-f`: also a pool that another host may be using.
     pub force: bool,
-    /// `-D`: also a pool that was destroyed.
+    /// `-D`: also a destroyed pool.
     pub destroyed: bool,
-    /// `-F`: if the newest state is damaged, one of the last few before it.
+    /// `-F`: rewind to one of the last few states if the newest one is damaged.
     pub rewind: bool,
-    /// `--rewind-to-checkpoint`: the state of the pool's checkpoint; what was done since is lost.
+    /// `--rewind-to-checkpoint`: the state of the pool's checkpoint; later changes are lost.
     pub to_checkpoint: bool,
 }
 
-/// Whether a device is worth a [`scan`]: it has labels of a pool, or partitions.
+/// Whether a [`scan`] may find a pool on a device: it has labels of a pool, or partitions.
 pub async fn is_candidate(dev: &Rc<dyn BlockDev>) -> bool {
     read_labels(&**dev).await.is_ok_and(|l| l.any()) || !partitions(dev).await.is_empty()
 }
 
-/// Groups devices into candidates, in order of name and guid. Devices without labels are left out.
+/// Groups devices into candidates, in order of name and guid. Devices without labels are skipped.
 pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     let mut pools: BTreeMap<Guid, Vec<FoundDevice>> = BTreeMap::new();
     let mut devices: VecDeque<(Rc<dyn BlockDev>, String)> =
@@ -134,8 +134,8 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     while let Some((dev, opened)) = devices.pop_front() {
         let Ok(labels) = read_labels(&*dev).await else { continue };
         let Some(config) = labels.best_config() else {
-            // Not a device of a pool as a whole; a partition of it may be one. There are no tables
-            // within partitions.
+            // Not a pool's device as a whole; a partition of it may be one. Partitions have no
+            // tables of their own.
             if !labels.any() {
                 devices.extend(partitions(&dev).await.into_iter().map(|d| (d, opened.clone())));
             }
@@ -174,8 +174,8 @@ impl Pool {
         Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
     }
 
-    /// What `-F` would do to the pool, without doing it: none if its newest state can be opened. An
-    /// error if none of the states that it may go back to can.
+    /// The rewind that `-F` would do, without doing it: None if the newest state can be opened. An
+    /// error if none of the allowed states can.
     pub async fn rewind_of(rt: Rt, candidate: &PoolCandidate, opts: EngineOpts) -> Result<Option<Rewind>> {
         let import = ImportOpts { readonly: true, rewind: true, ..ImportOpts::default() };
         let choices = rewind::choices(candidate, true);
@@ -199,8 +199,7 @@ impl Pool {
         let mut opened = Err(Error::corrupt("no state was tried"));
         for ub in choices {
             opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
-            // A state that others can open is not damaged, even if it is not for weir to open:
-            // nothing goes back behind it.
+            // An unsupported state is not damaged: no rewind behind it.
             if opened.as_ref().err().is_none_or(|e| e.kind() == ErrorKind::Unsupported) {
                 break;
             }
@@ -255,7 +254,8 @@ impl Pool {
         let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
         note_stale(&candidate.devices, &stack.tree, ub.txg);
         notices.extend(aux_errors.iter().map(Error::to_string));
-        // Without writing only the figures of space need them: whatever can be read stays readable.
+        // A read-only import needs the space maps for the space figures only, so it tolerates
+        // damaged ones.
         let logs = match stack.add_tops(Some((&mos, &directory))).await {
             Err(e) if import.readonly => {
                 notices.push(format!("how much space the pool has is not known: {e}"));
@@ -328,14 +328,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Refuses to write to what cannot be kept correct yet.
+    /// Refuses to import a pool for writing in a state that weir cannot maintain.
     async fn check_writable(&self) -> Result<()> {
         if self.readonly {
             return Ok(());
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
-        // The entry stays when a removal has ended; its first word tells (format page 14 section
-        // 5).
+        // The entry stays after a removal has ended; its first word is the state (format page 14
+        // section 5).
         let removing = zap::lookup(&self.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
         if removing == Some(1) {
             return refuse("a device of the pool is being removed, which weir cannot finish yet".into());
@@ -344,9 +344,9 @@ impl Pool {
     }
 }
 
-/// Opens the state of an uberblock as far as that tells whether it can be opened: the MOS, its
-/// configuration, and with `-F` every directory and dataset. Gives what is the state then, its
-/// configuration, and the devices as that sees them.
+/// Opens the state of an uberblock far enough to verify it: the MOS, its configuration, and with
+/// `-F` every directory and dataset. Returns the uberblock, its configuration, and the vdev tree of
+/// that.
 pub(crate) async fn open_state(
     rt: &Rt,
     candidate: &PoolCandidate,
@@ -356,8 +356,7 @@ pub(crate) async fn open_state(
     opts: &EngineOpts,
 ) -> Result<(Uberblock, MosConfig, Rc<VdevTree>)> {
     check_labels(candidate, ub.txg)?;
-    // Through the labels' view of the devices to the MOS, and through the MOS's own view from then
-    // on.
+    // The labels' tree leads to the MOS; from then on the MOS's own tree is used.
     let tops = tops_from_labels(candidate, ub.txg);
     let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts };
     let early = assembly.tree(candidate.guid, &tops)?;
@@ -438,11 +437,11 @@ fn check_owner(rt: &Rt, candidate: &PoolCandidate, import: &ImportOpts) -> Resul
     Ok(())
 }
 
-/// The top-level vdevs as the labels tell them: from each the newest label that is not newer than
+/// The top-level vdevs according to the labels: each from the newest label that is not newer than
 /// the uberblock.
 fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     let mut tops = Vec::new();
-    // A power cut in the middle of a change leaves labels of both sides of it, on one device even.
+    // After a power cut during a change the labels of one device may be from before and after it.
     let labels = candidate.devices.iter().flat_map(|d| d.labels.configs.iter().filter_map(|(_, c)| c.as_ref().ok()));
     let labels: Vec<LabelConfig> = labels.filter_map(|l| LabelConfig::from_nvlist(l).ok()).collect();
     let labels: Vec<LabelConfig> = labels.into_iter().filter(|l| l.pool_guid == candidate.guid).collect();
@@ -454,13 +453,13 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
         }
         let labels = labels.iter().filter(|c| c.vdev_tree.id == id);
         let best = labels.max_by_key(|c| (c.txg <= txg, c.txg));
-        // What no label tells is a removed device or a missing one: the MOS's own configuration,
-        // which has copies elsewhere, will say.
+        // A vdev without a label is removed or missing: the MOS's own configuration, which has
+        // copies elsewhere, decides.
         let Some(best) = best else {
             tops.push(VdevConfig::new(ConfigKind::Missing, id, Guid(0)));
             continue;
         };
-        // A label is only a hint; one that makes no sense is as good as none.
+        // A label is only a hint; an invalid one counts as missing.
         tops.push(match best.vdev_tree.validate() {
             Ok(()) => best.vdev_tree.clone(),
             Err(_) => VdevConfig::new(ConfigKind::Missing, id, Guid(0)),
@@ -469,7 +468,7 @@ fn tops_from_labels(candidate: &PoolCandidate, txg: Txg) -> Vec<VdevConfig> {
     tops
 }
 
-/// Opens the MOS just to read the configuration in it.
+/// Opens the MOS to read the configuration in it.
 async fn read_trusted(
     rt: &Rt,
     tree: Rc<VdevTree>,

@@ -1,4 +1,4 @@
-//! The devices of a pool to be: which of them stand together, and what for.
+//! The devices of a new pool: their groups and the use of each.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ use vdev::{
 /// Smallest device of a pool, in bytes (`SPA_MINDEVSIZE`, format page 01).
 pub const DEVICE_SIZE_MIN: u64 = 64 << 20;
 
-/// A device of a pool to be.
+/// A device of a new pool.
 #[derive(Clone)]
 pub struct DevSpec {
     /// The device.
@@ -26,12 +26,12 @@ pub struct DevSpec {
     pub is_disk: bool,
 }
 
-/// How the devices of a group stand together.
+/// The redundancy of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GroupKind {
-    /// One device by itself.
+    /// A single device.
     Single,
-    /// Each holds everything.
+    /// Each device holds all data.
     Mirror,
     /// RAID-Z with that many parity columns, 1 to 3.
     Raidz(u8),
@@ -46,7 +46,7 @@ pub enum GroupKind {
     },
 }
 
-/// What a group is for.
+/// The allocation class of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Bias {
     /// Everything.
@@ -61,7 +61,7 @@ pub enum Bias {
 }
 
 impl Bias {
-    /// The word in the vdev's ZAP; none for normal ones (format page 06 section 1).
+    /// The value in the vdev's ZAP; None for normal vdevs (format page 06 section 1).
     pub(crate) fn word(self) -> Option<&'static str> {
         match self {
             Bias::Normal => None,
@@ -72,18 +72,18 @@ impl Bias {
     }
 }
 
-/// A top-level vdev to be.
+/// A new top-level vdev.
 #[derive(Clone)]
 pub struct Group {
-    /// How its devices stand together.
+    /// Its redundancy.
     pub kind: GroupKind,
-    /// What it is for.
+    /// Its allocation class.
     pub bias: Bias,
     /// Its devices.
     pub devices: Vec<DevSpec>,
 }
 
-/// All devices of a pool to be.
+/// All devices of a new pool.
 #[derive(Clone, Default)]
 pub struct Layout {
     /// The top-level vdevs, in order.
@@ -94,7 +94,7 @@ pub struct Layout {
     pub caches: Vec<DevSpec>,
 }
 
-/// Devices that are striped, each by itself.
+/// Single devices, striped.
 impl From<Vec<DevSpec>> for Layout {
     fn from(devices: Vec<DevSpec>) -> Layout {
         let single = |d| Group { kind: GroupKind::Single, bias: Bias::Normal, devices: vec![d] };
@@ -108,7 +108,7 @@ impl Layout {
         self.groups.iter().flat_map(|g| &g.devices).chain(&self.spares).chain(&self.caches)
     }
 
-    /// Features that it needs.
+    /// Features that the layout requires.
     pub(crate) fn features(&self) -> Vec<FeatureId> {
         let mut out = Vec::new();
         if self.groups.iter().any(|g| matches!(g.bias, Bias::Special | Bias::Dedup)) {
@@ -120,7 +120,7 @@ impl Layout {
         out
     }
 
-    /// How many of its vdevs count for a feature.
+    /// How many of its vdevs a feature counts.
     pub(crate) fn feature_count(&self, id: FeatureId) -> i64 {
         let counts = |g: &&Group| match id {
             FeatureId::AllocationClasses => matches!(g.bias, Bias::Special | Bias::Dedup),
@@ -129,7 +129,7 @@ impl Layout {
         self.groups.iter().filter(counts).count() as i64
     }
 
-    /// Refuses what cannot be part of a pool.
+    /// Refuses devices and groups that cannot be part of a pool.
     pub(crate) fn check_devices(&self) -> Result<()> {
         for g in &self.groups {
             g.check()?;
@@ -144,7 +144,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Refuses what cannot be a pool.
+    /// Refuses a layout that cannot be a pool.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.groups.iter().any(|g| g.bias == Bias::Normal) {
             return Err(Error::invalid("a pool needs at least one device"));
@@ -176,7 +176,7 @@ impl Group {
     }
 }
 
-/// The allocation unit that a device gets.
+/// The ashift of a device.
 pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
     let info = dev.info();
     let ashift = wanted.unwrap_or_else(|| info.physical_sector.max(4096).ilog2() as u8);
@@ -193,7 +193,7 @@ pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
     Ok(ashift)
 }
 
-/// A leaf's configuration without a place.
+/// A leaf's configuration outside of a tree.
 pub(crate) fn leaf_config(rt: &Rt, spec: &DevSpec, id: u64) -> VdevConfig {
     let kind = if spec.is_disk { ConfigKind::Disk } else { ConfigKind::File };
     let mut config = VdevConfig::new(kind, id, rt.new_guid());
@@ -209,8 +209,8 @@ pub(crate) fn aux_config(rt: &Rt, spec: &DevSpec, is_spare: bool) -> VdevConfig 
     config
 }
 
-/// The distributed spares of the dRAIDs among `tops`, as the list of spares has them (format page
-/// 09 section 10).
+/// The entries in the list of spares for the distributed spares of the dRAIDs among `tops` (format
+/// page 09 section 10).
 pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
     let mut out = Vec::new();
     for top in tops {
@@ -227,7 +227,7 @@ pub(crate) fn dspare_configs(rt: &Rt, tops: &[Rc<Top>]) -> Vec<VdevConfig> {
     out
 }
 
-/// What leaves are made with.
+/// The settings of new leaves.
 #[derive(Clone)]
 pub(crate) struct LeafMaker {
     pub rt: Rt,
@@ -242,7 +242,7 @@ impl LeafMaker {
     }
 }
 
-/// The top-level vdev `id` that a group becomes.
+/// Makes the top-level vdev `id` of a group.
 pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option<u8>) -> Result<Rc<Top>> {
     let rt = &maker.rt;
     let mut ashift = 9;
@@ -297,7 +297,7 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
             config.draid_nspares = Some(spares);
             config.draid_ngroups = Some(layout.groups());
             let asize = layout.asize_from_child(smallest);
-            // What OpenZFS asks of every vdev: a device of the least size without its labels.
+            // OpenZFS's least size of a vdev: a device of the least size without its labels.
             if asize < leaf_asize(DEVICE_SIZE_MIN) {
                 return Err(Error::new(ErrorKind::Range, "the devices are too small for a draid"));
             }

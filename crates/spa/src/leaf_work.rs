@@ -1,13 +1,13 @@
-//! `zpool trim` and `zpool initialize`: what is done to the free space of single devices.
+//! `zpool trim` and `zpool initialize`: work on the free space of single devices.
 //!
-//! A run goes over the metaslabs of the device's top-level vdev, one at a time. Nothing is given
-//! out in a metaslab while its free ranges are worked on; space that is freed meanwhile waits for
-//! the next run. Ranges of the top-level vdev are translated to those of the device
-//! ([`vdev::reshape::leaf_ranges`]). Trimming tells the device that nobody needs the bytes (on a
-//! file: punches a hole), initializing writes a pattern over them.
+//! A run goes over the metaslabs of the device's top-level vdev, one at a time. Allocation from a
+//! metaslab is disabled while its free ranges are worked on; space that is freed meanwhile waits
+//! for the next run. Ranges of the top-level vdev are translated to those of the device
+//! ([`vdev::reshape::leaf_ranges`]). Trim discards the ranges on the device (on a file: punches a
+//! hole), initialize writes a pattern over them.
 //!
-//! How far a run is stands in the ZAP of the leaf (keys and states as OpenZFS has them), so that it
-//! goes on after an import. Invariant: a range counts as done on disk only after it is done on the
+//! The ZAP of the leaf has the progress of a run (keys and states as in OpenZFS), so that it
+//! resumes after an import. Invariant: a range counts as done on disk only after it is done on the
 //! device.
 
 use std::cell::{Cell, RefCell};
@@ -23,24 +23,24 @@ use vdev::{Leaf, Prio, Top, VdevKind};
 
 use crate::pool::Pool;
 
-/// What is written over free space (`zfs_initialize_value`).
+/// Pattern that is written over free space (`zfs_initialize_value`).
 const PATTERN: u64 = 0xdead_beef_dead_beee;
 /// Longest write of the pattern, in bytes (`zfs_initialize_chunk_size`).
 const CHUNK: u64 = 1 << 20;
-/// Longest discard, and shortest that is worth it, in bytes (`zfs_trim_extent_bytes_max`, `_min`).
+/// Longest and shortest discard, in bytes (`zfs_trim_extent_bytes_max`, `_min`).
 const TRIM_MAX: u64 = 128 << 20;
 const TRIM_MIN: u64 = 32 << 10;
 
-/// What is done.
+/// The kind of work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum WorkKind {
-    /// Telling the device what is free.
+    /// Discards free space.
     Trim,
-    /// Writing over what is free.
+    /// Writes a pattern over free space.
     Initialize,
 }
 
-/// How it stands; the numbers are those on disk.
+/// The state of the work; the numbers are those on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum WorkState {
     /// It was never begun.
@@ -48,11 +48,11 @@ pub enum WorkState {
     None = 0,
     /// It runs.
     Active = 1,
-    /// It was given up.
+    /// It was canceled.
     Canceled = 2,
-    /// It can be gone on with.
+    /// It can be resumed.
     Suspended = 3,
-    /// It is over.
+    /// It is complete.
     Complete = 4,
 }
 
@@ -68,14 +68,14 @@ impl WorkState {
     }
 }
 
-/// What an administrator wants of it.
+/// A command of an administrator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkCommand {
-    /// Begin, or go on.
+    /// Starts or resumes it.
     Start,
-    /// Stop, to be gone on with (`-s`).
+    /// Suspends it (`-s`).
     Suspend,
-    /// Give it up (`-c`).
+    /// Cancels it (`-c`).
     Cancel,
 }
 
@@ -106,12 +106,12 @@ impl WorkKind {
 pub struct LeafWork {
     /// The device.
     pub guid: Guid,
-    /// What is done.
+    /// The kind of work.
     pub kind: WorkKind,
     state: Cell<WorkState>,
-    /// Everything of the top-level vdev below it is done.
+    /// Everything below this offset of the top-level vdev is done.
     offset: Cell<u64>,
-    /// When it was last begun, stopped or ended: seconds since 1970.
+    /// When it was last started, stopped or completed: seconds since 1970.
     time: Cell<u64>,
     size: Cell<u64>,
     running: Cell<bool>,
@@ -120,11 +120,11 @@ pub struct LeafWork {
 }
 
 impl LeafWork {
-    /// How it stands.
+    /// The state.
     pub fn state(&self) -> WorkState {
         self.state.get()
     }
-    /// Percent of the device that are done.
+    /// Percent done.
     pub fn percent(&self) -> u64 {
         match self.state.get() {
             WorkState::Complete => 100,
@@ -132,18 +132,18 @@ impl LeafWork {
             _ => (u128::from(self.offset.get().min(self.size.get())) * 100 / u128::from(self.size.get())) as u64,
         }
     }
-    /// When it was last begun, stopped or ended: seconds since 1970.
+    /// When it was last started, stopped or completed: seconds since 1970.
     pub fn time(&self) -> u64 {
         self.time.get()
     }
-    /// Why it stopped by itself.
+    /// The error that stopped it.
     pub fn error(&self) -> Option<Error> {
         self.error.borrow().clone()
     }
 }
 
 impl Pool {
-    /// The work on a device, if there ever was any.
+    /// The work on a device, if it was ever started.
     pub fn leaf_work(&self, guid: Guid, kind: WorkKind) -> Option<Rc<LeafWork>> {
         let all = self.works.borrow();
         all.iter().find(|w| w.guid == guid && w.kind == kind && w.state.get() != WorkState::None).cloned()
@@ -169,8 +169,8 @@ impl Pool {
         work
     }
 
-    /// Begins, suspends or gives up work on devices: those named, or all. Whether there is anything
-    /// to begin or stop is checked before.
+    /// Starts, suspends or cancels work on devices: those named, or all. Refused before any change
+    /// if there is nothing to start or stop.
     pub async fn change_leaf_work(
         self: &Rc<Self>,
         kind: WorkKind,
@@ -254,7 +254,7 @@ impl Pool {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The pool is being closed: what runs stops where it is and goes on after the next import.
+    /// Stops all runs when the pool is closed; they resume after the next import.
     pub(crate) async fn stop_leaf_works(&self) {
         self.devices.closing.set(true);
         loop {
@@ -287,7 +287,7 @@ impl Pool {
         self.write_work(work);
     }
 
-    /// Has the next txg write down how far the work is.
+    /// Queues the progress for the next txg.
     fn write_work(&self, work: &Rc<LeafWork>) {
         let work = work.clone();
         self.queue_change(move |pool, tx| Box::pin(async move { pool.save_work(&work, tx).await }));
@@ -309,7 +309,7 @@ impl Pool {
         }
     }
 
-    /// At import: what the ZAPs of the leaves say. Runs that were under way go on.
+    /// Reads the ZAPs of the leaves at import. Active runs resume.
     pub(crate) async fn load_works(self: &Rc<Self>) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
@@ -344,7 +344,7 @@ impl Pool {
                 match result {
                     Ok(true) => pool.set_work(&work, WorkState::Complete),
                     Ok(false) => {}
-                    // The device has left the pool, and its ZAP with it.
+                    // The device and its ZAP have left the pool.
                     Err(e) if e.kind() == ErrorKind::NotFound => work.state.set(WorkState::Canceled),
                     Err(e) => {
                         *work.error.borrow_mut() = Some(e);
@@ -357,7 +357,7 @@ impl Pool {
         });
     }
 
-    /// Works on everything that is left; false if it was stopped.
+    /// Processes the remaining metaslabs; false if it was stopped.
     async fn process_metaslabs(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
         for ms in 0..top.ms_count() {
             let end = (ms + 1) << top.ms_shift.get();
@@ -366,7 +366,7 @@ impl Pool {
             }
             let free = match self.alloc.set_aside(top.id, ms).await {
                 Ok(free) => free,
-                // What cannot be loaded is left alone.
+                // Skip a metaslab that cannot be loaded.
                 Err(_) => continue,
             };
             let mut done = Ok(true);
@@ -389,7 +389,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// One contiguous range of the device; false if the work was stopped.
+    /// Processes one contiguous range of the device; false if the work was stopped.
     async fn process_range(&self, work: &LeafWork, kind: &VdevKind, offset: u64, len: u64) -> Result<bool> {
         let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
             return Err(Error::not_found("the device has left the pool"));

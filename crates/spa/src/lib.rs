@@ -1,12 +1,12 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (what a pool is made of), `sync` (what happens to a txg), `create` and
-//! `layout` (new pools), `import`, `assemble` and `removed` (known ones), `dtl` (what devices
-//! missed), `aux` (spares, caches), `state` (devices taken out and back), `devices` (how the tree
-//! changes), `add`, `attach`, `remove`, `expand` (what changes it), `presence` (devices that come
-//! and go), `leaf_work` (trim, initialize), `scan` (scrub and resilver), `explain` and `partition`
-//! (devices without a pool), `rewind` (older states), `claim` (intent logs), `space_map`, `store`,
-//! `logs`, `ddt`, `checkpoint`, `history` and `config` (what the layers below ask for).
+//! Reading order: [`pool`] (the parts of a pool), `sync` (the sync of a txg), `create` and `layout`
+//! (new pools), `import`, `assemble` and `removed` (existing pools), `dtl` (dirty time logs), `aux`
+//! (spares, caches), `state` (offline, online, clear), `devices` (how the tree changes), `add`,
+//! `attach`, `remove`, `expand` (the changes), `presence` (devices that fail and return),
+//! `leaf_work` (trim, initialize), `scan` (scrub and resilver), `explain` and `partition` (devices
+//! without a pool), `rewind` (older states), `claim` (intent logs), `space_map`, `store`, `logs`,
+//! `ddt`, `checkpoint`, `history` and `config` (objects of the MOS).
 
 mod add;
 mod assemble;

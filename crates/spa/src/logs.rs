@@ -1,22 +1,21 @@
-//! Log space maps (feature log_spacemap, format page 06 section 7): what other writers have not
-//! brought to the metaslabs' own maps yet.
+//! Log space maps (feature log_spacemap, format page 06 section 7): changes that another writer has
+//! not flushed to the metaslabs' own maps.
 //!
 //! With the feature a writer appends all allocations and frees of a txg to one map, the log of that
-//! txg, and brings them to the metaslabs' own maps later (*flushes* them), a few metaslabs a txg.
-//! For each metaslab an array says from which txg on it is not flushed; what the logs from then on
-//! say of its range comes on top of its own map.
+//! txg, and applies them to the metaslabs' own maps later (*flushes* them), a few metaslabs a txg.
+//! For each metaslab an array has the first txg that is not flushed; the entries of the logs from
+//! then on for its range come on top of its own map.
 //!
-//! The normal path. At an import [`Logs::read`] goes through all logs, oldest first, and keeps for
-//! every metaslab the ranges that are allocated or free other than its own map says
-//! ([`Unflushed`]). [`crate::store::MapStore`] adds them wherever it tells what a metaslab holds.
-//! The first txg that is written flushes all of them, empties the arrays and frees the logs: like
-//! any txg it is on disk as a whole or not at all. From then on weir writes to the metaslabs' own
-//! maps, which the format allows; the feature stays active, and OpenZFS begins new logs when it
-//! imports the pool again.
+//! The normal path. At an import [`Logs::read`] reads all logs, oldest first, and collects for
+//! every metaslab the ranges whose state differs from its own map ([`Unflushed`]).
+//! [`crate::store::MapStore`] adds them to every map that it loads. The first txg that is written
+//! flushes all of them, empties the arrays and frees the logs: like any txg it is on disk as a
+//! whole or not at all. From then on weir writes to the metaslabs' own maps, which the format
+//! allows; the feature stays active, and OpenZFS begins new logs when it imports the pool again.
 //!
-//! Invariants: an [`Unflushed`] has only space of its metaslab; its two trees are disjoint; what is
-//! in `frees` is allocated according to the own map, what is in `allocs` is free (a load of the
-//! metaslab notices if not).
+//! Invariants: an [`Unflushed`] has only space of its metaslab; its two trees are disjoint; the
+//! ranges in `frees` are allocated in the own map, those in `allocs` are free (the load of the
+//! metaslab verifies it).
 
 use std::collections::BTreeMap;
 
@@ -35,21 +34,21 @@ use crate::store::{Geometry, MapStore};
 const LOGS: &[u8] = b"com.delphix:log_spacemap_zap";
 /// Entry of a top-level vdev's ZAP: the array of txgs from which on its metaslabs are not flushed.
 const UNFLUSHED_TXGS: &[u8] = b"com.delphix:ms_unflushed_phys_txgs";
-/// About how many bytes of a map are read at once.
+/// Bytes of a map that are read at once, about.
 const PART: u64 = 1 << 20;
 
-/// How many bytes of a map are read at once: whole blocks, which hold whole entries.
+/// Bytes of a map to read at once: whole blocks, which hold whole entries.
 pub(crate) fn part_of(map: &Dnode) -> u64 {
     let block = u64::from(map.block_size());
     (PART / block).max(1) * block
 }
 
-/// How a metaslab differs from its own map.
+/// The differences of a metaslab from its own map.
 #[derive(Clone, Debug)]
 pub(crate) struct Unflushed {
-    /// Allocated, but free according to its map.
+    /// Allocated, but free in its map.
     pub allocs: RangeTree,
-    /// Free, but allocated according to its map.
+    /// Free, but allocated in its map.
     pub frees: RangeTree,
 }
 
@@ -59,7 +58,7 @@ impl Unflushed {
         Unflushed { frees: tree.empty_like(), allocs: tree }
     }
 
-    /// Takes one entry of a log: what undoes an older one cancels it, the rest is new.
+    /// Applies one entry of a log: parts that undo an older one cancel it, the rest is added.
     fn apply(&mut self, kind: MapType, run: Run) -> Result<()> {
         let (own, other) = match kind {
             MapType::Alloc => (&mut self.allocs, &mut self.frees),
@@ -89,7 +88,7 @@ impl Unflushed {
         self.allocs.is_empty() && self.frees.is_empty()
     }
 
-    /// By how much more is allocated than the own map says.
+    /// Allocated bytes more than in the own map.
     pub(crate) fn delta(&self) -> i64 {
         self.allocs.total() as i64 - self.frees.total() as i64
     }
@@ -106,12 +105,12 @@ pub(crate) struct Logs {
 }
 
 impl Logs {
-    /// Whether there is anything to be flushed or freed.
+    /// Whether there is nothing to flush or free.
     pub(crate) fn is_empty(&self) -> bool {
         self.logs.is_empty() && self.arrays.is_empty()
     }
 
-    /// Reads all logs and gives what they say to `store`, for the metaslabs of `tops`.
+    /// Reads all logs and passes their changes of the metaslabs of `tops` to `store`.
     pub(crate) async fn read(
         mos: &Objset,
         directory: &Dnode,
@@ -150,7 +149,7 @@ impl Logs {
                 for part in dn.read_range(at, n).await.at(place)? {
                     for entry in entries(&part, 9) {
                         let Entry::Run { kind, vdev, offset, size } = entry.at(place)? else { continue };
-                        // Vdevs that are gone took their space with them.
+                        // Entries of removed vdevs are void.
                         let (Some(geometry), Some(txgs)) = (store.geometry_of(vdev), since.get(&vdev)) else {
                             continue;
                         };
@@ -171,8 +170,7 @@ impl Logs {
         Ok(out)
     }
 
-    /// The logs go: everything that they say is in the metaslabs' own maps with this txg. The
-    /// number of maps with a histogram that are gone.
+    /// Frees the logs: this txg has flushed all of their entries to the metaslabs' own maps.
     pub(crate) async fn retire(self, mos: &Objset, features: &Features, tx: &Tx) -> Result<()> {
         for array in &self.arrays {
             mos.hold(*array).await?.free_range(0, u64::MAX, tx).await?;
@@ -187,7 +185,7 @@ impl Logs {
     }
 }
 
-/// The metaslab of a range, and from which txg on it is not flushed.
+/// The metaslab of a range, and its first unflushed txg.
 fn locate(geometry: Geometry, txgs: &[u64], offset: u64, size: u64) -> Result<(u64, u64)> {
     let ms = offset >> geometry.ms_shift;
     let unflushed = usize::try_from(ms).ok().and_then(|ms| txgs.get(ms));
@@ -197,7 +195,7 @@ fn locate(geometry: Geometry, txgs: &[u64], offset: u64, size: u64) -> Result<(u
     }
 }
 
-/// The array of unflushed txgs of a vdev, and its object; none if it never had logs.
+/// The array of unflushed txgs of a vdev, and its object; None if it never had logs.
 async fn unflushed_txgs(mos: &Objset, top: &Top) -> Result<Option<(ObjectId, Vec<u64>)>> {
     let Some(zap_object) = top.config().zap_top.filter(|o| o.0 != 0) else { return Ok(None) };
     let zap_dn = mos.hold(zap_object).await.at(|| "ZAP of the vdev")?;
@@ -216,7 +214,7 @@ mod tests {
     const UNIT: u64 = 512;
 
     proptest! {
-        /// Applying logs to what an own map has gives what a plain set of units gives.
+        /// Logs on top of an own map give the same as a plain set of units.
         #[test]
         fn entries_on_top_of_a_map(own in proptest::collection::vec(any::<bool>(), 64), steps in proptest::collection::vec((0u64..64, 1u64..16, any::<bool>()), 0..60)) {
             let run = Run { start: 1 << 20, size: 64 * UNIT };

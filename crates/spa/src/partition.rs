@@ -1,16 +1,15 @@
-//! Disks with a GUID partition table: their partitions as devices of their own.
+//! Disks with a GUID partition table: each partition as a device.
 
 use std::rc::Rc;
 
 use bdev::{BlockDev, Completion, DevInfo, Op};
 use ondisk::bytes::{le32, le64};
 
-/// What a GUID partition table begins with, in sector 1.
+/// The signature of a GUID partition table, in sector 1.
 pub(crate) const GPT_SIGNATURE: &[u8; 8] = b"EFI PART";
-/// Sizes of sectors that a table may have been made for: those of an image may not be those of the
-/// disk it was taken from.
+/// Possible sector sizes of a table: those of an image may differ from those of its original disk.
 pub(crate) const SECTORS: [usize; 2] = [512, 4096];
-/// Most bytes of entries that are read: 128 of 128 bytes are the rule.
+/// Most bytes of entries that are read; usual are 128 entries of 128 bytes.
 const ENTRIES_MAX: u64 = 128 << 10;
 
 /// A range of a device.
@@ -27,7 +26,7 @@ impl BlockDev for Partition {
     fn submit(&self, mut op: Op, done: Completion) {
         let (len, mut at) = (op.len(), op.offset());
         if !matches!(op, Op::Flush) {
-            // What is beyond the partition is made to be beyond the device, which refuses it.
+            // Moves an operation beyond the partition beyond the device, which refuses it.
             let inside = at.checked_add(len).is_some_and(|end| end <= self.info.size_bytes);
             at = if inside { self.start + at } else { u64::MAX - (u64::MAX % 4096) };
         }
@@ -39,8 +38,8 @@ impl BlockDev for Partition {
     }
 }
 
-/// The partitions of a device, in the order of its table; none if it has no GUID partition table
-/// that makes sense.
+/// The partitions of a device, in the order of its table; none without a valid GUID partition
+/// table.
 pub(crate) async fn partitions(dev: &Rc<dyn BlockDev>) -> Vec<Rc<dyn BlockDev>> {
     let mut out: Vec<Rc<dyn BlockDev>> = Vec::new();
     let whole = dev.info();

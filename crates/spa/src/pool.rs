@@ -1,4 +1,4 @@
-//! An imported pool: all layers assembled, its state, and the tasks that run it.
+//! An imported pool: the assembled layers, its state, and the tasks that run it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use crate::zevent::PoolEvents;
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).
 pub(crate) const METASLABS_MAX: u64 = 1 << 17;
 
-/// Entry of a top-level vdev's ZAP that says what its space is for.
+/// Entry of a top-level vdev's ZAP: its allocation class.
 pub(crate) const BIAS_KEY: &[u8] = b"org.zfsonlinux:allocation_bias";
 
 /// Limits and tunables of one pool, given when it is created or imported.
@@ -82,7 +82,7 @@ pub struct Pool {
     pub(crate) features: Rc<Features>,
     pub(crate) core: Rc<Core>,
     pub(crate) store: Rc<MapStore>,
-    /// Log space maps of the writer before us, until the first txg has brought them to the
+    /// Log space maps of the previous writer, until the first txg has flushed them to the
     /// metaslabs.
     pub(crate) logs: RefCell<Logs>,
     pub(crate) ddt: Rc<Ddt>,
@@ -90,7 +90,7 @@ pub struct Pool {
     pub(crate) dsl: OnceCell<Rc<DslPool>>,
     pub(crate) config_object: Cell<ObjectId>,
     pub(crate) sync_bplist: Cell<ObjectId>,
-    /// Everything of the configuration that is not in the vdev tree.
+    /// The configuration without the vdev tree.
     pub(crate) config: RefCell<MosConfig>,
     pub(crate) config_dirty: Cell<bool>,
     pub(crate) uberblock: RefCell<Uberblock>,
@@ -102,19 +102,18 @@ pub struct Pool {
     pub(crate) devices: DeviceWork,
     pub(crate) works: RefCell<Vec<Rc<LeafWork>>>,
     pub(crate) events: PoolEvents,
-    /// Records of commands that the next txg writes.
+    /// Records of commands, for the next txg.
     pub(crate) history: RefCell<Vec<NvList>>,
-    /// The name on the devices, if that is another than the pool has now (`zpool import -t`).
+    /// The name on the devices, if it differs from the current one (`zpool import -t`).
     pub(crate) on_disk_name: Option<String>,
 }
 
-/// What the MOS asks of the layers above: accounting, and nothing else, since it is written in
-/// syncing context only.
+/// The hooks of the MOS: accounting only, since it is written in syncing context only.
 pub(crate) fn mos_hooks(core: &Rc<Core>) -> ObjsetHooks {
     ObjsetHooks { acct: Rc::new(MosAccounting(core.clone())), gate: None, feat: None }
 }
 
-/// The layers below the MOS, over one tree.
+/// The layers below the MOS, on one vdev tree.
 pub(crate) struct Stack {
     pub tree: Rc<VdevTree>,
     pub alloc: Rc<Allocator>,
@@ -137,9 +136,9 @@ impl Stack {
         Stack { tree, alloc, store, arc, txg, ctx, core: Core::new(zio), scan: opts.scan }
     }
 
-    /// Gives the allocator every top-level vdev that has metaslabs, also log devices that are not
-    /// there: what is freed on them must be known when they come back. `mos` is none for a new
-    /// pool, else the MOS and its directory.
+    /// Adds every top-level vdev with metaslabs to the allocator, absent log devices included:
+    /// frees on them must be recorded for their return. `mos` is None for a new pool, else the MOS
+    /// and its directory.
     pub(crate) async fn add_tops(&self, mos: Option<(&Objset, &Dnode)>) -> Result<Logs> {
         let mut tops = self.tree.tops.borrow().clone();
         tops.retain(|t| t.is_concrete() && t.ms_shift.get() != 0);
@@ -195,11 +194,11 @@ async fn class_of(mos: &Objset, top: &Top) -> Result<ClassKind> {
     Ok(class_named(bias, top.is_log))
 }
 
-/// Txgs at the end of a pool that only note what the one before failed to write.
+/// Most txgs at the export that only record failed writes of the one before.
 const LAST_TXGS_MAX: u32 = 3;
 
 impl Drop for Pool {
-    /// Cuts the circles of references, so that devices are closed and unlocked.
+    /// Breaks the reference cycles, so that devices are closed and unlocked.
     fn drop(&mut self) {
         self.store.close();
         self.scan.close();
@@ -221,7 +220,7 @@ impl Pool {
     pub fn guid(&self) -> Guid {
         self.guid
     }
-    /// The world it runs in.
+    /// Its runtime.
     pub fn rt(&self) -> &Rt {
         &self.rt
     }
@@ -269,12 +268,12 @@ impl Pool {
     pub fn uberblock(&self) -> Uberblock {
         self.uberblock.borrow().clone()
     }
-    /// Sentences that the import had to say (an older state than the newest label, for example).
+    /// Notices of the import (an older state than the newest label, for example).
     pub fn notices(&self) -> Vec<String> {
         self.notices.borrow().clone()
     }
 
-    /// The configuration as the MOS gets it.
+    /// The configuration for the MOS.
     pub fn mos_config(&self) -> MosConfig {
         let mut config = self.config.borrow().clone();
         if let Some(name) = &self.on_disk_name {
@@ -314,20 +313,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Keeps the state that is on disk now, to be gone back to (`zpool checkpoint`). What was
-    /// written before the call is synced first.
+    /// Creates a checkpoint of the state on disk (`zpool checkpoint`). Earlier writes are synced
+    /// first.
     pub async fn create_checkpoint(&self) -> Result<()> {
         self.sync().await?;
         self.change_checkpoint(CheckpointRequest::Create).await
     }
 
-    /// Gives up the checkpoint and the space that only it uses (`zpool checkpoint -d`).
+    /// Discards the checkpoint and frees the space that only it uses (`zpool checkpoint -d`).
     pub async fn discard_checkpoint(&self) -> Result<()> {
         self.change_checkpoint(CheckpointRequest::Discard).await
     }
 
-    /// Waits until the space of a checkpoint that was given up is free again
-    /// (`zpool checkpoint -d -w`).
+    /// Waits until the space of a discarded checkpoint is free (`zpool checkpoint -d -w`).
     pub async fn wait_discarded(&self) -> Result<()> {
         while !self.readonly && self.checkpoint.is_discarding() {
             self.sync().await?;
@@ -335,7 +333,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a checkpoint was given up whose space is not free yet.
+    /// Whether a discarded checkpoint still holds space.
     pub fn is_discarding(&self) -> bool {
         self.checkpoint.is_discarding()
     }
@@ -348,13 +346,13 @@ impl Pool {
         self.sync().await
     }
 
-    /// Of the checkpoint: when its state was written, in seconds since 1970, and how many bytes of
-    /// the devices only it uses.
+    /// When the checkpoint's state was written, in seconds since 1970, and how many bytes of the
+    /// devices only it uses.
     pub fn checkpoint(&self) -> Option<(u64, u64)> {
         self.checkpoint.info()
     }
 
-    /// Bytes that a checkpoint that was given up still holds.
+    /// Bytes that a discarded checkpoint still holds.
     pub fn discarding(&self) -> Option<u64> {
         self.checkpoint.discarding()
     }
@@ -364,7 +362,7 @@ impl Pool {
         self.config_dirty.set(true);
     }
 
-    /// The size of the pool as datasets see it.
+    /// Updates the size of the pool that datasets see.
     pub(crate) fn push_space(&self, deferred_bpobj: u64) {
         let space = self.alloc.space(ClassKind::Normal);
         self.dsl().set_space(PoolSpace {
@@ -403,7 +401,7 @@ impl Pool {
         *self.sync_task.borrow_mut() = Some(task);
     }
 
-    /// Leaves the pool exported (or destroyed): the last txg writes that state into the labels,
+    /// Closes the pool as exported or destroyed: the last txg writes that state into the labels,
     /// then nothing is written any more.
     pub async fn close(self: &Rc<Self>, state: PoolState) -> Result<()> {
         if self.readonly {
@@ -423,7 +421,7 @@ impl Pool {
         self.config.borrow_mut().state = state;
         self.dirty_config();
         self.txg.wait_synced(Txg(0)).await?;
-        // What a device failed to write of the last txg is known after it only.
+        // Failed writes of the last txg are recorded by the next one.
         for _ in 0..LAST_TXGS_MAX {
             if !self.has_failed_writes() {
                 break;
@@ -439,19 +437,19 @@ impl Pool {
         Ok(())
     }
 
-    /// Why nothing can be written, if that is so: because devices do not answer (`zpool clear`
-    /// tries again) or because writing a txg failed for good.
+    /// The error that prevents writes, if any: devices do not answer (`zpool clear` retries) or the
+    /// sync of a txg failed for good.
     pub fn suspended(&self) -> Option<Error> {
         self.tree.gate.cause().or_else(|| self.txg.ended().filter(|e| e.kind() == ErrorKind::Suspended))
     }
 
-    /// The property `failmode`: what happens while devices do not answer.
+    /// Sets the property `failmode`: the behaviour while devices do not answer.
     pub fn set_failmode(&self, mode: FailMode) {
         self.tree.gate.set_mode(mode);
     }
 
-    /// Gives up what a suspended pool could not write: whoever waits for it gets an error, and the
-    /// state on disk stays that of the last txg there.
+    /// Drops the unwritten changes of a suspended pool: waiting callers get an error, and the state
+    /// on disk stays that of the last committed txg.
     pub async fn give_up(&self) {
         self.scan.close();
         self.tree.gate.give_up();
@@ -459,13 +457,13 @@ impl Pool {
         if self.suspended().is_some()
             && let Some(task) = task
         {
-            // It was told to whoever waits.
+            // The waiting callers got the error.
             let _ = task.await;
         }
     }
 
-    /// Awaits a step of making or importing the pool. What suspends the pool meanwhile ends it, and
-    /// is the error: nobody has the pool yet who could let it go on.
+    /// Awaits a step of the creation or import of the pool. A suspension of the pool ends the step
+    /// with its error: no administrator can resume the pool yet.
     pub(crate) async fn unless_suspended<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
         let suspended = match select2(step, self.tree.gate.suspension()).await {
             Either::First(done) => return done,
@@ -481,7 +479,7 @@ impl Pool {
         self.close(PoolState::Exported).await
     }
 
-    /// Marks the pool as destroyed; its devices are free for others.
+    /// Marks the pool as destroyed; its devices can be reused.
     pub async fn destroy(self: &Rc<Self>) -> Result<()> {
         self.close(PoolState::Destroyed).await
     }

@@ -1,15 +1,13 @@
-//! Devices that come and go: taken out, brought back, found stale, worn out, replaced by a hot
-//! spare.
+//! Devices that fail and return: offline, online, reopened, faulted, replaced by a hot spare.
 //!
-//! Nothing here loses track of what a device missed. Whoever takes a device out of use notes at
-//! once the txgs that are under way ([`Pool::change_health`]); from then on the sync of each txg adds
-//! its own. What was away without anybody's note is found at import ([`crate::dtl`]).
+//! The dirty time logs stay complete: a device that is taken out of use misses at once the txgs
+//! under way ([`Pool::change_health`]); from then on the sync of each txg adds its own. A device
+//! that was away without such a record is found at import ([`crate::dtl`]).
 //!
-//! Errors. A leaf counts its errors; ten of a sort within ten minutes are too many, as for zed:
-//! failed operations make it *faulted*, wrong contents *degraded*. What no other device has is
-//! never given up: then it is degraded only. After a failed operation the device is looked at; one
-//! that cannot read its labels is gone. For a device that is gone or faulted a hot spare is put in,
-//! if there is one.
+//! Errors. A leaf counts its errors; ten of a kind within ten minutes are too many, as for zed:
+//! failed operations make it *faulted*, wrong contents *degraded*. A device without a replica is
+//! degraded only, never faulted. After a failed operation the device is probed; one that cannot
+//! read its labels is removed. A hot spare, if there is one, replaces a removed or faulted device.
 
 use std::rc::Rc;
 
@@ -27,18 +25,18 @@ use crate::devices::DeviceDoor;
 use crate::layout::{DevSpec, LeafMaker};
 use crate::pool::Pool;
 
-/// How often a device is tried that its last user has not let go of yet, and the time between.
+/// Tries to open a device that its last user has not closed yet, and the time between.
 const OPEN_TRIES: u32 = 50;
 const OPEN_PAUSE: Nanos = Nanos::from_ms(10);
-/// How a notice about a device goes on after its path.
+/// The text of a notice about a device, after its path.
 const NOT_OPENED: &str = "cannot be opened again";
-/// What is read of a device that does not answer, for the error that says why.
+/// Bytes to read from a device that does not answer, to get its error.
 const REASON_BYTES: usize = 4096;
 
-/// What is known of a device before it is closed, to be opened again.
+/// The record of a device before it is closed and reopened.
 struct ClosedDevice {
     size: u64,
-    /// Why nothing that it holds is sure: its contents were lost while it was in use.
+    /// The error of a device that lost its contents while it was in use.
     lost: Option<Error>,
 }
 
@@ -48,14 +46,14 @@ impl ClosedDevice {
         ClosedDevice { size: leaf.dev.size(), lost: lost.filter(|e| e.kind() == ErrorKind::Corrupt) }
     }
 
-    /// Whether the device that was opened again lost what it held: it said so before, or it is as
-    /// long as it was and has no label at its end.
+    /// Whether the reopened device lost its contents: it reported so before, or it has the same
+    /// size and no label at its end.
     fn lost_contents(before: Option<&ClosedDevice>, again: &Reopened) -> bool {
         before.is_some_and(|b| b.lost.is_some() || b.size == again.dev.size() && !again.has_end_label())
     }
 }
 
-/// A device that was opened again.
+/// A reopened device.
 struct Reopened {
     dev: Rc<dyn BlockDev>,
     labels: LeafLabels,
@@ -69,20 +67,20 @@ impl Reopened {
 }
 
 impl Pool {
-    /// Takes a leaf out of use, or into use: what is written in the txgs under way may be missing
-    /// on it.
+    /// Sets the health of a leaf, and adds the txgs under way to its dirty time log: their writes
+    /// may be missing on it.
     pub(crate) fn change_health(&self, condition: &Condition, health: Health) {
         condition.miss(self.txg.last_synced().0 + 1, self.txg.open_txg().0 + 1);
         condition.set_health(health);
     }
 
-    /// Where the device that a command names was seen last.
+    /// The last path of the device that a command names.
     pub fn device_path(&self, name: &str) -> Result<Option<String>> {
         let (top, guid) = self.find_vdev(name)?;
         Ok(top.config_ref().find(guid).and_then(|c| c.path.clone()))
     }
 
-    /// Opens a path that a leaf of the pool has had open until now.
+    /// Opens a path that a leaf of the pool had open until now.
     async fn open_again(&self, door: &dyn DeviceDoor, path: &str) -> Result<Rc<dyn BlockDev>> {
         let mut tries = 0;
         loop {
@@ -96,8 +94,8 @@ impl Pool {
         }
     }
 
-    /// Lets go of the device at a leaf's path and opens what is there now, to replace the leaf in
-    /// place. Refused if the pool cannot do without the leaf.
+    /// Closes the device of a leaf and opens the current one at its path, to replace the leaf in
+    /// place. Refused if the leaf has data without another replica.
     pub async fn release_for_replacement(&self, name: &str, door: &dyn DeviceDoor) -> Result<DevSpec> {
         let _admin = self.begin_device_change().await?;
         let (top, guid) = self.find_vdev(name)?;
@@ -121,7 +119,7 @@ impl Pool {
             return match dev {
                 Ok(dev) => Ok(DevSpec { dev, is_disk }),
                 Err(e) => {
-                    // As it was, if it can be had again.
+                    // Restore the old device, if it can be reopened.
                     if let (Some(condition), Ok(again)) = (before, self.open_leaf(&top, guid, &path, door).await) {
                         self.install_device(&top, guid, &path, again, condition, health, &maker);
                     }
@@ -133,7 +131,7 @@ impl Pool {
         Ok(DevSpec { dev, is_disk })
     }
 
-    /// Closes a leaf's device; operations in flight end with it. Gives its condition.
+    /// Closes a leaf's device; operations in flight fail. Returns its condition.
     fn close_leaf(&self, top: &Rc<Top>, guid: Guid) -> Option<Rc<Condition>> {
         let kind = top.kind();
         let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return None };
@@ -148,7 +146,7 @@ impl Pool {
         Some(condition)
     }
 
-    /// Gives a leaf its device back.
+    /// Installs a reopened device in its leaf.
     #[allow(clippy::too_many_arguments, reason = "all that a leaf is")]
     fn install_device(
         &self,
@@ -174,7 +172,7 @@ impl Pool {
         self.dirty_config();
     }
 
-    /// Opens what should be the device of leaf `guid`, and makes sure that it is.
+    /// Opens the device of leaf `guid` and verifies its label and size.
     async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Reopened> {
         let dev = self.open_again(door, path).await?;
         let labels = read_labels(&*dev).await?;
@@ -198,13 +196,13 @@ impl Pool {
         Ok(Reopened { dev, labels })
     }
 
-    /// A device with a label that was left, or with an older copy: nothing that it holds is sure.
+    /// Marks everything as missing on a device whose contents are unknown.
     fn miss_everything(&self, condition: &Condition) {
         condition.miss(1, self.txg.open_txg().0 + 1);
     }
 
-    /// Brings a device back that was taken out, pulled out or found faulty. What it missed is
-    /// brought there by a resilver. `expand`: the pool uses all of devices that have grown.
+    /// Brings a device online that was offline, removed or faulted. A resilver writes the missing
+    /// txgs. `expand`: the pool uses all of devices that have grown.
     pub async fn bring_online(&self, name: &str, expand: bool) -> Result<()> {
         let admin = self.begin_device_change().await?;
         let place = format!("cannot online {name}");
@@ -218,9 +216,9 @@ impl Pool {
             _ => return Err(Error::invalid("it is not a device").at(&place)),
         };
         let is_open = condition.health() == Health::Online && matches!(node, VdevKind::Leaf(_) | VdevKind::Dspare(_));
-        // One that others cannot stand in for is never closed.
+        // A device without another replica is never closed.
         let needed = condition.health().is_open() && !top.kind().outage(Some(guid)).is_empty();
-        // A distributed spare is a place on other devices: there is nothing to open.
+        // A distributed spare is space on other devices: there is nothing to open.
         let distributed = matches!(node, VdevKind::Dspare(_));
         let before = match &node {
             VdevKind::Leaf(leaf) if !is_open => Some(ClosedDevice::of(leaf).await),
@@ -232,12 +230,12 @@ impl Pool {
         } else if !is_open {
             let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
             let door = self.device_door().expect("it was asked for");
-            // Closed and opened again: at its path may be another device than before.
+            // Close and reopen: its path may lead to another device.
             let was = condition.health();
             let maker = self.leaf_maker()?;
             let had = self.close_leaf(&top, guid).is_some();
-            // The txg that is being written may know the device still, and would write labels that
-            // are being read.
+            // The txg that is being written may still use the device, and would write labels while
+            // they are read.
             let idle = if had { self.sync().await } else { Ok(()) };
             let opened = match idle {
                 Ok(()) => self.open_leaf(&top, guid, &path, &*door).await,
@@ -279,9 +277,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens the device of a leaf again that is to be in use and does not answer, if it is there
-    /// again. What was on its way to it fails, and is tried again with the rest. `settle`: the txg
-    /// that is being written is waited for in between, as it may know the device still.
+    /// Reopens the device of a leaf that is to be in use and does not answer, if it is there again.
+    /// Operations in flight to it fail, and are retried with the rest. `settle`: wait for the txg
+    /// that is being written in between, as it may still use the device.
     pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid, settle: bool) -> Result<()> {
         let kind = top.kind();
         let (leaf, condition) = match kind.find(guid) {
@@ -301,7 +299,7 @@ impl Pool {
             Some(leaf) if !answers => Some(ClosedDevice::of(leaf).await),
             _ => None,
         };
-        // While anything holds the leaf its device is in use.
+        // The device is in use while the leaf is referenced.
         drop((leaf, kind));
         if answers && !condition.health().is_open() {
             self.change_health(&condition, Health::Online);
@@ -310,8 +308,8 @@ impl Pool {
             let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
             let needed = !top.kind().outage(Some(guid)).is_empty();
             if let Some(e) = before.as_ref().and_then(|b| b.lost.as_ref()).filter(|_| needed) {
-                // What the txg under way wrote to it is gone, and no other device has it: that txg
-                // must never count as written.
+                // The writes of the txg under way are lost, and there is no other replica: that txg
+                // must never be committed.
                 let advice =
                     "put its contents back, give up with 'zpool export -f' what was written since, and import the pool";
                 return Err(Error::new(ErrorKind::Corrupt, format!("{e}: {advice}")));
@@ -349,8 +347,8 @@ impl Pool {
         Ok(())
     }
 
-    /// At the beginning of the sync of a txg: leaves with too many errors. True if a device was
-    /// lost by it.
+    /// Faults or degrades leaves with too many errors, at the beginning of the sync of a txg. True
+    /// if a device was faulted.
     pub(crate) fn apply_error_limits(&self) -> bool {
         let mut lost = false;
         let tops = self.tree.tops.borrow().clone();
@@ -384,14 +382,13 @@ impl Pool {
         lost
     }
 
-    /// Whether operations failed on some device since the last call.
+    /// Whether operations failed on any device since the last call.
     fn take_suspects(&self) -> bool {
-        // Every one is asked, so that none is asked again for what was seen now.
+        // Visit every leaf, so that each flag is cleared.
         self.tree.leaves().iter().filter(|l| l.condition.take_suspect() && l.condition.health().is_open()).count() > 0
     }
 
-    /// At the beginning of the sync of a txg: what errors there were has its consequences. Looking
-    /// at devices is left to a task.
+    /// Acts on device errors, at the beginning of the sync of a txg. A task probes the devices.
     pub(crate) fn check_device_errors(&self) {
         let lost = self.apply_error_limits();
         let suspects = self.take_suspects();
@@ -408,7 +405,7 @@ impl Pool {
         });
     }
 
-    /// Asks the devices that had errors: those that do not answer are gone.
+    /// Probes the devices with errors: those that do not answer are removed.
     async fn probe_devices(&self) {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
@@ -435,11 +432,11 @@ impl Pool {
         }
     }
 
-    /// Puts a hot spare in for every device that is gone or faulted and has none.
+    /// Attaches a hot spare for every device that is gone or faulted and has none.
     pub(crate) async fn activate_spares(&self) {
         for (target, draid, path) in self.leaves_without_spare() {
             let aux = self.aux();
-            // A distributed spare of its own is there faster than any other.
+            // Prefer the distributed spare of its own draid, which resilvers fastest.
             let mut spares: Vec<_> = aux.spares.iter().filter(|s| !self.in_tree(s.guid)).collect();
             spares.sort_by_key(|s| s.dspare_top_guid.is_none() || s.dspare_top_guid != draid);
             for spare in spares {
@@ -452,7 +449,7 @@ impl Pool {
                         break;
                     }
                     Err(e) if e.kind() == ErrorKind::Interrupted || e.kind() == ErrorKind::Suspended => return,
-                    // Too small, in use by another pool, gone itself: the next one.
+                    // Too small, in use by another pool, or absent: try the next one.
                     Err(_) => {}
                 }
             }

@@ -1,7 +1,7 @@
-//! `zpool remove`: spares, caches and log devices. See [`crate::devices`] for the way of a change.
+//! `zpool remove`: spares, caches and log devices. [`crate::devices`] has the path of a change.
 //!
-//! A log device leaves a *hole* at its id, so that the ids of others stay; the last one leaves
-//! nothing. Before, nothing more is given out there and what is in use is waited for.
+//! A log device leaves a *hole* at its id, so that the ids of others stay; the last vdev leaves
+//! none. Before that its allocation is disabled, and the removal waits for its space to be freed.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use vdev::{Top, TopSpec, VdevKind};
 use crate::attach::matches_name;
 use crate::pool::Pool;
 
-/// Entries of a top-level vdev's ZAP that name objects of its own.
+/// Entries of a top-level vdev's ZAP that name objects of the vdev.
 const OWN_MAPS: [&[u8]; 1] = [b"com.delphix:pool_checkpoint_sm"];
 const OWN_ARRAYS: [&[u8]; 1] = [b"com.delphix:ms_unflushed_phys_txgs"];
 
@@ -98,11 +98,10 @@ impl Pool {
         removed
     }
 
-    /// Waits until what is in use on a log device that nothing is given out on any more is free for
-    /// good.
+    /// Waits until all space of a log device without allocation is free for good.
     async fn drain_log(&self, id: VdevId) -> Result<()> {
-        // File systems in use have blocks there until something else is logged: they begin anew
-        // elsewhere.
+        // Mounted file systems have log blocks there until their next commit: end their log chains,
+        // so that new ones start elsewhere.
         for ds in self.dsl().all() {
             if let Some(os) = ds.opened() {
                 os.end_log_chain().await?;
@@ -117,7 +116,7 @@ impl Pool {
         if self.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
     }
 
-    /// Takes an empty top-level vdev out: objects, space, tree.
+    /// Removes an empty top-level vdev: its objects, its space, its place in the tree.
     async fn remove_top(&self, id: VdevId, tx: &Tx) -> Result<()> {
         let top = self.tree.top(id)?;
         let config = top.config();

@@ -1,11 +1,10 @@
-//! Vdevs that were removed: their mappings, and what of them nobody needs any more (format pages 09
-//! section 11 and 14 section 5).
+//! Removed vdevs: their mappings and obsolete ranges (format pages 09 section 11 and 14 section 5).
 //!
-//! The mapping of a removed vdev says where its blocks went. Block pointers go on to name the
-//! removed vdev. When such a block is freed, what it was copied to becomes free like any other
-//! space, and the range of the removed vdev is *obsolete*: with the feature obsolete_counts it is
-//! appended to the vdev's *obsolete map*, a space map of allocations. Everything that no block
-//! pointer uses is there, or in the counts beside the mapping, exactly once.
+//! The mapping of a removed vdev has the new places of its blocks. Block pointers still name the
+//! removed vdev. A free of such a block frees the space of its copy, and the range of the removed
+//! vdev becomes *obsolete*: with the feature obsolete_counts it is appended to the vdev's *obsolete
+//! map*, a space map of allocations. Every range without a block pointer is there, or in the counts
+//! beside the mapping, exactly once.
 
 use std::rc::Rc;
 
@@ -51,15 +50,14 @@ async fn read_mapping(mos: &Objset, object: ObjectId) -> Result<Mapping> {
     Ok(Mapping(parse_mapping(&data)?))
 }
 
-/// Loads the mapping of every removed vdev. The last one removed comes first: the mappings of those
-/// before may lie on it.
+/// Loads the mapping of every removed vdev, the last removed first: older mappings may be stored on
+/// it.
 pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
     let removed: Vec<Rc<Top>> = tree.tops.borrow().iter().filter(|t| t.is_indirect()).cloned().collect();
     let before = |t: &Rc<Top>| t.config_ref().prev_indirect_vdev;
     let mut left = removed;
     while !left.is_empty() {
-        // The one that no other was removed after. A circle of them is damage; then any order is as
-        // good.
+        // The vdev that was removed last. A cycle is damage; then any order will do.
         let last = left.iter().position(|t| !left.iter().any(|o| before(o) == Some(u64::from(t.id.0)))).unwrap_or(0);
         let top = left.remove(last);
         let object = top.config_ref().indirect_object.unwrap_or_default();
@@ -73,10 +71,10 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
 }
 
 impl Pool {
-    /// Writes down what became obsolete on removed vdevs in this pass.
+    /// Appends the ranges of removed vdevs that became obsolete in this pass.
     pub(crate) async fn sync_obsolete(&self, pass: u32, tx: &Tx) -> Result<()> {
         for (vdev, runs) in self.zio().take_obsolete() {
-            // Pools without the feature keep no account.
+            // Pools without the feature have no obsolete maps.
             if !self.features.is_enabled(FeatureId::ObsoleteCounts) {
                 continue;
             }

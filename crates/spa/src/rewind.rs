@@ -1,11 +1,11 @@
-//! Going back: to the checkpoint, or past a last state that is damaged (format pages 01 section 4
-//! and 14 section 4).
+//! Rewind: to the checkpoint, or past a damaged last state (format pages 01 section 4 and 14
+//! section 4).
 //!
-//! Both choose another uberblock than the newest. The checkpoint's is in the MOS that the newest
-//! leads to; it is written as the newest one before the pool is opened through it. Otherwise the
-//! uberblocks of the last txgs are tried from the newest on: space freed in a txg is not used again
-//! for [`TXG_DEFER`] txgs, so the states of that many txgs are whole unless damaged. The first txg
-//! after that is newer than whatever is on the devices.
+//! Both choose another uberblock than the newest. The checkpoint's is in the MOS of the newest
+//! state; it is written as the newest one before the pool is opened through it. Otherwise the
+//! uberblocks of the last txgs are tried from the newest on: space freed in a txg is not reused for
+//! [`TXG_DEFER`] txgs, so the states of that many txgs are intact unless damaged. The first txg
+//! after that is newer than any on the devices.
 
 use std::rc::Rc;
 
@@ -20,19 +20,19 @@ use crate::checkpoint::stored_uberblock;
 use crate::import::PoolCandidate;
 use crate::pool::{EngineOpts, Stack, mos_hooks};
 
-/// What `-F` would do, or did.
+/// A rewind of `-F`, planned or done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rewind {
-    /// The state to go back to.
+    /// The txg of the state to rewind to.
     pub txg: Txg,
     /// When it was written, in seconds since 1970.
     pub time: u64,
-    /// How many seconds of changes are given up.
+    /// Seconds of lost changes.
     pub lost_secs: u64,
 }
 
 impl Rewind {
-    /// From the newest state to an older one.
+    /// The rewind from the newest state to an older one.
     pub(crate) fn new(newest: &Uberblock, chosen: &Uberblock) -> Rewind {
         let lost_secs = newest.timestamp.saturating_sub(chosen.timestamp);
         Rewind { txg: chosen.txg, time: chosen.timestamp, lost_secs }
@@ -53,13 +53,13 @@ pub(crate) fn choices(candidate: &PoolCandidate, rewind: bool) -> Vec<Uberblock>
     all
 }
 
-/// The first txg that may be written after going back: newer than every state on the devices.
+/// The first txg to write after a rewind: newer than every state on the devices.
 pub(crate) fn first_open(candidate: &PoolCandidate, chosen: &Uberblock) -> Txg {
     let all = candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.txg));
     all.chain([chosen.txg]).max().unwrap_or_default().next()
 }
 
-/// The uberblock of the checkpoint that the state of `newest` has, as the newest one of the pool;
+/// The uberblock of the checkpoint in the state of `newest`, with the newest txg of the pool;
 /// written to the devices unless `readonly`.
 pub(crate) async fn to_checkpoint(
     rt: &Rt,

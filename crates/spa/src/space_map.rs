@@ -1,8 +1,8 @@
-//! Space maps as objects of the MOS (format page 06 section 2): made, given their header, freed.
+//! Space maps as objects of the MOS (format page 06 section 2): creation, header, free.
 //!
-//! Metaslabs, the checkpoint, dirty time logs and the logs of log space maps all keep their entries
-//! in such objects. The header is the bonus; it is long, with a histogram, if the feature
-//! `spacemap_histogram` was enabled when the object was made, and the feature counts the objects
+//! Metaslabs, the checkpoint, dirty time logs and log space maps all store their entries in such
+//! objects. The header is the bonus; it is long, with a histogram, if the feature
+//! `spacemap_histogram` was enabled when the object was created, and the feature counts the objects
 //! with a long one.
 
 use base::{ObjectId, Result};
@@ -17,7 +17,7 @@ fn has_histogram(map: &Dnode) -> bool {
     map.bonus().len() >= SPACE_MAP_SIZE
 }
 
-/// A new, empty space map with blocks of that many bytes.
+/// Creates an empty space map with blocks of `block_size` bytes.
 pub(crate) async fn alloc_space_map(mos: &Objset, features: &Features, block_size: u32, tx: &Tx) -> Result<Dnode> {
     let long = features.is_enabled(FeatureId::SpacemapHistogram);
     let bonus = if long { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
@@ -30,8 +30,8 @@ pub(crate) async fn alloc_space_map(mos: &Objset, features: &Features, block_siz
     Ok(map)
 }
 
-/// Writes the header: bytes of entries, bytes that are allocated, the histogram. The last is what
-/// the header holds now: nothing if it is a short one.
+/// Writes the header: bytes of entries, allocated bytes, the histogram. Returns the stored
+/// histogram: None for a short header.
 pub(crate) fn set_header(
     map: &Dnode,
     length: u64,

@@ -1,4 +1,4 @@
-//! Devices taken out of use and back, and their error counts: `zpool offline`, `online`, `clear`.
+//! State of devices and their error counts: `zpool offline`, `online`, `clear`.
 
 use std::rc::Rc;
 
@@ -10,11 +10,11 @@ use crate::attach::matches_name;
 use crate::pool::Pool;
 
 impl Pool {
-    /// The vdev that a command names: by path, by the last part of a path, by what listings call
-    /// it, or by guid.
+    /// Finds the vdev that a command names: by path, by the last part of a path, by its name in
+    /// listings, or by guid.
     pub(crate) fn find_vdev(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
         let tops = self.tree.tops.borrow();
-        // Leaves before what is above them, and names before guids.
+        // Leaves before interior vdevs, and names before guids.
         let interior = |c: &VdevConfig| match c.kind {
             ConfigKind::Raidz | ConfigKind::Draid => {
                 name == format!("{}{}-{}", c.kind, c.nparity.unwrap_or(1), c.id)
@@ -47,8 +47,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes a device out of use. It stays out over imports, unless that is `temporary`. Refused
-    /// where the pool would not have everything without it.
+    /// Takes a device offline. It stays so over imports, unless `temporary`. Refused for the last
+    /// replica of any data.
     pub fn offline_device(&self, name: &str, temporary: bool) -> Result<()> {
         self.check_device_change()?;
         let (top, guid) = self.find_vdev(name)?;
@@ -73,8 +73,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Brings a device back that was taken out of use. What it missed is read from others until a
-    /// resilver has brought it there.
+    /// Brings an offline device online. Its missing txgs are read from others until a resilver has
+    /// written them.
     pub fn online_device(&self, name: &str) -> Result<()> {
         self.check_device_change()?;
         let (top, guid) = self.find_vdev(name)?;
@@ -92,13 +92,12 @@ impl Pool {
         Ok(())
     }
 
-    /// `zpool clear`: forgets the errors of one device, or of all, opens devices again that do not
-    /// answer, and lets a suspended pool try again. Then it is brought to devices what they missed.
-    /// An error, and the pool stays suspended, if a device that it cannot do without is not there
-    /// again.
+    /// `zpool clear`: resets the errors of one device, or of all, reopens devices that do not
+    /// answer, and resumes a suspended pool. A resilver follows. An error, and the pool stays
+    /// suspended, if a device that it needs cannot be reopened.
     pub async fn clear(&self, name: Option<&str>) -> Result<()> {
         let suspended = self.tree.gate.is_suspended();
-        // A change of the devices that goes on may wait for the suspended pool.
+        // A device change under way may wait for the suspended pool.
         let admin = if suspended { None } else { Some(self.hold_device_changes().await) };
         let away = if self.readonly {
             Vec::new()
@@ -134,7 +133,7 @@ impl Pool {
         }
     }
 
-    /// The leaves that `zpool clear` may have to open again: those out of use, or all. Nothing of
+    /// The leaves that `zpool clear` may have to reopen: those out of use, or all. No reference to
     /// the tree is held meanwhile.
     fn leaves_to_reopen(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
         let named = name.map(|name| self.find_vdev(name)).transpose()?;
@@ -154,8 +153,8 @@ impl Pool {
         Ok(out)
     }
 
-    /// Forgets the errors of one device, or of all. Devices that were given up or doubted because
-    /// of errors are in use again, and what they missed is brought to them.
+    /// Resets the errors of one device, or of all. Faulted and degraded devices are in use again,
+    /// and a resilver writes their missing txgs.
     pub fn clear_device_errors(&self, name: Option<&str>) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         let scope: Vec<(Rc<Top>, VdevKind)> = match name {
@@ -187,7 +186,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A leaf whose device is there is in use again.
+    /// Puts a leaf with an open device into use again.
     fn restore_leaf(&self, top: &Top, guid: Guid, condition: &Condition) {
         self.change_health(condition, Health::Online);
         condition.forgive();

@@ -1,9 +1,9 @@
-//! Where the allocator reads space maps: objects of the MOS, as of the last commit.
+//! The source of the allocator's space maps: objects of the MOS, as of the last commit.
 //!
-//! The table keeps, for every metaslab, the object and length that the last committed txg left. A
-//! load reads exactly so many bytes, so entries that the txg under way has appended already are not
-//! taken twice; the allocator knows those itself. What only log space maps say ([`crate::logs`]) is
-//! kept in memory until the txg that writes it to the maps is committed, and added to what is read.
+//! The table has, for every metaslab, the object and length as of the last committed txg. A load
+//! reads exactly that many bytes, so it skips the entries that the txg under way has appended; the
+//! allocator has those itself. Changes from log space maps ([`crate::logs`]) are kept in memory
+//! until the txg that flushes them is committed, and added to each load.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,19 +30,19 @@ pub(crate) struct Committed {
     pub histogram: Option<[u64; 32]>,
 }
 
-/// How the metaslabs of one top-level vdev are cut.
+/// The layout of the metaslabs of one top-level vdev.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     /// log2 of the metaslab size.
     pub ms_shift: u8,
     /// log2 of the allocation unit.
     pub ashift: u8,
-    /// Bytes that metaslabs begin at multiples of and are multiples of.
+    /// Alignment of metaslabs' starts and sizes, in bytes.
     pub unit: u64,
 }
 
 impl Geometry {
-    /// Where metaslab `ms` lies: see [`vdev::Top::ms_range`].
+    /// The range of metaslab `ms`: see [`vdev::Top::ms_range`].
     pub(crate) fn range(&self, ms: u64) -> Run {
         let (start, size) = (ms << self.ms_shift, 1u64 << self.ms_shift);
         let first = start.next_multiple_of(self.unit);
@@ -56,11 +56,11 @@ pub(crate) struct MapStore {
     mos: RefCell<Option<Objset>>,
     geometry: RefCell<BTreeMap<VdevId, Geometry>>,
     committed: RefCell<BTreeMap<(VdevId, u64), Committed>>,
-    /// Changes of the txg under way, taken over when it is committed.
+    /// Changes of the txg under way, applied at its commit.
     pending: RefCell<BTreeMap<(VdevId, u64), Committed>>,
-    /// What the committed maps lack, and log space maps say.
+    /// Changes from log space maps that the committed maps lack.
     unflushed: RefCell<BTreeMap<(VdevId, u64), Rc<Unflushed>>>,
-    /// The same once the txg under way has written it to the maps.
+    /// Metaslabs whose unflushed changes the txg under way has written to the maps.
     flushing: RefCell<Vec<(VdevId, u64)>>,
 }
 
@@ -73,7 +73,7 @@ impl MapStore {
         *self.mos.borrow_mut() = Some(mos);
     }
 
-    /// Lets go of the MOS, which holds the allocator, which holds this store.
+    /// Drops the MOS, which references the allocator, which references this store.
     pub(crate) fn close(&self) {
         *self.mos.borrow_mut() = None;
     }
@@ -91,17 +91,17 @@ impl MapStore {
         self.geometry.borrow().get(&vdev).copied()
     }
 
-    /// What the maps lack; before [`MapStore::summaries`].
+    /// Sets the unflushed changes; before [`MapStore::summaries`].
     pub(crate) fn set_unflushed(&self, all: BTreeMap<(VdevId, u64), Unflushed>) {
         *self.unflushed.borrow_mut() = all.into_iter().map(|(at, u)| (at, Rc::new(u))).collect();
     }
 
-    /// The metaslabs whose maps lack something.
+    /// The metaslabs with unflushed changes.
     pub(crate) fn unflushed_metaslabs(&self) -> Vec<(VdevId, u64)> {
         self.unflushed.borrow().keys().copied().collect()
     }
 
-    /// What the txg under way has to add to a map before its own changes, once.
+    /// The unflushed changes that the txg under way must add to a map before its own, once.
     pub(crate) fn flush(&self, vdev: VdevId, ms: u64) -> Option<Rc<Unflushed>> {
         let at = (vdev, ms);
         let unflushed = self.unflushed.borrow().get(&at).cloned()?;
@@ -123,7 +123,7 @@ impl MapStore {
         self.pending.borrow_mut().insert((vdev, ms), state);
     }
 
-    /// A vdev is gone, with all its maps.
+    /// Removes a vdev with all its maps.
     pub(crate) fn forget(&self, vdev: VdevId) {
         self.geometry.borrow_mut().remove(&vdev);
         self.committed.borrow_mut().retain(|(v, _), _| *v != vdev);
@@ -131,7 +131,7 @@ impl MapStore {
         self.unflushed.borrow_mut().retain(|(v, _), _| *v != vdev);
     }
 
-    /// The txg under way is committed.
+    /// Applies the changes of the txg under way, at its commit.
     pub(crate) fn commit(&self) {
         self.committed.borrow_mut().append(&mut self.pending.borrow_mut());
         for at in self.flushing.take() {
@@ -170,7 +170,7 @@ impl MapStore {
             let (mut alloc, mut histogram) = (phys.alloc, phys.histogram);
             if let Some(u) = self.unflushed.borrow().get(&(vdev, ms as u64)) {
                 alloc = alloc.saturating_add(u.delta());
-                // What is allocated of the segments counted cannot be told without reading the map.
+                // Allocations within the counted segments are unknown without reading the map.
                 if let Some(h) = &mut histogram {
                     let shift = u32::from(self.geometry(vdev).ashift);
                     u.frees.iter().for_each(|r| histogram_add(h, r.size, shift));

@@ -3,18 +3,18 @@
 //!
 //! 1. Pass by pass: the DSL writes dirty object sets and runs sync tasks; freed blocks go back to
 //!    their metaslabs (first pass) or to the deferred list; changed metaslabs append to their space
-//!    maps (in the first txg after an import also what only log space maps say); the MOS is
-//!    written. Writing the MOS allocates, which changes space maps, which dirties the MOS: from the
-//!    second pass on blocks born in this txg are overwritten in place, from the eighth compression
-//!    is off, so it ends after a few passes.
+//!    maps (in the first txg after an import also the log space maps' changes); the MOS is written.
+//!    Writing the MOS allocates, which changes space maps, which dirties the MOS: from the second
+//!    pass on blocks born in this txg are overwritten in place, from the eighth compression is off,
+//!    so it converges after a few passes.
 //! 2. All device writes are awaited once, then the devices flush: everything of the txg is on disk
 //!    but not reachable.
 //! 3. If the configuration changed: labels L0 and L2, flush. The uberblock into all four labels,
 //!    flush: the txg is committed. Labels L1 and L3.
 //!
-//! A block, a flush or a label that no device takes suspends the pool; the txg goes on where it was
-//! when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and giving the pool up,
-//! ends it: the state on disk stays that of the last committed txg.
+//! A block, a flush or a label that no device accepts suspends the pool; the txg continues from
+//! there when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and dropping the
+//! unwritten changes, ends it: the state on disk stays that of the last committed txg.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -41,12 +41,11 @@ use crate::store::Committed;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;
-/// Passes after which a txg that does not converge is a defect of ours; OpenZFS needs 3 to 8,
-/// beyond 8 nothing is compressed.
+/// More passes are a defect of weir; OpenZFS needs 3 to 8, beyond 8 nothing is compressed.
 const PASSES_MAX: u32 = 60;
 /// Entries taken from the deferred list at once.
 const DEFERRED_BATCH: usize = 4096;
-/// Runs of a space map encoded in one go.
+/// Runs of a space map encoded between two charges.
 const SPACE_RUNS: usize = 512;
 
 impl Pool {
@@ -56,13 +55,13 @@ impl Pool {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.take_device_changes(&tx).await?;
-        // Commands told while this txg is written are for the next one.
+        // Requests during this sync are for the next txg.
         let asked = self.config_dirty.get() || self.checkpoint.is_dirty() || !self.history.borrow().is_empty();
         let written = asked || self.is_dirty(txg);
         if written || self.has_failed_writes() {
             self.sync_dtls(txg, &tx).await?;
         }
-        // Set by whoever changes the configuration from now on: for the next txg.
+        // Changes of the configuration from now on are for the next txg.
         let mut config = self.config_dirty.replace(false).then(|| self.config_at(txg));
         if let Some(config) = &config {
             write_packed(&self.mos, self.config_object.get(), &config.to_nvlist(), &tx).await?;
@@ -91,7 +90,7 @@ impl Pool {
             self.process_frees(txg, pass, &tx).await?;
             if pass == 1 {
                 if !self.is_dirty(txg) {
-                    // Nothing to commit, but charges end and deferred space comes a txg closer.
+                    // Nothing to commit, but charges end and deferred space ages by a txg.
                     self.finish_txg(txg).await?;
                     return Ok(());
                 }
@@ -121,8 +120,8 @@ impl Pool {
         }
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
         while let Err(e) = self.commit(txg, root, &config).await {
-            // Everything is written again, from the flush on: nothing of it says that the txg is
-            // there before all of its blocks are.
+            // Retry everything from the flush on: the txg must not be reachable before all of its
+            // blocks are on disk.
             self.tree.gate.hold_up(&e).await?;
         }
         self.store.commit();
@@ -133,7 +132,7 @@ impl Pool {
         self.finish_txg(txg).await
     }
 
-    /// The txg is over: what it held back is free for the next ones.
+    /// Ends the txg: its deferred space becomes available to later ones.
     async fn finish_txg(&self, txg: Txg) -> Result<()> {
         let mut at = None;
         while let Some(next) = self.alloc.sync_done_next(txg, at) {
@@ -142,7 +141,7 @@ impl Pool {
         }
         self.alloc.sync_done_end(txg);
         let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
-        // Before its charges end: what the txg took is counted by one or the other.
+        // Before its charges end: either of the two counts the txg's space.
         self.push_space(deferred);
         self.dsl().synced(txg);
         self.ddt.synced();
@@ -152,13 +151,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the txg has more to write. What is asked of the checkpoint during its passes is for
-    /// the next one.
+    /// Whether the txg has more to write. Checkpoint requests during its passes are for the next
+    /// txg.
     fn is_dirty(&self, txg: Txg) -> bool {
         self.dirty_part(txg).is_some()
     }
 
-    /// The first thing that the txg has still to write.
+    /// The first part that the txg has still to write.
     fn dirty_part(&self, txg: Txg) -> Option<&'static str> {
         let dirt: [(&dyn Fn() -> bool, &str); 8] = [
             (&|| self.mos.is_dirty(txg), "the MOS"),
@@ -179,7 +178,7 @@ impl Pool {
         config
     }
 
-    /// Frees what the pass gave up: at once in the first pass, onto the deferred list later.
+    /// Frees the pass's freed blocks: at once in the first pass, onto the deferred list later.
     async fn process_frees(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
         let frees = self.core.take_frees();
         if frees.is_empty() {
@@ -201,7 +200,7 @@ impl Pool {
         if bp.is_gang() { self.zio().free_gang(bp, txg).await } else { self.zio().free(bp, txg) }
     }
 
-    /// Frees what earlier txgs deferred.
+    /// Frees the blocks that earlier txgs deferred.
     async fn process_deferred(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let list = Bpobj::open(&self.mos, self.sync_bplist.get()).await?;
         let zio = self.zio().clone();
@@ -224,7 +223,7 @@ impl Pool {
         }
     }
 
-    /// Counts references that came and went, and frees the blocks that have none left.
+    /// Updates the dedup tables' references, and frees the blocks without any.
     async fn sync_dedup(&self, txg: Txg, tx: &Tx) -> Result<()> {
         if !self.ddt.is_dirty() {
             return Ok(());
@@ -236,16 +235,15 @@ impl Pool {
         self.ddt.sync(tx).await
     }
 
-    /// Brings what only log space maps of other writers say to the metaslabs' own maps, and frees
-    /// the logs.
+    /// Flushes the log space maps of other writers to the metaslabs' own maps, and frees the logs.
     async fn flush_logs(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let logs = self.logs.take();
         if logs.is_empty() {
             return Ok(());
         }
         for (vdev, ms) in self.store.unflushed_metaslabs() {
-            // Loaded, so that damage shows before anything is written, and the histogram is that of
-            // the free segments.
+            // Load the metaslab, so that damage shows before anything is written, and the histogram
+            // is that of the free segments.
             self.alloc.load(vdev, ms).await?;
             self.sync_metaslab(vdev, ms, txg, 1, tx)
                 .await
@@ -320,7 +318,7 @@ impl Pool {
         Ok(dn.object())
     }
 
-    /// Makes the txg the pool's state: flush, labels, uberblock, flush, labels.
+    /// Commits the txg: flush, labels, uberblock, flush, labels.
     async fn commit(&self, txg: Txg, rootbp: Blkptr, config: &Option<MosConfig>) -> Result<()> {
         self.tree.flush_all().await?;
         let timestamp = self.rt.wall_clock().secs.max(0) as u64;
@@ -360,7 +358,7 @@ impl Pool {
                 let label = config.label_for(index, leaf.guid()).map(|label| ConfigRegion::new(&label.to_nvlist()));
                 let Some(Ok(mut region)) = label else { continue };
                 for pair in [LabelPair::First, LabelPair::Second] {
-                    // A device that does not answer keeps what it has.
+                    // A device that does not answer keeps its labels.
                     let _ = write_config(&leaf, pair, &mut region).await;
                 }
             }
@@ -368,7 +366,8 @@ impl Pool {
         let _ = self.tree.flush_all().await;
     }
 
-    /// `regions`: those that were made for the other pair, by the devices' guids.
+    /// `regions`: the encoded labels, by the devices' guids; the second pair reuses those of the
+    /// first.
     async fn write_labels(
         &self,
         pair: LabelPair,
@@ -396,8 +395,8 @@ impl Pool {
     }
 }
 
-/// Labels of a top-level vdev are written if those of one of its devices are (format page 01
-/// section 7); a log does not count.
+/// The labels of a top-level vdev count as written if those of one of its devices are (format page
+/// 01 section 7); a log vdev is not required.
 fn check_any_written(top: &Top, results: Vec<Result<()>>) -> Result<()> {
     let good = top.is_log || results.is_empty() || results.iter().any(Result::is_ok);
     let mut errors = results.into_iter().filter_map(Result::err);

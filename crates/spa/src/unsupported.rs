@@ -1,10 +1,9 @@
-//! Active features that weir cannot keep correct: found before anything is written, named, and with
-//! what to do about them.
+//! Active features that weir does not support: found before any write, and reported by name with a
+//! remedy.
 //!
-//! The labels list what is needed to read the MOS; a pool that lists more there than weir knows is
-//! refused before its block pointers are followed, for they may mean something else. All other
-//! features are counted in the MOS. A feature that is enabled and not active changes nothing on
-//! disk and hinders nothing.
+//! The labels list the features needed to read the MOS; a pool with an unknown one there is refused
+//! before its block pointers are followed, for their meaning may differ. The MOS counts all other
+//! features. A feature that is enabled and not active does not change the format.
 
 use base::{Error, ObjectId, Result, ResultExt, Txg};
 use dmu::{Objset, ObjsetProps};
@@ -18,26 +17,26 @@ use crate::import::{ImportOpts, PoolCandidate, open_state};
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::rewind;
 
-/// A feature as the pool names it.
+/// A feature in the pool's own terms.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct UnsupportedFeature {
     /// `ORIGIN:NAME`.
     pub guid: String,
-    /// What the pool says about it; empty if it says nothing.
+    /// Its description in the pool; empty if there is none.
     pub description: String,
 }
 
-/// What keeps a pool from being read or written here.
+/// The features that prevent reading or writing a pool.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Unsupported {
     /// Active features without which the pool cannot be read.
     pub read: Vec<UnsupportedFeature>,
-    /// Active features with which it can be read, but not written.
+    /// Active features that allow reading only.
     pub write: Vec<UnsupportedFeature>,
 }
 
 impl Unsupported {
-    /// The limits that these features of one kind set.
+    /// Adds the unsupported ones of these active features.
     fn add<'a>(&mut self, zap: FeatureZap, active: impl IntoIterator<Item = &'a str>) {
         for guid in active {
             let feature = UnsupportedFeature { guid: guid.to_string(), description: String::new() };
@@ -49,7 +48,7 @@ impl Unsupported {
         }
     }
 
-    /// Those that the MOS counts, with descriptions.
+    /// The unsupported features in the MOS, with descriptions.
     pub(crate) async fn in_mos(features: &Features) -> Result<Unsupported> {
         let mut out = Unsupported::default();
         for (zap, counts) in
@@ -58,7 +57,7 @@ impl Unsupported {
             out.add(zap, counts.iter().filter(|(_, n)| *n > 0).map(|(guid, _)| guid.as_str()));
         }
         for f in out.read.iter_mut().chain(&mut out.write) {
-            // It is for people only: one that cannot be read is none.
+            // Informational: an unreadable description is left empty.
             let text = features.description(&f.guid).await.ok().flatten().unwrap_or_default();
             f.description = text.chars().filter(|c| !c.is_control()).collect();
         }
@@ -67,7 +66,7 @@ impl Unsupported {
         Ok(out)
     }
 
-    /// Those that the label for a state lists: the newest that is not newer than it.
+    /// The unsupported features in the label for a state: the newest that is not newer than it.
     fn in_labels(candidate: &PoolCandidate, txg: Txg) -> Unsupported {
         let labels = candidate.devices.iter().flat_map(|d| d.labels.configs.iter());
         let labels = labels.filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
@@ -78,7 +77,7 @@ impl Unsupported {
         out
     }
 
-    /// Refuses what cannot be done with the pool.
+    /// Refuses to read, or to write unless `readonly`, if features prevent it.
     pub(crate) fn check(&self, readonly: bool) -> Result<()> {
         let names = |list: &[UnsupportedFeature]| list.iter().map(|f| f.guid.clone()).collect::<Vec<_>>().join(", ");
         if !self.read.is_empty() {
@@ -98,7 +97,7 @@ impl Unsupported {
     }
 }
 
-/// The first release of OpenZFS that has all of these; none if that is not known.
+/// The first release of OpenZFS with all of these; None if unknown.
 fn release_of(features: &[UnsupportedFeature]) -> Option<&'static str> {
     let releases: Option<Vec<Release>> =
         features.iter().map(|f| FeatureId::by_guid(&f.guid).map(|id| id.get().release)).collect();
@@ -106,20 +105,20 @@ fn release_of(features: &[UnsupportedFeature]) -> Option<&'static str> {
         Release::OpenZfs22 => Some("2.2"),
         Release::OpenZfs23 => Some("2.3"),
         Release::OpenZfs24 => Some("2.4"),
-        // Not released yet, or so old that weir should have it.
+        // Not released yet, or older than the features that weir lacks.
         _ => None,
     }
 }
 
-/// Refuses a state whose labels say that its MOS cannot be read.
+/// Refuses a state if a feature in its labels prevents reading the MOS.
 pub(crate) fn check_labels(candidate: &PoolCandidate, txg: Txg) -> Result<()> {
     let readonly = true;
     Unsupported::in_labels(candidate, txg).check(readonly)
 }
 
 impl Pool {
-    /// Which features keep a pool from being imported, or imported for writing; reads only. An
-    /// error if its newest state cannot be opened for another reason.
+    /// The features that prevent an import, or an import for writing; reads only. An error if the
+    /// newest state cannot be opened for another reason.
     pub async fn unsupported(rt: &Rt, candidate: &PoolCandidate, opts: &EngineOpts) -> Result<Unsupported> {
         let import = ImportOpts { readonly: true, ..ImportOpts::default() };
         let ub = rewind::choices(candidate, false).into_iter().next();

@@ -1,18 +1,16 @@
-//! Events of a pool for `zpool events`: what happened to it and its devices, in OpenZFS's classes
-//! and with its payloads.
+//! Events of a pool for `zpool events`, in OpenZFS's classes and with its payloads.
 //!
-//! The pool tells an [`EventSink`] that somebody above gives it; without one nothing is made. Three
-//! sources:
+//! The pool posts to the [`EventSink`] that a layer above sets; without one no events are made.
+//! Three sources:
 //!
-//! * *sysevents* and *history events* are posted where the thing happens, mostly in syncing
-//!   context.
+//! * *sysevents* and *history events* are posted at their source, mostly in syncing context.
 //! * *state changes* of leaves are found by comparison: at the beginning of every txg, and whenever
-//!   errors are looked at, the states are held against those of the last time. So nobody who
-//!   changes a state can forget to say so.
-//! * *ereports* begin as trace events of the group [`Groups::FAULT`], in the middle of what a
-//!   device does. They are kept as plain numbers and looked at a moment later by a task, which
-//!   knows the tree; so many errors at once are one piece of work, and what comes too fast is
-//!   counted and left out, as in OpenZFS.
+//!   errors are examined, the states are compared with the last ones. So a change of state cannot
+//!   go unreported.
+//! * *ereports* begin as trace events of the group [`Groups::FAULT`], in the middle of a device
+//!   operation. They are queued as plain numbers and processed a moment later by a task with access
+//!   to the tree; that batches many errors, and limits their rate as OpenZFS does, counting the
+//!   dropped ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,21 +23,21 @@ use vdev::{FailMode, Health, Top, VdevKind};
 
 use crate::pool::Pool;
 
-/// Faults that wait to be looked at; more than these at once are left out.
+/// Most queued faults; more are dropped.
 const FAULTS_MAX: usize = 64;
-/// How long faults are gathered.
+/// How long faults are collected.
 const GATHER: Nanos = Nanos::from_ms(20);
 /// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second`
 /// of OpenZFS 2.1: 20).
 const PER_SECOND: u32 = 20;
 
-/// Who keeps events.
+/// A store of events.
 pub trait EventSink {
-    /// Keeps one. `time` is when it happened; the payload has no class and time yet.
+    /// Stores an event. `time` is when it happened; the payload has no class and time yet.
     fn post(&self, class: String, time: WallTime, payload: NvList);
 }
 
-/// What a pool needs for its events.
+/// The state of a pool's events.
 #[derive(Default)]
 pub(crate) struct PoolEvents {
     sink: RefCell<Option<Rc<dyn EventSink>>>,
@@ -47,7 +45,7 @@ pub(crate) struct PoolEvents {
     faults: Rc<RefCell<VecDeque<(Nanos, Event)>>>,
     gathering: Rc<Cell<bool>>,
     states: RefCell<BTreeMap<u64, Health>>,
-    /// Why leaves were given up, until that is told.
+    /// Reasons for state changes of leaves, until their events are posted.
     reasons: RefCell<BTreeMap<u64, String>>,
     /// Per leaf: the second, and ereports in it.
     rates: RefCell<BTreeMap<u64, (u64, u32)>>,
@@ -55,8 +53,7 @@ pub(crate) struct PoolEvents {
 }
 
 impl PoolEvents {
-    /// The event of the change of state that follows says why: a device that was given up because
-    /// of `e`.
+    /// Adds the reason `e` to the event of the next state change of a leaf.
     pub(crate) fn note_reason(&self, leaf: Guid, e: &Error) {
         self.reasons.borrow_mut().insert(leaf.0, e.to_string());
     }
@@ -74,7 +71,7 @@ fn state_number(health: Health) -> u64 {
     }
 }
 
-/// The number of an error as Linux has it; a wrong checksum is `EBADE` there.
+/// The error number of Linux; `EBADE` for a wrong checksum.
 fn errno(kind: FaultKind) -> u64 {
     match kind {
         FaultKind::Checksum => 52,
@@ -83,8 +80,8 @@ fn errno(kind: FaultKind) -> u64 {
 }
 
 impl Pool {
-    /// From now on `sink` gets the pool's events, the first of which says how it was opened:
-    /// `pool_create` or `pool_import`.
+    /// Sets the sink of the pool's events. The first event is `opened`: `pool_create` or
+    /// `pool_import`.
     pub fn set_event_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
         *self.events.sink.borrow_mut() = Some(sink);
         let (faults, gathering) = (self.events.faults.clone(), self.events.gathering.clone());
@@ -146,7 +143,7 @@ impl Pool {
         self.post_list(&format!("sysevent.fs.zfs.{name}"), self.rt.wall_clock(), nv);
     }
 
-    /// Posts what the pool's history was told besides commands.
+    /// Posts the internal events of the pool's history.
     pub(crate) fn post_history(&self, events: &[dsl::core::Event]) {
         if !self.has_sink() {
             return;
@@ -178,7 +175,7 @@ impl Pool {
         let tops = self.tree.tops.borrow().clone();
         for (top, guid, health) in now {
             let was = before.get(&guid.0).copied();
-            // A leaf that is new is told of by whoever put it in.
+            // The attach posts the event of a new leaf.
             let (Some(was), Some(top)) = (was.filter(|w| *w != health), tops.iter().find(|t| t.id.0 == top)) else {
                 continue;
             };
@@ -191,7 +188,7 @@ impl Pool {
         }
     }
 
-    /// Posts the faults that were gathered.
+    /// Posts the collected faults.
     fn post_faults(&self) {
         let faults = self.events.faults.take();
         let tops = self.tree.tops.borrow().clone();
@@ -249,7 +246,7 @@ impl Pool {
     }
 
     fn post_list(&self, class: &str, time: WallTime, payload: NvList) {
-        // Out of the borrow: a sink may be anything.
+        // Without a borrow: the sink may call back.
         let sink = self.events.sink.borrow().clone();
         if let Some(sink) = sink {
             sink.post(class.to_string(), time, payload);
@@ -286,7 +283,7 @@ impl Pool {
         nv.with_str("pool_failmode", mode)
     }
 
-    /// What a state change says of a leaf.
+    /// The payload of a leaf's state.
     fn vdev_state(&self, mut nv: NvList, top: &Top, guid: Guid) -> NvList {
         nv.put_u64("vdev_guid", guid.0);
         let state = top.kind().conditions().iter().find(|(g, _)| *g == guid).map(|(_, c)| c.health());
@@ -299,7 +296,7 @@ impl Pool {
         nv
     }
 
-    /// What an ereport says of a leaf and what is above it.
+    /// The payload of an ereport: the leaf and its parent.
     fn vdev_payload(&self, nv: NvList, top: &Top, guid: Guid) -> NvList {
         let detector = NvList::new().with_u64("version", 0).with_str("scheme", "zfs");
         let detector = detector.with_u64("pool", self.guid.0).with_u64("vdev", guid.0);

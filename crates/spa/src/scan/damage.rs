@@ -1,5 +1,5 @@
-//! Blocks that could not be had: counted, and listed in two ZAPs of the MOS, by the scan that runs
-//! and by the last one that ended (format page 15 section 10).
+//! Damaged blocks: counted, and listed in two ZAPs of the MOS, for the running scan and for the
+//! last complete one (format page 15 section 10).
 
 use base::{ObjectId, Result, ResultExt};
 use dmu::{Dnode, Tx, zap};
@@ -10,10 +10,10 @@ use rt::trace::{Event, Groups};
 use super::Scan;
 use crate::pool::Pool;
 
-/// Entries of the MOS directory: errors of the scan that runs, errors before it.
+/// Entries of the MOS directory: errors of the running scan, errors before it.
 const OF_SCAN: &[u8] = b"errlog_scrub";
 const LAST: &[u8] = b"errlog_last";
-/// Damaged blocks of one scan that are remembered; the count goes on.
+/// Most listed blocks of one scan; the count goes on.
 const DAMAGED_MAX: usize = 100_000;
 
 fn name(at: &Bookmark) -> String {
@@ -28,7 +28,7 @@ fn parse(name: &[u8]) -> Option<Bookmark> {
 }
 
 impl Scan {
-    /// A block could not be had, or what is below it could not be found.
+    /// Records a damaged block: its data, or the blocks below it, cannot be read.
     pub(super) fn note_damage(&self, at: Bookmark) {
         let mut damaged = self.damaged.borrow_mut();
         if damaged.len() >= DAMAGED_MAX || damaged.insert((at.objset, at.object, at.level, at.blkid)) {
@@ -43,7 +43,7 @@ impl Scan {
 
     async fn log(&self, entry: &[u8]) -> Result<Option<Dnode>> {
         match zap::lookup_u64(&self.directory, entry).await?.filter(|o| *o != 0) {
-            // A list that is damaged itself is as good as none.
+            // A damaged list counts as missing.
             Some(object) => {
                 Ok(self.mos.hold(ObjectId(object)).await.ok().filter(|dn| dn.otype() == ObjectType::ERROR_LOG))
             }
@@ -69,7 +69,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Lists what was found since the last txg.
+    /// Writes the damage found since the last txg.
     pub(super) async fn write_damage(&self, tx: &Tx) -> Result<()> {
         let new = self.damaged_new.take();
         self.add_to(OF_SCAN, &new, tx).await
@@ -85,13 +85,13 @@ impl Scan {
         Ok(())
     }
 
-    /// A scan begins: what an earlier one found without coming to its end is forgotten.
+    /// Drops the errors of an incomplete scan, when a new one begins.
     pub(super) async fn drop_scan_errors(&self, tx: &Tx) -> Result<()> {
         self.free_log(OF_SCAN, tx).await
     }
 
-    /// A scan has ended. A complete one knows everything that is damaged; of one that was stopped
-    /// the findings are added to the earlier ones.
+    /// Rotates the lists at the end of a scan. A complete one replaces the earlier errors; those of
+    /// a stopped one are added to them.
     pub(super) async fn rotate_errors(&self, complete: bool, tx: &Tx) -> Result<()> {
         self.write_damage(tx).await?;
         let found = self.log(OF_SCAN).await?;
@@ -130,8 +130,8 @@ impl Scan {
 }
 
 impl Pool {
-    /// The damaged blocks that scans found, in order: those of the last scan that came to its end,
-    /// and of the one that runs or was the last.
+    /// The damaged blocks that scans found, in order: those of the last complete scan, and of the
+    /// running or last one.
     pub async fn damaged_blocks(&self) -> Result<Vec<Bookmark>> {
         self.scan.listed().await.at(|| "the list of damaged blocks")
     }

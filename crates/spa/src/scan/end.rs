@@ -1,4 +1,4 @@
-//! The end of a scan: its result, and what devices no longer miss.
+//! The end of a scan: its result, and the update of the dirty time logs.
 
 use base::{ObjectId, Result, Txg};
 use dmu::Tx;
@@ -9,8 +9,7 @@ use super::{FUTURE, Phase, secs};
 use crate::pool::Pool;
 
 impl Pool {
-    /// Ends the scan (syncing context): `complete` if everything was looked at, else it was
-    /// stopped.
+    /// Ends the scan (syncing context): `complete` if everything was issued, else it was stopped.
     pub(super) async fn end_scan(&self, complete: bool, tx: &Tx) -> Result<()> {
         let scan = &self.scan;
         scan.work.clear();
@@ -42,8 +41,8 @@ impl Pool {
             (_, false) => "scrub_abort",
         });
         scan.rotate_errors(complete, tx).await?;
-        // Without knowing what could not be written before the import, a resilver with errors
-        // proves nothing.
+        // If the scan began before the import, its failed repairs are unknown, so a resilver with
+        // errors proves nothing.
         if complete && (scan.since_import.get() || phys.errors == 0) {
             self.excise(phys.max_txg, tx.txg());
         }
@@ -52,9 +51,9 @@ impl Pool {
         Ok(())
     }
 
-    /// What devices miss before `upto` was brought to them. A device that misses something later
-    /// came back while the scan ran, and is left for the next one. The logs are written with the
-    /// next txg.
+    /// Removes the txgs before `upto` from the dirty time logs: the scan has resilvered them. A
+    /// device that misses something later came back during the scan, and is left for the next one.
+    /// The next txg writes the logs.
     fn excise(&self, upto: Txg, now: Txg) {
         for top in self.tree.tops.borrow().iter() {
             for (guid, condition) in top.kind().conditions() {
@@ -63,7 +62,7 @@ impl Pool {
                 if !condition.health().is_open() || later {
                     continue;
                 }
-                // A log that could not be read has no end.
+                // An unreadable log has no end.
                 condition.scanned(if last >= upto { u64::MAX } else { upto.0 });
                 if condition.missing().is_empty() {
                     top.update_config(|c| {

@@ -1,39 +1,39 @@
-//! Scrub and resilver: every block that anybody may ever ask for is read wherever a device has a
-//! part of it, compared with its checksum, and mended.
+//! Scrub and resilver: every copy of every block is read from every device that has a part of it,
+//! verified against its checksum, and repaired.
 //!
-//! Vocabulary. A *scan* is one of the two; a resilver looks only at blocks that a device misses by
-//! its dirty time log. It *walks* the trees of the MOS and of all datasets from parents to
-//! children, snapshots before what was made from them, so that each block is met once, with the
-//! oldest dataset that has it. What it meets it *gathers*, per top-level vdev and by offset; then
-//! it *looks* at what was gathered in that order, which makes long sequential reads of what was
-//! written in any order. Gathering until memory is full and looking until nothing is left is a
-//! *round*.
+//! Vocabulary. A *scan* is one of the two; a resilver reads only blocks that a device misses by its
+//! dirty time log. It *traverses* the trees of the MOS and of all datasets from parents to
+//! children, snapshots before their descendants, so that each block is *visited* once, with the
+//! oldest dataset that has it. A visit queues the block, per top-level vdev and by offset; then the
+//! scan *issues* the queued blocks in that order, which makes long sequential reads of blocks
+//! written in any order. Traversing until memory is full and issuing until the queues are empty is
+//! a *round*.
 //!
 //! The normal path. [`Pool::start_scrub`] or [`Pool::request_resilver`] begins a scan in syncing
-//! context ([`Scan::begin`]). From then on each txg walks on for a fraction of a second ([`walk`]),
-//! until memory is full or everything was met. Then tasks beside the txgs look at the blocks
-//! ([`work`]). When none is left the next txg writes how far the scan has come, and the next round
-//! begins; after the last one [`Pool::end_scan`] writes the result, takes what was brought to
-//! devices out of their dirty time logs, and replaces the list of damaged blocks.
+//! context ([`Scan::begin`]). From then on each txg traverses for a fraction of a second
+//! ([`walk`]), until memory is full or everything was visited. Then tasks beside the txgs issue the
+//! blocks ([`work`]). When the queues are empty the next txg writes the progress, and the next
+//! round begins; after the last one [`Pool::end_scan`] writes the result, removes the resilvered
+//! txgs from the dirty time logs, and replaces the list of damaged blocks.
 //!
 //! Invariants:
-//! * the place on disk never runs ahead: everything before it has been looked at. Whoever imports
-//!   the pool, OpenZFS included, goes on from there;
-//! * walking happens in syncing context, after the datasets of the txg were written and before the
-//!   MOS is: nothing is freed meanwhile that is met later. What is freed after it was met is taken
-//!   out of what was gathered, or, if it is being looked at, not mended any more, before its place
-//!   can be given out again;
-//! * with a head the blocks of an intent log that was claimed and not replayed are looked at, as
-//!   OpenZFS does ([`walk`]); that its end does not verify is no damage;
-//! * what only a checkpoint refers to is not met, as with OpenZFS: the trees walked are those of
+//! * every block before the bookmark on disk has been issued. The next import, also by OpenZFS,
+//!   resumes there;
+//! * traversal happens in syncing context, after the datasets of the txg were written and before
+//!   the MOS is: no block is freed meanwhile and visited later. A block that is freed after its
+//!   visit is removed from the queues, or, if its read is under way, is not repaired any more,
+//!   before its space can be reused;
+//! * with a head the blocks of a claimed intent log that was not replayed are issued, as OpenZFS
+//!   does ([`walk`]); an invalid end of the log is no damage;
+//! * blocks that only a checkpoint refers to are not visited, as in OpenZFS: the trees are those of
 //!   the newest state;
 //! * blocks born in or after the txg in which the scan began are left out: they were verified when
-//!   they were written, and are rewritten in place by later passes;
-//! * trees that are being freed are not walked, so a scan does not end before they are gone
-//!   (OpenZFS does not walk at all meanwhile);
-//! * a dedup'd block that gets a new reference is met then, for the old one may go before it is
-//!   met. While a scrub is paused and the pool exported this is forgotten;
-//! * datasets that are destroyed or snapshotted meanwhile hand their place in the walk on
+//!   they were written, and later passes rewrite them in place;
+//! * trees that are being freed are not traversed, so a scan does not end before they are gone
+//!   (OpenZFS does not traverse at all meanwhile);
+//! * a dedup'd block that gets a new reference is visited then, for the old one may be freed before
+//!   its visit. This is lost while a scrub is paused and the pool exported;
+//! * datasets that are destroyed or snapshotted during a scan pass their place in the traversal on
 //!   ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 
 mod damage;
@@ -63,28 +63,27 @@ use work::Work;
 
 /// Entry of the MOS directory: the record.
 const RECORD: &[u8] = b"scan";
-/// Memory for gathered blocks: this share of the cache's limit within these bounds, in bytes.
+/// Memory for queued blocks: this share of the cache's limit within these bounds, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// Txgs that a device may be known to miss before they are synced: those that were open when it
-/// failed.
+/// Txgs that a device may miss before they are synced: those that were open when it failed.
 const FUTURE: u64 = 8;
 
-/// What a scan is doing at the moment.
+/// The phase of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// There is none.
+    /// No scan runs.
     Idle,
-    /// The next txg walks on.
+    /// The next txg traverses.
     Traverse,
-    /// What was gathered is looked at.
+    /// The queued blocks are issued.
     Issue,
-    /// All of it was: the next txg writes that down.
+    /// All were issued: the next txg writes the progress.
     Drained,
 }
 
-/// How far a scan is: its record and the datasets that wait, each with the txg after which its
+/// The progress of a scan: its record and the queued datasets, each with the txg after which its
 /// blocks are its own.
 #[derive(Clone, Default)]
 struct Progress {
@@ -120,60 +119,59 @@ impl Progress {
     }
 }
 
-/// What went on since the pool was imported or the scan began, for estimates.
+/// Figures since the pool was imported or the scan began, for estimates.
 #[derive(Clone, Copy, Default, Debug)]
 struct Pass {
     /// Seconds since 1970.
     start: u64,
-    /// Since when it is paused; 0: it is not.
+    /// When it was paused; 0: it is not.
     paused_at: u64,
-    /// Seconds that it was paused.
+    /// Seconds of pause.
     paused: u64,
-    /// Allocated bytes met.
+    /// Allocated bytes visited.
     examined: u64,
-    /// Allocated bytes looked at.
+    /// Allocated bytes issued.
     issued: u64,
-    /// Allocated bytes met in earlier passes.
+    /// Allocated bytes visited in earlier passes.
     before: u64,
 }
 
-/// What there is to tell about a scan.
+/// The status of a scan.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ScanStatus {
-    /// The record: what, how far, since when, with how many errors. `processed` is in bytes
-    /// rewritten.
+    /// The record: function, progress, times, errors. `processed` is in bytes rewritten.
     pub phys: ScanPhys,
-    /// It began, or went on, after the pool was imported.
+    /// It began after the pool was imported.
     pub since_import: bool,
-    /// Allocated bytes looked at, in all.
+    /// Allocated bytes issued, in all passes.
     pub issued: u64,
-    /// Of this pass (since the import or the beginning): when it began, in seconds since 1970.
+    /// Start of this pass (since the import or the beginning of the scan), in seconds since 1970.
     pub pass_start: u64,
-    /// Since when the scrub is paused, in seconds since 1970; 0 if it is not.
+    /// When the scrub was paused, in seconds since 1970; 0 if it is not.
     pub paused_at: u64,
-    /// Seconds of this pass that it was paused.
+    /// Seconds of pause in this pass.
     pub pass_paused: u64,
-    /// Allocated bytes met in this pass.
+    /// Allocated bytes visited in this pass.
     pub pass_examined: u64,
-    /// Allocated bytes looked at in this pass.
+    /// Allocated bytes issued in this pass.
     pub pass_issued: u64,
 }
 
-/// Settings of scrub and resilver, with OpenZFS's names for them.
+/// Tunables of scrub and resilver, with OpenZFS's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScanTunables {
-    /// `zfs_scan_vdev_limit`: bytes on their way for each device (OpenZFS 2.1: 4 MiB; here 8 MiB,
+    /// `zfs_scan_vdev_limit`: bytes in flight for each device (OpenZFS 2.1: 4 MiB; here 8 MiB,
     /// which keeps a fast device busy).
     pub vdev_limit: u64,
-    /// `zfs_scan_mem_lim_fact`: what was gathered may take one part in so many of the cache's limit
-    /// (of memory in OpenZFS, where it is 20). With the default, 16, at most 64 MiB.
+    /// `zfs_scan_mem_lim_fact`: queued blocks may take one part in so many of the cache's limit (of
+    /// memory in OpenZFS, where it is 20). With the default, 16, at most 64 MiB.
     pub mem_lim_fact: u64,
-    /// `zfs_scrub_min_time_ms`: how long a txg looks for blocks at most while a scrub runs
-    /// (OpenZFS: at least, 1 s, during which nobody's fsync ends).
+    /// `zfs_scrub_min_time_ms`: how long a txg traverses at most while a scrub runs (OpenZFS: at
+    /// least, 1 s, during which no fsync ends).
     pub scrub_min_time: Nanos,
-    /// `zfs_resilver_min_time_ms`: the same of a resilver (OpenZFS: 3 s).
+    /// `zfs_resilver_min_time_ms`: the same for a resilver (OpenZFS: 3 s).
     pub resilver_min_time: Nanos,
-    /// `zfs_scan_suspend_progress`: scans stay where they are, and go on when it is off again.
+    /// `zfs_scan_suspend_progress`: scans make no progress until it is off again.
     pub suspend_progress: bool,
 }
 
@@ -190,7 +188,7 @@ impl Default for ScanTunables {
 }
 
 impl ScanTunables {
-    /// Bytes of memory for what was gathered, with a cache of at most `arc_max`.
+    /// Bytes of memory for queued blocks, with a cache of at most `arc_max`.
     fn memory(&self, arc_max: u64) -> u64 {
         let is_default = self.mem_lim_fact == ScanTunables::default().mem_lim_fact;
         let most = if is_default { MEMORY_MAX } else { u64::MAX };
@@ -206,29 +204,29 @@ pub(crate) struct Scan {
     mos: Objset,
     directory: Dnode,
     now: RefCell<Progress>,
-    /// As the disk has it, or will after this txg.
+    /// The progress on disk, or on disk after this txg.
     on_disk: RefCell<Progress>,
     on_disk_dirty: Cell<bool>,
-    /// The queue in its ZAP.
+    /// The queue of datasets in its ZAP.
     stored: RefCell<BTreeMap<u64, u64>>,
     phase: Cell<Phase>,
-    /// Everything was met.
+    /// The traversal is complete.
     traversed_all: Cell<bool>,
     resilver_wanted: Cell<bool>,
-    /// A resilver is just being begun or ended.
+    /// A resilver is being begun or ended.
     resilver_switching: Cell<bool>,
-    /// The scan began after the import: what it failed to mend is known.
+    /// The scan began after the import: its failed repairs are known.
     since_import: Cell<bool>,
     pass: Cell<Pass>,
-    /// Damaged blocks found by this scan, and those that wait to be written.
+    /// Damaged blocks found by this scan, and the unwritten ones.
     damaged: RefCell<BTreeSet<(u64, u64, i64, u64)>>,
     damaged_new: RefCell<Vec<Bookmark>>,
     work: Work,
-    /// Whether what is wrong is rewritten.
+    /// Whether damaged copies are rewritten.
     repairs: Cell<bool>,
     /// Counts scans, so that tasks of one that was stopped do not touch the next.
     generation: Cell<u64>,
-    /// Nothing is begun: the pool is not open yet, or is being closed.
+    /// No work starts: the pool is not open yet, or is being closed.
     closed: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
     changed: Notify,
@@ -251,7 +249,7 @@ async fn read_queue(mos: &Objset, object: ObjectId) -> Result<BTreeMap<u64, u64>
 }
 
 impl Scan {
-    /// Reads what an earlier import left.
+    /// Reads the state of an earlier import.
     pub(crate) async fn load(
         mos: &Objset,
         directory: &Dnode,
@@ -269,7 +267,7 @@ impl Scan {
         if running && progress.phys.queue_obj.0 != 0 {
             match read_queue(mos, progress.phys.queue_obj).await {
                 Ok(queue) => progress.queue = queue,
-                // Where it was cannot be known any more.
+                // The progress is lost.
                 Err(_) => progress.phys.state = ScanState::Canceled,
             }
         }
@@ -317,7 +315,7 @@ impl Scan {
     fn is_paused(&self) -> bool {
         self.now.borrow().phys.is_paused()
     }
-    /// Whether nothing is looked for and looked at.
+    /// Whether it is paused, or suspended by the tunable.
     fn is_held(&self) -> bool {
         self.is_paused() || self.tunables.get().suspend_progress
     }
@@ -325,7 +323,7 @@ impl Scan {
         self.now.borrow().phys.func
     }
 
-    /// Whether the next txg has something to do for the scan.
+    /// Whether the next txg has work for the scan.
     pub(crate) fn wants_txg(&self) -> bool {
         if self.closed.get() {
             return false;
@@ -334,14 +332,14 @@ impl Scan {
         self.resilver_wanted.get() || (goes_on && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
-    /// Nothing more is begun: the pool is being closed.
+    /// Starts no more work: the pool is being closed.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         self.work.clear();
         self.changed.notify_all();
     }
 
-    /// As [`Scan::close`], and waits until nothing is on its way to the devices any more.
+    /// As [`Scan::close`], and waits until no reads or writes are in flight.
     pub(crate) async fn close_and_wait(&self) {
         self.close();
         let task = self.task.borrow_mut().take();
@@ -350,13 +348,13 @@ impl Scan {
         }
     }
 
-    /// Whether a resilver was asked for, or is just being begun or ended.
+    /// Whether a resilver is requested, or is being begun or ended.
     fn is_resilver_due(&self) -> bool {
         self.resilver_wanted.get() || self.resilver_switching.get()
     }
 
-    /// Begins or ends a resilver: until that is done it counts as pending, whatever the record says
-    /// meanwhile.
+    /// Begins or ends a resilver, which counts as pending until that is done, regardless of the
+    /// record.
     async fn while_switching(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
         self.resilver_switching.set(true);
         let done = turn.await;
@@ -381,7 +379,7 @@ impl Scan {
             cur_max_txg: max,
             start_time: now,
             to_examine,
-            // Blocks that dedup tables know are met with the datasets.
+            // Blocks of dedup tables are visited with the datasets.
             ddt_bookmark: [1, 0, 0, 0],
             ..ScanPhys::default()
         };
@@ -417,7 +415,7 @@ impl Scan {
         let on_disk = self.on_disk.borrow().clone();
         let mut phys = on_disk.phys;
         {
-            // What was mended stays mended, whatever is looked at again after an import.
+            // Repairs stay done, even if an import issues their blocks again.
             let now = self.now.borrow().phys;
             (phys.processed, phys.errors) = (now.processed, now.errors);
         }
@@ -436,7 +434,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Pauses it, or goes on (syncing context).
+    /// Pauses or resumes it (syncing context).
     fn set_paused(&self, pause: bool) {
         for progress in [&self.now, &self.on_disk] {
             let flags = &mut progress.borrow_mut().phys.flags;
@@ -489,7 +487,7 @@ impl DatasetWatch for Scan {
 }
 
 impl Pool {
-    /// What a txg does for the scan, in its first pass, after the datasets were written.
+    /// The work of a txg for the scan, in its first pass, after the datasets were written.
     pub(crate) async fn sync_scan(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let scan = &self.scan;
         if !scan.closed.get()
@@ -497,14 +495,14 @@ impl Pool {
             && let Some((min, max)) = self.resilver_window()
         {
             if max > txg && max.0 <= txg.0 + FUTURE {
-                // What is missed is not all in the past: one of the next txgs.
+                // Some missing txgs are not synced yet: retry in a later txg.
                 scan.resilver_wanted.set(true);
             } else {
                 let turn = async {
                     if scan.is_scanning() {
                         self.end_scan(false, tx).await?;
                     }
-                    // A log that could not be read says that anything may be missed.
+                    // An unreadable log counts as everything missing.
                     scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await
                 };
                 scan.while_switching(turn).await?;
@@ -524,7 +522,7 @@ impl Pool {
                 if !scan.traversed_all.get() {
                     scan.phase.set(Phase::Traverse);
                 } else if !self.dsl().has_freeing() {
-                    // What is left of destroyed trees is not walked, and must be readable until it
+                    // The rest of destroyed trees is not traversed, and must be readable until it
                     // is freed.
                     match scan.func() {
                         ScanFunc::Resilver => scan.while_switching(self.end_scan(true, tx)).await?,
@@ -542,7 +540,8 @@ impl Pool {
         scan.write(tx).await
     }
 
-    /// The txgs that devices in use miss: the one before the first, and the one after the last.
+    /// The range of txgs that devices in use miss: the one before the first, and the one after the
+    /// last.
     fn resilver_window(&self) -> Option<(Txg, Txg)> {
         let mut window: Option<(u64, u64)> = None;
         for top in self.tree.tops.borrow().iter() {
@@ -575,7 +574,7 @@ impl Pool {
         self.dsl().sync_task(task).await
     }
 
-    /// Begins a scrub, or goes on with one that is paused. `Busy` while a scan runs.
+    /// Begins a scrub, or resumes a paused one. `Busy` while a scan runs.
     pub async fn start_scrub(self: &Rc<Self>) -> Result<()> {
         self.scan_task(|pool, tx| {
             Box::pin(async move {
@@ -598,8 +597,7 @@ impl Pool {
         .await
     }
 
-    /// Pauses the scrub that runs: it stays so over exports and imports until
-    /// [`Pool::start_scrub`].
+    /// Pauses the running scrub: it stays so over exports and imports until [`Pool::start_scrub`].
     pub async fn pause_scrub(self: &Rc<Self>) -> Result<()> {
         self.scan_task(|pool, _| {
             Box::pin(async move {
@@ -618,7 +616,7 @@ impl Pool {
         .await
     }
 
-    /// Stops the scrub that runs or is paused. A resilver goes on until it is done.
+    /// Stops the running or paused scrub. A resilver cannot be stopped.
     pub async fn stop_scrub(self: &Rc<Self>) -> Result<()> {
         self.scan_task(|pool, tx| {
             Box::pin(async move {
@@ -631,9 +629,9 @@ impl Pool {
         .await
     }
 
-    /// Brings to devices in use what they miss by their dirty time logs: a resilver begins with one
-    /// of the next txgs, if there is anything to do, in place of a scan that runs. To be called
-    /// when a device came back or was put in.
+    /// Requests a resilver of the txgs that devices in use miss by their dirty time logs: it begins
+    /// with one of the next txgs, if there is work, in place of a running scan. Called when a
+    /// device comes back or is attached.
     pub fn request_resilver(&self) {
         if !self.readonly {
             self.scan.resilver_wanted.set(true);
@@ -641,8 +639,8 @@ impl Pool {
         }
     }
 
-    /// Waits until no scan runs that is not paused, requests included. The error is that of a pool
-    /// that has ended.
+    /// Waits until no scan is running or requested, or the scan is paused. The error is that of a
+    /// pool that has ended.
     pub async fn wait_scan(&self) -> Result<()> {
         loop {
             let changed = self.scan.changed.notified();
@@ -656,24 +654,23 @@ impl Pool {
             if self.scan.closed.get() {
                 return Err(Error::new(ErrorKind::Interrupted, "the pool is being closed"));
             }
-            // A pool that is suspended tells nobody.
+            // A suspended pool notifies no waiter.
             let _ = self.rt.timeout(Nanos::from_secs(1), changed).await;
         }
     }
 
-    /// Whether a resilver was asked for that has not begun, or is just being begun or ended.
+    /// Whether a requested resilver has not begun, or is being begun or ended.
     pub fn is_resilver_pending(&self) -> bool {
         self.scan.is_resilver_due() && !self.readonly && !self.scan.closed.get()
     }
 
-    /// What there is to tell about the last or running scan.
+    /// The status of the last or running scan.
     pub fn scan_status(&self) -> ScanStatus {
         self.scan.status()
     }
 
-    /// As a scrub of a pool that is imported read-only: reads and verifies everything, repairs
-    /// nothing, and writes nothing down. What it found damaged is what [`Pool::damaged_blocks`]
-    /// tells from then on.
+    /// A scrub of a pool that is imported read-only: reads and verifies everything, without repairs
+    /// and writes. Afterwards [`Pool::damaged_blocks`] returns the damage that it found.
     pub async fn verify(&self) -> Result<ScanStatus> {
         let scan = &self.scan;
         if !self.readonly || scan.phase.get() == Phase::Issue {
@@ -713,8 +710,8 @@ impl Pool {
         Ok(scan.status())
     }
 
-    /// Changes the settings; those of memory and time hold from now on, that of devices from the
-    /// next round on.
+    /// Changes the tunables; those of memory and time apply at once, that of devices with the next
+    /// round.
     pub(crate) fn set_scan_tunables(&self, t: ScanTunables, arc_max: u64) {
         let old = self.scan.tunables.replace(t);
         if old.mem_lim_fact != t.mem_lim_fact {
@@ -728,14 +725,13 @@ impl Pool {
         }
     }
 
-    /// Sets how much memory blocks may take that wait to be looked at, in bytes
-    /// (`zfs_scan_mem_lim_fact` of OpenZFS).
+    /// Sets the memory for queued blocks, in bytes (`zfs_scan_mem_lim_fact` of OpenZFS).
     pub fn set_scan_memory(&self, bytes: u64) {
         self.scan.memory_max.set(bytes);
     }
 
-    /// Goes on with what an earlier import left, and begins a resilver if devices came back. After
-    /// the first txg.
+    /// Resumes the scan of an earlier import, and begins a resilver if devices came back. After the
+    /// first txg.
     pub(crate) fn resume_scan(&self) {
         self.scan.closed.set(false);
         self.core.zio.set_free_watch(Some(self.scan.clone()));

@@ -1,9 +1,9 @@
-//! The walk: from the roots of the MOS and of every dataset to every block below them, parents
+//! The traversal: from the roots of the MOS and of every dataset to every block below them, parents
 //! first, in pieces that fit into a txg.
 //!
-//! The place where a piece ends is a block of level 0; the next piece goes down from the root again
-//! and passes over what is complete before it. Space accounting objects come last in a dataset and
-//! are not interrupted. Order and place are those of OpenZFS, which can go on where weir stopped.
+//! A piece ends at a bookmark of level 0; the next piece descends from the root again and skips the
+//! blocks complete before it. Space accounting objects come last in a dataset and are not
+//! interrupted. Order and bookmark are those of OpenZFS, which can resume there.
 
 use base::{Error, Nanos, ObjectId, Result, Txg};
 use bdev::Bytes;
@@ -20,7 +20,7 @@ use zio::Prio;
 use super::Scan;
 use crate::pool::Pool;
 
-/// Level of blocks of an intent log in a place.
+/// Level of intent log blocks in a bookmark.
 pub(super) const LOG_LEVEL: i64 = -2;
 /// Dnodes of a block of the meta-dnode.
 const DNODES: u128 = dsl::walk::DNODES as u128;
@@ -32,15 +32,15 @@ struct Walk<'a> {
     txg: Txg,
     min: Txg,
     max: Txg,
-    /// Where to go on; none once that place is reached.
+    /// The bookmark to resume at; None once it is reached.
     resume: Option<Bookmark>,
     stopped: Option<Bookmark>,
     until: Nanos,
-    /// Something was met: the piece may end.
+    /// A block was visited: the piece may end.
     progressed: bool,
 }
 
-/// First and last-but-one of what a block covers, in blocks of level 0; spill blocks come last.
+/// The range of level-0 blocks that a block covers, end excluded; spill blocks come last.
 fn span(at: &Bookmark, shift: u8) -> (u128, u128) {
     if at.level == 0 && at.blkid == SPILL {
         return (u128::MAX - 1, u128::MAX);
@@ -48,8 +48,8 @@ fn span(at: &Bookmark, shift: u8) -> (u128, u128) {
     dsl::walk::span(at.level, at.blkid, shift)
 }
 
-/// Whether a block with everything below it comes before the block `resume` of level 0. `shift` is
-/// that of the block's object.
+/// Whether a block with everything below it comes before the bookmark `resume` of level 0. `shift`
+/// is that of the block's object.
 fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8) -> bool {
     if at.level < 0 || (at.object as i64) < 0 {
         return false;
@@ -69,7 +69,7 @@ impl Walk<'_> {
         !bp.is_hole() && !bp.is_redacted() && bp.birth() > self.min
     }
 
-    /// Whether this is the place to end the piece.
+    /// Whether to end the piece here (`dsl_scan_check_suspend`).
     fn check_suspend(&mut self, at: &Bookmark) -> bool {
         if self.progressed
             && self.resume.is_none()
@@ -82,8 +82,8 @@ impl Walk<'_> {
         self.stopped.is_some()
     }
 
-    /// Whether a block was met by an earlier piece; the place to go on at is forgotten once it is
-    /// reached.
+    /// Whether an earlier piece visited a block (`dsl_scan_check_resume`); the bookmark to resume
+    /// at is dropped once it is reached.
     fn is_before_resume(&mut self, at: &Bookmark, shift: u8) -> bool {
         let Some(resume) = self.resume else { return false };
         if is_done(at, &resume, shift) {
@@ -126,11 +126,11 @@ impl Visitor for Walk<'_> {
         let passed = self.resume.is_some_and(|r| is_done(&child.at, &r, child.shift));
         self.is_in_range(&child.bp) && !passed
     }
-    /// Encryption leaves pointers in clear: no key is needed.
+    /// Block pointers are not encrypted: no key is needed.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
-            // A block of this txg may be rewritten in place by its next pass: that must not find it
-            // in the cache.
+            // The next pass may rewrite a block of this txg in place: it must not stay in the
+            // cache.
             if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
                 match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
                     Some(block) => Ok(block),
@@ -141,8 +141,8 @@ impl Visitor for Walk<'_> {
             }
         })
     }
-    /// What is wrong with the block is found out when it is looked at, but for what only the walk
-    /// sees.
+    /// Reading the block at issue finds its damage, except for blocks that only the traversal
+    /// reads.
     fn lost(&mut self, at: Bookmark) {
         self.scan.note_damage(at);
     }
@@ -152,7 +152,7 @@ impl Visitor for Walk<'_> {
 }
 
 impl Scan {
-    /// A block was met: what is to be looked at of it is gathered.
+    /// Queues a block if the scan covers it.
     fn visit(&self, tree: &vdev::VdevTree, bp: &Blkptr, at: Bookmark) {
         let (func, min, max) = {
             let p = &self.now.borrow().phys;
@@ -165,10 +165,10 @@ impl Scan {
         let birth = bp.phys_birth();
         let mut wanted = birth > min && birth < max;
         if func == ScanFunc::Resilver && wanted && !bp.is_gang() {
-            // Pieces of gang blocks may be anywhere.
+            // Members of gang blocks may be on any vdev.
             let misses = |dva: ondisk::blkptr::Dva| {
                 let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth };
-                // What is wrong with the pointer is told when it is looked at.
+                // A bad pointer is reported at issue.
                 tree.needs_resilver(place).unwrap_or(true)
             };
             wanted = bp.dvas().any(misses);
@@ -189,16 +189,16 @@ impl Scan {
 }
 
 impl Pool {
-    /// Meets the old blocks that the txg's writes refer to by dedup: where the pointer stands may
-    /// have been walked before, and the one that would have been met there may be gone when its
-    /// turn comes. OpenZFS does the same when an entry of a table changes.
+    /// Visits the old blocks that the txg's writes refer to by dedup: the traversal may have passed
+    /// the new pointer, and the old pointer may be freed before its visit. OpenZFS does the same
+    /// when an entry of a table changes (`dsl_scan_ddt_entry`).
     pub(super) fn rescan_changed_ddt_entries(&self) {
         for bp in self.ddt.newly_referenced() {
             self.scan.visit(&self.tree, &bp, Bookmark::default());
         }
     }
 
-    /// Walks on for a while.
+    /// Traverses for the time of one txg.
     pub(super) async fn traverse(&self, txg: Txg) {
         let scan = &self.scan;
         let t = scan.tunables.get();
@@ -225,14 +225,14 @@ impl Pool {
                 ds => self.walk_dataset(ds, None, txg, until).await,
             };
             if result.is_err() {
-                // The dataset cannot even be opened; the others can.
+                // The dataset cannot be opened; go on with the others.
                 scan.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 });
                 scan.now.borrow_mut().phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             }
         }
     }
 
-    /// Walks an object set from its root; true if it came to its end.
+    /// Traverses an object set from its root; true if it is complete.
     async fn walk_tree(&self, root: Blkptr, objset: u64, range: (Txg, Txg), txg: Txg, until: Nanos) -> bool {
         let start = Bookmark { objset, object: 0, level: 0, blkid: 0 };
         let resume = Some(self.scan.now.borrow().phys.bookmark).filter(|b| b.objset == objset && *b != start);
@@ -280,7 +280,7 @@ impl Pool {
                 }
                 last = phys.creation_txg;
                 if phys.dir_obj != head.dir().object.0 {
-                    // A clone: its origin leads to it.
+                    // A clone: it is queued by its origin.
                     break;
                 }
                 (object, prev) = (prev, phys.prev_snap_obj);
@@ -296,8 +296,7 @@ impl Pool {
         self.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
     }
 
-    /// Walks a dataset: from its beginning, its blocks being those born after `min`, or on from
-    /// where it was left.
+    /// Traverses a dataset: from its beginning, the blocks born after `min`, or from the bookmark.
     async fn walk_dataset(&self, ds: u64, min: Option<u64>, txg: Txg, until: Nanos) -> Result<()> {
         let scan = &self.scan;
         let record = self.dataset_record(ds).await?;
@@ -328,8 +327,8 @@ impl Pool {
             let mut now = scan.now.borrow_mut();
             now.phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             if phys.flags & VISIT_AGAIN != 0 {
-                // It took the place of a destroyed snapshot; what it has beyond that is still to be
-                // met.
+                // It took the place of a destroyed snapshot; its own newer blocks are still to be
+                // visited.
                 now.phys.flags &= !VISIT_AGAIN;
                 now.queue.insert(ds, phys.cur_max_txg.0);
                 return Ok(());
@@ -347,9 +346,9 @@ impl Pool {
         Ok(())
     }
 
-    /// Meets the blocks of the intent log of a head that a crash left and nobody replayed yet;
-    /// where the pool cannot be written, of any log. Logs in use are written anew all the time, and
-    /// the log that a snapshot has is its head's.
+    /// Visits the blocks of a head's intent log that a crash left and no replay has used; in a
+    /// read-only pool, of any log. Logs in use are rewritten all the time, and the log of a
+    /// snapshot is its head's.
     async fn walk_log(&self, ds: u64) -> Result<()> {
         let Some(head) = self.dsl().all().into_iter().find(|d| d.object.0 == ds) else { return Ok(()) };
         let Ok(header) = head.zil_header().await else { return Ok(()) };
@@ -357,7 +356,7 @@ impl Pool {
             return Ok(());
         }
         let blocks = zil::replay::blocks_of(self.zio(), &header).await?;
-        // Replayed meanwhile: what was read is not the log's any more.
+        // Replayed meanwhile: the blocks do not belong to the log any more.
         if head.zil_header().await.ok() != Some(header) {
             return Ok(());
         }
@@ -375,7 +374,7 @@ impl Pool {
             }
             return Ok(());
         }
-        // Pools without lists of clones: by their origins.
+        // Pools without lists of clones: find clones by their origins.
         for head in self.dsl().all().into_iter().filter(|h| h.dir().phys().origin_obj == ds) {
             let (mut object, mut prev) = (head.object.0, head.phys().prev_snap_obj);
             let mut last = u64::MAX;

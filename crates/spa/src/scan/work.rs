@@ -1,5 +1,5 @@
-//! What was gathered, and the tasks that look at it: per top-level vdev by offset, with a bounded
-//! number of bytes on their way.
+//! The queued blocks, and the tasks that issue them: per top-level vdev by offset, with a bounded
+//! number of bytes in flight.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,18 +14,19 @@ use zio::{FreeWatch, Prio};
 use super::walk::LOG_LEVEL;
 use super::{Phase, Scan};
 
-/// What an entry takes in memory, nodes of the tree included.
+/// Bytes of an entry in memory, nodes of the tree included.
 const ENTRY_BYTES: u64 = 280;
-/// Bytes gathered at most: a round is no longer than some minutes, and so is what a power cut
-/// costs.
+/// Most queued bytes: a round, and so the work lost by a power cut, takes no more than some
+/// minutes.
 const ROUND_BYTES: u64 = 32 << 30;
-/// Copies of one top-level vdev that are looked at together.
+/// Copies of one top-level vdev that are issued concurrently.
 const WORKERS: usize = 256;
-/// Bytes on their way for all devices of a top-level vdev together, unless one alone may have more.
+/// Most bytes in flight for all devices of a top-level vdev together, unless one alone may have
+/// more.
 const TOP_BYTES: u64 = 128 << 20;
 
-/// Whether it is a block of an intent log itself, which has its checksum inside, and not one that a
-/// record names.
+/// Whether it is a block of an intent log itself, which has its checksum inside, and not a block of
+/// data that a record points to.
 fn is_log_block(bp: &Blkptr) -> bool {
     matches!(bp.checksum_algo(), Some(codec::ChecksumAlgo::Zilog | codec::ChecksumAlgo::Zilog2))
 }
@@ -42,14 +43,14 @@ struct Entry {
 #[derive(Default)]
 struct TopQueue {
     entries: BTreeMap<u64, Entry>,
-    /// Where the last one was taken.
+    /// Offset of the last entry taken.
     at: u64,
 }
 
-/// Copies being looked at, by place; false once their place was freed.
+/// Copies being issued, by DVA; false once the DVA was freed.
 type Active = BTreeMap<(VdevId, u64), Rc<Cell<bool>>>;
 
-/// What was gathered and is being looked at.
+/// The queued copies and those being issued.
 #[derive(Default)]
 pub(super) struct Work {
     queues: RefCell<BTreeMap<VdevId, TopQueue>>,
@@ -80,7 +81,7 @@ impl Work {
         self.bytes.set(self.bytes.get().saturating_sub(dva.asize()));
     }
 
-    /// Takes the next copy of a vdev, going up and around.
+    /// Takes the next copy of a vdev by offset, wrapping around.
     fn pop(&self, vdev: VdevId) -> Option<(Entry, Rc<Cell<bool>>)> {
         let mut queues = self.queues.borrow_mut();
         let queue = queues.get_mut(&vdev)?;
@@ -90,7 +91,7 @@ impl Work {
             queue.at = offset;
             let entry = queue.entries.remove(&offset)?;
             self.forget(entry.dva);
-            // Gathered again while it is being looked at: once is enough.
+            // Queued again while it is being issued: skip it.
             if let std::collections::btree_map::Entry::Vacant(v) = self.active.borrow_mut().entry((vdev, offset)) {
                 let alive = Rc::new(Cell::new(true));
                 v.insert(alive.clone());
@@ -103,7 +104,7 @@ impl Work {
         self.active.borrow_mut().remove(&(entry.dva.vdev(), entry.dva.offset()));
     }
 
-    /// Forgets what was gathered; what is being looked at is not mended any more.
+    /// Clears the queues; copies being issued are not repaired any more.
     pub(super) fn clear(&self) {
         self.queues.borrow_mut().clear();
         self.count.set(0);
@@ -131,22 +132,21 @@ impl FreeWatch for Scan {
 }
 
 impl Scan {
-    /// Whether nothing more can be gathered.
+    /// Whether the queues are full.
     pub(super) fn is_full(&self) -> bool {
         self.work.is_full(self.memory_max.get())
     }
 
-    /// Whether something waits to be looked at.
+    /// Whether copies are queued.
     pub(super) fn has_queued(&self) -> bool {
         self.work.count.get() > 0
     }
 
-    /// Looks at what was gathered, beside the txgs.
+    /// Issues the queued copies, in a task beside the txgs.
     pub(super) fn start_issue(self: &Rc<Self>) {
         self.phase.set(Phase::Issue);
         let (scan, generation) = (self.clone(), self.generation.get());
-        // The task ends by itself: when all is looked at, the scan is stopped or the pool is
-        // closed.
+        // The task ends when all is issued, the scan is stopped or the pool is closed.
         let task = self.rt.spawn("scan", async move {
             scan.issue_all(generation).await;
             if scan.generation.get() == generation && scan.phase.get() == Phase::Issue && !scan.closed.get() {
@@ -160,8 +160,8 @@ impl Scan {
     pub(super) async fn issue_all(self: &Rc<Self>, generation: u64) {
         loop {
             let vdevs = self.work.vdevs();
-            // A walk that was under way when the pool was closed may have gathered more, which no
-            // worker takes.
+            // A traversal that was under way when the pool was closed may have queued more, which
+            // no worker takes.
             if vdevs.is_empty() || self.generation.get() != generation || self.closed.get() {
                 return;
             }
@@ -215,12 +215,12 @@ impl Scan {
             true => self.zio.scrub_with(bp, Prio::Scrub, &zil::block::verifier(bp), &repair).await,
             false => self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
         };
-        // The last block of a log was never written, and what nobody waited for may be incomplete:
-        // that is no damage.
+        // The last block of a log was never written, and blocks without a completed commit may be
+        // incomplete: that is no damage.
         let mut error = out.error.filter(|_| !is_log);
         if bp.is_gang() && *dva == bp.dva(0) && alive.get() && error.is_none() {
             match self.zio.gang_pieces(bp, Prio::Scrub).await {
-                // A header that was freed meanwhile may name anything.
+                // The header may have been freed meanwhile, and then be invalid.
                 Ok(pieces) if alive.get() && self.generation.get() == generation => {
                     pieces.iter().for_each(|piece| self.work.add(piece, *at));
                 }
@@ -235,7 +235,7 @@ impl Scan {
         pass.issued += dva.asize();
         self.pass.set(pass);
         self.now.borrow_mut().phys.processed += out.repaired;
-        // A place that was freed may hold anything by now.
+        // A freed DVA may have other contents by now.
         if let Some(e) = error
             && alive.get()
             && e.kind() != ErrorKind::Interrupted
