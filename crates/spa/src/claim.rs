@@ -48,7 +48,7 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             out.emptied.push(ds);
             continue;
         }
-        // Freed blocks are allocated only if an import claimed them, or if they were born in a txg
+        // A log block to free is allocated only if an import claimed it, or if it was born in a txg
         // that is on disk.
         let was_claimed = !needs_claim(&header);
         let found = match was_claimed {

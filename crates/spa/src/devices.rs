@@ -129,20 +129,20 @@ impl Pool {
         &self,
         change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Outcome<T>> + 'static,
     ) -> Result<T> {
-        let (tell, mut told) = oneshot::oneshot();
+        let (outcome_tx, mut outcome_rx) = oneshot::oneshot();
         let boxed: Change = Box::new(move |pool, tx| {
             Box::pin(async move {
                 let outcome = change(pool, tx).await?;
                 // The caller may be gone; the change is made regardless.
-                let _ = tell.send(outcome);
+                let _ = outcome_tx.send(outcome);
                 Ok(())
             })
         });
-        let (asked, txg) = (self.rt.now(), self.txg.open_txg());
+        let (start, txg) = (self.rt.now(), self.txg.open_txg());
         self.devices.changes.borrow_mut().push_back(boxed);
         self.txg.wait_synced(txg).await?;
-        self.txg.admin_done(txg, asked);
-        told.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
+        self.txg.admin_done(txg, start);
+        outcome_rx.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
     }
 
     /// Queues `change` for the next txg that is synced, without a wait.

@@ -106,7 +106,7 @@ impl Pool {
     pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.tree.tops.borrow().clone();
         // Failed writes may be of any txg since the last check; txgs without changes do not check.
-        let asked = self.devices.dtls_checked.replace(txg);
+        let last_check = self.devices.dtls_checked.replace(txg);
         for top in tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()) {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {
@@ -120,7 +120,7 @@ impl Pool {
                 }
                 if condition.take_failed_write() {
                     // Writes of those txgs, or of log blocks in the open ones.
-                    condition.miss(asked.0.min(txg.0.saturating_sub(1)), txg.0 + 3);
+                    condition.miss(last_check.0.min(txg.0.saturating_sub(1)), txg.0 + 3);
                 }
                 if condition.take_dirty() {
                     self.write_dtl(top, guid, &condition.missing(), tx).await?;

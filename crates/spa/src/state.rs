@@ -174,8 +174,8 @@ impl Pool {
             }
             node.clear_errors();
             for leaf in node.leaves() {
-                let sick = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);
-                if sick && !self.readonly {
+                let errored = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);
+                if errored && !self.readonly {
                     self.restore_leaf(&top, leaf.guid(), &leaf.condition);
                 }
                 if leaf.condition.health().is_open() && !leaf.condition.missing().is_empty() {

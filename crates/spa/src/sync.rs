@@ -56,8 +56,8 @@ impl Pool {
         let mut root: Option<Blkptr> = None;
         self.take_device_changes(&tx).await?;
         // Requests during this sync are for the next txg.
-        let asked = self.config_dirty.get() || self.checkpoint.is_dirty() || !self.history.borrow().is_empty();
-        let written = asked || self.is_dirty(txg);
+        let requested = self.config_dirty.get() || self.checkpoint.is_dirty() || !self.history.borrow().is_empty();
+        let written = requested || self.is_dirty(txg);
         if written || self.has_failed_writes() {
             self.sync_dtls(txg, &tx).await?;
         }

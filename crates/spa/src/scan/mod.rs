@@ -328,8 +328,8 @@ impl Scan {
         if self.closed.get() {
             return false;
         }
-        let goes_on = self.is_scanning() && !self.is_held();
-        self.resilver_wanted.get() || (goes_on && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
+        let is_active = self.is_scanning() && !self.is_held();
+        self.resilver_wanted.get() || (is_active && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
     /// Starts no more work: the pool is being closed.
@@ -355,9 +355,9 @@ impl Scan {
 
     /// Begins or ends a resilver, which counts as pending until that is done, regardless of the
     /// record.
-    async fn while_switching(&self, turn: impl Future<Output = Result<()>>) -> Result<()> {
+    async fn while_switching(&self, switch: impl Future<Output = Result<()>>) -> Result<()> {
         self.resilver_switching.set(true);
-        let done = turn.await;
+        let done = switch.await;
         self.resilver_switching.set(false);
         self.changed.notify_all();
         done
@@ -498,14 +498,14 @@ impl Pool {
                 // Some missing txgs are not synced yet: retry in a later txg.
                 scan.resilver_wanted.set(true);
             } else {
-                let turn = async {
+                let switch = async {
                     if scan.is_scanning() {
                         self.end_scan(false, tx).await?;
                     }
                     // An unreadable log counts as everything missing.
                     scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await
                 };
-                scan.while_switching(turn).await?;
+                scan.while_switching(switch).await?;
             }
         }
         scan.changed.notify_all();
