@@ -295,26 +295,26 @@ impl Zfs {
             plan = plan.free(&t.node.dn).zap(self.unlinked_set()?);
         }
         let tx = plan.assign().await?;
-        let left = u64::from(whiteout.is_some());
-        let stays = match whiteout {
+        let whiteouts = u64::from(whiteout.is_some());
+        let whiteout_entry = match whiteout {
             Some(mut a) => Some(Dirent::new(a.mode, self.new_object(&mut a, &WHITEOUT, &tx).await?.object().0).pack()),
             None => None,
         };
-        let give_up = async || match stays {
+        let clear_old_name = async || match whiteout_entry {
             Some(entry) => zap::update_u64(&from.dn, &source.found.name, entry, &tx).await,
             None => zap::remove(&from.dn, &source.found.name, &tx).await,
         };
         let same_entry = |name: &[u8]| target.as_ref().is_some_and(|t| t.found.name == name);
         if same_entry(new_name) {
             zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
-            give_up().await?;
+            clear_old_name().await?;
         } else {
             // Where names are folded or normalised the old spelling is removed first: the new one
             // could not be added beside it.
             if let Some(t) = &target {
                 zap::remove(&to.dn, &t.found.name, &tx).await?;
             }
-            give_up().await?;
+            clear_old_name().await?;
             zap::add_u64(&to.dn, new_name, source.entry(), &tx).await?;
         }
         let fate = match &target {
@@ -332,19 +332,19 @@ impl Zfs {
         let moved_dir = u64::from(source.is_dir);
         if cross {
             self.change_attrs(from, &tx, |a| {
-                a.size = a.size.saturating_sub(1) + left;
+                a.size = a.size.saturating_sub(1) + whiteouts;
                 a.links = a.links.saturating_sub(moved_dir);
                 (a.mtime, a.ctime) = (now, now);
             })
             .await?;
         }
         self.change_attrs(to, &tx, |a| {
-            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) + left };
+            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) + whiteouts };
             a.links = (a.links + if cross { moved_dir } else { 0 }).saturating_sub(replaced_dir);
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
-        if stays.is_some() {
+        if whiteout_entry.is_some() {
             // The log's format has no record for a whiteout.
             self.log_barrier(None, &tx);
         } else {
