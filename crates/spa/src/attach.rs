@@ -12,7 +12,7 @@ use ondisk::label::DeviceLabel;
 use ondisk::nvlist::NvList;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::labels::{init_labels, read_labels};
-use vdev::reshape::{Shape, attach, least_asize};
+use vdev::reshape::{Shape, attach, min_asize};
 use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
 
 use crate::devices::{create_vdev_zap, misses_all};
@@ -194,7 +194,7 @@ impl Pool {
         if let NewKind::Device(d) = &new_leaf.kind {
             let info = d.dev.info();
             let have = leaf_asize(d.dev.size());
-            let want = least_asize(&kind, guid, top.asize.get(), top.ms_shift.get());
+            let want = min_asize(&kind, guid, top.asize.get(), top.ms_shift.get());
             if d.dev.size() < DEVICE_SIZE_MIN || have < want {
                 return Err(Error::new(ErrorKind::Range, "device is too small"));
             }

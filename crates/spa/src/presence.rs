@@ -17,8 +17,8 @@ use ondisk::label::{DeviceLabel, LABELS};
 use ondisk::vdev_config::VdevKind as ConfigKind;
 use rt::trace::FaultKind;
 use vdev::labels::{LeafLabels, read_labels};
-use vdev::reshape::least_asize;
-use vdev::{Absent, Condition, Health, Leaf, MirrorRole, Sick, Top, VdevKind, leaf_asize};
+use vdev::reshape::min_asize;
+use vdev::{Absent, Condition, FaultCause, Health, Leaf, MirrorRole, Top, VdevKind, leaf_asize};
 
 use crate::attach::NewDevice;
 use crate::devices::DeviceDoor;
@@ -190,7 +190,7 @@ impl Pool {
             };
             return Err(Error::new(ErrorKind::NotFound, why));
         }
-        if leaf_asize(dev.size()) < least_asize(&top.kind(), guid, top.asize.get(), top.ms_shift.get()) {
+        if leaf_asize(dev.size()) < min_asize(&top.kind(), guid, top.asize.get(), top.ms_shift.get()) {
             return Err(Error::new(ErrorKind::Range, format!("'{path}' has become too small")));
         }
         Ok(Reopened { dev, labels })
@@ -256,7 +256,7 @@ impl Pool {
                 }
             }
         }
-        condition.forgive();
+        condition.clear_errors();
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
                 (leaf.offline, leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false, false);
@@ -292,7 +292,7 @@ impl Pool {
         }
         let maker = self.leaf_maker();
         let answers = match &leaf {
-            Some(leaf) => leaf.answers().await,
+            Some(leaf) => leaf.probe().await,
             None => false,
         };
         let before = match &leaf {
@@ -354,11 +354,11 @@ impl Pool {
         let tops = self.tree.tops.borrow().clone();
         for top in tops {
             for leaf in top.open_leaves() {
-                let Some(sick) = leaf.condition.take_sick() else { continue };
+                let Some(cause) = leaf.condition.take_fault() else { continue };
                 let guid = leaf.guid();
                 let needed = !top.kind().outage(Some(guid)).is_empty();
-                let health = match sick {
-                    Sick::Io if !needed => Health::Faulted,
+                let health = match cause {
+                    FaultCause::Io if !needed => Health::Faulted,
                     _ => Health::Degraded,
                 };
                 if leaf.condition.health() == health {
@@ -385,7 +385,8 @@ impl Pool {
     /// Whether operations failed on any device since the last call.
     fn take_suspects(&self) -> bool {
         // Visit every leaf, so that each flag is cleared.
-        self.tree.leaves().iter().filter(|l| l.condition.take_suspect() && l.condition.health().is_open()).count() > 0
+        self.tree.leaves().iter().filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open()).count()
+            > 0
     }
 
     /// Acts on device errors, at the beginning of the sync of a txg. A task probes the devices.
@@ -413,7 +414,7 @@ impl Pool {
                 if leaf.errors().read + leaf.errors().write == 0 {
                     continue;
                 }
-                let gone = !leaf.answers().await;
+                let gone = !leaf.probe().await;
                 if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
                     leaf.trace_fault(FaultKind::Probe, 0, false, 0, 0);
                     if let Err(e) = bdev::read(&*leaf.dev, 0, REASON_BYTES).await {

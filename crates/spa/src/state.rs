@@ -189,7 +189,7 @@ impl Pool {
     /// Puts a leaf with an open device into use again.
     fn restore_leaf(&self, top: &Top, guid: Guid, condition: &Condition) {
         self.change_health(condition, Health::Online);
-        condition.forgive();
+        condition.clear_errors();
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
                 (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);

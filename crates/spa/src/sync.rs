@@ -122,7 +122,7 @@ impl Pool {
         while let Err(e) = self.commit(txg, root, &config).await {
             // Retry everything from the flush on: the txg must not be reachable before all of its
             // blocks are on disk.
-            self.tree.gate.hold_up(&e).await?;
+            self.tree.gate.suspend(&e).await?;
         }
         self.store.commit();
         if config.is_some() {

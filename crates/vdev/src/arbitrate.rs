@@ -23,7 +23,7 @@ use rt::{Rt, cost};
 use crate::done::WriteDone;
 use crate::geometry::Stripe;
 use crate::leaf::Leaf;
-use crate::node::{Io, Promise, VdevKind};
+use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 use crate::striped::{Assembly, Parity, Rebuild, job_class};
 
@@ -39,19 +39,19 @@ type Check = dyn Fn(&[u8]) -> bool + Send + Sync;
 #[derive(Clone)]
 pub struct Verify {
     cost: Nanos,
-    is_it: Arc<Check>,
+    matches: Arc<Check>,
 }
 
 impl Verify {
-    /// By calling `is_it`, which takes `cost` and may be called on any thread.
-    pub fn new(cost: Nanos, is_it: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Verify {
-        Verify { cost, is_it: Arc::new(is_it) }
+    /// By calling `matches`, which takes `cost` and may be called on any thread.
+    pub fn new(cost: Nanos, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Verify {
+        Verify { cost, matches: Arc::new(matches) }
     }
 
     /// Whether `bytes` are the block, found out where such work is done.
     pub async fn check(&self, rt: &Rt, bytes: &Bytes, prio: Prio) -> bool {
         let (verify, bytes) = (self.clone(), bytes.clone());
-        rt.cpu_as(job_class(prio), self.cost, move || (verify.is_it)(&bytes)).await
+        rt.cpu_as(job_class(prio), self.cost, move || (verify.matches)(&bytes)).await
     }
 }
 
@@ -84,7 +84,7 @@ pub struct Verdict {
 
 struct Replica<'a> {
     leaf: &'a Rc<Leaf>,
-    promise: Promise,
+    state: ReplicaState,
     content: Option<Bytes>,
     /// What is left of the column is zeros, as whoever wrote it left it.
     padded: bool,
@@ -92,9 +92,9 @@ struct Replica<'a> {
 
 struct ColumnState<'a> {
     replicas: Vec<Replica<'a>>,
-    /// Different contents, those of good promise first.
+    /// Different contents, those of good state first.
     versions: Vec<Bytes>,
-    doubtful: bool,
+    stale: bool,
     /// Bytes that mean something.
     len: u64,
 }
@@ -154,9 +154,9 @@ impl StripeState<'_> {
             self.with_versions(bad, &mut out);
             out.len() < CANDIDATES_MAX
         };
-        let doubtful: Vec<usize> = there.iter().copied().filter(|i| self.columns[*i].doubtful).collect();
-        if !doubtful.is_empty() && doubtful.len() + gone.len() <= parity {
-            add(&doubtful);
+        let stale: Vec<usize> = there.iter().copied().filter(|i| self.columns[*i].stale).collect();
+        if !stale.is_empty() && stale.len() + gone.len() <= parity {
+            add(&stale);
         }
         for more in 0..=parity - gone.len() {
             if !combinations(&there, more, &mut add) {
@@ -245,15 +245,15 @@ async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec
                 let read = if stripe.parity > 0 { c.size } else { len };
                 let mut found = Vec::new();
                 if read > 0 {
-                    part.kind.column_node(c).replicas(io, c.offset, Promise::Good, &mut found, 0);
+                    part.kind.column_node(c).replicas(io, c.offset, ReplicaState::Current, &mut found, 0);
                 }
                 let replicas: Vec<Replica> = found
                     .into_iter()
-                    .filter(|(_, promise)| *promise != Promise::None)
-                    .map(|(leaf, promise)| Replica { leaf, promise, content: None, padded: true })
+                    .filter(|(_, state)| *state != ReplicaState::Offline)
+                    .map(|(leaf, state)| Replica { leaf, state, content: None, padded: true })
                     .collect();
                 reads.extend(replicas.iter().map(|r| r.leaf.read_data(c.offset, read, prio)));
-                columns.push(ColumnState { replicas, versions: Vec::new(), doubtful: false, len });
+                columns.push(ColumnState { replicas, versions: Vec::new(), stale: false, len });
             }
             states.push(StripeState { stripe, base: part.base, columns });
         }
@@ -268,11 +268,11 @@ async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec
         if column.len == 0 {
             continue;
         }
-        let of = |promise: Promise| column.replicas.iter().filter(move |r| r.promise == promise);
-        let all = of(Promise::Good).chain(of(Promise::Doubtful)).filter_map(|r| r.content.clone());
+        let of = |state: ReplicaState| column.replicas.iter().filter(move |r| r.state == state);
+        let all = of(ReplicaState::Current).chain(of(ReplicaState::Stale)).filter_map(|r| r.content.clone());
         column.versions = distinct(rt, all.collect(), prio).await;
-        let good = column.replicas.iter().any(|r| r.promise == Promise::Good && r.content.is_some());
-        column.doubtful = !good && !column.versions.is_empty();
+        let good = column.replicas.iter().any(|r| r.state == ReplicaState::Current && r.content.is_some());
+        column.stale = !good && !column.versions.is_empty();
     }
     states
 }
@@ -283,16 +283,16 @@ fn has_candidate(choices: &[Vec<Choice>], index: &[usize]) -> bool {
 }
 
 /// Puts a candidate together in `out`, and looks whether it is the block.
-async fn attempt(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut out: Buf, prio: Prio) -> (bool, Buf) {
+async fn try_candidate(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut out: Buf, prio: Prio) -> (bool, Buf) {
     let cost = parts.cost() + verify.map_or(Nanos(0), |v| v.cost);
     let verify = verify.cloned();
     let job = move || {
         parts.run(&mut out);
-        (verify.is_none_or(|v| (v.is_it)(&out)), out, parts)
+        (verify.is_none_or(|v| (v.matches)(&out)), out, parts)
     };
     // The columns are dropped on this thread, whose free lists their memory belongs to.
-    let (is_it, out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
-    (is_it, out)
+    let (matches, out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
+    (matches, out)
 }
 
 /// Looks at everything that the devices have of a block of `psize` bytes.
@@ -330,7 +330,7 @@ pub(crate) async fn arbitrate(
         state.apply(&choice[0], &mut next);
     }
     while has_candidate(&choices, &index) {
-        (found, out) = attempt(rt, std::mem::take(&mut next), verify, out, prio).await;
+        (found, out) = try_candidate(rt, std::mem::take(&mut next), verify, out, prio).await;
         if found {
             break;
         }
@@ -367,7 +367,7 @@ pub(crate) async fn arbitrate(
                 continue;
             }
             for (column, place) in state.columns.iter().zip(&state.stripe.columns) {
-                for r in column.replicas.iter().filter(|r| r.promise == Promise::Good && r.content.is_some()) {
+                for r in column.replicas.iter().filter(|r| r.state == ReplicaState::Current && r.content.is_some()) {
                     r.leaf.count_checksum_error(place.offset, place.size);
                     bad += 1;
                 }
@@ -376,21 +376,21 @@ pub(crate) async fn arbitrate(
         return fail(bad, ErrorKind::Checksum, "wrong checksum, whichever devices are believed");
     }
     let block = out.freeze();
-    let wanted = compare(rt, &states, block.clone(), prio).await;
-    settle(&states, block, wanted, verify.is_some(), birth, repair())
+    let expected = compare(rt, &states, block.clone(), prio).await;
+    repair_replicas(&states, block, expected, verify.is_some(), birth, repair())
 }
 
 /// What a column must hold, and of each of its replicas whether it holds something else; none if it
 /// could not be read.
-type Wanted = (Bytes, Vec<Option<bool>>);
+type Expected = (Bytes, Vec<Option<bool>>);
 /// The bytes that a replica gave, if any, and whether its padding is right.
-type Given = (Option<Bytes>, bool);
+type Content = (Option<Bytes>, bool);
 
 /// Compares every replica with what it must hold if `block` is the block.
-async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) -> Vec<Vec<Wanted>> {
+async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) -> Vec<Vec<Expected>> {
     let job = Parity::new(states.iter().map(|s| (s.stripe.clone(), s.base)).collect(), block);
     let of = |r: &Replica<'_>| (r.content.clone(), r.padded);
-    let contents: Vec<Vec<Vec<Given>>> =
+    let contents: Vec<Vec<Vec<Content>>> =
         states.iter().map(|s| s.columns.iter().map(|c| c.replicas.iter().map(of).collect()).collect()).collect();
     let compared = contents.iter().flatten().flatten().filter_map(|(c, _)| c.as_ref()).map(|c| c.len() as u64).sum();
     let cost = job.cost() + cost::COPY.cost(compared);
@@ -399,7 +399,7 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
         let mut all = Vec::with_capacity(stripes.len());
         for ((_, columns), contents) in stripes.into_iter().zip(&contents) {
             let differs = |want: &Bytes, c: &Option<Bytes>, padded: bool| c.as_ref().map(|c| c != want || !padded);
-            let column = |(want, replicas): (Bytes, &Vec<Given>)| {
+            let column = |(want, replicas): (Bytes, &Vec<Content>)| {
                 let all = replicas.iter().map(|(c, padded)| differs(&want, c, *padded)).collect();
                 (want, all)
             };
@@ -407,33 +407,33 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
         }
         (all, block, contents)
     };
-    let (wanted, _block, _contents) = rt.cpu_as(job_class(prio), cost, job).await;
-    wanted
+    let (expected, _block, _contents) = rt.cpu_as(job_class(prio), cost, job).await;
+    expected
 }
 
 /// Counts every replica that holds something else than it must, and rewrites it if `repair` says
 /// so.
-fn settle(
+fn repair_replicas(
     states: &[StripeState<'_>],
     block: Bytes,
-    wanted: Vec<Vec<Wanted>>,
+    expected: Vec<Vec<Expected>>,
     certain: bool,
     birth: Txg,
     repair: Option<Prio>,
 ) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
     let mut writes = Vec::new();
-    for (state, wanted) in states.iter().zip(wanted) {
-        for ((column, (want, differ)), place) in state.columns.iter().zip(wanted).zip(&state.stripe.columns) {
+    for (state, expected) in states.iter().zip(expected) {
+        for ((column, (want, differ)), place) in state.columns.iter().zip(expected).zip(&state.stripe.columns) {
             for (r, differs) in column.replicas.iter().zip(differ) {
                 if differs == Some(false) {
                     continue;
                 }
                 // Without a checksum nobody knows which of two is right.
-                if !certain && r.promise == Promise::Good && differs == Some(true) {
+                if !certain && r.state == ReplicaState::Current && differs == Some(true) {
                     continue;
                 }
-                if r.promise == Promise::Good {
+                if r.state == ReplicaState::Current {
                     bad += 1;
                     if differs == Some(true) {
                         r.leaf.count_checksum_error(place.offset, place.size);

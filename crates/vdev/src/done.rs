@@ -107,14 +107,14 @@ impl WriteDone {
         });
         for part in &parts {
             let gathered = gathered.clone();
-            part.on_done(move |r| gathered.one(r));
+            part.on_done(move |r| gathered.part_done(r));
         }
-        all.made_of(parts);
+        all.set_parts(parts);
         all
     }
 
     /// Says what a pending write is made of, for [`WriteDone::on_parts`].
-    pub fn made_of(&self, parts: Vec<WriteDone>) {
+    pub fn set_parts(&self, parts: Vec<WriteDone>) {
         if let State::Waits(shared) = &self.0
             && shared.result.borrow().is_none()
         {
@@ -122,10 +122,10 @@ impl WriteDone {
         }
     }
 
-    fn devices(&self, out: &mut Vec<WriteDone>) {
+    fn leaf_parts(&self, out: &mut Vec<WriteDone>) {
         match &self.0 {
             State::Waits(shared) if !shared.parts.borrow().is_empty() => {
-                shared.parts.borrow().iter().for_each(|p| p.devices(out));
+                shared.parts.borrow().iter().for_each(|p| p.leaf_parts(out));
             }
             _ => out.push(self.clone()),
         }
@@ -136,7 +136,7 @@ impl WriteDone {
     /// put together are not among them.
     pub fn on_parts(&self, f: impl Fn(u64, u64, &Result<()>) + 'static) {
         let mut parts = Vec::new();
-        self.devices(&mut parts);
+        self.leaf_parts(&mut parts);
         let (f, over, of) = (Rc::new(f), Rc::new(Cell::new(0)), parts.len() as u64);
         for part in parts {
             let (f, over) = (f.clone(), over.clone());
@@ -235,9 +235,9 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn one(&self, result: &Result<()>) {
+    fn part_done(&self, result: &Result<()>) {
         if let Err(e) = result {
-            self.note(e);
+            self.note_error(e);
         }
         self.left.set(self.left.get() - 1);
         if self.left.get() == 0 {
@@ -249,7 +249,7 @@ impl Gathered {
         }
     }
 
-    fn note(&self, e: &Error) {
+    fn note_error(&self, e: &Error) {
         if self.tolerates > 0 && e.kind() == ErrorKind::Interrupted {
             // A world that ends is no failure of a device.
             *self.error.borrow_mut() = Some(e.clone());
@@ -351,7 +351,7 @@ mod tests {
         let (parts, mut ends): (Vec<_>, Vec<_>) = (0..3).map(|_| WriteDone::pending()).unzip();
         let mirror = WriteDone::quorum(parts[..2].to_vec(), 1);
         let (both, end) = WriteDone::pending();
-        both.made_of(vec![mirror, parts[2].clone()]);
+        both.set_parts(vec![mirror, parts[2].clone()]);
         let told: Rc<RefCell<Vec<(u64, u64, bool)>>> = Rc::default();
         let t = told.clone();
         both.on_parts(move |nth, of, r| t.borrow_mut().push((nth, of, r.is_ok())));

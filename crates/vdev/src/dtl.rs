@@ -141,7 +141,7 @@ pub const ERRORS_MAX: usize = 10;
 
 /// What is wrong with a leaf that had too many errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sick {
+pub enum FaultCause {
     /// It fails to read or write.
     Io,
     /// It gives back something else than was written.
@@ -174,8 +174,8 @@ pub struct Condition {
     failed_write: Cell<bool>,
     io_errors: RefCell<Window>,
     checksum_errors: RefCell<Window>,
-    sick: Cell<Option<Sick>>,
-    suspect: Cell<bool>,
+    fault: Cell<Option<FaultCause>>,
+    probe_wanted: Cell<bool>,
 }
 
 impl Condition {
@@ -249,31 +249,31 @@ impl Condition {
     }
     /// An operation failed.
     pub(crate) fn note_io_error(&self, now: Nanos) {
-        self.suspect.set(true);
+        self.probe_wanted.set(true);
         if self.io_errors.borrow_mut().count(now) {
-            self.sick.set(Some(Sick::Io));
+            self.fault.set(Some(FaultCause::Io));
         }
     }
     /// What was read was not what had been written.
     pub(crate) fn note_checksum_error(&self, now: Nanos) {
-        if self.checksum_errors.borrow_mut().count(now) && self.sick.get().is_none() {
-            self.sick.set(Some(Sick::Checksum));
+        if self.checksum_errors.borrow_mut().count(now) && self.fault.get().is_none() {
+            self.fault.set(Some(FaultCause::Checksum));
         }
     }
     /// What is wrong with it, once.
-    pub fn take_sick(&self) -> Option<Sick> {
-        self.sick.take()
+    pub fn take_fault(&self) -> Option<FaultCause> {
+        self.fault.take()
     }
     /// Whether an operation failed since the last call: the device may be gone.
-    pub fn take_suspect(&self) -> bool {
-        self.suspect.replace(false)
+    pub fn take_probe_wanted(&self) -> bool {
+        self.probe_wanted.replace(false)
     }
     /// Forgets all errors.
-    pub fn forgive(&self) {
+    pub fn clear_errors(&self) {
         self.io_errors.borrow_mut().0.clear();
         self.checksum_errors.borrow_mut().0.clear();
-        self.sick.set(None);
-        self.suspect.set(false);
+        self.fault.set(None);
+        self.probe_wanted.set(false);
     }
     pub(crate) fn note_failed_write(&self) {
         self.failed_write.set(true);
@@ -298,15 +298,15 @@ mod tests {
         for i in 0..40 {
             c.note_io_error(Nanos::from_secs(i * 100));
         }
-        assert_eq!(c.take_sick(), None, "ten in fifteen minutes are bearable");
+        assert_eq!(c.take_fault(), None, "ten in fifteen minutes are bearable");
         for i in 0..9 {
             c.note_checksum_error(Nanos::from_secs(10_000 + i));
         }
-        assert_eq!(c.take_sick(), None);
+        assert_eq!(c.take_fault(), None);
         c.note_checksum_error(Nanos::from_secs(10_100));
-        assert_eq!((c.take_sick(), c.take_sick()), (Some(Sick::Checksum), None));
+        assert_eq!((c.take_fault(), c.take_fault()), (Some(FaultCause::Checksum), None));
         (0..10).for_each(|i| c.note_io_error(Nanos::from_secs(20_000 + i)));
-        assert_eq!(c.take_sick(), Some(Sick::Io));
+        assert_eq!(c.take_fault(), Some(FaultCause::Io));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! after them (the property `failmode`).
 //!
 //! A write of a txg that no copy took, a flush or a label that failed wherever it was to go, are
-//! not given up: whoever issued them waits at the gate ([`FailGate::hold_up`]) and tries again when
+//! not given up: whoever issued them waits at the gate ([`FailGate::suspend`]) and tries again when
 //! `zpool clear` opens it ([`FailGate::resume`]). So nothing is lost while the devices are away,
 //! and nothing of a txg is taken for written that is not. With `failmode=wait` reads of what only
 //! those devices have wait as well, and so does every new transaction; with `failmode=continue`
@@ -100,7 +100,7 @@ impl FailGate {
 
     /// Suspends the pool because of `cause` and waits until it is resumed. An error if it is given
     /// up, or if the gate does not hold: then `cause` itself.
-    pub async fn hold_up(&self, cause: &Error) -> Result<()> {
+    pub async fn suspend(&self, cause: &Error) -> Result<()> {
         if !self.holds() || cause.kind() != ErrorKind::Io {
             return Err(cause.clone());
         }

@@ -220,7 +220,7 @@ impl Leaf {
 }
 
 /// Waits for all; fails only if none succeeded, with the first error.
-async fn any_good(writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
+async fn any_success(writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
     let (mut good, mut error) = (false, None);
     for w in writes {
         match w.await {
@@ -242,7 +242,7 @@ pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigR
     let mut these: Vec<usize> = (0..LABELS).filter(|l| pair.has(*l)).collect();
     if (0..LABELS).any(|l| !pair.has(l) && safe[l]) {
         let writes = these.iter().map(|l| write_one(leaf, *l, places[*l], config));
-        return any_good(writes.collect()).await;
+        return any_success(writes.collect()).await;
     }
     these.sort_by_key(|l| safe[*l]);
     let (mut good, mut error) = (false, None);
@@ -295,7 +295,7 @@ pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Res
         let bytes = ub.seal(slot_size(ashift), at);
         leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite)
     });
-    any_good(writes.into_iter().collect::<Vec<WriteDone>>()).await
+    any_success(writes.into_iter().collect::<Vec<WriteDone>>()).await
 }
 
 /// Writes a part of every label, all of which must succeed, and makes it durable.

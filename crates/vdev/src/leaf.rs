@@ -195,7 +195,7 @@ impl Leaf {
 
     /// Looks whether the device answers at all: the beginning of one of its labels, which nobody
     /// writes while the pool is in use, can be read, past the queue.
-    pub async fn answers(&self) -> bool {
+    pub async fn probe(&self) -> bool {
         let Ok(offsets) = crate::labels::offsets(&*self.dev) else { return false };
         for at in offsets {
             if bdev::read(&*self.dev, at, BOOT_ENV_OFFSET as usize).await.is_ok() {
@@ -250,7 +250,7 @@ impl Leaf {
     /// Forgets the errors (`zpool clear`).
     pub fn clear_errors(&self) {
         self.stats.borrow_mut().errors = Default::default();
-        self.condition.forgive();
+        self.condition.clear_errors();
     }
     /// The queue's tunables.
     pub fn tunables(&self) -> QueueTunables {
@@ -279,7 +279,7 @@ impl Leaf {
 
     fn enqueue(self: &Rc<Self>, offset: u64, len: u64, write: bool, prio: Prio, segments: usize, payload: Job) {
         let since = self.rt.now();
-        self.queue.borrow_mut().push(Item { offset, len, write, prio, since, gather: true, segments, payload });
+        self.queue.borrow_mut().push(Item { offset, len, write, prio, since, aggregate: true, segments, payload });
         self.pump(Cause::Arrival);
     }
 
@@ -375,7 +375,7 @@ impl Leaf {
             Err(_) if items.len() > 1 => {
                 // Whose sector it was shows when each goes alone.
                 for item in items {
-                    self.queue.borrow_mut().push(Item { gather: false, ..item });
+                    self.queue.borrow_mut().push(Item { aggregate: false, ..item });
                 }
             }
             Err(e) => {

@@ -51,7 +51,7 @@ mod tree;
 
 pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
-pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, Health, Sick, TxgSet};
+pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, FaultCause, Health, TxgSet};
 pub use gate::{FailGate, FailMode};
 pub use leaf::{Leaf, WriteAs};
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};

@@ -139,13 +139,13 @@ pub struct Indirect {
 
 /// How good a read of a node will be.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Promise {
+pub(crate) enum ReplicaState {
     /// It should have the block.
-    Good,
+    Current,
     /// It was away when the block was written.
-    Doubtful,
+    Stale,
     /// It cannot be read.
-    None,
+    Offline,
 }
 
 /// What every operation below a top-level vdev goes along with.
@@ -160,13 +160,13 @@ pub(crate) struct Io<'a> {
 }
 
 impl Leaf {
-    fn promise(&self, birth: Txg) -> Promise {
+    fn replica_state(&self, birth: Txg) -> ReplicaState {
         if !self.condition.health().is_open() {
-            Promise::None
+            ReplicaState::Offline
         } else if self.condition.misses(birth) {
-            Promise::Doubtful
+            ReplicaState::Stale
         } else {
-            Promise::Good
+            ReplicaState::Current
         }
     }
 }
@@ -303,21 +303,24 @@ impl VdevKind {
         errors.set(n);
     }
 
-    /// How many of its parts may fail in a write that still counts.
-    pub(crate) fn promise(&self, io: Io<'_>, offset: u64) -> Promise {
+    /// The best state of any replica of the bytes at `offset`. Only for nodes below a stripe.
+    pub(crate) fn replica_state(&self, io: Io<'_>, offset: u64) -> ReplicaState {
         match self {
-            VdevKind::Leaf(l) => l.promise(io.birth),
-            VdevKind::Mirror(m) => m.children.iter().map(|c| c.promise(io, offset)).min().unwrap_or(Promise::None),
-            VdevKind::Dspare(d) => {
-                let below = self.spared(io.root, offset).map_or(Promise::None, |c| c.promise(io, offset));
-                if d.condition.misses(io.birth) { below.max(Promise::Doubtful) } else { below }
+            VdevKind::Leaf(l) => l.replica_state(io.birth),
+            VdevKind::Mirror(m) => {
+                m.children.iter().map(|c| c.replica_state(io, offset)).min().unwrap_or(ReplicaState::Offline)
             }
-            _ => Promise::None,
+            VdevKind::Dspare(d) => {
+                let below =
+                    self.dspare_child(io.root, offset).map_or(ReplicaState::Offline, |c| c.replica_state(io, offset));
+                if d.condition.misses(io.birth) { below.max(ReplicaState::Stale) } else { below }
+            }
+            _ => ReplicaState::Offline,
         }
     }
 
     /// The child of the dRAID that a distributed spare has its data on at `offset`.
-    fn spared<'a>(&self, root: &'a VdevKind, offset: u64) -> Option<&'a VdevKind> {
+    fn dspare_child<'a>(&self, root: &'a VdevKind, offset: u64) -> Option<&'a VdevKind> {
         let (VdevKind::Dspare(spare), VdevKind::Draid(draid)) = (self, root) else { return None };
         draid.children.get(draid.layout.spare_child(spare.spare, offset)?)
     }
@@ -328,8 +331,8 @@ impl VdevKind {
         &'a self,
         io: Io<'a>,
         offset: u64,
-        doubt: Promise,
-        out: &mut Vec<(&'a Rc<Leaf>, Promise)>,
+        above: ReplicaState,
+        out: &mut Vec<(&'a Rc<Leaf>, ReplicaState)>,
         depth: u32,
     ) {
         // A distributed spare may stand for one that a spare stands for; a configuration can be a
@@ -338,12 +341,12 @@ impl VdevKind {
             return;
         }
         match self {
-            VdevKind::Leaf(l) => out.push((l, l.promise(io.birth).max(doubt))),
-            VdevKind::Mirror(m) => m.children.iter().for_each(|c| c.replicas(io, offset, doubt, out, depth + 1)),
+            VdevKind::Leaf(l) => out.push((l, l.replica_state(io.birth).max(above))),
+            VdevKind::Mirror(m) => m.children.iter().for_each(|c| c.replicas(io, offset, above, out, depth + 1)),
             VdevKind::Dspare(d) => {
-                let doubt = if d.condition.misses(io.birth) { doubt.max(Promise::Doubtful) } else { doubt };
-                if let Some(child) = self.spared(io.root, offset) {
-                    child.replicas(io, offset, doubt, out, depth + 1);
+                let above = if d.condition.misses(io.birth) { above.max(ReplicaState::Stale) } else { above };
+                if let Some(child) = self.dspare_child(io.root, offset) {
+                    child.replicas(io, offset, above, out, depth + 1);
                 }
             }
             _ => {}
@@ -364,14 +367,14 @@ impl VdevKind {
     /// As [`VdevKind::read_at`], for nodes with several leaves.
     pub(crate) async fn read_replica<'a>(&'a self, io: Io<'a>, offset: u64, len: u64) -> Result<(Bytes, bool)> {
         let mut replicas = Vec::with_capacity(self.children().len());
-        self.replicas(io, offset, Promise::Good, &mut replicas, 0);
+        self.replicas(io, offset, ReplicaState::Current, &mut replicas, 0);
         let first = (offset >> MIRROR_TURN) as usize;
         let (mut tried, mut error) = (0u64, None);
         loop {
             let count = replicas.len();
             let best = (0..count)
                 .map(|i| (first + i) % count)
-                .filter(|i| tried & (1 << (i % 64)) == 0 && replicas[*i].1 != Promise::None)
+                .filter(|i| tried & (1 << (i % 64)) == 0 && replicas[*i].1 != ReplicaState::Offline)
                 .min_by_key(|i| (replicas[*i].1, replicas[*i].0.load()));
             let Some(best) = best else {
                 return Err(error.unwrap_or_else(|| Error::new(ErrorKind::Io, "no device that has it is there")));
@@ -400,8 +403,8 @@ impl VdevKind {
         }
         let io = Io { root, birth: Txg(0), prio: how.prio };
         let mut replicas = Vec::with_capacity(self.children().len());
-        self.replicas(io, offset, Promise::Good, &mut replicas, 0);
-        let open = replicas.into_iter().filter(|(_, promise)| *promise != Promise::None);
+        self.replicas(io, offset, ReplicaState::Current, &mut replicas, 0);
+        let open = replicas.into_iter().filter(|(_, state)| *state != ReplicaState::Offline);
         let parts: Vec<WriteDone> = open.map(|(l, _)| l.write_data(offset, data.clone(), pad, how)).collect();
         let tolerates = parts.len().checked_sub(1)?;
         Some(WriteDone::quorum(parts, tolerates))

@@ -27,7 +27,7 @@ pub(crate) struct Item<P> {
     /// When it entered the queue.
     pub since: Nanos,
     /// Whether it may be gathered with neighbours.
-    pub gather: bool,
+    pub aggregate: bool,
     /// Segments that it needs in a device operation.
     pub segments: usize,
     pub payload: P,
@@ -98,7 +98,7 @@ impl<P> Queue<P> {
     /// Takes an operation in. Its length is not 0.
     pub fn push(&mut self, item: Item<P>) {
         self.state.queued[item.prio.index()] += 1;
-        if behind(&self.held, &item) || self.collides(&item) {
+        if must_wait(&self.held, &item) || self.overlaps(&item) {
             self.held.push_back(item);
         } else {
             self.enter(item);
@@ -107,24 +107,24 @@ impl<P> Queue<P> {
 
     /// Whether a write that waits or is active overlaps a range. They are disjoint, so looking at
     /// the last that starts below its end is enough.
-    fn written(&self, start: u64, end: u64) -> bool {
+    fn overlaps_write(&self, start: u64, end: u64) -> bool {
         let active = self.writing.range(..end).next_back();
         let waiting = self.by_offset[1].range(..(end, 0)).next_back();
         active.is_some_and(|(_, &e)| e > start) || waiting.is_some_and(|(_, (_, w))| w.end() > start)
     }
 
     /// Whether something that waits or is active overlaps `item`, one of the two a write.
-    fn collides(&self, item: &Item<P>) -> bool {
+    fn overlaps(&self, item: &Item<P>) -> bool {
         let near = (item.offset.saturating_sub(self.longest_read), 0)..(item.end(), 0);
-        self.written(item.offset, item.end())
+        self.overlaps_write(item.offset, item.end())
             || item.write
                 && (self.reading.iter().any(|&(start, end)| overlap(start, end, item))
                     || self.by_offset[0].range(near).any(|(_, (_, r))| r.end() > item.offset))
     }
 
     /// Whether a read may bridge the gap from `start` to `end`: nothing there is being written.
-    fn bridges(&self, start: u64, end: u64, gap: u64) -> bool {
-        start == end || end - start <= gap && !self.written(start, end)
+    fn may_bridge(&self, start: u64, end: u64, gap: u64) -> bool {
+        start == end || end - start <= gap && !self.overlaps_write(start, end)
     }
 
     fn enter(&mut self, item: Item<P>) {
@@ -205,7 +205,7 @@ impl<P> Queue<P> {
 
     fn issue(&mut self, prio: Prio, (_, offset, seq): OrderKey, t: &QueueTunables, limit: u64) -> Batch<P> {
         let lead = self.take(seq & 1 == 1, (offset, seq));
-        let batch = self.gather(prio, lead, t, limit);
+        let batch = self.aggregate(prio, lead, t, limit);
         self.state.issued(prio);
         self.last_offset = batch.offset + batch.len;
         if batch.write {
@@ -216,17 +216,17 @@ impl<P> Queue<P> {
         batch
     }
 
-    fn gather(&mut self, prio: Prio, lead: Item<P>, t: &QueueTunables, limit: u64) -> Batch<P> {
+    fn aggregate(&mut self, prio: Prio, lead: Item<P>, t: &QueueTunables, limit: u64) -> Batch<P> {
         let write = lead.write;
         let gap = if write { 0 } else { t.read_gap };
-        let (mut start, mut end, mut segments, gathers) = (lead.offset, lead.end(), lead.segments, lead.gather);
+        let (mut start, mut end, mut segments, aggregates) = (lead.offset, lead.end(), lead.segments, lead.aggregate);
         let mut before = Vec::new();
         let mut items = vec![lead];
-        if gathers {
+        if aggregates {
             // One segment more for a gap's filler.
             while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range(..(start, 0)).next_back() {
-                let fits = item.gather && end - item.offset <= limit && segments + item.segments < MAX_SEGMENTS;
-                if item.end() > start || !self.bridges(item.end(), start, gap) || !fits {
+                let fits = item.aggregate && end - item.offset <= limit && segments + item.segments < MAX_SEGMENTS;
+                if item.end() > start || !self.may_bridge(item.end(), start, gap) || !fits {
                     break;
                 }
                 segments += item.segments + usize::from(item.end() != start);
@@ -237,8 +237,8 @@ impl<P> Queue<P> {
             before.append(&mut items);
             items = before;
             while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range((end, 0)..).next() {
-                let fits = item.gather && item.end() - start <= limit && segments + item.segments < MAX_SEGMENTS;
-                if !self.bridges(end, item.offset, gap) || !fits {
+                let fits = item.aggregate && item.end() - start <= limit && segments + item.segments < MAX_SEGMENTS;
+                if !self.may_bridge(end, item.offset, gap) || !fits {
                     break;
                 }
                 segments += item.segments + usize::from(item.offset != end);
@@ -263,7 +263,7 @@ impl<P> Queue<P> {
         }
         let mut still = VecDeque::new();
         for item in std::mem::take(&mut self.held) {
-            if behind(&still, &item) || self.collides(&item) {
+            if must_wait(&still, &item) || self.overlaps(&item) {
                 still.push_back(item);
             } else {
                 self.enter(item);
@@ -274,7 +274,7 @@ impl<P> Queue<P> {
 }
 
 /// Whether `item` must stay behind one of those held.
-fn behind<P>(held: &VecDeque<Item<P>>, item: &Item<P>) -> bool {
+fn must_wait<P>(held: &VecDeque<Item<P>>, item: &Item<P>) -> bool {
     held.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), item))
 }
 
@@ -289,7 +289,7 @@ mod tests {
     const K: u64 = 1 << 10;
 
     fn item(id: u32, write: bool, prio: Prio, offset: u64, len: u64) -> Item<u32> {
-        Item { offset, len, write, prio, since: Nanos(0), gather: true, segments: 1, payload: id }
+        Item { offset, len, write, prio, since: Nanos(0), aggregate: true, segments: 1, payload: id }
     }
 
     fn ids(b: &Batch<u32>) -> Vec<u32> {

@@ -233,7 +233,7 @@ pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
 
 /// Bytes that a device in the place of the leaf `target` must have for data (`vdev_get_min_asize`
 /// of OpenZFS): what the metaslabs of the top-level vdev reach.
-pub fn least_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64 {
+pub fn min_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64 {
     let whole = if ms_shift == 0 { asize } else { asize >> ms_shift << ms_shift };
     let share = match kind {
         VdevKind::Raidz(r) => whole.div_ceil(r.children.len() as u64),

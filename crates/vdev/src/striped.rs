@@ -18,7 +18,7 @@ use rt::{CpuClass, Place, Rt, cost, place_of};
 use crate::done::WriteDone;
 use crate::geometry::{Column, Stripe};
 use crate::leaf::WriteAs;
-use crate::node::{Io, Promise, VdevKind};
+use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 
 /// The class of a job that an operation of that class waits for.
@@ -156,7 +156,7 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     // One column has it all: its bytes are the block.
     if let [stripe] = stripes
         && let [only] = stripe.data()
-        && top.column_node(only).promise(io, only.offset) == Promise::Good
+        && top.column_node(only).replica_state(io, only.offset) == ReplicaState::Current
         && let Ok((data, failed)) = top.column_node(only).read_at(io, only.offset, only.len).await
     {
         return Ok((data, failed));
@@ -168,7 +168,7 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     for stripe in stripes {
         for c in stripe.data() {
             let node = top.column_node(c);
-            let wanted = c.len > 0 && node.promise(io, c.offset) == Promise::Good;
+            let wanted = c.len > 0 && node.replica_state(io, c.offset) == ReplicaState::Current;
             reads.push(async move {
                 match wanted {
                     true => Some(node.read_at(io, c.offset, c.len).await),
@@ -217,15 +217,15 @@ async fn rebuild(
 ) -> Result<()> {
     let len = stripe.data_len_max();
     let mut parity: Vec<Option<Bytes>> = vec![None; stripe.parity];
-    let mut doubtful = Vec::new();
+    let mut stale = Vec::new();
     let mut have = 0;
     for (y, c) in stripe.columns[..stripe.parity].iter().enumerate() {
         if have == lost.len() {
             break;
         }
         let node = top.column_node(c);
-        match node.promise(io, c.offset) {
-            Promise::Good => match node.read_at(io, c.offset, len).await {
+        match node.replica_state(io, c.offset) {
+            ReplicaState::Current => match node.read_at(io, c.offset, len).await {
                 Ok((data, again)) => {
                     *failed |= again;
                     parity[y] = Some(data);
@@ -234,8 +234,8 @@ async fn rebuild(
                 Err(e) if e.kind() == ErrorKind::Interrupted => return Err(e),
                 Err(_) => *failed = true,
             },
-            Promise::Doubtful => doubtful.push(y),
-            Promise::None => {}
+            ReplicaState::Stale => stale.push(y),
+            ReplicaState::Offline => {}
         }
     }
     // The last resort: they may have it all the same, and the checksum will tell.
@@ -243,7 +243,7 @@ async fn rebuild(
     while have < lost.len() && i < lost.len() {
         let c = stripe.data()[lost[i]];
         let node = top.column_node(&c);
-        if node.promise(io, c.offset) == Promise::Doubtful
+        if node.replica_state(io, c.offset) == ReplicaState::Stale
             && let Ok((data, _)) = node.read_at(io, c.offset, c.len).await
         {
             parts.copies.push((c.from as usize, data));
@@ -252,7 +252,7 @@ async fn rebuild(
             i += 1;
         }
     }
-    for y in doubtful {
+    for y in stale {
         let c: Column = stripe.columns[y];
         if have < lost.len()
             && let Ok((data, _)) = top.column_node(&c).read_at(io, c.offset, len).await

@@ -16,7 +16,7 @@ use crate::dtl::Health;
 use crate::gate::FailGate;
 use crate::geometry::raidz_asize;
 use crate::leaf::{Leaf, WriteAs};
-use crate::node::{Boxed, Io, Promise, VdevKind};
+use crate::node::{Boxed, Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 use crate::reshape::Shape;
 use crate::striped::{self, Assembly};
@@ -334,7 +334,7 @@ impl Top {
 
     /// Looks whether so many of its devices are gone that nothing here can be read: they are taken
     /// out, or none of their labels can be read.
-    pub async fn is_cut_off(&self) -> bool {
+    pub async fn is_unreachable(&self) -> bool {
         let kind = self.kind();
         let tolerates = match &kind {
             VdevKind::Mirror(m) => m.children.len().saturating_sub(1),
@@ -351,7 +351,7 @@ impl Top {
         for part in parts {
             let mut found = false;
             for leaf in part.leaves().iter().filter(|l| l.condition.health().is_open()) {
-                found |= leaf.answers().await;
+                found |= leaf.probe().await;
             }
             lost += usize::from(!found);
         }
@@ -537,13 +537,13 @@ impl VdevTree {
     /// What freeing a range gives up: where it lies today, and which ranges of removed vdevs (vdev,
     /// offset, length) led there.
     #[allow(clippy::type_complexity, reason = "a pair of lists, used in one place")]
-    pub fn given_up(&self, id: VdevId, offset: u64, len: u64) -> Result<(Vec<Place>, Vec<(VdevId, u64, u64)>)> {
+    pub fn places_to_free(&self, id: VdevId, offset: u64, len: u64) -> Result<(Vec<Place>, Vec<(VdevId, u64, u64)>)> {
         let (mut places, mut obsolete) = (Vec::new(), Vec::new());
-        self.give_up(&self.top(id)?, offset, len, 0, &mut places, &mut obsolete)?;
+        self.collect_places_to_free(&self.top(id)?, offset, len, 0, &mut places, &mut obsolete)?;
         Ok((places, obsolete))
     }
 
-    fn give_up(
+    fn collect_places_to_free(
         &self,
         top: &Rc<Top>,
         offset: u64,
@@ -564,7 +564,7 @@ impl VdevTree {
             Error::new(ErrorKind::Io, format!("the mapping of the removed vdev {} is not loaded", top.id))
         })?;
         for (_, vdev, to, len) in map.remap(offset, len)? {
-            self.give_up(&self.top(vdev)?, to, len, depth + 1, places, obsolete)?;
+            self.collect_places_to_free(&self.top(vdev)?, to, len, depth + 1, places, obsolete)?;
         }
         Ok(())
     }
@@ -619,8 +619,8 @@ impl VdevTree {
             let io = Io { root: &kind, birth, prio: Prio::Scrub };
             for column in kind.stripes(top.ashift, offset, len).iter().flat_map(|s| &s.columns) {
                 let mut found = Vec::new();
-                kind.column_node(column).replicas(io, column.offset, Promise::Good, &mut found, 0);
-                if found.iter().any(|(_, promise)| *promise == Promise::Doubtful) {
+                kind.column_node(column).replicas(io, column.offset, ReplicaState::Current, &mut found, 0);
+                if found.iter().any(|(_, state)| *state == ReplicaState::Stale) {
                     return Ok(true);
                 }
             }

@@ -297,7 +297,7 @@ impl Inner {
         for dva in bp.dvas() {
             let Ok(places) = self.tree.places(dva.vdev(), dva.offset(), SECTOR) else { continue };
             for place in places {
-                if !place.top.is_cut_off().await {
+                if !place.top.is_unreachable().await {
                     return false;
                 }
             }
@@ -421,7 +421,7 @@ impl Zio {
             if !Box::pin(self.0.waits_for_devices(bp, e, prio)).await {
                 return result;
             }
-            Box::pin(self.0.tree.gate.hold_up(e)).await?;
+            Box::pin(self.0.tree.gate.suspend(e)).await?;
         }
     }
 

@@ -106,7 +106,7 @@ impl Inner {
         let mut own = Places { len: places.len(), ..Places::default() };
         own.dvas[..places.len()].copy_from_slice(places);
         let (inner, data) = (self.clone(), data.clone());
-        done.made_of(vec![first.clone()]);
+        done.set_parts(vec![first.clone()]);
         first.on_done(move |result| match result {
             Err(e) if e.kind() == ErrorKind::Io => {
                 let (rt, cause) = (inner.rt.clone(), e.clone());
@@ -121,7 +121,7 @@ impl Inner {
 
     async fn write_again(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio, mut cause: Error) -> Result<()> {
         loop {
-            self.tree.gate.hold_up(&cause).await?;
+            self.tree.gate.suspend(&cause).await?;
             match self.write_once(places, data, prio)?.await {
                 Err(e) if e.kind() == ErrorKind::Io => cause = e,
                 other => return other,
@@ -163,7 +163,7 @@ impl Inner {
                 }
             });
         }
-        any.made_of(parts);
+        any.set_parts(parts);
         any
     }
 

@@ -109,7 +109,7 @@ impl Inner {
         if !self.tree.top(dva.vdev())?.is_indirect() {
             return self.alloc.free(dva, birth, txg);
         }
-        let (places, obsolete) = self.tree.given_up(dva.vdev(), dva.offset(), dva.asize())?;
+        let (places, obsolete) = self.tree.places_to_free(dva.vdev(), dva.offset(), dva.asize())?;
         let mut result = Ok(());
         for p in places {
             result = result.and(self.alloc.free(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
