@@ -203,7 +203,7 @@ impl Drop for Pool {
         self.store.close();
         self.scan.close();
         self.core.set_dataset_watch(None);
-        self.core.zio.set_free_watch(None);
+        self.core.zio.set_free_observer(None);
         self.core.zio.set_dedup(None);
         if let Some(dsl) = self.dsl.get() {
             dsl.close();

@@ -353,7 +353,7 @@ fn indirect_hash(block: &[u8], version: u64) -> [u8; TAG_LEN] {
     *sha512(&records).first_chunk().expect("64 bytes have 16")
 }
 
-fn short(full: [u8; 64]) -> [u8; TAG_LEN] {
+fn truncated_mac(full: [u8; 64]) -> [u8; TAG_LEN] {
     *full.first_chunk().expect("64 bytes have 16")
 }
 
@@ -406,7 +406,7 @@ impl Seal {
     /// As [`Seal::close`] where the bytes stay as they are. `plain`: before compression.
     pub(crate) fn authenticate(&mut self, stored: &[u8], plain: &[u8]) {
         self.tag = match &self.how {
-            How::Hmac(master) => short(master.hmac(&[stored])),
+            How::Hmac(master) => truncated_mac(master.hmac(&[stored])),
             How::Indirect { version } => indirect_hash(plain, *version),
             How::Aead { .. } => panic!("encryption changes bytes"),
         };
@@ -428,7 +428,7 @@ impl Seal {
     /// Checks what is in clear: `stored` bytes, `plain` after decompression.
     pub(crate) fn check(&self, stored: Option<&[u8]>, plain: Option<&[u8]>) -> Result<()> {
         let good = match (&self.how, stored, plain) {
-            (How::Hmac(master), Some(stored), _) => short(master.hmac(&[stored])) == self.tag,
+            (How::Hmac(master), Some(stored), _) => truncated_mac(master.hmac(&[stored])) == self.tag,
             (How::Indirect { version }, _, Some(plain)) => indirect_hash(plain, *version) == self.tag,
             _ => true,
         };

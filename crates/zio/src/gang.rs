@@ -121,12 +121,12 @@ impl Inner {
         data: Bytes,
         places: &GangPlaces,
     ) -> Result<WriteDone> {
-        let gang = self.refill(req, *bp, data, places)?;
+        let gang = self.plan_rewrite(req, *bp, data, places)?;
         self.write_planned(req, bp, gang)
     }
 
     /// `data` at the places of an older block of the same size.
-    fn refill(&self, req: &WriteReq, mut bp: Blkptr, data: Bytes, at: &GangPlaces) -> Result<Gang> {
+    fn plan_rewrite(&self, req: &WriteReq, mut bp: Blkptr, data: Bytes, at: &GangPlaces) -> Result<Gang> {
         if at.pieces.is_empty() {
             at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
             return Ok(Gang { bp, places: at.places, body: GangBody::Data(data) });
@@ -135,7 +135,7 @@ impl Inner {
         for piece in &at.pieces {
             let part = data.slice(from..from + piece.psize as usize);
             from += piece.psize as usize;
-            children.push(self.refill(req, self.piece_pointer(req, &part)?, part, piece)?);
+            children.push(self.plan_rewrite(req, self.piece_pointer(req, &part)?, part, piece)?);
         }
         set_header_dvas(&mut bp, &at.places, &children);
         Ok(Gang { bp, places: at.places, body: GangBody::Header(children) })
@@ -169,7 +169,7 @@ impl Inner {
                     Err(e) => {
                         let mut taken = places.as_slice().to_vec();
                         children.iter().for_each(|c: &Gang| c.collect(&mut taken));
-                        self.give_back(&taken, req);
+                        self.unalloc_copies(&taken, req);
                         return Err(e);
                     }
                 }
@@ -198,7 +198,7 @@ impl Inner {
     async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
         let psize = data.len() as u64;
         let mut bp = self.piece_pointer(req, &data)?;
-        if !self.is_forced(psize) {
+        if !self.is_forced_gang(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
                     for (i, dva) in places.as_slice().iter().enumerate() {
@@ -241,7 +241,8 @@ impl Inner {
             let mut result = first.and_then(|first| gang::parse(&first.data, bp));
             if result.is_err() && self.tree.is_redundant(dva.vdev()) {
                 let verify = verifier(bp);
-                let again = self.second_look(bp, dva, GANG_HEADER_SIZE as u64, since, prio, Some(&verify)).await;
+                let again =
+                    self.reconstruct_and_repair(bp, dva, GANG_HEADER_SIZE as u64, since, prio, Some(&verify)).await;
                 result = again.and_then(|block| gang::parse(&block, bp));
             }
             match result {
@@ -326,7 +327,7 @@ impl Inner {
             }
             let mut result = Ok(());
             for dva in bp.dvas() {
-                self.tell_freed(dva);
+                self.notify_freed(dva);
                 result = result.and(self.free_dva(self.header_place(dva)?, bp.phys_birth(), txg));
             }
             result

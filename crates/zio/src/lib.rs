@@ -39,7 +39,7 @@ pub use crypt::{AreaSeal, DataKey, ENCRYPTED_COPIES_MAX};
 pub use dedup::{Dedup, DedupAnswer, Written};
 pub use metaslab::{ClassKind, LBF};
 pub use request::{DedupMode, Prepared, WriteOut, WriteReq};
-pub use scrub::{FreeWatch, Scrubbed};
+pub use scrub::{FreeObserver, Scrubbed};
 pub use stats::{BadCopy, ZioStats};
 pub use vdev::{Prio, WriteAs, WriteDone};
 pub use zio::{Zio, ZioOpts};

@@ -179,7 +179,7 @@ impl Inner {
 
     /// The stored bytes of a copy that was wrong or failed in part, from everything that the
     /// devices have; what was wrong is rewritten. Errors as of reading.
-    pub(crate) async fn second_look(
+    pub(crate) async fn reconstruct_and_repair(
         &self,
         bp: &Blkptr,
         dva: Dva,
@@ -204,13 +204,13 @@ impl Inner {
             self.rt.spend(cost).await;
             return match what.verify(&raw) {
                 Err(e) => Copy::Bad(e),
-                Ok(()) => Copy::Good(what.unpack(raw, self.room(what))),
+                Ok(()) => Copy::Good(what.unpack(raw, self.decompress_buf(what))),
             };
         }
         // What somebody waits for goes before all that a txg compresses.
         let class = if prio == Prio::SyncRead { CpuClass::Urgent } else { CpuClass::Bulk };
         let job = what.clone();
-        let (room, mine) = (self.room(what), raw.clone());
+        let (room, mine) = (self.decompress_buf(what), raw.clone());
         let copy = self
             .rt
             .cpu_as(class, cost, move || match job.verify(&raw) {
@@ -244,7 +244,7 @@ impl Inner {
                             // Without a checksum it is what was read.
                             let known = || Verify::new(Nanos(0), |_| true);
                             let verify = what.verifier().unwrap_or_else(known);
-                            let _ = self.second_look(bp, dva, psize, since, prio, Some(&verify)).await;
+                            let _ = self.reconstruct_and_repair(bp, dva, psize, since, prio, Some(&verify)).await;
                         }
                         return (Copy::Good(result), raw);
                     }
@@ -258,7 +258,7 @@ impl Inner {
         }
         if error.kind() == ErrorKind::Checksum || error.kind() == ErrorKind::Io {
             let verify = what.verifier();
-            match self.second_look(bp, dva, psize, since, prio, verify.as_ref()).await {
+            match self.reconstruct_and_repair(bp, dva, psize, since, prio, verify.as_ref()).await {
                 Ok(raw) => {
                     let kept = keep.then(|| raw.clone());
                     return (self.check(what, raw, prio).await, kept);
@@ -283,7 +283,7 @@ impl Inner {
         }
     }
 
-    fn room(&self, what: &Unpacking) -> Option<Buf> {
+    fn decompress_buf(&self, what: &Unpacking) -> Option<Buf> {
         (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
     }
 

@@ -15,7 +15,7 @@ use crate::read::{Unpacking, validate};
 use crate::zio::{Inner, Zio};
 
 /// Hears of every place that is freed, when it is: it stays as it is for two more txgs.
-pub trait FreeWatch {
+pub trait FreeObserver {
     /// The place at `dva` was freed.
     fn freed(&self, dva: Dva);
 }
@@ -31,7 +31,7 @@ pub struct Scrubbed {
 
 impl Inner {
     /// The stored bytes of a copy, after a look at everything that there is of it.
-    async fn look(
+    async fn read_replicas(
         &self,
         place: BlockPlace,
         prio: Prio,
@@ -72,7 +72,7 @@ impl Inner {
         repair: Repair<'_>,
     ) -> Scrubbed {
         let at = |d: Dva, birth: Txg| BlockPlace { vdev: d.vdev(), offset: d.offset(), psize, birth };
-        let (found, mut repaired) = self.look(at(dva, bp.phys_birth()), prio, verify, repair).await;
+        let (found, mut repaired) = self.read_replicas(at(dva, bp.phys_birth()), prio, verify, repair).await;
         let mut error = match found {
             Ok(_) => return Scrubbed { repaired, error: None },
             Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::Unsupported) => {
@@ -82,7 +82,7 @@ impl Inner {
         };
         self.note_bad_copy(bp, dva, error.kind());
         for other in bp.dvas().filter(|d| *d != dva) {
-            let (found, more) = self.look(at(other, bp.phys_birth()), prio, verify, repair).await;
+            let (found, more) = self.read_replicas(at(other, bp.phys_birth()), prio, verify, repair).await;
             repaired += more;
             match found {
                 Ok(raw) => {
@@ -116,17 +116,17 @@ impl Inner {
     }
 
     /// A place was freed.
-    pub(crate) fn tell_freed(&self, dva: Dva) {
-        if let Some(watch) = &*self.watch.borrow() {
-            watch.freed(dva);
+    pub(crate) fn notify_freed(&self, dva: Dva) {
+        if let Some(observer) = &*self.free_observer.borrow() {
+            observer.freed(dva);
         }
     }
 }
 
 impl Zio {
     /// Who hears of freed places from now on.
-    pub fn set_free_watch(&self, watch: Option<std::rc::Rc<dyn FreeWatch>>) {
-        *self.0.watch.borrow_mut() = watch;
+    pub fn set_free_observer(&self, observer: Option<std::rc::Rc<dyn FreeObserver>>) {
+        *self.0.free_observer.borrow_mut() = observer;
     }
 
     /// Looks at the copy of `bp` at `dva`, one of its DVAs: of a gang block at its header, whose

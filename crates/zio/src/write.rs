@@ -79,7 +79,7 @@ impl Inner {
                     break;
                 }
                 Err(e) => {
-                    self.give_back(places.as_slice(), req);
+                    self.unalloc_copies(places.as_slice(), req);
                     return Err(e);
                 }
             }
@@ -88,7 +88,7 @@ impl Inner {
     }
 
     /// Returns places that were allocated for `req` and will not be written.
-    pub(crate) fn give_back(&self, places: &[Dva], req: &WriteReq) {
+    pub(crate) fn unalloc_copies(&self, places: &[Dva], req: &WriteReq) {
         for dva in places {
             self.alloc.unalloc(*dva, req.txg).expect("what was just allocated can be given back");
         }
@@ -171,7 +171,7 @@ impl Inner {
     /// writes.
     async fn store(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
         let psize = data.len() as u64;
-        if !self.is_forced(psize) {
+        if !self.is_forced_gang(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
                     places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));

@@ -11,7 +11,7 @@ use rt::Rt;
 use vdev::{VdevKind, VdevTree};
 
 use crate::dedup::Dedup;
-use crate::scrub::FreeWatch;
+use crate::scrub::FreeObserver;
 use crate::{BadCopy, ZioStats};
 
 /// Bad copies remembered until somebody takes them.
@@ -38,7 +38,7 @@ pub(crate) struct Inner {
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
     pub(crate) rewritable: RefCell<crate::gang::Rewritable>,
-    pub(crate) watch: RefCell<Option<Rc<dyn FreeWatch>>>,
+    pub(crate) free_observer: RefCell<Option<Rc<dyn FreeObserver>>>,
     /// Ranges of removed vdevs that were freed and are in no map yet.
     obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
 }
@@ -69,7 +69,7 @@ impl Inner {
 
     /// Whether a block of `psize` bytes becomes a gang block although there may be space. One of a
     /// few allocation units never does: it has no pieces.
-    pub(crate) fn is_forced(&self, psize: u64) -> bool {
+    pub(crate) fn is_forced_gang(&self, psize: u64) -> bool {
         let above = self.opts.get().gang_above;
         above != 0 && psize > above.max(8 * self.min_alloc())
     }
@@ -141,7 +141,7 @@ impl Zio {
             bad: RefCell::default(),
             dedup: RefCell::default(),
             rewritable: RefCell::default(),
-            watch: RefCell::default(),
+            free_observer: RefCell::default(),
             obsolete: RefCell::default(),
         }))
     }
@@ -183,7 +183,7 @@ impl Zio {
         assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
         let mut result = Ok(());
         for dva in bp.dvas() {
-            self.0.tell_freed(dva);
+            self.0.notify_freed(dva);
             // One copy that cannot be freed is no reason to leak the others.
             result = result.and(self.0.free_dva(dva, bp.phys_birth(), txg));
         }

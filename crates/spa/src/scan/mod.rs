@@ -734,7 +734,7 @@ impl Pool {
     /// first txg.
     pub(crate) fn resume_scan(&self) {
         self.scan.closed.set(false);
-        self.core.zio.set_free_watch(Some(self.scan.clone()));
+        self.core.zio.set_free_observer(Some(self.scan.clone()));
         self.core.set_dataset_watch(Some(self.scan.clone()));
         let resilvering = self.scan.is_scanning() && self.scan.func() == ScanFunc::Resilver;
         let covered = resilvering && {

@@ -9,7 +9,7 @@ use base::{ErrorKind, VdevId};
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::bpobj::Bookmark;
 use rt::sync::Semaphore;
-use zio::{FreeWatch, Prio};
+use zio::{FreeObserver, Prio};
 
 use super::walk::LOG_LEVEL;
 use super::{Phase, Scan};
@@ -118,7 +118,7 @@ impl Work {
     }
 }
 
-impl FreeWatch for Scan {
+impl FreeObserver for Scan {
     fn freed(&self, dva: Dva) {
         let (vdev, offset) = (dva.vdev(), dva.offset());
         let gone = self.work.queues.borrow_mut().get_mut(&vdev).and_then(|l| l.entries.remove(&offset));
