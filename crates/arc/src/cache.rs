@@ -176,19 +176,19 @@ impl Arc {
     /// `meta`: whether it is metadata.
     pub fn insert(&self, bp: &Blkptr, data: Bytes, meta: bool) {
         let Some(key) = Key::of(bp) else { return };
-        self.disown(&key);
+        self.drop_pending(&key);
         self.0.core.borrow_mut().put(key, data, meta, self.0.now_ms());
     }
 
     /// Drops a block, for instance because it was freed.
     pub fn forget(&self, bp: &Blkptr) {
         let Some(key) = Key::of(bp) else { return };
-        self.disown(&key);
+        self.drop_pending(&key);
         self.0.core.borrow_mut().forget(&key);
     }
 
     /// The result of a read of `key` in flight is not cached, and no new reader joins it.
-    fn disown(&self, key: &Key) {
+    fn drop_pending(&self, key: &Key) {
         if let Some(p) = self.0.pending.borrow_mut().remove(key) {
             p.stale.set(true);
         }
