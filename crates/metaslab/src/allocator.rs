@@ -122,9 +122,9 @@ struct Inner {
     /// Blocks born until then are held back when they are freed.
     checkpoint: Option<Txg>,
     held_back: Vec<(VdevId, Run)>,
-    /// Metaslabs that are set aside; `aside_over` wakes the waiters for one of them.
-    aside: BTreeSet<(VdevId, u64)>,
-    aside_over: Rc<Notify>,
+    /// Metaslabs that are set aside; `enabled` wakes the waiters for one of them.
+    disabled: BTreeSet<(VdevId, u64)>,
+    enabled: Rc<Notify>,
 }
 
 struct TopState {
@@ -212,9 +212,9 @@ impl Inner {
     /// Applies `change` to a metaslab and updates the group's totals and weights.
     fn change<T>(&mut self, vdev: VdevId, ms: u64, change: impl FnOnce(&mut Metaslab) -> T) -> T {
         let m = self.ms(vdev, ms);
-        let (weight, frag, settled) = (m.weight, m.fragmentation, m.settled);
+        let (weight, frag, committed) = (m.weight, m.fragmentation, m.committed);
         let out = change(m);
-        let (group, new_weight, new_frag, new_settled) = (m.group, m.weight, m.fragmentation, m.settled);
+        let (group, new_weight, new_frag, new_committed) = (m.group, m.weight, m.fragmentation, m.committed);
         let g = &mut self.groups[group];
         if weight != new_weight {
             g.by_weight.remove(&(Reverse(weight), ms));
@@ -226,14 +226,14 @@ impl Inner {
         if let Some(f) = new_frag {
             g.known = (g.known.0 + 1, g.known.1 + u64::from(f));
         }
-        g.alloc = g.alloc - settled.0 + new_settled.0;
-        g.deferred = g.deferred - settled.1 + new_settled.1;
+        g.alloc = g.alloc - committed.0 + new_committed.0;
+        g.deferred = g.deferred - committed.1 + new_committed.1;
         out
     }
 
     /// Notes that a metaslab has changes of `txg`.
-    fn mark(&mut self, vdev: VdevId, ms: u64, txg: Txg) {
-        if self.ms(vdev, ms).list(txg) {
+    fn mark_dirty(&mut self, vdev: VdevId, ms: u64, txg: Txg) {
+        if self.ms(vdev, ms).mark_dirty(txg) {
             self.dirty[txg.slot()].insert((vdev, ms));
             self.pending.insert((vdev, ms));
         }
@@ -257,10 +257,10 @@ impl Inner {
                     if tier == Tier::Far && count > 1 && self.too_fragmented(choice, group) {
                         continue;
                     }
-                    match self.take_in_group(group, psize, txg, avoid, tier) {
+                    match self.alloc_in_group(group, psize, txg, avoid, tier) {
                         Found::Nothing => {}
                         Found::At(dva) => {
-                            self.turn(choice, at, dva.asize(), avoid.is_empty());
+                            self.advance_rotor(choice, at, dva.asize(), avoid.is_empty());
                             return Found::At(dva);
                         }
                         load => return load,
@@ -291,7 +291,7 @@ impl Inner {
 
     /// Accounts for `asize` bytes from the group at `at` and moves the rotor on when it had its
     /// share.
-    fn turn(&mut self, class: ClassKind, at: usize, asize: u64, counts: bool) {
+    fn advance_rotor(&mut self, class: ClassKind, at: usize, asize: u64, counts: bool) {
         let rotates = matches!(class, ClassKind::Log | ClassKind::EmbeddedLog);
         let (mut total, mut free) = (0u128, 0u128);
         let c = &self.classes[class as usize];
@@ -318,14 +318,14 @@ impl Inner {
         }
     }
 
-    fn take_in_group(&mut self, group: usize, psize: u64, txg: Txg, avoid: &[Dva], tier: Tier) -> Found {
+    fn alloc_in_group(&mut self, group: usize, psize: u64, txg: Txg, avoid: &[Dva], tier: Tier) -> Found {
         let copy = avoid.len().min(2);
         let g = &self.groups[group];
         let (vdev, asize) = (g.vdev, g.top.asize_of(psize));
         let distance = g.top.asize.get() >> 3;
         if let Some((ms, _)) = g.active[copy]
-            && self.is_apart(vdev, ms, avoid, tier, distance)
-            && let Some(dva) = self.take_in_metaslab(vdev, ms, asize, txg)
+            && self.is_far_enough(vdev, ms, avoid, tier, distance)
+            && let Some(dva) = self.alloc_in_metaslab(vdev, ms, asize, txg)
         {
             return Found::At(dva);
         }
@@ -346,14 +346,14 @@ impl Inner {
                 return Found::Nothing;
             }
             let in_use = g.active.iter().enumerate().any(|(i, a)| i != copy && a.is_some_and(|(m, _)| m == ms));
-            if tier == Tier::Far && in_use || !self.is_apart(vdev, ms, avoid, tier, distance) {
+            if tier == Tier::Far && in_use || !self.is_far_enough(vdev, ms, avoid, tier, distance) {
                 continue;
             }
             let m = self.ms(vdev, ms);
             // Weights are estimates: histograms on disk count touching segments apart, and do not
             // include later frees. Check the metaslab itself before "no space".
-            let may_fit = if tier == Tier::Any { m.most() >= asize } else { weight.0.may_fit(asize) };
-            if m.broken.is_some() || m.aside > 0 || !may_fit {
+            let may_fit = if tier == Tier::Any { m.largest_allocatable() >= asize } else { weight.0.may_fit(asize) };
+            if m.broken.is_some() || m.disabled > 0 || !may_fit {
                 continue;
             }
             if !m.is_loaded() {
@@ -361,9 +361,9 @@ impl Inner {
                     return Found::Load(vdev, ms);
                 }
                 // Never used: nothing to read.
-                self.loaded_now(vdev, ms, Ok(None)).expect("an untouched metaslab is free");
+                self.finish_load(vdev, ms, Ok(None)).expect("an untouched metaslab is free");
             }
-            if let Some(dva) = self.take_in_metaslab(vdev, ms, asize, txg) {
+            if let Some(dva) = self.alloc_in_metaslab(vdev, ms, asize, txg) {
                 let weight = self.ms(vdev, ms).weight;
                 let old = self.groups[group].active[copy].replace((ms, weight));
                 if let Some((old, _)) = old {
@@ -376,14 +376,14 @@ impl Inner {
         }
     }
 
-    fn take_in_metaslab(&mut self, vdev: VdevId, ms: u64, asize: u64, txg: Txg) -> Option<Dva> {
+    fn alloc_in_metaslab(&mut self, vdev: VdevId, ms: u64, asize: u64, txg: Txg) -> Option<Dva> {
         let top = self.tops[vdev.0 as usize].as_mut().expect("metaslabs are named by the allocator");
         let start = top.metaslabs[ms as usize].allocate(asize, txg, &self.tunables)?;
-        self.mark(vdev, ms, txg);
+        self.mark_dirty(vdev, ms, txg);
         Some(Dva::new(vdev, start, asize, false))
     }
 
-    fn is_apart(&self, vdev: VdevId, ms: u64, avoid: &[Dva], tier: Tier, distance: u64) -> bool {
+    fn is_far_enough(&self, vdev: VdevId, ms: u64, avoid: &[Dva], tier: Tier, distance: u64) -> bool {
         let Some(top) = self.tops[vdev.0 as usize].as_ref() else { return false };
         let start = ms << top.ms_shift;
         let apart = |dva: &Dva| {
@@ -397,7 +397,7 @@ impl Inner {
         avoid.iter().filter(|d| d.vdev() == vdev).all(apart)
     }
 
-    fn loaded_now(&mut self, vdev: VdevId, ms: u64, map: Result<Option<LoadedMap>>) -> Result<()> {
+    fn finish_load(&mut self, vdev: VdevId, ms: u64, map: Result<Option<LoadedMap>>) -> Result<()> {
         let r = self.change(vdev, ms, |m| m.finish_load(map)).at(|| format!("metaslab {ms} of top-level vdev {vdev}"));
         if r.is_ok() {
             self.loaded.insert((vdev, ms));
@@ -459,8 +459,8 @@ impl Allocator {
                 loaded: BTreeSet::new(),
                 checkpoint: None,
                 held_back: Vec::new(),
-                aside: BTreeSet::new(),
-                aside_over: Rc::new(Notify::new()),
+                disabled: BTreeSet::new(),
+                enabled: Rc::new(Notify::new()),
             }),
         })
     }
@@ -511,7 +511,7 @@ impl Allocator {
             let ms = Metaslab::new(run, top.ashift, s.object, s.length, s.alloc as u64, s.histogram, main + own);
             let g = &mut groups[own];
             g.total += size;
-            g.alloc += ms.settled.0;
+            g.alloc += ms.committed.0;
             g.by_weight.insert((Reverse(ms.weight), i as u64));
             if let Some(f) = ms.fragmentation {
                 g.known = (g.known.0 + 1, g.known.1 + u64::from(f));
@@ -566,7 +566,7 @@ impl Allocator {
         let mut inner = self.inner.borrow_mut();
         inner.tops[vdev.0 as usize] = None;
         inner.loaded.retain(|(v, _)| *v != vdev);
-        inner.aside.retain(|(v, _)| *v != vdev);
+        inner.disabled.retain(|(v, _)| *v != vdev);
         // Groups are known by their index: these stay, without space.
         for g in inner.groups.iter_mut().filter(|g| g.vdev == vdev) {
             (g.vdev, g.total, g.known) = (VdevId(u32::MAX), 0, (0, 0));
@@ -574,42 +574,42 @@ impl Allocator {
         }
     }
 
-    /// Stops allocation in a metaslab until [`Allocator::put_back`] and returns its free ranges,
+    /// Stops allocation in a metaslab until [`Allocator::enable`] and returns its free ranges,
     /// which hold no live data. Calls may nest.
-    pub async fn set_aside(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
+    pub async fn disable(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
         {
             let mut inner = self.inner.borrow_mut();
-            inner.ms(vdev, ms).aside += 1;
-            inner.aside.insert((vdev, ms));
+            inner.ms(vdev, ms).disabled += 1;
+            inner.disabled.insert((vdev, ms));
         }
         let loaded = self.load(vdev, ms).await;
         let free = self.inner.borrow_mut().ms(vdev, ms).loaded().map(|l| l.free.iter().collect());
         if loaded.is_err() {
-            self.put_back(vdev, ms);
+            self.enable(vdev, ms);
         }
         loaded.map(|()| free.unwrap_or_default())
     }
 
     /// The event to wait for before "no space": the free space may be in a metaslab that is set
     /// aside.
-    fn waits_for_aside(&self) -> Option<Rc<Notify>> {
+    fn wait_for_enable(&self) -> Option<Rc<Notify>> {
         let inner = self.inner.borrow();
-        (!inner.aside.is_empty()).then(|| inner.aside_over.clone())
+        (!inner.disabled.is_empty()).then(|| inner.enabled.clone())
     }
 
-    /// Undoes [`Allocator::set_aside`].
-    pub fn put_back(&self, vdev: VdevId, ms: u64) {
+    /// Undoes [`Allocator::disable`].
+    pub fn enable(&self, vdev: VdevId, ms: u64) {
         let mut inner = self.inner.borrow_mut();
         // The vdev may have left the pool meanwhile.
         if inner.tops.get(vdev.0 as usize).is_some_and(Option::is_some) {
             let m = inner.ms(vdev, ms);
-            m.aside = m.aside.saturating_sub(1);
-            if m.aside > 0 {
+            m.disabled = m.disabled.saturating_sub(1);
+            if m.disabled > 0 {
                 return;
             }
         }
-        inner.aside.remove(&(vdev, ms));
-        inner.aside_over.notify_all();
+        inner.disabled.remove(&(vdev, ms));
+        inner.enabled.notify_all();
     }
 
     /// The vdev has grown: as many metaslabs more as there are `summaries`, in the class that it
@@ -628,7 +628,7 @@ impl Allocator {
             let ms = Metaslab::new(run, state.top.ashift, s.object, s.length, s.alloc as u64, s.histogram, group);
             let g = &mut inner.groups[group];
             g.total += size;
-            g.alloc += ms.settled.0;
+            g.alloc += ms.committed.0;
             g.by_weight.insert((Reverse(ms.weight), i));
             if let Some(f) = ms.fragmentation {
                 g.known = (g.known.0 + 1, g.known.1 + u64::from(f));
@@ -650,7 +650,7 @@ impl Allocator {
                 Found::At(dva) => return Ok(dva),
                 // A metaslab that fails to load is passed over from now on.
                 Found::Load(vdev, ms) => drop(self.load(vdev, ms).await),
-                Found::Nothing => match self.waits_for_aside() {
+                Found::Nothing => match self.wait_for_enable() {
                     Some(over) => over.notified().await,
                     None => return Err(self.no_space(class, psize)),
                 },
@@ -671,7 +671,7 @@ impl Allocator {
         match found {
             Found::At(dva) => Ok(Some(dva)),
             Found::Load(..) => Ok(None),
-            Found::Nothing if self.waits_for_aside().is_some() => Ok(None),
+            Found::Nothing if self.wait_for_enable().is_some() => Ok(None),
             Found::Nothing => Err(self.no_space(class, psize)),
         }
     }
@@ -700,7 +700,7 @@ impl Allocator {
                 match &m.state {
                     State::Loaded(_) => return Ok(()),
                     State::Loading(n) => Some(n.clone()),
-                    State::Unloaded if m.object.is_none() => return inner.loaded_now(vdev, ms, Ok(None)),
+                    State::Unloaded if m.object.is_none() => return inner.finish_load(vdev, ms, Ok(None)),
                     State::Unloaded => {
                         m.state = State::Loading(Rc::new(Notify::new()));
                         None
@@ -766,7 +766,7 @@ impl Allocator {
         }
         inner.pending.insert((vdev, ms));
         inner.ms(vdev, ms).free(dva.offset(), dva.asize(), birth, txg).at(|| dva)?;
-        inner.mark(vdev, ms, txg);
+        inner.mark_dirty(vdev, ms, txg);
         Ok(())
     }
 
@@ -801,7 +801,7 @@ impl Allocator {
         self.load(vdev, ms).await?;
         let mut inner = self.inner.borrow_mut();
         inner.ms(vdev, ms).claim(dva.offset(), dva.asize(), txg).at(|| dva)?;
-        inner.mark(vdev, ms, txg);
+        inner.mark_dirty(vdev, ms, txg);
         Ok(())
     }
 
@@ -823,7 +823,7 @@ impl Allocator {
         inner.pending.insert((vdev, ms));
         let inner = &mut *inner;
         let top = inner.tops[vdev.0 as usize].as_mut().expect("metaslabs are named by the allocator");
-        top.metaslabs[ms as usize].take(txg, &inner.tunables)
+        top.metaslabs[ms as usize].take_changes(txg, &inner.tunables)
     }
 
     /// The space map of a metaslab is `object` from now on.
@@ -984,7 +984,7 @@ struct LoadGuard<'a> {
 impl LoadGuard<'_> {
     fn finish(self, map: Result<LoadedMap>) -> Result<()> {
         let notify = self.leave();
-        let r = self.allocator.inner.borrow_mut().loaded_now(self.vdev, self.ms, map.map(Some));
+        let r = self.allocator.inner.borrow_mut().finish_load(self.vdev, self.ms, map.map(Some));
         notify.into_iter().for_each(|n| n.notify_all());
         r
     }

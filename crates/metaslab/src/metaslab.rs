@@ -46,7 +46,7 @@ pub(crate) struct Loaded {
     cursors: [u64; 64],
 }
 
-/// Changes of a metaslab in txgs that are not settled. Exists only while there are any.
+/// Changes of a metaslab in txgs that are not committed. Exists only while there are any.
 struct Pending {
     allocating: [RangeTree; TXG_SIZE],
     freeing: [RangeTree; TXG_SIZE],
@@ -61,7 +61,7 @@ struct Pending {
     /// frees.
     recent: Vec<(Txg, Vec<Run>, Vec<Run>)>,
     taken_in: Option<Txg>,
-    listed: [bool; TXG_SIZE],
+    dirty: [bool; TXG_SIZE],
 }
 
 impl Pending {
@@ -77,7 +77,7 @@ impl Pending {
             defer: VecDeque::new(),
             recent: Vec::new(),
             taken_in: None,
-            listed: [false; TXG_SIZE],
+            dirty: [false; TXG_SIZE],
         })
     }
 
@@ -116,15 +116,15 @@ pub(crate) struct Metaslab {
     pub broken: Option<Error>,
     pending: Option<Box<Pending>>,
     /// Allocated (deferred frees included) and deferred as of the last commit.
-    pub settled: (u64, u64),
+    pub committed: (u64, u64),
     pub weight: Weight,
     pub fragmentation: Option<u8>,
     /// When it last gave something out.
     pub used: Txg,
     /// The group that it belongs to.
     pub group: usize,
-    /// Holders of `set_aside`: no allocation while it is above 0.
-    pub aside: u32,
+    /// Nesting depth of [`crate::Allocator::disable`]: no allocation while it is above 0.
+    pub disabled: u32,
 }
 
 impl Metaslab {
@@ -147,12 +147,12 @@ impl Metaslab {
             state: State::Unloaded,
             broken: None,
             pending: None,
-            settled: (alloc, 0),
+            committed: (alloc, 0),
             weight: Weight(0),
             fragmentation: None,
             used: Txg(0),
             group,
-            aside: 0,
+            disabled: 0,
         };
         if alloc == 0 && object.is_none() {
             // One segment; unless it is too large for a bucket of its own.
@@ -187,7 +187,7 @@ impl Metaslab {
     }
 
     /// No allocation can be larger than this.
-    pub fn most(&self) -> u64 {
+    pub fn largest_allocatable(&self) -> u64 {
         self.loaded().map_or(self.run.size - self.alloc.min(self.run.size), |l| l.free.largest())
     }
 
@@ -196,8 +196,8 @@ impl Metaslab {
     }
 
     /// Marks it as changed in `txg`; true if it was not yet.
-    pub fn list(&mut self, txg: Txg) -> bool {
-        !std::mem::replace(&mut self.pending().listed[txg.slot()], true)
+    pub fn mark_dirty(&mut self, txg: Txg) -> bool {
+        !std::mem::replace(&mut self.pending().dirty[txg.slot()], true)
     }
 
     pub fn has_changes(&self, txg: Txg) -> bool {
@@ -234,7 +234,7 @@ impl Metaslab {
     /// Allocates `asize` bytes in `txg`, if it is loaded and has them in one piece.
     pub fn allocate(&mut self, asize: u64, txg: Txg, t: &AllocTunables) -> Option<u64> {
         let size = self.run.size;
-        if self.aside > 0 {
+        if self.disabled > 0 {
             return None;
         }
         let State::Loaded(l) = &mut self.state else { return None };
@@ -331,11 +331,11 @@ impl Metaslab {
     }
 
     /// The changes of `txg` since the last call.
-    pub fn take(&mut self, txg: Txg, t: &AllocTunables) -> MsChanges {
+    pub fn take_changes(&mut self, txg: Txg, t: &AllocTunables) -> MsChanges {
         let slot = txg.slot();
         let loaded = self.is_loaded();
         let p = self.pending();
-        p.listed[slot] = false;
+        p.dirty[slot] = false;
         let first = p.taken_in.replace(txg) != Some(txg);
         let allocs: Vec<Run> = p.allocating[slot].take().iter().collect();
         let (freeing, born) = (p.freeing[slot].take(), p.freeing_born[slot].take());
@@ -383,7 +383,7 @@ impl Metaslab {
     pub fn sync_done(&mut self, txg: Txg) -> bool {
         let slot = txg.slot();
         let Some(mut p) = self.pending.take() else { return false };
-        p.listed[slot] = false;
+        p.dirty[slot] = false;
         let untaken = [&p.allocating, &p.freeing, &p.freeing_born].iter().any(|t| !t[slot].is_empty());
         assert!(!untaken, "txg {txg} was committed without all changes of the metaslab at {}", self.run);
         let mut back = vec![p.returning[slot].take(), p.freed_born.take()];
@@ -404,7 +404,7 @@ impl Metaslab {
             p.recent.retain(|(t, _, _)| *t > txg);
         }
         let deferred = p.deferred();
-        self.settled = (self.alloc + deferred, deferred);
+        self.committed = (self.alloc + deferred, deferred);
         if !p.is_empty() {
             self.pending = Some(p);
         }

@@ -364,7 +364,7 @@ impl Pool {
             if end <= work.offset.get() {
                 continue;
             }
-            let free = match self.alloc.set_aside(top.id, ms).await {
+            let free = match self.alloc.disable(top.id, ms).await {
                 Ok(free) => free,
                 // Skip a metaslab that cannot be loaded.
                 Err(_) => continue,
@@ -379,7 +379,7 @@ impl Pool {
                     }
                 }
             }
-            self.alloc.put_back(top.id, ms);
+            self.alloc.enable(top.id, ms);
             if !done? {
                 return Ok(false);
             }

@@ -189,17 +189,17 @@ fn metadata_overflows_to_the_normal_class() {
         // Most of the special vdev is taken by blocks that are not freed for now.
         let special = classes(&pool).into_iter().find(|(_, c)| *c == ClassKind::Special).expect("there is one").0;
         let top = pool.tree().top(base::VdevId(special)).expect("it is there");
-        let mut aside = Vec::new();
+        let mut disabled = Vec::new();
         for ms in 0..top.ms_count() {
-            aside.push(pool.allocator().set_aside(top.id, ms).await.expect("set aside"));
+            disabled.push(pool.allocator().disable(top.id, ms).await.expect("disabled"));
         }
         let fs = make(&lab, &pool, "a", &[]).await;
         for n in 0..20 {
             write(&fs, &format!("file {n}"), &noise(n, 300 << 10)).await;
         }
         pool.sync().await.expect("synced");
-        (0..top.ms_count()).for_each(|ms| pool.allocator().put_back(top.id, ms));
-        drop(aside);
+        (0..top.ms_count()).for_each(|ms| pool.allocator().enable(top.id, ms));
+        drop(disabled);
         for n in 0..20 {
             assert_eq!(read(&fs, &format!("file {n}")).await.expect("readable"), noise(n, 300 << 10));
         }
