@@ -1,16 +1,16 @@
-//! Which of everything that the devices say is the block: the last word when a plain read gave
-//! something wrong, and the way that scrub and resilver look.
+//! Combinatorial reconstruction: finds the data that matches the checksum and repairs the rest.
+//! Reads use it after a bad plain read, scrub and resilver for every block.
 //!
 //! 1. Every replica of every column is read, parity too.
-//! 2. Candidates are put together, the likeliest first: the columns as they are, then with every
-//!    set of columns, up to as many as there is parity, taken for bad and computed from the others;
-//!    where replicas of a column differ, each is tried. The first candidate whose checksum is right
-//!    is the block. Without a checksum the first one has to be believed.
-//! 3. From the block follows what every replica must hold. Those that hold something else, or could
-//!    not be read, are rewritten if the caller wants that.
+//! 2. Candidates are built, the likeliest first: the columns as read, then, for every set of at
+//!    most as many columns as there is parity, with that set reconstructed from the others; where
+//!    replicas of a column differ, each is tried. The first candidate with the right checksum is
+//!    the block. Without a checksum the first candidate is taken.
+//! 3. The block determines the bytes of every replica. Replicas that differ, or could not be read,
+//!    are rewritten if the caller asks for it.
 //!
-//! The number of candidates is bounded. What is done to the bytes of one (comparing, putting it
-//! together, its checksum) is a piece of a turn, or a job of the CPU pool where it is large.
+//! The number of candidates is bounded. CPU work on a candidate (comparing, assembling, its
+//! checksum) is spent within a turn, or goes to the CPU pool if large.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 use crate::striped::{Assembly, Parity, Rebuild, job_class};
 
-/// Most candidates of one stripe, and most blocks that are checked in all.
+/// Bound on the candidates of one stripe, and on the candidates tried in all.
 const CANDIDATES_MAX: usize = 10_000;
-/// Most choices among differing replicas that are tried with one set of bad columns.
+/// Bound on the combinations of differing replicas tried with one set of bad columns.
 const VERSIONS_MAX: usize = 64;
 
 /// A check of bytes, on any thread.
 type Check = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// How to tell whether bytes are the block that is looked for. Cheap to clone.
+/// A test whether bytes are the block, usually by checksum. Cheap to clone.
 #[derive(Clone)]
 pub struct Verify {
     cost: Nanos,
@@ -43,42 +43,42 @@ pub struct Verify {
 }
 
 impl Verify {
-    /// By calling `matches`, which takes `cost` and may be called on any thread.
+    /// Tests with `matches`, which takes `cost` of CPU time and may run on any thread.
     pub fn new(cost: Nanos, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> Verify {
         Verify { cost, matches: Arc::new(matches) }
     }
 
-    /// Whether `bytes` are the block, found out where such work is done.
+    /// Whether `bytes` are the block; runs in this turn or in the CPU pool, by cost.
     pub async fn check(&self, rt: &Rt, bytes: &Bytes, prio: Prio) -> bool {
         let (verify, bytes) = (self.clone(), bytes.clone());
         rt.cpu_as(job_class(prio), self.cost, move || (verify.matches)(&bytes)).await
     }
 }
 
-/// Asked when the block is known and something was wrong: the class to rewrite in, or none if the
-/// place may be somebody else's by now.
+/// Called when the block is known: the I/O class of repair writes, or none if the place may have
+/// been reallocated.
 pub type Repair<'a> = &'a dyn Fn() -> Option<Prio>;
 
 /// A part of a block on one top-level vdev.
 pub(crate) struct Part {
-    /// What the vdev is made of.
+    /// The nodes of the vdev.
     pub kind: VdevKind,
-    /// Its stripes; their data are counted from `base` in the block.
+    /// Its stripes; their data offsets are relative to `base` in the block.
     pub stripes: Vec<Stripe>,
-    /// Where the part begins in the block.
+    /// Start of the part in the block.
     pub base: u64,
 }
 
-/// What a look at everything gave.
+/// The result of a reconstruction.
 #[derive(Debug)]
 pub struct Verdict {
-    /// The block, or why it cannot be had.
+    /// The block, or the error.
     pub data: Result<Bytes>,
-    /// Replicas that were wrong or could not be read, those known to miss the block not counted.
+    /// Replicas that were wrong or could not be read, except stale ones.
     pub bad: u64,
-    /// Bytes that are being rewritten.
+    /// Bytes of repair writes.
     pub repaired: u64,
-    /// The rewriting.
+    /// Resolves when the repair writes complete.
     pub done: WriteDone,
 }
 
@@ -86,16 +86,16 @@ struct Replica<'a> {
     leaf: &'a Rc<Leaf>,
     state: ReplicaState,
     content: Option<Bytes>,
-    /// What is left of the column is zeros, as whoever wrote it left it.
+    /// The padding of the column is zeros, as it was written.
     padded: bool,
 }
 
 struct ColumnState<'a> {
     replicas: Vec<Replica<'a>>,
-    /// Different contents, those of good state first.
+    /// Distinct contents, those of current replicas first.
     versions: Vec<Bytes>,
     stale: bool,
-    /// Bytes that mean something.
+    /// Bytes of data or parity, without padding.
     len: u64,
 }
 
@@ -105,15 +105,15 @@ struct StripeState<'a> {
     columns: Vec<ColumnState<'a>>,
 }
 
-/// How a candidate of one stripe is made.
+/// A recipe for a candidate of one stripe.
 struct Choice {
-    /// Columns that are not believed, by index in the stripe, ascending.
+    /// Columns taken for bad, by index in the stripe, ascending.
     bad: Vec<usize>,
-    /// Columns of which another version than the first is taken.
+    /// Columns of which a version other than the first is used.
     versions: Vec<(usize, usize)>,
 }
 
-/// Calls `f` with every set of `k` of `items` until it says stop.
+/// Calls `f` with every set of `k` of `items` until it returns false.
 fn combinations(items: &[usize], k: usize, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
     fn go(items: &[usize], k: usize, chosen: &mut Vec<usize>, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
         if k == 0 {
@@ -147,7 +147,7 @@ impl StripeState<'_> {
             let mut bad = gone.clone();
             bad.extend_from_slice(more);
             bad.sort_unstable();
-            // Without a lost data column it does not matter which parity is believed.
+            // Without a lost data column the choice of parity does not matter.
             if !more.is_empty() && bad.iter().all(|i| *i < parity) {
                 return true;
             }
@@ -192,7 +192,7 @@ impl StripeState<'_> {
         &self.columns[i].versions[v]
     }
 
-    /// How a candidate is put together; `parts` may be of several stripes.
+    /// Adds the candidate of this stripe to `parts`, which may be of several stripes.
     fn apply(&self, choice: &Choice, parts: &mut Assembly) {
         let parity = self.stripe.parity;
         let mut lost = Vec::new();
@@ -215,7 +215,7 @@ impl StripeState<'_> {
     }
 }
 
-/// The different ones among `all`, in their order.
+/// The distinct contents among `all`, in order.
 async fn distinct(rt: &Rt, all: Vec<Bytes>, prio: Prio) -> Vec<Bytes> {
     let compared = all.iter().skip(1).map(|b| b.len() as u64).sum();
     let job = move || {
@@ -240,8 +240,8 @@ async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec
             let mut columns = Vec::with_capacity(stripe.columns.len());
             for (i, c) in stripe.columns.iter().enumerate() {
                 let len = if i < stripe.parity { stripe.data_len_max() } else { c.len };
-                // OpenZFS verifies that what pads a column of RAID-Z or dRAID is zeros, columns of
-                // nothing else included.
+                // OpenZFS verifies that the padding of columns of RAID-Z and dRAID is zeros, also
+                // of columns of padding only.
                 let read = if stripe.parity > 0 { c.size } else { len };
                 let mut found = Vec::new();
                 if read > 0 {
@@ -277,12 +277,12 @@ async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec
     states
 }
 
-/// Whether there is a candidate of that index for every stripe.
+/// Whether every stripe still has a candidate.
 fn has_candidate(choices: &[Vec<Choice>], index: &[usize]) -> bool {
     index.iter().zip(choices).all(|(i, c)| *i < c.len())
 }
 
-/// Puts a candidate together in `out`, and looks whether it is the block.
+/// Assembles a candidate in `out` and tests whether it is the block.
 async fn try_candidate(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut out: Buf, prio: Prio) -> (bool, Buf) {
     let cost = parts.cost() + verify.map_or(Nanos(0), |v| v.cost);
     let verify = verify.cloned();
@@ -290,12 +290,13 @@ async fn try_candidate(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut ou
         parts.run(&mut out);
         (verify.is_none_or(|v| (v.matches)(&out)), out, parts)
     };
-    // The columns are dropped on this thread, whose free lists their memory belongs to.
+    // Drop the columns on this thread, whose free lists own their memory.
     let (matches, out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
     (matches, out)
 }
 
-/// Looks at everything that the devices have of a block of `psize` bytes.
+/// Reads all replicas and parity of a block of `psize` bytes, reconstructs it, and repairs. See the
+/// module's documentation.
 pub(crate) async fn arbitrate(
     parts: &[Part],
     psize: u64,
@@ -380,13 +381,13 @@ pub(crate) async fn arbitrate(
     repair_replicas(&states, block, expected, verify.is_some(), birth, repair())
 }
 
-/// What a column must hold, and of each of its replicas whether it holds something else; none if it
-/// could not be read.
+/// The right bytes of a column, and whether each of its replicas differs; none if it could not be
+/// read.
 type Expected = (Bytes, Vec<Option<bool>>);
-/// The bytes that a replica gave, if any, and whether its padding is right.
+/// The bytes read from a replica, if any, and whether its padding is right.
 type Content = (Option<Bytes>, bool);
 
-/// Compares every replica with what it must hold if `block` is the block.
+/// Compares every replica with the bytes that follow from `block`.
 async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) -> Vec<Vec<Expected>> {
     let job = Parity::new(states.iter().map(|s| (s.stripe.clone(), s.base)).collect(), block);
     let of = |r: &Replica<'_>| (r.content.clone(), r.padded);
@@ -411,8 +412,7 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
     expected
 }
 
-/// Counts every replica that holds something else than it must, and rewrites it if `repair` says
-/// so.
+/// Counts every replica that differs, and rewrites it if `repair` has a class.
 fn repair_replicas(
     states: &[StripeState<'_>],
     block: Bytes,
@@ -429,7 +429,7 @@ fn repair_replicas(
                 if differs == Some(false) {
                     continue;
                 }
-                // Without a checksum nobody knows which of two is right.
+                // Without a checksum it is unknown which of two is right.
                 if !certain && r.state == ReplicaState::Current && differs == Some(true) {
                     continue;
                 }
@@ -456,7 +456,7 @@ fn repair_replicas(
             }
         }
     }
-    // A repair that fails leaves what was there; it has been counted at the device.
+    // A failed repair leaves the old content; the device has counted the error.
     Verdict { data: Ok(block), bad, repaired, done: WriteDone::join(writes) }
 }
 

@@ -1,21 +1,20 @@
-//! The largest space that a block may take: what transactions are charged before anything is
-//! written. Pure.
+//! Worst-case space of a block: the charge to transactions before anything is written. Pure.
 //!
-//! A block lies in one piece, or, when free space is in pieces, as a gang block: then its data lies
-//! in units of allocation at worst, each with the padding and the parity of a block of its own. A
-//! header names two or three pieces or headers, so that `n` pieces need at most 3/4 `n` headers
-//! (pairs under triples). A header is stored in a copy more than the data, at most three. OpenZFS
-//! multiplies by 24 instead (`spa_asize_inflation`: 4 for a sector on RAID-Z3, 3 copies, 2 for gang
-//! headers), which is too little for blocks below the allocation unit and too much for all others.
+//! A block is stored in one piece, or, when free space is fragmented, as a gang block: then its
+//! data is at worst split into single allocation units, each with the padding and the parity of a
+//! separate block. A header points to two or three pieces or headers, so that `n` pieces need at
+//! most 3/4 `n` headers (pairs under triples). A header has one copy more than the data, at most
+//! three. OpenZFS multiplies by 24 instead (`spa_asize_inflation`: 4 for a sector on RAID-Z3, 3
+//! copies, 2 for gang headers), which is too little for blocks below the allocation unit and too
+//! much for all others.
 
-/// Most copies of anything.
+/// Maximum number of copies.
 const COPIES_MAX: u64 = 3;
 /// Bytes of a gang header.
 const GANG_HEADER: u64 = 512;
 
-/// Bytes that `copies` copies of a block of `psize` bytes may take where a block of n bytes takes
-/// `asize(n)` and pieces are multiples of `unit` bytes, the least data that an allocation holds.
-/// `copies` is 1 to 3.
+/// Worst-case bytes of `copies` copies of a block of `psize` bytes, where a block of n bytes takes
+/// `asize(n)` and pieces are multiples of `unit` bytes. `copies` is 1 to 3.
 pub fn worst_asize(psize: u64, copies: u64, unit: u64, asize: impl Fn(u64) -> u64) -> u64 {
     if psize == 0 {
         return 0;

@@ -1,4 +1,5 @@
-//! The ends of operations: cheap futures over shared state, resolved inside a device's completion.
+//! Completions of operations: cheap futures over shared state, resolved inside a device's
+//! completion callback.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,15 +12,15 @@ use bdev::Bytes;
 
 type Hook = Box<dyn FnOnce(&Result<()>)>;
 
-/// The error of an operation whose world ended before it did.
+/// The error of an operation whose world ended before it completed.
 pub(crate) fn interrupted() -> Error {
     Error::new(ErrorKind::Interrupted, "the device went away before it completed an operation")
 }
 
-/// Resolves once every device that a write went to has completed it; durable only after a flush.
+/// Resolves once every device of a write has completed it; durable only after a flush.
 ///
-/// `'static`, clonable, and nobody has to poll it: the write happens anyway. Await many of them one
-/// after the other: each is then polled at most twice.
+/// `'static` and clonable; the write proceeds without being polled. Await many of them one after
+/// the other: each is then polled at most twice.
 #[derive(Clone)]
 pub struct WriteDone(State);
 
@@ -34,13 +35,13 @@ struct Shared {
     result: RefCell<Option<Result<()>>>,
     wakers: RefCell<Vec<Waker>>,
     hooks: RefCell<Vec<Hook>>,
-    /// What it is made of, as long as it is not over.
+    /// Its parts, until it completes.
     parts: RefCell<Vec<WriteDone>>,
 }
 
 impl Shared {
     fn finish(&self, result: Result<()>) {
-        // Parts know whom they belong to: the circle ends here.
+        // Parts hold a reference to the whole: break the cycle.
         drop(self.parts.take());
         *self.result.borrow_mut() = Some(result.clone());
         for hook in self.hooks.take() {
@@ -53,18 +54,18 @@ impl Shared {
 }
 
 impl WriteDone {
-    /// A write that is over already.
+    /// A completed write.
     pub fn ready(result: Result<()>) -> WriteDone {
         WriteDone(State::Ready(result))
     }
 
-    /// A write that is over once its completer says so.
+    /// A write, and its completer.
     pub fn pending() -> (WriteDone, Completer) {
         let shared = Rc::new(Shared::default());
         (WriteDone(State::Waits(shared.clone())), Completer(Some(shared)))
     }
 
-    /// All of `parts`; of several errors the first to come in is the result.
+    /// Completes when all of `parts` have; of several errors the first to arrive is the result.
     pub fn join(parts: impl IntoIterator<Item = WriteDone>) -> WriteDone {
         let mut waiting: Vec<WriteDone> = Vec::new();
         let mut error = None;
@@ -83,8 +84,8 @@ impl WriteDone {
         WriteDone::gather(waiting, 0, error)
     }
 
-    /// All of `parts`, of which up to `tolerates` may fail: over when all are, the first error if
-    /// more failed.
+    /// Completes when all of `parts` have; an error, the first beyond the tolerated ones, if more
+    /// than `tolerates` failed.
     pub fn quorum(parts: Vec<WriteDone>, tolerates: usize) -> WriteDone {
         if tolerates == 0 {
             return WriteDone::join(parts);
@@ -95,7 +96,7 @@ impl WriteDone {
         WriteDone::gather(parts, tolerates, None)
     }
 
-    /// Over when all of `parts`, at least one, are; `error` is one that came before them.
+    /// Completes when all of `parts`, at least one, have; `error` is an earlier error.
     fn gather(parts: Vec<WriteDone>, tolerates: usize, error: Option<Error>) -> WriteDone {
         let (all, completer) = WriteDone::pending();
         let gathered = Rc::new(Gathered {
@@ -113,7 +114,7 @@ impl WriteDone {
         all
     }
 
-    /// Says what a pending write is made of, for [`WriteDone::on_parts`].
+    /// Sets the parts of a pending write, for [`WriteDone::on_parts`].
     pub fn set_parts(&self, parts: Vec<WriteDone>) {
         if let State::Waits(shared) = &self.0
             && shared.result.borrow().is_none()
@@ -131,9 +132,9 @@ impl WriteDone {
         }
     }
 
-    /// Calls `f` for every write to a device that this one is made of, when that one is over: the
-    /// how manieth it is, of how many, and its result. Those that were over before the write was
-    /// put together are not among them.
+    /// Calls `f` as each device write of this write completes, with its place in the order of
+    /// completion from 0, the number of device writes, and its result. Device writes that had
+    /// completed when the write was joined are not counted.
     pub fn on_parts(&self, f: impl Fn(u64, u64, &Result<()>) + 'static) {
         let mut parts = Vec::new();
         self.leaf_parts(&mut parts);
@@ -148,8 +149,8 @@ impl WriteDone {
         }
     }
 
-    /// Calls `f` once, inside the completion, when the write is over; at once if it is over
-    /// already. `f` may start other operations but must be short.
+    /// Calls `f` once, inside the completion, when the write completes; at once if it has. `f` may
+    /// start other operations but must be short.
     pub fn on_done(&self, f: impl FnOnce(&Result<()>) + 'static) {
         match &self.0 {
             State::Ready(r) => f(r),
@@ -163,7 +164,7 @@ impl WriteDone {
         }
     }
 
-    /// Whether it is over.
+    /// Whether it has completed.
     pub fn is_done(&self) -> bool {
         match &self.0 {
             State::Ready(_) => true,
@@ -171,7 +172,7 @@ impl WriteDone {
         }
     }
 
-    /// The result, once it is over.
+    /// The result, once it has completed.
     pub fn result(&self) -> Option<Result<()>> {
         match &self.0 {
             State::Ready(r) => Some(r.clone()),
@@ -202,12 +203,12 @@ impl fmt::Debug for WriteDone {
     }
 }
 
-/// The other end of a [`WriteDone`]. Dropped without a word it means that the world ended: kind
-/// `Interrupted`.
+/// Completes a [`WriteDone`]. Dropped before that, the result is an error of kind `Interrupted`:
+/// the world ended.
 pub struct Completer(Option<Rc<Shared>>);
 
 impl Completer {
-    /// The write is over.
+    /// Completes the write.
     pub fn complete(mut self, result: Result<()>) {
         if let Some(shared) = self.0.take() {
             shared.finish(result);
@@ -224,11 +225,11 @@ impl Drop for Completer {
 }
 
 struct Gathered {
-    /// Parts that are not over.
+    /// Pending parts.
     left: Cell<usize>,
     /// Parts that may fail.
     tolerates: usize,
-    /// Parts that did.
+    /// Parts that failed.
     failed: Cell<usize>,
     error: RefCell<Option<Error>>,
     completer: RefCell<Option<Completer>>,
@@ -251,7 +252,7 @@ impl Gathered {
 
     fn note_error(&self, e: &Error) {
         if self.tolerates > 0 && e.kind() == ErrorKind::Interrupted {
-            // A world that ends is no failure of a device.
+            // The end of the world is no failure of a device.
             *self.error.borrow_mut() = Some(e.clone());
             return;
         }
@@ -268,7 +269,7 @@ struct ReadShared {
     waker: Option<Waker>,
 }
 
-/// Resolves to the bytes that were read. Dropping it abandons the result only.
+/// Resolves to the bytes. Dropping it discards only the result.
 pub struct ReadDone(Rc<RefCell<ReadShared>>);
 
 impl ReadDone {
@@ -346,8 +347,8 @@ mod tests {
             }
             assert_eq!(all.result().expect("over").is_ok(), good);
         }
-        // Two copies, one of them on a mirror: three devices. The whole is over before the last one
-        // is told of.
+        // Two copies, one of them on a mirror: three devices. The whole completes after the last
+        // one is reported.
         let (parts, mut ends): (Vec<_>, Vec<_>) = (0..3).map(|_| WriteDone::pending()).unzip();
         let mirror = WriteDone::quorum(parts[..2].to_vec(), 1);
         let (both, end) = WriteDone::pending();

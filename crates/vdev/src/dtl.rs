@@ -1,8 +1,8 @@
-//! What a leaf may miss, and how it is: its dirty time log and its health.
+//! Health and dirty time log of a leaf.
 //!
-//! The *dirty time log* (DTL) of a leaf is the set of txgs in which it was written without it. A
-//! block that was born in one of them is looked for elsewhere first. `spa` keeps the sets on disk,
-//! as space maps of txgs; here is only what reading and writing need.
+//! The *dirty time log* (DTL) of a leaf is the set of txgs of which it may miss writes. A block
+//! born in one of them is read from other devices first. `spa` keeps the sets on disk, as space
+//! maps of txgs; this file has the part that reading and writing need.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ impl TxgSet {
         for (start, end) in sets.iter().flat_map(|s| s.runs.iter().copied()) {
             edges.extend([(start, 1), (end, -1)]);
         }
-        // Where one ends and another begins nothing is between them: the beginnings first.
+        // A range that begins where another ends is adjacent: sort beginnings first.
         edges.sort_unstable_by_key(|(at, step)| (*at, -step));
         let (mut out, mut depth, mut since) = (TxgSet::new(), 0i64, None);
         for (at, step) in edges {
@@ -48,7 +48,7 @@ impl TxgSet {
         }
         out
     }
-    /// Whether nothing is in it.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -71,7 +71,7 @@ impl TxgSet {
         }
         self.runs.splice(first..last, [(start, end)]);
     }
-    /// Takes `start..end` out.
+    /// Removes `start..end`.
     pub fn remove(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -97,26 +97,26 @@ impl TxgSet {
     }
 }
 
-/// How a vdev is, from good to bad; the words of `zpool status`.
+/// State of a vdev, from good to bad, in the terms of `zpool status`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub enum Health {
     /// In use.
     #[default]
     Online,
-    /// In use, but it or something below it is not as it should be.
+    /// In use, but it or a descendant is impaired.
     Degraded,
-    /// Taken out because of errors.
+    /// Taken out of use because of errors.
     Faulted,
-    /// Taken out by the administrator.
+    /// Taken out of use by the administrator.
     Offline,
-    /// Pulled out.
+    /// The device was removed physically.
     Removed,
-    /// Not found, or too little of it.
+    /// Not found, or too few of its children are.
     Unavail,
 }
 
 impl Health {
-    /// The word that `zpool status` has for it.
+    /// The name that `zpool status` prints.
     pub fn name(self) -> &'static str {
         match self {
             Health::Online => "ONLINE",
@@ -133,27 +133,27 @@ impl Health {
     }
 }
 
-/// Errors of one sort within this span count together, as zed counts them (`io_t`, `checksum_t`: 10
+/// Errors of one kind within this span count together, as zed counts them (`io_t`, `checksum_t`: 10
 /// minutes).
 pub const ERROR_SPAN: Nanos = Nanos::from_secs(600);
-/// So many within the span are too many (`io_n`, `checksum_n`).
+/// This many errors within the span make a fault (`io_n`, `checksum_n`).
 pub const ERRORS_MAX: usize = 10;
 
-/// What is wrong with a leaf that had too many errors.
+/// Why a leaf with too many errors is faulted or degraded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultCause {
-    /// It fails to read or write.
+    /// Reads, writes or flushes fail.
     Io,
-    /// It gives back something else than was written.
+    /// It returns data with wrong checksums.
     Checksum,
 }
 
-/// When the last errors of a sort were.
+/// Times of the last errors of one kind.
 #[derive(Default, Debug)]
 struct Window(VecDeque<Nanos>);
 
 impl Window {
-    /// One more; true if that is too many.
+    /// Counts an error; true if there were too many within the span.
     fn count(&mut self, now: Nanos) -> bool {
         self.0.push_back(now);
         if self.0.len() > ERRORS_MAX {
@@ -163,12 +163,12 @@ impl Window {
     }
 }
 
-/// The changing state of a leaf, there or not.
+/// The mutable state of a leaf, present or absent.
 #[derive(Default, Debug)]
 pub struct Condition {
     health: Cell<Health>,
     missing: RefCell<TxgSet>,
-    /// Births of blocks that could not be repaired since the scan that runs began.
+    /// Births of blocks whose repair failed since the running scan began.
     unrepaired: RefCell<TxgSet>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
@@ -179,32 +179,32 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A leaf in `health` that misses nothing.
+    /// A leaf in `health` with an empty dirty time log.
     pub fn new(health: Health) -> Condition {
         Condition { health: Cell::new(health), ..Condition::default() }
     }
-    /// How it is.
+    /// Its health.
     pub fn health(&self) -> Health {
         self.health.get()
     }
-    /// Changes how it is.
+    /// Changes its health.
     pub fn set_health(&self, health: Health) {
         self.health.set(health);
     }
-    /// Whether a block born in `txg` may be missing on it; txg 0 is any txg.
+    /// Whether it may miss a block born in `txg`; txg 0 stands for any txg.
     pub fn misses(&self, txg: Txg) -> bool {
         let missing = self.missing.borrow();
         !missing.is_empty() && (txg.0 == 0 || missing.contains(txg))
     }
-    /// The txgs that it misses.
+    /// The dirty time log.
     pub fn missing(&self) -> TxgSet {
         self.missing.borrow().clone()
     }
-    /// Replaces the set by what was read from disk.
+    /// Replaces the dirty time log with the one read from disk.
     pub fn set_missing(&self, set: TxgSet) {
         *self.missing.borrow_mut() = set;
     }
-    /// Notes that it missed `start..end`.
+    /// Adds `start..end` to the dirty time log.
     pub fn miss(&self, start: u64, end: u64) {
         let mut missing = self.missing.borrow_mut();
         let before = missing.clone();
@@ -213,7 +213,7 @@ impl Condition {
             self.dirty.set(true);
         }
     }
-    /// Notes that what it missed up to txg `upto` (not included) is there now.
+    /// Removes all txgs before `upto` from the dirty time log: they were resilvered.
     pub fn caught_up(&self, upto: u64) {
         let mut missing = self.missing.borrow_mut();
         if !missing.is_empty() {
@@ -221,15 +221,15 @@ impl Condition {
             self.dirty.set(true);
         }
     }
-    /// A scan up to txg `upto` (not included) has ended: it brought everything but what it failed
-    /// to write.
+    /// A scan up to txg `upto` (excluded) has ended: it repaired all blocks but those whose repair
+    /// failed.
     pub fn scanned(&self, upto: u64) {
         self.caught_up(upto);
         for &(start, end) in self.unrepaired.take().runs() {
             self.miss(start, end);
         }
     }
-    /// A scan begins: what could not be repaired from now on is remembered for its end.
+    /// A scan begins: births of failed repairs are collected until its end.
     pub fn scan_begins(&self) {
         *self.unrepaired.borrow_mut() = TxgSet::new();
     }
@@ -239,11 +239,11 @@ impl Condition {
             self.miss(birth.0, birth.0 + 1);
         }
     }
-    /// Whether the set changed since the last call: it is to be written.
+    /// Whether the dirty time log changed since the last call and must be written.
     pub fn take_dirty(&self) -> bool {
         self.dirty.replace(false)
     }
-    /// Marks the set for writing.
+    /// Marks the dirty time log for writing.
     pub fn set_dirty(&self) {
         self.dirty.set(true);
     }
@@ -254,21 +254,22 @@ impl Condition {
             self.fault.set(Some(FaultCause::Io));
         }
     }
-    /// What was read was not what had been written.
+    /// A block read from it had a wrong checksum.
     pub(crate) fn note_checksum_error(&self, now: Nanos) {
         if self.checksum_errors.borrow_mut().count(now) && self.fault.get().is_none() {
             self.fault.set(Some(FaultCause::Checksum));
         }
     }
-    /// What is wrong with it, once.
+    /// The cause of a fault, once.
     pub fn take_fault(&self) -> Option<FaultCause> {
         self.fault.take()
     }
-    /// Whether an operation failed since the last call: the device may be gone.
+    /// Whether an operation failed since the last call, so that the device should be probed
+    /// (`vdev_probe_wanted` of OpenZFS).
     pub fn take_probe_wanted(&self) -> bool {
         self.probe_wanted.replace(false)
     }
-    /// Forgets all errors.
+    /// Clears all errors.
     pub fn clear_errors(&self) {
         self.io_errors.borrow_mut().0.clear();
         self.checksum_errors.borrow_mut().0.clear();
@@ -278,7 +279,7 @@ impl Condition {
     pub(crate) fn note_failed_write(&self) {
         self.failed_write.set(true);
     }
-    /// Whether a write failed that nobody has taken note of.
+    /// Whether a write failed since [`Condition::take_failed_write`].
     pub fn has_failed_write(&self) -> bool {
         self.failed_write.get()
     }

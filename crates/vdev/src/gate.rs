@@ -1,37 +1,37 @@
-//! What happens when the devices give no choice: the pool is *suspended* until somebody has looked
-//! after them (the property `failmode`).
+//! Pool suspension (the property `failmode`): I/O that fails beyond redundancy *suspends* the pool
+//! until `zpool clear`.
 //!
-//! A write of a txg that no copy took, a flush or a label that failed wherever it was to go, are
-//! not given up: whoever issued them waits at the gate ([`FailGate::suspend`]) and tries again when
-//! `zpool clear` opens it ([`FailGate::resume`]). So nothing is lost while the devices are away,
-//! and nothing of a txg is taken for written that is not. With `failmode=wait` reads of what only
-//! those devices have wait as well, and so does every new transaction; with `failmode=continue`
-//! such reads and all new transactions fail, and what other devices have can be read. `panic` is
-//! taken for `wait`: a daemon that serves other pools does not end itself.
+//! A txg's write of which every copy failed, or a flush or label that failed on every device, is
+//! not dropped: its issuer waits at the gate ([`FailGate::suspend`]) and retries when `zpool clear`
+//! opens it ([`FailGate::resume`]). So no data is lost while devices are offline, and a txg never
+//! counts failed writes as written. With `failmode=wait` reads that need those devices wait as
+//! well, and so does every new transaction; with `failmode=continue` such reads and all new
+//! transactions fail, and data on other devices can be read. `panic` acts as `wait`: the daemon
+//! serves other pools too.
 //!
-//! The gate is *armed* while a pool runs that can be written. Before (import, creation) and after
-//! ([`FailGate::give_up`]: the pool is closed without what it could not write) errors are simply
-//! errors.
+//! The gate is *armed* while a writable pool runs. Before (import, creation) and after
+//! ([`FailGate::give_up`]: the pool is closed without its failed writes) errors are returned to the
+//! caller.
 
 use std::cell::{Cell, RefCell};
 
 use base::{Error, ErrorKind, Result};
 use rt::sync::Notify;
 
-/// The property `failmode`; numbers are those that pools store.
+/// The property `failmode`, with the stored numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum FailMode {
     /// Everything waits for `zpool clear`.
     #[default]
     Wait = 0,
-    /// New writes fail; what can be read is read.
+    /// New writes fail; readable data is still read.
     Continue = 1,
     /// As `Wait`.
     Panic = 2,
 }
 
 impl FailMode {
-    /// The mode that a pool stores as `n`; what is not known is `wait`.
+    /// The mode stored as `n`; unknown numbers are `wait`.
     pub fn from_number(n: u64) -> FailMode {
         match n {
             1 => FailMode::Continue,
@@ -58,7 +58,7 @@ fn suspended(cause: &Error) -> Error {
 }
 
 impl FailGate {
-    /// The pool runs: from now on what cannot be written waits.
+    /// The pool runs: from now on failed I/O suspends it.
     pub fn arm(&self) {
         self.armed.set(true);
     }
@@ -66,12 +66,12 @@ impl FailGate {
     pub fn mode(&self) -> FailMode {
         self.mode.get()
     }
-    /// Changes the mode; those who wait as transactions and readers look again.
+    /// Changes the mode; waiting transactions and readers check it again.
     pub fn set_mode(&self, mode: FailMode) {
         self.mode.set(mode);
         self.changed.notify_all();
     }
-    /// Whether failures wait here now.
+    /// Whether a failure now suspends the pool.
     pub fn holds(&self) -> bool {
         self.armed.get() && !self.given_up.get()
     }
@@ -83,23 +83,23 @@ impl FailGate {
     pub fn is_suspended(&self) -> bool {
         self.cause.borrow().is_some()
     }
-    /// How often it was.
+    /// Number of suspensions so far.
     pub fn times(&self) -> u64 {
         self.times.get()
     }
-    /// Lets everybody try again.
+    /// Ends the suspension: all waiters retry.
     pub fn resume(&self) {
         self.cause.take();
         self.changed.notify_all();
     }
-    /// From now on errors are errors: the pool ends without what could not be written.
+    /// From now on errors are returned: the pool is closed without its failed writes.
     pub fn give_up(&self) {
         self.given_up.set(true);
         self.changed.notify_all();
     }
 
-    /// Suspends the pool because of `cause` and waits until it is resumed. An error if it is given
-    /// up, or if the gate does not hold: then `cause` itself.
+    /// Suspends the pool because of `cause` and waits until it is resumed. An error if the pool is
+    /// given up, or `cause` itself if the gate does not hold.
     pub async fn suspend(&self, cause: &Error) -> Result<()> {
         if !self.holds() || cause.kind() != ErrorKind::Io {
             return Err(cause.clone());
@@ -121,7 +121,7 @@ impl FailGate {
         Ok(())
     }
 
-    /// Waits until the pool is suspended, and says why: for those who must not wait for
+    /// Waits until the pool is suspended and returns the error: for callers that must not wait for
     /// `zpool clear`.
     pub async fn suspension(&self) -> Error {
         loop {
@@ -132,8 +132,8 @@ impl FailGate {
         }
     }
 
-    /// Waits until the pool is not suspended, or says that it is, as the mode wants: where new
-    /// transactions come by.
+    /// Called by new transactions: waits until the pool is not suspended, or returns the error with
+    /// `failmode=continue`.
     pub async fn pass(&self) -> Result<()> {
         loop {
             let Some(cause) = self.cause().filter(|_| self.holds()) else { return Ok(()) };

@@ -1,10 +1,10 @@
-//! Where the columns of a block lie on RAID-Z and dRAID: pure functions of offset and size (format
-//! page 09 sections 3 and 10).
+//! The columns of a block on RAID-Z and dRAID: pure functions of offset and size (format page 09
+//! sections 3 and 10).
 //!
-//! A *stripe* is a block, or the part of one that lies in one redundancy group, cut into *columns*:
-//! first the parity columns, then the data columns, each one contiguous range of one child. Data
-//! fill the first data column completely, then the second, and so on. A block on RAID-Z is one
-//! stripe, on dRAID one or two.
+//! A *stripe* is a block, or the part of one in one redundancy group, cut into *columns*: first the
+//! parity columns, then the data columns, each one contiguous range of one child. Data fill the
+//! first data column completely, then the second, and so on. A block on RAID-Z is one stripe, on
+//! dRAID one or two.
 
 use base::{Error, Result};
 use ondisk::vdev_config::VdevConfig;
@@ -19,22 +19,22 @@ const PERM_STATE: u64 = 0xd_7a1d_5eed;
 /// One column of a stripe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Column {
-    /// Which child.
+    /// Index of the child.
     pub child: usize,
     /// Offset in the child's address space, in bytes.
     pub offset: u64,
     /// Bytes on the child, whole sectors.
     pub size: u64,
-    /// Where the data of the column begin in the block; 0 of a parity column.
+    /// Start of the column's data in the block; 0 of a parity column.
     pub from: u64,
-    /// Bytes of data, at most `size`, what is left of it is zeros; 0 of a parity column.
+    /// Bytes of data, at most `size`; the rest is zero padding. 0 of a parity column.
     pub len: u64,
 }
 
 /// A block, or a part of it, with its own parity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stripe {
-    /// How many columns at the front are parity.
+    /// Number of parity columns, which come first.
     pub parity: usize,
     /// Parity columns, then data columns.
     pub columns: Vec<Column>,
@@ -45,7 +45,7 @@ impl Stripe {
     pub fn data(&self) -> &[Column] {
         &self.columns[self.parity..]
     }
-    /// Bytes of the longest data column; what parity is computed over.
+    /// Bytes of the longest data column, and so of parity.
     pub fn data_len_max(&self) -> u64 {
         self.data().iter().map(|c| c.len).max().unwrap_or(0)
     }
@@ -117,7 +117,7 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 
 impl Draid {
     /// A dRAID of `children` devices in groups of `data` and `parity` columns with `spares`.
-    /// Errors: `Invalid`, what cannot be.
+    /// `Invalid` for an impossible layout.
     pub fn new(parity: u64, data: u64, children: u64, spares: u64, ashift: u8) -> Result<Draid> {
         let bad = |why: String| Err(Error::invalid(format!("draid of {children} devices: {why}")));
         if !(1..=3).contains(&parity) || data == 0 || data > 255 {
@@ -176,19 +176,19 @@ impl Draid {
     pub fn asize(&self, psize: u64) -> u64 {
         psize.div_ceil(self.unit_data()) * self.unit()
     }
-    /// Allocatable bytes, given those of the smallest child: whole rows less two that are kept
-    /// back, and of what those hold whole groups.
+    /// Allocatable bytes, given those of the smallest child: whole rows less two reserved ones, and
+    /// of their space whole groups.
     pub fn asize_from_child(&self, child: u64) -> u64 {
         let rows = (child / ROW).saturating_sub(2);
         rows * ROW * (self.children - self.spares) / self.group_size() * self.group_size()
     }
 
-    /// Bytes that each child must have for `asize` allocatable ones.
+    /// Bytes needed on each child for `asize` allocatable bytes.
     pub fn child_asize(&self, asize: u64) -> u64 {
         (asize.div_ceil((self.children - self.spares) * ROW) + 2) * ROW
     }
 
-    /// The ranges of `child` that `len` bytes from `start` on, whole units, lie on.
+    /// The ranges of `child` that hold the whole units among `len` bytes from `start`.
     pub fn child_ranges(&self, child: usize, start: u64, len: u64) -> Vec<(u64, u64)> {
         let (g, n) = (self.width(), self.children - self.spares);
         let start = start.next_multiple_of(self.unit());
@@ -218,7 +218,7 @@ impl Draid {
         ((u64::from(self.permutations[at as usize]) + p % c) % c) as usize
     }
 
-    /// The child that stands for distributed spare `k` at `offset` of the children.
+    /// The child that holds distributed spare `k` at `offset` of the children.
     pub fn spare_child(&self, k: u64, offset: u64) -> Option<usize> {
         (k < self.spares).then(|| self.disk(offset / (ROW * self.slice_rows()), self.children - 1 - k))
     }
@@ -304,7 +304,7 @@ mod tests {
     }
 
     /// Every byte of every block is in exactly one column, columns of one block do not overlap, and
-    /// blocks that are allocated next to each other share nothing.
+    /// adjacent blocks share no sector.
     #[test]
     fn columns_are_apart_and_complete() {
         for (n, p) in [(2u64, 1u64), (3, 1), (5, 1), (4, 2), (6, 2), (7, 3), (4, 3)] {

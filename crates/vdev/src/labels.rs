@@ -1,17 +1,16 @@
-//! The parts of a leaf that are not address space: four labels, each with a config and a ring of
+//! The parts of a leaf outside the address space: four labels, each with a config and a ring of
 //! uberblocks (format page 01).
 //!
-//! Reading is tolerant: whatever can be read is given, whatever cannot is kept as an error in its
-//! place, and the caller judges. Writing goes through the leaf's queue and says that it failed only
-//! if *no* copy could be written, which is what the commit needs to know; single failures are
-//! counted at the leaf. The order of a commit (one pair of labels, uberblocks, the other pair,
-//! flushes in between) is the caller's.
+//! Reading is tolerant: the result has every readable part, and an error in place of every other;
+//! the caller judges. Writing goes through the leaf's queue and fails only if *no* copy could be
+//! written, as the commit needs; the leaf counts single failures. The order of a commit (one pair
+//! of labels, uberblocks, the other pair, flushes in between) is the caller's.
 //!
-//! A write that fails, or that a power cut interrupts, may leave a label that is torn. A device
-//! without a label belongs to no pool, and with a log device goes what was acknowledged there. So a
-//! leaf knows which of its labels are *safe* (whole and durable), and a pair is written at once
-//! only while the other pair has a safe one. Otherwise its labels are written one after the other,
-//! torn ones first, each made durable before the next; the only safe label is left as it is.
+//! A failed write, or one interrupted by a power cut, may leave a torn label. A device without a
+//! label belongs to no pool, and losing a log device loses acknowledged writes. So a leaf tracks
+//! which of its labels are *safe* (whole and durable), and a pair is written concurrently only
+//! while the other pair has a safe one. Otherwise its labels are written one after the other, torn
+//! ones first, each made durable before the next; the last safe label is not overwritten.
 //!
 //! The first 8 KiB of every label belong to partition tables and are never touched.
 
@@ -30,7 +29,7 @@ use crate::done::WriteDone;
 use crate::leaf::Leaf;
 use crate::policy::Prio;
 
-/// An uberblock and where it was found.
+/// An uberblock and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UberblockFound {
     /// The label, 0 to 3.
@@ -41,28 +40,27 @@ pub struct UberblockFound {
     pub ub: Uberblock,
 }
 
-/// What the labels of one device say.
+/// The labels of one device, as read.
 #[derive(Clone, Debug)]
 pub struct LeafLabels {
-    /// The config of every label with the label's number, 0 to 3 in order, or why it cannot be had.
+    /// The config of every label, or the error, with the label's number, 0 to 3 in order.
     pub configs: Vec<(usize, Result<NvList>)>,
     /// Every intact uberblock, by label and slot.
     pub uberblocks: Vec<UberblockFound>,
-    /// What was wrong with the rings: label and error. Slots that were never written are not an
-    /// error.
+    /// Errors of the rings: label and error. Slots never written are not errors.
     pub damage: Vec<(usize, Error)>,
 }
 
 impl LeafLabels {
-    /// The parsed config with the highest txg; of equals the first. `None` if no label has one that
-    /// can be parsed.
+    /// The parsed config with the highest txg; of equals the first. `None` if no label has a valid
+    /// one.
     pub fn best_config(&self) -> Option<LabelConfig> {
         let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
         parsed.reduce(|a, b| if b.txg > a.txg { b } else { a })
     }
     /// The txg that these labels prove to have been committed: L1 and L3 are written after the
-    /// uberblock of their txg was flushed. A power cut may leave younger ones in L0 and L2, which
-    /// say the same only where neither of the others can be read.
+    /// uberblock of their txg was flushed. A power cut may leave newer ones in L0 and L2, so these
+    /// count only if neither L1 nor L3 is readable.
     pub fn committed_txg(&self) -> Option<Txg> {
         let newest = |pair: LabelPair| {
             let these = self.configs.iter().filter(|(label, _)| pair.has(*label));
@@ -70,7 +68,7 @@ impl LeafLabels {
         };
         newest(LabelPair::Second).or_else(|| newest(LabelPair::First))
     }
-    /// Whether the device belonged to a pool: some label's list has a guid.
+    /// Whether the device belonged to a pool: some label has a guid.
     pub fn any(&self) -> bool {
         self.configs.iter().any(|(_, c)| c.as_ref().is_ok_and(|c| c.contains("guid")))
     }
@@ -80,7 +78,7 @@ impl LeafLabels {
     }
 }
 
-/// The device offsets of the labels, if the device has room for them.
+/// The device offsets of the labels; an error if the device is too small.
 pub(crate) fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
     let size = dev.size();
     if size < LABELS as u64 * LABEL_SIZE {
@@ -89,8 +87,8 @@ pub(crate) fn offsets(dev: &dyn BlockDev) -> Result<[u64; LABELS]> {
     Ok(label_offsets(size))
 }
 
-/// Reads all labels and uberblock rings of a device. An error only if the device is too small to
-/// have any; everything else is in the result.
+/// Reads all labels and uberblock rings of a device. An error only if the device is too small for
+/// labels; other errors are in the result.
 pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
     let at = offsets(dev)?;
     let reads = at.map(|o| bdev::read(dev, o + CONFIG_OFFSET, (LABEL_SIZE - CONFIG_OFFSET) as usize));
@@ -126,8 +124,7 @@ pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
                 }
             }
         }
-        // No label says how large the slots are, or it says wrong: only one size gives checksums
-        // that match.
+        // The slot size is unknown or wrong: try all, only the right one gives matching checksums.
         for shift in SLOT_SHIFT_MIN..=SLOT_SHIFT_MAX {
             if out.uberblocks.len() == before {
                 let found = scan_ring(ring, shift, at[i]);
@@ -139,7 +136,7 @@ pub async fn read_labels(dev: &dyn BlockDev) -> Result<LeafLabels> {
     Ok(out)
 }
 
-/// A number two levels down.
+/// An integer of a nested list.
 trait IntegerIn {
     fn integer_in(&self, list: &str, name: &str) -> Option<u64>;
 }
@@ -152,7 +149,7 @@ impl IntegerIn for NvList {
     }
 }
 
-/// Which labels to write.
+/// The labels to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LabelPair {
     /// L0 and L2: before the uberblock.
@@ -176,19 +173,18 @@ impl LabelPair {
 /// The labels of a leaf that are safe.
 #[derive(Debug)]
 pub(crate) struct SafeLabels {
-    /// Of each label how many of the leaf's writes a flush must cover until it is safe; `u64::MAX`:
-    /// it is not known to be whole.
+    /// For each label the number of the leaf's writes that a flush must cover to make it safe;
+    /// [`TORN`] if it may be torn.
     flush_upto: Cell<[u64; LABELS]>,
-    /// Size of the device in bytes when that was noted: where the last two labels are follows from
-    /// it.
+    /// Size of the device in bytes at that time, which determines the place of the last two labels.
     size: Cell<u64>,
 }
 
-/// Not whole, as far as is known.
+/// Torn, or unknown.
 const TORN: u64 = u64::MAX;
 
 impl SafeLabels {
-    /// All are, as after [`init_labels`].
+    /// All labels are safe, as after [`init_labels`].
     pub(crate) fn all(size: u64) -> SafeLabels {
         SafeLabels { flush_upto: Cell::new([0; LABELS]), size: Cell::new(size) }
     }
@@ -197,7 +193,7 @@ impl SafeLabels {
         all[label] = flush_upto;
         self.flush_upto.set(all);
     }
-    /// Which are safe on a device of `size` bytes, of whose writes a flush has covered `flushed`.
+    /// The safe labels of a device of `size` bytes, of whose writes flushes covered `flushed`.
     fn get(&self, size: u64, flushed: u64) -> [bool; LABELS] {
         if self.size.replace(size) != size {
             (LABELS / 2..LABELS).for_each(|label| self.set(label, TORN));
@@ -207,7 +203,7 @@ impl SafeLabels {
 }
 
 impl Leaf {
-    /// Takes over which labels its device has, as read from there.
+    /// Notes the safe labels, as read from the device.
     pub fn note_labels(&self, found: &LeafLabels) {
         let own = |c: &Result<NvList>| c.as_ref().is_ok_and(|c| c.integer("guid") == Some(self.guid().0 as i128));
         let labels = self.safe_labels();
@@ -219,7 +215,7 @@ impl Leaf {
     }
 }
 
-/// Waits for all; fails only if none succeeded, with the first error.
+/// Waits for all writes; fails only if all failed, with the first error.
 async fn any_success(writes: Vec<impl Future<Output = Result<()>>>) -> Result<()> {
     let (mut good, mut error) = (false, None);
     for w in writes {
@@ -327,13 +323,12 @@ pub async fn clear_labels(dev: &dyn BlockDev) -> Result<()> {
     overwrite(dev, BOOT_ENV_OFFSET, |_| Ok(Bytes::zeroed((LABEL_SIZE - BOOT_ENV_OFFSET) as usize))).await
 }
 
-/// Bytes of the header of a cache device, which stands where the data begin (format page 22).
+/// Bytes of the header of a cache device, at the start of the data area (format page 22).
 const CACHE_HEADER_SIZE: usize = 512;
 
 /// Wipes the labels that are valid (a config with a guid and a known state), but for their first 16
-/// KiB, and the header of a cache device (`zpool labelclear`). Nothing else is touched: what
-/// another owner wrote in the place of a label stays. How many labels there were. Durable on
-/// return.
+/// KiB, and the header of a cache device (`zpool labelclear`). Other data in the place of a label
+/// stays. Returns the number of labels. Durable on return.
 pub async fn clear_valid_labels(dev: &dyn BlockDev) -> Result<usize> {
     let labels = read_labels(dev).await?;
     let at = offsets(dev)?;

@@ -1,8 +1,8 @@
 //! A leaf: one device, its queue, its counters.
 //!
-//! [`Leaf::read`] and [`Leaf::write`] put an operation into the queue and issue at once whatever
-//! the policy allows; completions continue with the rest. So operations start in the turn that asks
-//! for them, and nothing is polled or spawned to keep them going.
+//! [`Leaf::read`] and [`Leaf::write`] queue an operation and issue at once as many as the policy
+//! allows; completions issue the rest. So an operation starts in the turn of its caller, and needs
+//! no polling and no task.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,22 +24,22 @@ use crate::stats::{IoErrors, LeafStats, QueueDepth};
 /// One device of the pool with its I/O scheduler.
 pub struct Leaf {
     guid: Cell<Guid>,
-    /// Its path, as configuration and messages name it.
+    /// Its path, as in configuration and messages.
     pub path: String,
-    /// The device. What goes to it directly is not scheduled, not counted and not ordered against
+    /// The device. Direct operations on it are not scheduled, not counted and not ordered against
     /// the queue.
     pub dev: Rc<dyn BlockDev>,
-    /// How it is and what it misses.
+    /// Its health and dirty time log.
     pub condition: Rc<Condition>,
     rt: Rt,
     gauge: DirtyGauge,
     tunables: RefCell<QueueTunables>,
     queue: RefCell<Queue<Job>>,
     stats: RefCell<LeafStats>,
-    /// Writes that completed, plus one: what a former owner of the device wrote counts as one of
-    /// ours, so that the first flush is never left out.
+    /// Completed writes plus one: earlier writes to the device count as one, so that the first
+    /// flush is never skipped.
     written: Cell<u64>,
-    /// How many of `written` a completed flush covers.
+    /// Number of `written` that completed flushes cover.
     flushed: Cell<u64>,
     labels: SafeLabels,
 }
@@ -58,13 +58,12 @@ enum Job {
     },
 }
 
-/// What a write is to be: its class, and whether it is over only when it is durable, as after a
-/// flush.
+/// Options of a write: its class, and whether it completes only when durable, as after a flush.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteAs {
     /// Its class.
     pub prio: Prio,
-    /// Only where every device that it goes to does so ([`Leaf::writes_durably`]).
+    /// Only if every device of the write supports it ([`Leaf::writes_durably`]).
     pub durable: bool,
 }
 
@@ -87,7 +86,7 @@ impl Leaf {
         Leaf::with_condition(rt, guid, path, dev, gauge, tunables, Rc::new(Condition::default()))
     }
 
-    /// As [`Leaf::new`], in a condition that is known.
+    /// As [`Leaf::new`], with an existing condition.
     pub fn with_condition(
         rt: &Rt,
         guid: Guid,
@@ -124,7 +123,7 @@ impl Leaf {
     pub(crate) fn written(&self) -> u64 {
         self.written.get()
     }
-    /// How many of those a flush covers.
+    /// The number of [`Leaf::written`] that completed flushes cover.
     pub(crate) fn flushed(&self) -> u64 {
         self.flushed.get()
     }
@@ -158,13 +157,12 @@ impl Leaf {
         future
     }
 
-    /// Whether its writes may be asked to be durable by themselves.
+    /// Whether it supports durable writes ([`WriteAs::durable`]).
     pub fn writes_durably(&self) -> bool {
         self.dev.info().writes_durably
     }
 
-    /// Makes every write durable that has completed by now. Costs nothing if an earlier flush did
-    /// so already.
+    /// Makes every completed write durable. Skipped if an earlier flush covers them all.
     pub async fn flush(&self) -> Result<()> {
         let upto = self.written.get();
         if self.flushed.get() >= upto {
@@ -193,8 +191,8 @@ impl Leaf {
         }
     }
 
-    /// Looks whether the device answers at all: the beginning of one of its labels, which nobody
-    /// writes while the pool is in use, can be read, past the queue.
+    /// Probes the device (`vdev_probe` of OpenZFS): whether the first bytes of one of its labels,
+    /// never written while the pool is in use, can be read. Bypasses the queue.
     pub async fn probe(&self) -> bool {
         let Ok(offsets) = crate::labels::offsets(&*self.dev) else { return false };
         for at in offsets {
@@ -205,7 +203,7 @@ impl Leaf {
         false
     }
 
-    /// Its guid. It changes when the leaf takes the place of its mirror.
+    /// Its guid. It changes when the leaf replaces its mirror.
     pub fn guid(&self) -> Guid {
         self.guid.get()
     }
@@ -216,7 +214,7 @@ impl Leaf {
     pub(crate) fn rt(&self) -> &Rt {
         &self.rt
     }
-    /// Operations that wait or are at the device: how busy it is.
+    /// Operations queued or in flight.
     pub fn load(&self) -> u32 {
         let q = self.queue.borrow();
         q.state.queued.iter().sum::<u32>() + q.state.total_active()
@@ -229,25 +227,25 @@ impl Leaf {
     pub fn stats(&self) -> LeafStats {
         self.stats.borrow().clone()
     }
-    /// What is in its queue.
+    /// The operations in its queue.
     pub fn depth(&self) -> QueueDepth {
         let q = self.queue.borrow();
         QueueDepth { queued: q.state.queued, active: q.state.active }
     }
-    /// Tells listeners of an error here.
+    /// Traces an error of the device.
     pub fn trace_fault(&self, kind: FaultKind, class: u8, write: bool, offset: u64, len: u64) {
         let leaf = self.guid.get().0;
         self.rt.trace(Groups::FAULT, || Event::Fault { leaf, kind, class, write, offset, len });
     }
-    /// Counts a block read from here whose checksum did not match: `len` bytes from data byte
-    /// `offset` on, both 0 if that is not known.
+    /// Counts a block with a wrong checksum: `len` bytes at `offset` of the address space, both 0
+    /// if unknown.
     pub fn count_checksum_error(&self, offset: u64, len: u64) {
         let at = if len > 0 { offset + DATA_START } else { 0 };
         self.trace_fault(FaultKind::Checksum, 0, false, at, len);
         self.stats.borrow_mut().errors.cksum += 1;
         self.condition.note_checksum_error(self.rt.now());
     }
-    /// Forgets the errors (`zpool clear`).
+    /// Clears the errors (`zpool clear`).
     pub fn clear_errors(&self) {
         self.stats.borrow_mut().errors = Default::default();
         self.condition.clear_errors();
@@ -256,15 +254,15 @@ impl Leaf {
     pub fn tunables(&self) -> QueueTunables {
         self.tunables.borrow().clone()
     }
-    /// The gauge that its queue follows.
+    /// The dirty-data gauge of its queue.
     pub fn gauge(&self) -> DirtyGauge {
         self.gauge.clone()
     }
-    /// Changes the queue's tunables; what is in flight stays.
+    /// Changes the queue's tunables; operations in flight stay.
     pub fn set_tunables(self: &Rc<Self>, t: QueueTunables) {
         self.queue.borrow_mut().order_by(&t);
         *self.tunables.borrow_mut() = t;
-        // Both, for limits that rose.
+        // Both causes, since limits may have risen.
         self.pump(Cause::Arrival);
         self.pump(Cause::Completion);
     }
@@ -342,7 +340,7 @@ impl Leaf {
         });
         let leaf = self.clone();
         // If the world ends first, the closure is dropped uncalled, and with it every completer,
-        // which tells its waiter.
+        // which resolves its future.
         self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
     }
 
@@ -351,7 +349,7 @@ impl Leaf {
         let durable = batch.is_durable();
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
-        // The members of a gathered one that failed go alone and report then.
+        // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {
             let (leaf, disk, ok) = (self.guid.get().0, now.since(started), result.is_ok());
             for i in &items {
@@ -373,7 +371,7 @@ impl Leaf {
                 hand_out(items, done, offset);
             }
             Err(_) if items.len() > 1 => {
-                // Whose sector it was shows when each goes alone.
+                // Retry each alone to find the failing sector.
                 for item in items {
                     self.queue.borrow_mut().push(Item { aggregate: false, ..item });
                 }
@@ -405,14 +403,13 @@ impl Leaf {
 }
 
 impl Batch<Job> {
-    /// Whether one of its members is to be durable: then all are.
+    /// Whether a member is to be durable: then the whole batch is.
     fn is_durable(&self) -> bool {
         self.items.iter().any(|i| matches!(i.payload, Job::Write { durable: true, .. }))
     }
 }
 
-/// Gives every member of a completed batch what is its own; of the buffers of a read those between
-/// members are thrown away.
+/// Completes every member of a batch; read buffers of gaps between members are dropped.
 fn hand_out(items: Vec<Item<Job>>, done: Done, offset: u64) {
     let mut bufs = done.bufs.into_iter();
     let mut at = offset;

@@ -1,36 +1,35 @@
-//! The vdev tree: where the pool's address space meets devices.
+//! The vdev tree: maps the pool's address space to devices.
 //!
 //! Vocabulary. A *leaf* is one device with its I/O scheduler. A *top-level vdev* is an address
 //! space of its own that block pointers name by number; it is a leaf or a tree of nodes over leaves
-//! ([`VdevKind`]: mirror, RAID-Z, dRAID and what stands in for a device). The *tree* is all of them
-//! under the pool's guid. A *stripe* is a block with its parity as it lies on the children
-//! ([`geometry`]).
+//! ([`VdevKind`]: mirror, RAID-Z, dRAID, replacing, spare). The *tree* is all of them under the
+//! pool's guid. A *stripe* is a block with its parity as laid out over the children ([`geometry`]).
 //!
 //! The normal path of a write: [`Top::write`] pads the block to whole sectors and gives it to the
 //! [`Leaf`]'s queue, which never waits. The queue holds it by class and offset; [`policy`] says, as
-//! a pure function, which class may issue next; what lies next to the chosen operation leaves with
-//! it as one gathered device operation. The completion resolves every [`WriteDone`], counts, and
-//! issues what may go next. A read takes the same way and resolves to the bytes.
+//! a pure function, which class may issue next; operations adjacent to the chosen one are
+//! aggregated with it into one device operation. The completion resolves every [`WriteDone`],
+//! counts, and issues the next operations. A read takes the same path and resolves to the bytes.
 //!
-//! Redundancy. A read takes the shortest way that promises the block ([`Top::read_first`]): one
-//! side of a mirror, the data columns of RAID-Z; devices that were away when the block was written
-//! ([`Condition`], the dirty time log) come last. Who reads verifies, and if the checksum is wrong
-//! asks for [`VdevTree::arbitrate`], which reads everything, finds the block and rewrites what was
-//! wrong. A plain leaf pays nothing for any of this.
+//! Redundancy. A read takes as few devices as possible ([`Top::read_first`]): one side of a mirror,
+//! the data columns of RAID-Z; devices that were offline when the block was written ([`Condition`],
+//! the dirty time log) come last. The caller verifies the checksum, and if it is wrong calls
+//! [`VdevTree::arbitrate`], which reads every replica and parity column, reconstructs the block and
+//! repairs the bad replicas. A plain leaf pays nothing for any of this.
 //!
-//! What redundancy does not cover waits at the [`FailGate`] of the tree until somebody has looked
-//! after the devices: the pool is suspended.
+//! I/O that fails beyond redundancy waits at the [`FailGate`] of the tree, and the pool is
+//! suspended until `zpool clear`.
 //!
-//! [`labels`] reads and writes the places of a device that are not part of the address space:
-//! labels and uberblocks. In which order is `spa`'s business.
+//! [`labels`] reads and writes the parts of a device outside the address space: labels and
+//! uberblocks. `spa` decides the order.
 //!
 //! Invariants:
-//! * nothing here waits for anything but devices: no task is spawned, no lock is taken;
-//! * an operation that overlaps a write which is queued or in flight is held until that write is
-//!   over: block devices leave the result of overlapping operations open, and a block may be
-//!   rewritten in place within one txg;
-//! * an error of a gathered operation is never taken for an error of its members: they are tried
-//!   again one by one, so that a bad sector costs only the blocks that lie on it.
+//! * code here waits only for devices and takes no lock;
+//! * an operation that overlaps a queued or in-flight write is held until that write completes:
+//!   block devices do not define the result of overlapping operations, and a block may be rewritten
+//!   in place within one txg;
+//! * an error of an aggregated operation is never reported for its members: they are retried one by
+//!   one, so that a bad sector fails only the blocks on it.
 
 mod arbitrate;
 pub mod cost;

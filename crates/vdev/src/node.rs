@@ -1,8 +1,8 @@
-//! What a top-level vdev is made of: a tree of nodes, each an address space of its own.
+//! The nodes of a top-level vdev: a tree, each node an address space of its own.
 //!
-//! A node is cheap to clone and never changes its children: attaching, detaching or bringing back a
-//! device makes new nodes up to the top and leaves operations in flight with the old ones. Leaves
-//! are shared, so queue, counters and dirty time logs stay.
+//! A node is cheap to clone and its children never change: attaching, detaching or reopening a
+//! device makes new nodes up to the top, and operations in flight keep the old ones. Leaves are
+//! shared, so queue, counters and dirty time logs stay.
 //!
 //! Offsets here are those of the node's own address space; a leaf adds the size of its front
 //! labels.
@@ -26,46 +26,45 @@ use crate::stats::IoErrors;
 /// A boxed future over borrowed state.
 pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// log2 of the bytes after which another child of a mirror is preferred where all are equally busy,
+/// log2 of the bytes after which a mirror whose children are equally busy prefers the next child,
 /// as in OpenZFS (`vdev_mirror` shift).
 const MIRROR_TURN: u32 = 21;
 
-/// What a vdev is made of.
+/// The type of a vdev, with its children.
 #[derive(Clone)]
 pub enum VdevKind {
     /// One device.
     Leaf(Rc<Leaf>),
-    /// Every child holds everything: a mirror, a device being replaced, a device with a spare in
-    /// use.
+    /// Every child holds all the data: a mirror, a replacing or a spare vdev.
     Mirror(Rc<Mirror>),
     /// Data with parity over all children.
     Raidz(Rc<Raidz>),
     /// Data with parity over changing groups of children, with spares distributed over all.
     Draid(Rc<DraidNode>),
-    /// One of those distributed spares.
+    /// A distributed spare of a dRAID.
     Dspare(Rc<Dspare>),
-    /// A leaf whose device is not there.
+    /// A leaf without a device.
     Absent(Rc<Absent>),
-    /// Its blocks were copied to other top-level vdevs and it was removed.
+    /// A removed top-level vdev, whose blocks were copied to others.
     Indirect(Rc<Indirect>),
-    /// A top-level vdev that nothing is known of.
+    /// A top-level vdev with unknown configuration.
     Missing,
     /// The place of a removed log vdev.
     Hole,
 }
 
-/// What kind of mirror it is.
+/// The role of a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MirrorRole {
-    /// For good.
+    /// A mirror proper.
     Mirror,
-    /// Old and new device until the new one has everything.
+    /// Old and new device, until the new one is resilvered.
     Replacing,
-    /// A device and the hot spare that stands in for it.
+    /// A device and its hot spare.
     Spare,
 }
 
-/// A node whose children all hold the same.
+/// A node whose children hold the same data.
 pub struct Mirror {
     /// Its guid.
     pub guid: Guid,
@@ -73,7 +72,7 @@ pub struct Mirror {
     pub role: MirrorRole,
     /// Its children.
     pub children: Vec<VdevKind>,
-    /// Blocks that no child had right.
+    /// Blocks of which every child had a bad copy.
     pub errors: Cell<IoErrors>,
 }
 
@@ -101,15 +100,15 @@ pub struct DraidNode {
     pub errors: Cell<IoErrors>,
 }
 
-/// A distributed spare of the dRAID that it is below.
+/// A distributed spare of its parent dRAID.
 pub struct Dspare {
     /// Its guid.
     pub guid: Guid,
-    /// What messages call it.
+    /// Its name in messages.
     pub path: String,
-    /// Which of the spares.
+    /// Index among the spares.
     pub spare: u64,
-    /// What it misses.
+    /// Its health and dirty time log.
     pub condition: Rc<Condition>,
 }
 
@@ -117,16 +116,16 @@ pub struct Dspare {
 pub struct Absent {
     /// Its guid.
     pub guid: Guid,
-    /// Where it was.
+    /// Last known path.
     pub path: String,
-    /// What it misses by now.
+    /// Its health and dirty time log.
     pub condition: Rc<Condition>,
 }
 
-/// Where the blocks of a removed vdev went.
+/// The mapping of a removed vdev to the new places of its blocks.
 pub trait IndirectMap {
-    /// The pieces of `size` bytes at `offset`: start within the range, vdev, offset there, length.
-    /// `Corrupt` if not all of it is mapped.
+    /// Maps `size` bytes at `offset` to pieces: start within the range, vdev, offset there, length.
+    /// `Corrupt` if part of the range is not mapped.
     fn remap(&self, offset: u64, size: u64) -> Result<Vec<(u64, VdevId, u64, u64)>>;
 }
 
@@ -137,23 +136,23 @@ pub struct Indirect {
     pub map: OnceCell<Rc<dyn IndirectMap>>,
 }
 
-/// How good a read of a node will be.
+/// Whether a replica has a block, best first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ReplicaState {
-    /// It should have the block.
+    /// The block is on it.
     Current,
-    /// It was away when the block was written.
+    /// The dirty time log has the block's birth: the replica may miss it.
     Stale,
-    /// It cannot be read.
+    /// The device is not open.
     Offline,
 }
 
-/// What every operation below a top-level vdev goes along with.
+/// Context of an operation below a top-level vdev.
 #[derive(Clone, Copy)]
 pub(crate) struct Io<'a> {
-    /// The top-level vdev, which distributed spares need.
+    /// The top-level vdev, through which distributed spares find their data.
     pub root: &'a VdevKind,
-    /// When the block was born; 0 if that is not known.
+    /// Birth of the block; 0: unknown.
     pub birth: Txg,
     /// Class of the operation.
     pub prio: Prio,
@@ -182,7 +181,7 @@ impl VdevKind {
         }
     }
 
-    /// Its guid; none where the configuration only has it.
+    /// Its guid; none for types without one in the tree.
     pub fn guid(&self) -> Option<Guid> {
         match self {
             VdevKind::Leaf(l) => Some(l.guid()),
@@ -203,8 +202,8 @@ impl VdevKind {
         self.children().iter().find_map(|c| c.find(guid))
     }
 
-    /// The same with the node `guid` replaced by what `f` makes of it; unchanged parts are shared.
-    /// Unchanged as a whole if there is no such node.
+    /// A copy with the node `guid` replaced by `f` of it; unchanged parts are shared. An unchanged
+    /// copy if there is no such node.
     pub fn replace(&self, guid: Guid, f: &dyn Fn(&VdevKind) -> VdevKind) -> VdevKind {
         if self.guid() == Some(guid) {
             return f(self);
@@ -216,7 +215,7 @@ impl VdevKind {
         self.with_children(children())
     }
 
-    /// Every device that is there, in order.
+    /// Every present device, in order.
     pub fn leaves(&self) -> Vec<Rc<Leaf>> {
         match self {
             VdevKind::Leaf(l) => vec![l.clone()],
@@ -224,7 +223,7 @@ impl VdevKind {
         }
     }
 
-    /// The condition of every leaf, there or not, with its guid.
+    /// The condition of every leaf, present or absent, with its guid.
     pub fn conditions(&self) -> Vec<(Guid, Rc<Condition>)> {
         match self {
             VdevKind::Leaf(l) => vec![(l.guid(), l.condition.clone())],
@@ -234,7 +233,7 @@ impl VdevKind {
         }
     }
 
-    /// How it is, by its children.
+    /// Its health, derived from its children.
     pub fn health(&self) -> Health {
         let below = |tolerates: usize| {
             let children: Vec<Health> = self.children().iter().map(VdevKind::health).collect();
@@ -262,8 +261,8 @@ impl VdevKind {
         }
     }
 
-    /// Errors that are its own: of a leaf those of the device, else of blocks that could not be had
-    /// from what is below.
+    /// Its own errors: of a leaf those of the device, of other nodes blocks that its children could
+    /// not deliver.
     pub fn errors(&self) -> IoErrors {
         match self {
             VdevKind::Leaf(l) => l.errors(),
@@ -274,7 +273,7 @@ impl VdevKind {
         }
     }
 
-    /// Forgets the errors of it and of everything below.
+    /// Clears its errors and those of all descendants.
     pub fn clear_errors(&self) {
         match self {
             VdevKind::Leaf(l) => l.clear_errors(),
@@ -319,14 +318,14 @@ impl VdevKind {
         }
     }
 
-    /// The child of the dRAID that a distributed spare has its data on at `offset`.
+    /// The child of the dRAID that holds the data of a distributed spare at `offset`.
     fn dspare_child<'a>(&self, root: &'a VdevKind, offset: u64) -> Option<&'a VdevKind> {
         let (VdevKind::Dspare(spare), VdevKind::Draid(draid)) = (self, root) else { return None };
         draid.children.get(draid.layout.spare_child(spare.spare, offset)?)
     }
 
-    /// Every leaf that holds the bytes at `offset`, with what it promises. Only for nodes below a
-    /// stripe.
+    /// Appends every leaf that holds the bytes at `offset`, with its state, but no better than
+    /// `above`. Only for nodes below a stripe.
     pub(crate) fn replicas<'a>(
         &'a self,
         io: Io<'a>,
@@ -335,8 +334,7 @@ impl VdevKind {
         out: &mut Vec<(&'a Rc<Leaf>, ReplicaState)>,
         depth: u32,
     ) {
-        // A distributed spare may stand for one that a spare stands for; a configuration can be a
-        // circle.
+        // Spares may replace spares, so a bad configuration can be a cycle: bound the depth.
         if depth > 8 {
             return;
         }
@@ -353,11 +351,11 @@ impl VdevKind {
         }
     }
 
-    /// Reads `len` bytes at `offset` from the best leaf that has them, from the next one where that
-    /// fails. The flag tells that one failed.
+    /// Reads `len` bytes at `offset` from the best leaf, and on errors from the next best. The
+    /// flag: a leaf failed.
     pub(crate) fn read_at<'a>(&'a self, io: Io<'a>, offset: u64, len: u64) -> Boxed<'a, Result<(Bytes, bool)>> {
         if let VdevKind::Leaf(l) = self {
-            // Queued now, not when somebody looks at the future.
+            // Queue now, not at the first poll.
             let read = l.read_data(offset, len, io.prio);
             return Box::pin(async move { Ok((read.await?, false)) });
         }
@@ -388,7 +386,7 @@ impl VdevKind {
         }
     }
 
-    /// Writes `data` and `pad` zeros at `offset` to every leaf that holds it. `None` if there is
+    /// Writes `data` and `pad` zeros at `offset` to every open leaf of the node. `None` if there is
     /// none.
     pub(crate) fn write_at(
         &self,
@@ -410,7 +408,7 @@ impl VdevKind {
         Some(WriteDone::quorum(parts, tolerates))
     }
 
-    /// The stripes of a block: what has parity by its layout, anything else as one column.
+    /// The stripes of a block; one column without parity except on RAID-Z and dRAID.
     pub(crate) fn stripes(&self, ashift: u8, offset: u64, psize: u64) -> Vec<Stripe> {
         match self {
             VdevKind::Raidz(r) => vec![raidz_map(offset, psize, ashift, r.children.len() as u64, r.parity)],
@@ -422,7 +420,7 @@ impl VdevKind {
         }
     }
 
-    /// The world of its devices; none if no device is there.
+    /// The world of its devices; none without a device.
     pub(crate) fn rt(&self) -> Option<&Rt> {
         match self {
             VdevKind::Leaf(l) => Some(l.rt()),
@@ -430,7 +428,7 @@ impl VdevKind {
         }
     }
 
-    /// The node that a column of its stripes lies on.
+    /// The node that holds a column of its stripes.
     pub(crate) fn column_node(&self, column: &Column) -> &VdevKind {
         match self {
             VdevKind::Raidz(r) => &r.children[column.child],
@@ -441,11 +439,11 @@ impl VdevKind {
 }
 
 impl Leaf {
-    /// Reads from the part of the device that is address space.
+    /// Reads at an offset of the address space.
     pub(crate) fn read_data(self: &Rc<Self>, offset: u64, len: u64, prio: Prio) -> crate::ReadDone {
         self.read(DATA_START + offset, len, prio)
     }
-    /// Writes to it.
+    /// Writes at an offset of the address space.
     pub(crate) fn write_data(
         self: &Rc<Self>,
         offset: u64,

@@ -1,15 +1,14 @@
-//! What a leaf's queue issues next: classes, limits and the choice between them (behaviour 3.2).
+//! The choice of a leaf queue's next class: classes, limits and priorities (behaviour 3.2).
 //!
 //! Every operation belongs to a class. A class has a minimum and a maximum of operations in flight
 //! at one leaf. First come the classes that are below their minimum, round-robin from the one after
 //! the last served, so that no class starves; then, in the order of priority, classes below their
-//! maximum. Two rules bend the limits: the maximum of async writes follows how much dirty data the
-//! pool holds (little: stay out of the readers' way; much: go all out), and the *non-interactive*
-//! classes (scrub, removal, initializing, rebuild) get next to nothing while interactive operations
-//! are in flight.
+//! maximum. Two rules bend the limits: the maximum of async writes rises with the pool's dirty data
+//! (little: favour reads; much: write at full depth), and the *non-interactive* classes (scrub,
+//! removal, initializing, rebuild) get few operations while interactive ones are in flight.
 //!
-//! All of it is a function of [`QueueState`], the tunables and the gauge; the shell in `leaf` only
-//! counts and submits.
+//! The choice is a function of [`QueueState`], the tunables and the gauge; `leaf` only counts and
+//! submits.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,13 +16,13 @@ use std::rc::Rc;
 /// The I/O classes in the order of their priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Prio {
-    /// A read that somebody waits for.
+    /// A read with a waiting caller.
     SyncRead,
-    /// A write that somebody waits for: the intent log.
+    /// A write with a waiting caller: the intent log.
     SyncWrite,
     /// Prefetch.
     AsyncRead,
-    /// What the sync of a txg writes.
+    /// Writes of a syncing txg.
     AsyncWrite,
     /// Scrub and resilver.
     Scrub,
@@ -37,7 +36,7 @@ pub enum Prio {
     Rebuild,
 }
 
-/// How many classes there are.
+/// Number of classes.
 pub const CLASSES: usize = 9;
 
 impl Prio {
@@ -54,7 +53,7 @@ impl Prio {
         Prio::Rebuild,
     ];
 
-    /// The place in [`Prio::ALL`] and in every array by class.
+    /// The index in [`Prio::ALL`] and in every array by class.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -72,8 +71,7 @@ impl Prio {
             Prio::Rebuild => "rebuildq_write",
         }
     }
-    /// Whether the class gives way to interactive ones. Trim does not, and does not count as
-    /// interactive work that others give way to only by its limits.
+    /// Whether the class is interactive; the others give way to interactive ones. Trim is.
     pub const fn is_interactive(self) -> bool {
         !matches!(self, Prio::Scrub | Prio::Removal | Prio::Initializing | Prio::Rebuild)
     }
@@ -84,24 +82,23 @@ impl Prio {
     }
 }
 
-/// How a leaf decides what goes to the device (property `scheduler` of OpenZFS 2.4; `deadline` is
-/// for comparison).
+/// The scheduler of a leaf (property `scheduler` of OpenZFS 2.4; `deadline` is for comparison).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Scheduler {
-    /// As is best for the device. Files and rotating disks are queued by OpenZFS's own rule; so far
-    /// everything is.
+    /// The best one for the device. OpenZFS's rule uses `on` for files and rotating disks; weir so
+    /// far for every device.
     #[default]
     Auto,
     /// Classes with minimums and maximums.
     On,
-    /// First come, first served, everything at once: neither classes nor limits nor gathering.
+    /// First come, first served, all at once: no classes, no limits, no aggregation.
     Off,
-    /// That of before 2013: one order by deadline and offset, the same depth for everything.
+    /// The scheduler of before 2013: one order by deadline and offset, one depth for all classes.
     Deadline,
 }
 
 impl Scheduler {
-    /// All of them, in the order of their numbers (tunable `scheduler`).
+    /// All schedulers, by number (tunable `scheduler`).
     pub const ALL: [Scheduler; 4] = [Scheduler::Auto, Scheduler::On, Scheduler::Off, Scheduler::Deadline];
 
     /// The name that commands use.
@@ -115,18 +112,17 @@ impl Scheduler {
     }
 }
 
-/// Why a leaf looks for something to issue.
+/// Why a leaf tries to issue operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// An operation was asked for.
+    /// An operation was queued.
     Arrival,
-    /// One is over.
+    /// An operation completed.
     Completion,
 }
 
-/// The scheduler of before 2013: up to how many operations may be at the device, and how many may
-/// be issued now (`zfs_vdev_min_pending` 4, `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2;
-/// behaviour 3.2).
+/// The scheduler of before 2013: how many operations may be issued now (`zfs_vdev_min_pending` 4,
+/// `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2; behaviour 3.2).
 pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
     match cause {
         Cause::Arrival => t.min_pending.max(1).saturating_sub(active),
@@ -134,8 +130,8 @@ pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
     }
 }
 
-/// The scheduler of before 2013: the deadline of an operation that arrived at `since` in ns, the
-/// smaller the sooner.
+/// The scheduler of before 2013: the deadline of an operation that arrived at `since`, in ns;
+/// smaller is sooner.
 pub fn deadline(since: u64, prio: Prio, time_shift: u32) -> u64 {
     let priority = match prio {
         Prio::SyncRead | Prio::SyncWrite => 0,
@@ -159,16 +155,16 @@ pub struct ClassLimits {
 /// The tunables of the leaf queue, with OpenZFS's defaults except where a field says otherwise.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueTunables {
-    /// Which scheduler (tunable `scheduler`).
+    /// The scheduler (tunable `scheduler`).
     pub scheduler: Scheduler,
-    /// Of `deadline`: operations at the device up to which one that arrives is issued at once
+    /// Of `deadline`: an arriving operation is issued at once below this many in flight
     /// (`zfs_vdev_min_pending`).
     pub min_pending: u32,
-    /// Of `deadline`: the most at the device (`zfs_vdev_max_pending`).
+    /// Of `deadline`: limit of operations in flight (`zfs_vdev_max_pending`).
     pub max_pending: u32,
-    /// Of `deadline`: issued at most when one is over (`zfs_vdev_ramp_rate`).
+    /// Of `deadline`: limit of operations issued per completion (`zfs_vdev_ramp_rate`).
     pub ramp_rate: u32,
-    /// Of `deadline`: how coarse time is, as a shift of nanoseconds (`zfs_vdev_time_shift`; 6 at
+    /// Of `deadline`: resolution of time, as a shift of nanoseconds (`zfs_vdev_time_shift`; 6 at
     /// first, later 29).
     pub time_shift: u32,
     /// `zfs_vdev_<class>_{min,max}_active`, by [`Prio::index`].
@@ -187,16 +183,14 @@ pub struct QueueTunables {
     /// `zfs_vdev_nia_credit`: non-interactive operations that may be issued between two interactive
     /// completions.
     pub nia_credit: u32,
-    /// `zfs_vdev_aggregation_limit`: longest gathered operation in bytes, on media where distance
-    /// costs time.
+    /// `zfs_vdev_aggregation_limit`: longest aggregated operation in bytes, on rotating media.
     pub aggregation_limit: u64,
     /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB;
-    /// here it is 1 MiB, because an operation costs a system call's worth of CPU and a gathered one
-    /// costs no copy.
+    /// here it is 1 MiB, because each operation costs a system call and aggregation costs no copy.
     pub aggregation_limit_non_rotating: u64,
-    /// `zfs_vdev_read_gap_limit`: reads this many bytes apart are still gathered, the gap is read
-    /// and thrown away. (Writes are gathered only without a gap: `zfs_vdev_write_gap_limit`
-    /// concerns padding of RAID-Z.)
+    /// `zfs_vdev_read_gap_limit`: reads up to this many bytes apart are aggregated; the gap is read
+    /// and dropped. (Writes are aggregated only without a gap: `zfs_vdev_write_gap_limit` concerns
+    /// padding of RAID-Z.)
     pub read_gap: u64,
 }
 
@@ -254,9 +248,9 @@ impl QueueTunables {
     }
 }
 
-/// How full the pool's dirty-data limit is, in percent: set by the transaction layer, read by every
-/// leaf queue. While a sync task is pending the setter says 100, so that administrative work is not
-/// slowed down by a pool that has little to write.
+/// Dirty data in percent of the pool's limit: set by the transaction layer, read by every leaf
+/// queue. While a sync task is pending it is set to 100, so that administrative operations are fast
+/// even in a pool with little dirty data.
 #[derive(Clone, Default, Debug)]
 pub struct DirtyGauge(pub Rc<Cell<u32>>);
 
@@ -271,20 +265,19 @@ impl DirtyGauge {
     }
 }
 
-/// What the choice depends on: how much is queued and in flight, by class.
+/// The input of the choice: operations queued and in flight, by class.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueState {
-    /// Operations that wait.
+    /// Waiting operations.
     pub queued: [u32; CLASSES],
-    /// Operations at the device; a gathered one counts once, for the class of the operation that
-    /// led it.
+    /// Operations at the device; an aggregate counts once, for the class of its leading operation.
     pub active: [u32; CLASSES],
-    /// The class served last, as index.
+    /// Index of the class served last.
     pub last_class: usize,
     /// Interactive operations at the device.
     pub interactive_active: u32,
-    /// While interactive operations are in flight: how many non-interactive ones may still be
-    /// issued. Otherwise: how many completions there were since the last interactive one.
+    /// While interactive operations are in flight: remaining non-interactive ones to issue.
+    /// Otherwise: completions since the last interactive one.
     pub nia_credit: u32,
 }
 
@@ -294,7 +287,7 @@ impl QueueState {
         self.active.iter().sum()
     }
 
-    /// One operation of `prio` goes to the device.
+    /// An operation of `prio` is issued.
     pub fn issued(&mut self, prio: Prio) {
         self.active[prio.index()] += 1;
         self.last_class = prio.index();
@@ -308,7 +301,7 @@ impl QueueState {
         }
     }
 
-    /// One operation of `prio` came back.
+    /// An operation of `prio` completed.
     pub fn completed(&mut self, prio: Prio, t: &QueueTunables) {
         self.active[prio.index()] -= 1;
         if prio.is_interactive() {
@@ -340,7 +333,7 @@ impl QueueState {
         }
     }
 
-    /// The class that issues next, if any may.
+    /// The class to issue next, if any may.
     pub fn next_class(&self, t: &QueueTunables, dirty_percent: u32) -> Option<Prio> {
         if self.total_active() >= t.max_active.max(1) {
             return None;
@@ -352,7 +345,7 @@ impl QueueState {
             .into_iter()
             .find(|&p| waits(p) && active(p) < self.min_active(p, t))
             .or_else(|| Prio::ALL.into_iter().find(|&p| waits(p) && active(p) < self.max_active(p, t, dirty_percent)))
-            // With maximums of nothing one goes on, or nothing ever would.
+            // With all maximums 0 issue one operation anyway, or the queue would stall.
             .or_else(|| Prio::ALL.into_iter().find(|&p| waits(p) && self.total_active() == 0))
     }
 }

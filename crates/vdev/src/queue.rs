@@ -1,14 +1,13 @@
-//! The waiting room of a leaf: operations by class and by offset, neighbours gathered on the way
-//! out.
+//! The queue of a leaf: operations by class and by offset, adjacent ones aggregated when issued.
 //!
-//! Every waiting operation stands in two orders: its class's (arrival, or half-second bucket and
-//! offset) and that of offsets among operations of the same direction. [`Queue::next`] lets the
-//! policy choose a class, takes that class's first operation and grows it in both directions along
-//! the offsets, across classes, up to the aggregation limit. Nothing here submits: the leaf turns a
-//! [`Batch`] into one device operation and reports it back with [`Queue::completed`].
+//! Every waiting operation is in two orders: its class's (arrival, or half-second bucket and
+//! offset) and by offset among operations of the same direction. [`Queue::next`] lets the policy
+//! choose a class, takes that class's first operation and aggregates it in both directions along
+//! the offsets, across classes, up to the aggregation limit. The leaf submits a [`Batch`] as one
+//! device operation and reports its completion with [`Queue::completed`].
 //!
 //! Overlaps: waiting and active writes are disjoint among themselves and from waiting and active
-//! reads. What would break that is held aside, in order of arrival, until it does not.
+//! reads. An operation that would break this is held, in order of arrival, until it does not.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,9 +25,9 @@ pub(crate) struct Item<P> {
     pub prio: Prio,
     /// When it entered the queue.
     pub since: Nanos,
-    /// Whether it may be gathered with neighbours.
+    /// Whether it may be aggregated.
     pub aggregate: bool,
-    /// Segments that it needs in a device operation.
+    /// Its segments in a device operation.
     pub segments: usize,
     pub payload: P,
 }
@@ -39,7 +38,7 @@ impl<P> Item<P> {
     }
 }
 
-/// What goes to the device as one operation.
+/// Operations issued to the device as one.
 #[derive(Debug)]
 pub(crate) struct Batch<P> {
     pub prio: Prio,
@@ -69,12 +68,12 @@ pub(crate) struct Queue<P> {
     writing: BTreeMap<u64, u64>,
     /// Reads at the device: start and end; few.
     reading: Vec<(u64, u64)>,
-    /// The longest read that ever waited: how far before a write an overlapping read can start.
+    /// The longest read so far: bounds how far before a write an overlapping read can start.
     longest_read: u64,
     held: VecDeque<Item<P>>,
     seq: u64,
     last_offset: u64,
-    /// Scheduler, and how coarse its time is, by which operations are put into order as they come.
+    /// Scheduler and time shift that order new operations.
     order_by: (Scheduler, u32),
 }
 
@@ -95,7 +94,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes an operation in. Its length is not 0.
+    /// Queues an operation. Its length is not 0.
     pub fn push(&mut self, item: Item<P>) {
         self.state.queued[item.prio.index()] += 1;
         if must_wait(&self.held, &item) || self.overlaps(&item) {
@@ -105,15 +104,15 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Whether a write that waits or is active overlaps a range. They are disjoint, so looking at
-    /// the last that starts below its end is enough.
+    /// Whether a waiting or active write overlaps a range. Writes are disjoint, so only the last
+    /// one that starts below the end can.
     fn overlaps_write(&self, start: u64, end: u64) -> bool {
         let active = self.writing.range(..end).next_back();
         let waiting = self.by_offset[1].range(..(end, 0)).next_back();
         active.is_some_and(|(_, &e)| e > start) || waiting.is_some_and(|(_, (_, w))| w.end() > start)
     }
 
-    /// Whether something that waits or is active overlaps `item`, one of the two a write.
+    /// Whether a waiting or active operation overlaps `item`, one of the two a write.
     fn overlaps(&self, item: &Item<P>) -> bool {
         let near = (item.offset.saturating_sub(self.longest_read), 0)..(item.end(), 0);
         self.overlaps_write(item.offset, item.end())
@@ -122,7 +121,7 @@ impl<P> Queue<P> {
                     || self.by_offset[0].range(near).any(|(_, (_, r))| r.end() > item.offset))
     }
 
-    /// Whether a read may bridge the gap from `start` to `end`: nothing there is being written.
+    /// Whether a read may span the gap from `start` to `end`: no write overlaps it.
     fn may_bridge(&self, start: u64, end: u64, gap: u64) -> bool {
         start == end || end - start <= gap && !self.overlaps_write(start, end)
     }
@@ -152,7 +151,7 @@ impl<P> Queue<P> {
         item
     }
 
-    /// The first operation of a class: of an offset-ordered one, what follows the last issued
+    /// The first operation of a class: in offset-ordered classes, the next after the last issued
     /// offset within the oldest bucket.
     fn first_of(&self, prio: Prio) -> Option<OrderKey> {
         let set = &self.order[prio.index()];
@@ -164,7 +163,7 @@ impl<P> Queue<P> {
         Some(ahead.copied().unwrap_or(first))
     }
 
-    /// Which scheduler orders what comes from now on; what waits already keeps its place.
+    /// Sets the scheduler for operations queued from now on; waiting ones keep their place.
     pub fn order_by(&mut self, t: &QueueTunables) {
         self.order_by = (t.scheduler, t.time_shift);
     }
@@ -175,7 +174,7 @@ impl<P> Queue<P> {
         firsts.min_by_key(|(_, key)| if by_arrival { (key.2, 0, 0) } else { *key })
     }
 
-    /// How many operations may be issued now because of `cause`, as far as that is a number.
+    /// Limit on the operations to issue now because of `cause`; `u32::MAX` if the classes decide.
     pub fn room(&self, t: &QueueTunables, cause: Cause) -> u32 {
         match t.scheduler {
             Scheduler::Deadline => deadline_room(cause, self.state.total_active(), t),
@@ -183,15 +182,15 @@ impl<P> Queue<P> {
         }
     }
 
-    /// What to issue now, if anything may be. It counts as in flight from here on.
+    /// The next batch to issue, if any may be. It counts as in flight from here on.
     pub fn next(&mut self, t: &QueueTunables, limit: u64, dirty_percent: u32) -> Option<Batch<P>> {
         if let Scheduler::Off | Scheduler::Deadline = t.scheduler {
             let off = t.scheduler == Scheduler::Off;
             let (prio, key) = self.first_of_all(off)?;
             return Some(self.issue(prio, key, t, if off { 0 } else { limit }));
         }
-        // A class whose operations are all held aside counts as queued but has nothing to give: ask
-        // again without it.
+        // A class whose operations are all held counts as queued but has none to issue: retry
+        // without it.
         let mut asked = self.state.clone();
         let (prio, key) = loop {
             let prio = asked.next_class(t, dirty_percent)?;
@@ -223,7 +222,7 @@ impl<P> Queue<P> {
         let mut before = Vec::new();
         let mut items = vec![lead];
         if aggregates {
-            // One segment more for a gap's filler.
+            // Keep one segment for the filler of a gap.
             while let Some((&key, (_, item))) = self.by_offset[usize::from(write)].range(..(start, 0)).next_back() {
                 let fits = item.aggregate && end - item.offset <= limit && segments + item.segments < MAX_SEGMENTS;
                 if item.end() > start || !self.may_bridge(item.end(), start, gap) || !fits {
@@ -250,7 +249,7 @@ impl<P> Queue<P> {
         Batch { prio, write, offset: start, len: end - start, items }
     }
 
-    /// A batch that [`Queue::next`] gave out is over; what waited only for it enters its class.
+    /// A batch of [`Queue::next`] completed; operations held only by it enter their class.
     pub fn completed(&mut self, prio: Prio, write: bool, offset: u64, len: u64, t: &QueueTunables) {
         self.state.completed(prio, t);
         if write {
@@ -273,7 +272,7 @@ impl<P> Queue<P> {
     }
 }
 
-/// Whether `item` must stay behind one of those held.
+/// Whether `item` overlaps a held operation and must wait behind it.
 fn must_wait<P>(held: &VecDeque<Item<P>>, item: &Item<P>) -> bool {
     held.iter().any(|h| (h.write || item.write) && overlap(h.offset, h.end(), item))
 }
@@ -349,7 +348,7 @@ mod tests {
         }
         let order: Vec<u32> = std::iter::from_fn(|| q.next(&t, 1 << 20, 0)).flat_map(|b| ids(&b)).collect();
         assert_eq!(order, [0, 1, 2]);
-        // An older bucket goes first, whatever its offset.
+        // An older bucket goes first, at any offset.
         let mut q = Queue::new();
         q.push(Item { since: Nanos(2 << BUCKET_SHIFT), ..item(0, true, Prio::AsyncWrite, 0, K) });
         q.push(Item { since: Nanos(1 << BUCKET_SHIFT), ..item(1, true, Prio::AsyncWrite, 9 << 20, K) });

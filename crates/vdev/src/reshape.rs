@@ -1,23 +1,22 @@
 //! Changes of the tree while it is in use: attaching and detaching leaves.
 //!
-//! Two descriptions of a top-level vdev stand side by side: what it is made of ([`VdevKind`]) and
-//! what its configuration says ([`VdevConfig`]); their nodes correspond by guid. The functions here
-//! are pure: they take both and give both as they will be. The caller has to make the change where
-//! it is safe:
+//! A top-level vdev has two descriptions: its nodes ([`VdevKind`]) and its configuration
+//! ([`VdevConfig`]); nodes correspond by guid. The functions here are pure: they take both and
+//! return both, changed. The caller must apply the change where it is safe:
 //!
-//! * *Nodes never change.* An operation in flight holds the nodes that it began with and ends with
-//!   them; leaves are shared, so that queues, counters and dirty time logs go on. A change is one
+//! * *Nodes never change.* An operation in flight keeps the nodes that it began with; leaves are
+//!   shared, so that queues, counters and dirty time logs stay. A change is one
 //!   [`Top::set_kind`](crate::Top::set_kind) and becomes visible to the next operation.
-//! * *A change happens between two txgs*, in syncing context before the first write of a txg. Every
-//!   write of the txgs before is over. What is written for later txgs at that time (log blocks) may
+//! * *A change happens between two txgs*, in syncing context before the first write of a txg. All
+//!   writes of earlier txgs have completed. Writes for later txgs at that time (log blocks) may
 //!   have gone to the old nodes only: the dirty time log of a new leaf covers all txgs that may be
 //!   open then.
 //! * *The configuration of the same txg describes the new tree*, and the guid sum of its uberblock
 //!   counts it. A power cut before that uberblock leaves the old tree.
 //!
-//! The guid of a top-level vdev survives its mirror: the last child takes it over, so that an older
-//! label never looks like another top-level vdev (as in OpenZFS). It does not survive being made a
-//! mirror: labels of that leaf go on to name the leaf by its guid.
+//! When a top-level mirror is left with one child, the child takes over its guid, so that an older
+//! label never looks like another top-level vdev (as in OpenZFS). When a top-level leaf becomes a
+//! mirror, the mirror gets a new guid: the leaf keeps its own, which its labels name.
 
 use std::rc::Rc;
 
@@ -27,16 +26,16 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use crate::dtl::TxgSet;
 use crate::node::{Absent, Dspare, Mirror, MirrorRole, VdevKind};
 
-/// A vdev as it is and as its configuration says.
+/// A vdev: nodes and configuration.
 #[derive(Clone)]
 pub struct Shape {
-    /// What it is made of.
+    /// Its nodes.
     pub kind: VdevKind,
     /// Its configuration in MOS form.
     pub config: VdevConfig,
 }
 
-/// The configuration's name of a role.
+/// The vdev type of a role in the configuration.
 fn config_kind(role: MirrorRole) -> ConfigKind {
     match role {
         MirrorRole::Mirror => ConfigKind::Mirror,
@@ -45,7 +44,7 @@ fn config_kind(role: MirrorRole) -> ConfigKind {
     }
 }
 
-/// Moves what only a top-level vdev's configuration has.
+/// Moves the keys that only a top-level vdev's configuration has.
 fn move_top_keys(from: &mut VdevConfig, to: &mut VdevConfig) {
     to.metaslab_array = from.metaslab_array.take();
     to.metaslab_shift = from.metaslab_shift.take();
@@ -57,7 +56,7 @@ fn move_top_keys(from: &mut VdevConfig, to: &mut VdevConfig) {
     to.expansion_time = from.expansion_time.take();
 }
 
-/// Changes the part of a configuration that has `guid`.
+/// Changes the vdev `guid` of a configuration.
 fn edit(config: &mut VdevConfig, guid: Guid, f: impl FnOnce(&mut VdevConfig)) -> Result<()> {
     let found = config.find_mut(guid);
     f(found.ok_or_else(|| Error::corrupt(format!("vdev {guid} is not in the configuration")))?);
@@ -65,7 +64,7 @@ fn edit(config: &mut VdevConfig, guid: Guid, f: impl FnOnce(&mut VdevConfig)) ->
 }
 
 impl VdevKind {
-    /// The same with other children; only for nodes that have any.
+    /// A copy with other children; only for nodes with children.
     pub fn with_children(&self, children: Vec<VdevKind>) -> VdevKind {
         match self {
             VdevKind::Mirror(m) => {
@@ -87,7 +86,7 @@ impl VdevKind {
         }
     }
 
-    /// The node that `guid` is a child of.
+    /// The parent of node `guid`.
     pub fn parent_of(&self, guid: Guid) -> Option<VdevKind> {
         if self.children().iter().any(|c| c.guid() == Some(guid)) {
             return Some(self.clone());
@@ -103,12 +102,12 @@ impl VdevKind {
         }
     }
 
-    /// Whether it is a device, there or not.
+    /// Whether it is a leaf, with a device or without.
     pub fn is_leaf(&self) -> bool {
         matches!(self, VdevKind::Leaf(_) | VdevKind::Absent(_) | VdevKind::Dspare(_))
     }
 
-    /// The same under another guid.
+    /// A copy with another guid.
     fn renamed(&self, guid: Guid) -> VdevKind {
         match self {
             VdevKind::Leaf(l) => {
@@ -134,8 +133,8 @@ impl VdevKind {
         }
     }
 
-    /// The txgs of which something cannot be read any more if the node `without` goes; all of them
-    /// if too little is there at all.
+    /// The txgs with blocks that are unreadable without the node `without` (`DTL_OUTAGE` of
+    /// OpenZFS); all txgs if too few children are open.
     pub fn outage(&self, without: Option<Guid>) -> TxgSet {
         let own = self.guid().is_some() && self.guid() == without;
         let missed = |health: crate::Health, missing: TxgSet| match own || !health.is_open() {
@@ -159,8 +158,8 @@ impl VdevKind {
     }
 }
 
-/// Puts the leaf `new` beside the node `target`: as a further child of `target`'s parent if that
-/// has the role already, else below a new node `parent`.
+/// Attaches the leaf `new` to the node `target`: as a child of `target`'s parent if that has the
+/// role already, else both below a new node `parent`.
 pub fn attach(shape: &Shape, target: Guid, role: MirrorRole, parent: Guid, new: Shape) -> Result<Shape> {
     let Shape { kind, mut config } = shape.clone();
     let gone = || Error::not_found(format!("vdev {target} is not there any more"));
@@ -194,9 +193,9 @@ pub fn attach(shape: &Shape, target: Guid, role: MirrorRole, parent: Guid, new: 
     Ok(Shape { kind: kind.replace(target, &wrap), config })
 }
 
-/// Takes the node `target` out of what acts as a mirror. A node that is left with one child gives
-/// its place to that; if it was the top-level vdev, its guid, too. Also the configuration of what
-/// was taken out.
+/// Detaches the node `target` from its mirror, replacing or spare vdev. A node left with one child
+/// is replaced by the child, which takes over its guid if it was the top-level vdev. Also returns
+/// the configuration of the detached node.
 pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
     let Shape { kind, mut config } = shape.clone();
     let above = kind.parent_of(target).filter(|p| p.role().is_some());
@@ -231,8 +230,8 @@ pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
     Ok((Shape { kind: kind.replace(at, &rest), config }, taken))
 }
 
-/// Bytes that a device in the place of the leaf `target` must have for data (`vdev_get_min_asize`
-/// of OpenZFS): what the metaslabs of the top-level vdev reach.
+/// Minimal size in bytes, without labels, of a device for the leaf `target` (`vdev_get_min_asize`
+/// of OpenZFS): enough for the metaslabs of the top-level vdev.
 pub fn min_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64 {
     let whole = if ms_shift == 0 { asize } else { asize >> ms_shift << ms_shift };
     let share = match kind {
@@ -247,15 +246,15 @@ pub fn min_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64
 }
 
 /// The ranges of leaf `guid` (offset in its address space, length) that hold `len` bytes at `start`
-/// of the top-level vdev `kind`, and nothing else but parity of them. Whole sectors; `start` and
+/// of the top-level vdev `kind`, and no other data, only their parity. Whole sectors; `start` and
 /// `len` are whole allocation units or free ranges.
 pub fn leaf_ranges(kind: &VdevKind, ashift: u8, guid: Guid, start: u64, len: u64) -> Vec<(u64, u64)> {
     let child = |children: &[VdevKind]| children.iter().position(|c| c.find(guid).is_some());
     match kind {
         VdevKind::Raidz(r) => {
             let (n, Some(own)) = (r.children.len() as u64, child(&r.children)) else { return Vec::new() };
-            // Sectors go round the children row by row; the single parity's change of places
-            // happens within what is free.
+            // Sectors go round the children row by row; the swap of single parity stays within the
+            // range.
             let row = |sector: u64| sector / n + u64::from(sector % n > own as u64);
             let (first, end) = (row(start >> ashift), row((start + len) >> ashift));
             if end > first { vec![(first << ashift, (end - first) << ashift)] } else { Vec::new() }
@@ -293,7 +292,7 @@ mod tests {
         s
     }
 
-    /// Kind and configuration say the same.
+    /// Nodes and configuration agree.
     fn show(s: &Shape) -> String {
         fn kind(k: &VdevKind) -> String {
             let guid = k.guid().map_or(0, |g| g.0);

@@ -19,8 +19,8 @@ pub struct IoErrors {
     pub cksum: u64,
 }
 
-/// Counters of a leaf since it was opened. Operations and bytes are those that the layers above
-/// asked for; the device saw `device_ops`, fewer and larger.
+/// Counters of a leaf since it was opened. Operations and bytes are those as requested by the
+/// layers above; the device saw `device_ops`, fewer and larger.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LeafStats {
     /// Errors.
@@ -33,9 +33,9 @@ pub struct LeafStats {
     pub write_ops: u64,
     /// Bytes written, padding included.
     pub write_bytes: u64,
-    /// Flushes that went to the device.
+    /// Flushes issued to the device.
     pub flushes: u64,
-    /// Reads and writes that went to the device after gathering.
+    /// Reads and writes issued to the device, after aggregation.
     pub device_ops: u64,
     /// Operations per class (by [`Prio::index`]) by the time from the queue's entry to completion
     /// (`total_wait`).
@@ -44,15 +44,14 @@ pub struct LeafStats {
     pub disk_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
     /// The same of the time in the queue.
     pub queue_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
-    /// Flushes by the time that they took.
+    /// Flushes by duration.
     pub flush_latency: [u64; LATENCY_BUCKETS],
     /// Sums over the operations of each class.
     pub class: [ClassSums; CLASSES],
     /// Operations of each class by size: bucket b counts 2^(b+9) up to twice that, the first
     /// everything below, the last everything above.
     pub size_ind: [[u64; SIZE_BUCKETS]; CLASSES],
-    /// Operations that went to the device with others, by the size of the whole and the class that
-    /// led it.
+    /// Aggregated operations, by total size and the class of the leading operation.
     pub size_agg: [[u64; SIZE_BUCKETS]; CLASSES],
 }
 
@@ -102,13 +101,13 @@ fn size_bucket(bytes: u64) -> usize {
 }
 
 impl LeafStats {
-    /// An operation of `bytes` went to the device, gathered from `items`.
+    /// Counts an operation of `bytes` issued to the device, aggregated from `items`.
     pub(crate) fn issued(&mut self, prio: Prio, bytes: u64, items: usize) {
         self.device_ops += 1;
         let sizes = if items > 1 { &mut self.size_agg } else { &mut self.size_ind };
         sizes[prio.index()][size_bucket(bytes)] += 1;
     }
-    /// A flush is over.
+    /// Counts a completed flush.
     pub(crate) fn flushed(&mut self, total: Nanos) {
         self.flush_latency[bucket(total)] += 1;
     }
@@ -131,10 +130,10 @@ impl LeafStats {
     }
 }
 
-/// What is in a leaf's queue now, by [`Prio::index`] (`zpool iostat -q`).
+/// Operations in a leaf's queue now, by [`Prio::index`] (`zpool iostat -q`).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct QueueDepth {
-    /// Operations that wait.
+    /// Waiting operations.
     pub queued: [u32; CLASSES],
     /// Operations at the device.
     pub active: [u32; CLASSES],

@@ -1,13 +1,12 @@
-//! Blocks with parity: reading with as few columns as it takes, writing all of them.
+//! Blocks with parity: reads use as few columns as possible, writes all of them.
 //!
-//! A read takes the data columns and nothing else while they are all there. Columns of children
-//! that are away, or that missed the block's txg, or that failed, are computed from parity. Whether
-//! the result is the block its checksum tells; where it does not, [`crate::arbitrate`] looks at
-//! everything.
+//! A read takes only the data columns while all are available. Columns of children that are
+//! offline, stale for the block's birth, or failed, are reconstructed from parity. The caller
+//! verifies the checksum; if it is wrong, [`crate::arbitrate`] tries all combinations.
 //!
-//! What is done to bytes ([`Assembly`], [`Parity`]) is a piece of a turn of the engine's thread, or
-//! a job of the CPU pool where it is large. Queueing a write does not wait: where the turn has no
-//! room for the parity a task of its own computes it and queues the columns.
+//! CPU work ([`Assembly`], [`Parity`]) is spent within a turn of the engine's thread, or goes to
+//! the CPU pool if large. Queueing a write does not wait: if the turn has no room for the parity, a
+//! task of its own computes it and queues the columns.
 
 use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
@@ -21,7 +20,7 @@ use crate::leaf::WriteAs;
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 
-/// The class of a job that an operation of that class waits for.
+/// The class of CPU jobs for operations of an I/O class.
 pub(crate) fn job_class(prio: Prio) -> CpuClass {
     if matches!(prio, Prio::SyncRead | Prio::SyncWrite) { CpuClass::Urgent } else { CpuClass::Bulk }
 }
@@ -50,36 +49,36 @@ fn data_len(stripe: &Stripe) -> u64 {
     stripe.data().iter().map(|c| c.len).sum()
 }
 
-/// Data columns of a stripe that are computed from parity.
+/// Data columns of a stripe to reconstruct from parity.
 pub(crate) struct Rebuild {
     /// The stripe.
     pub stripe: Stripe,
-    /// Where its data begin in the block.
+    /// Start of its data in the block.
     pub base: u64,
-    /// The columns, among those of data.
+    /// Indexes of the columns, among the data columns.
     pub lost: Vec<usize>,
-    /// The parity that is known.
+    /// The parity columns that were read.
     pub parity: Vec<Option<Bytes>>,
 }
 
-/// How a block is put together from columns; all that a CPU job needs.
+/// How to assemble a block from columns: the input of a CPU job.
 #[derive(Default)]
 pub(crate) struct Assembly {
-    /// Where columns begin in the block, and their bytes.
+    /// Columns: start in the block, and bytes.
     pub copies: Vec<(usize, Bytes)>,
-    /// What is computed when these are there.
+    /// Reconstructions, which follow the copies.
     pub rebuilds: Vec<Rebuild>,
 }
 
 impl Assembly {
-    /// CPU time that it takes.
+    /// CPU time of the work.
     pub fn cost(&self) -> Nanos {
         let copied = self.copies.iter().map(|(_, b)| b.len() as u64).sum();
         let rebuilt = self.rebuilds.iter().map(|r| cost::reconstruction(r.lost.len()).cost(data_len(&r.stripe)));
         rebuilt.fold(cost::COPY.cost(copied), |all, c| all + c)
     }
 
-    /// Puts everything where it belongs in `block`.
+    /// Copies and reconstructs all columns into `block`.
     pub fn run(&self, block: &mut [u8]) {
         for (at, bytes) in &self.copies {
             block[*at..*at + bytes.len()].copy_from_slice(bytes);
@@ -98,15 +97,15 @@ impl Assembly {
             self.run(&mut out);
             (out, self)
         };
-        // The columns are dropped on this thread, whose free lists their memory belongs to.
+        // Drop the columns on this thread, whose free lists own their memory.
         let (out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
         out.freeze()
     }
 }
 
-/// The parity columns of stripes, to be computed; all that a CPU job needs.
+/// The parity columns to compute: the input of a CPU job.
 pub(crate) struct Parity {
-    /// Stripes, and where their data begin in the block.
+    /// Stripes, and the start of their data in the block.
     stripes: Vec<(Stripe, u64)>,
     block: Bytes,
     /// Each as long as the longest data column.
@@ -114,7 +113,7 @@ pub(crate) struct Parity {
 }
 
 impl Parity {
-    /// Of `stripes`, with where their data begin in `block`.
+    /// The parity of `stripes`, with the start of their data in `block`.
     pub fn new(stripes: Vec<(Stripe, u64)>, block: Bytes) -> Parity {
         let room = stripes
             .iter()
@@ -123,7 +122,7 @@ impl Parity {
         Parity { stripes, block, room }
     }
 
-    /// CPU time that it takes.
+    /// CPU time of the work.
     pub fn cost(&self) -> Nanos {
         let one = |s: &Stripe| match s.parity {
             0 => Nanos(0),
@@ -132,7 +131,7 @@ impl Parity {
         self.stripes.iter().fold(Nanos(0), |all, (s, _)| all + one(s))
     }
 
-    /// All columns of each stripe, those of parity first; the block comes back.
+    /// Returns all columns of each stripe, parity first, and the block.
     pub fn run(self) -> (Vec<(Stripe, Vec<Bytes>)>, Bytes) {
         let Parity { stripes, block, room } = self;
         let all = stripes.into_iter().zip(room).map(|((stripe, base), mut room)| {
@@ -151,9 +150,9 @@ impl Parity {
     }
 }
 
-/// Reads a block. The flag tells that a device failed to read its part.
+/// Reads a block. The flag: a device failed to read its part.
 pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<'_>) -> Result<(Bytes, bool)> {
-    // One column has it all: its bytes are the block.
+    // A single data column is the whole block.
     if let [stripe] = stripes
         && let [only] = stripe.data()
         && top.column_node(only).replica_state(io, only.offset) == ReplicaState::Current
@@ -163,7 +162,7 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     }
     let mut parts = Assembly::default();
     let mut failed = false;
-    // Every column of every stripe is asked for before the first is waited for.
+    // Queue the reads of all columns before waiting for the first.
     let mut reads = Vec::new();
     for stripe in stripes {
         for c in stripe.data() {
@@ -205,8 +204,8 @@ pub(crate) async fn read(top: &VdevKind, stripes: &[Stripe], psize: u64, io: Io<
     Ok((parts.block(rt, psize, io.prio).await, failed))
 }
 
-/// Has the data columns `lost` of a stripe computed from parity; where that does not suffice,
-/// children are read that may miss the block.
+/// Adds the reconstruction of the data columns `lost` of a stripe from parity; if there is too
+/// little parity, stale children are read too.
 async fn rebuild(
     top: &VdevKind,
     stripe: &Stripe,
@@ -238,7 +237,7 @@ async fn rebuild(
             ReplicaState::Offline => {}
         }
     }
-    // The last resort: they may have it all the same, and the checksum will tell.
+    // The last resort: stale children may have the block; the checksum decides.
     let mut i = 0;
     while have < lost.len() && i < lost.len() {
         let c = stripe.data()[lost[i]];
@@ -271,8 +270,8 @@ async fn rebuild(
     Ok(())
 }
 
-/// Writes a block with its parity. Over when every column is; good if of each stripe no more
-/// columns failed than there is parity.
+/// Writes a block with its parity. Completes when every column has; succeeds if no stripe has more
+/// failed columns than parity.
 pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: WriteAs) -> WriteDone {
     let job = Parity::new(stripes.into_iter().map(|s| (s, 0)).collect(), data.clone());
     let cost = job.cost();
@@ -282,7 +281,7 @@ pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: Wri
     };
     let (done, completer) = WriteDone::pending();
     let (top, rt2) = (top.clone(), rt.clone());
-    // Its own handle on the data keeps it the last one to drop them.
+    // Keep a handle so that this thread drops the data last.
     let data = data.clone();
     drop(rt.spawn("parity", async move {
         let (columns, _block) = rt2.cpu_as(job_class(how.prio), cost, move || job.run()).await;

@@ -1,4 +1,4 @@
-//! The tree: top-level vdevs and what they are made of.
+//! The tree: top-level vdevs and their nodes.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -21,57 +21,57 @@ use crate::policy::Prio;
 use crate::reshape::Shape;
 use crate::striped::{self, Assembly};
 
-/// Allocatable bytes of a leaf on a device of `device_bytes`: what is left between the labels, in
-/// whole 256 KiB; 0 if it is too small for that.
+/// Allocatable bytes of a leaf on a device of `device_bytes`: the space between the labels in whole
+/// 256 KiB; 0 if the device is too small.
 pub fn leaf_asize(device_bytes: u64) -> u64 {
     usable_size(device_bytes)
 }
 
-/// Most mappings that one range goes through.
+/// Bound on the chain of mappings of one range.
 const REMAPS_MAX: u32 = 64;
 
-/// The likeliest content of a block.
+/// The result of a first read of a block, not verified.
 #[derive(Debug)]
 pub struct FirstRead {
     /// The bytes.
     pub data: Bytes,
-    /// A device failed to read its part, which was had from others: [`VdevTree::arbitrate`] can
-    /// repair that.
+    /// A device failed to read its part, which others supplied: [`VdevTree::arbitrate`] can repair
+    /// it.
     pub failed: bool,
 }
 
-/// A range of a block and where it lies today.
+/// A range of a block and its current place, after remapping.
 #[derive(Clone)]
 pub struct Place {
-    /// The vdev, which is not a removed one.
+    /// The vdev, never an indirect one.
     pub top: Rc<Top>,
     /// Offset there.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Where the range begins in the block.
+    /// Start of the range in the block.
     pub at: u64,
 }
 
 /// A block on a top-level vdev.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPlace {
-    /// Which vdev.
+    /// The vdev.
     pub vdev: VdevId,
     /// DVA offset.
     pub offset: u64,
     /// Stored bytes, a multiple of 512.
     pub psize: u64,
-    /// When this copy was written; 0 if that is not known.
+    /// Physical birth; 0: unknown.
     pub birth: Txg,
 }
 
-/// What a [`Top`] is made from.
+/// The parameters of a new [`Top`].
 pub struct TopSpec {
     /// Its index, as block pointers name it.
     pub id: VdevId,
     /// log2 of the allocation unit, 9 to 16; at least the logical sector of every device below it,
-    /// which the opener has to see to.
+    /// which the caller ensures.
     pub ashift: u8,
     /// Allocatable bytes.
     pub asize: u64,
@@ -81,7 +81,7 @@ pub struct TopSpec {
     pub ms_array: ObjectId,
     /// Whether it is a log device.
     pub is_log: bool,
-    /// What it is made of.
+    /// Its nodes.
     pub kind: VdevKind,
     /// Its configuration in the tree's MOS form; the guids come from here.
     pub config: VdevConfig,
@@ -128,20 +128,20 @@ impl Top {
     fn rt(&self) -> Option<Rt> {
         self.kind.borrow().rt().cloned()
     }
-    /// It and its configuration, to be changed.
+    /// Its nodes and configuration, to be changed.
     pub fn shape(&self) -> Shape {
         Shape { kind: self.kind(), config: self.config.borrow().clone() }
     }
-    /// Takes over a changed shape; operations in flight end where they began.
+    /// Replaces nodes and configuration; operations in flight keep the old nodes.
     pub fn set_shape(&self, shape: Shape) {
         *self.kind.borrow_mut() = shape.kind;
         *self.config.borrow_mut() = shape.config;
     }
-    /// What it is made of, as it is now.
+    /// Its current nodes.
     pub fn kind(&self) -> VdevKind {
         self.kind.borrow().clone()
     }
-    /// Changes what it is made of; operations in flight end where they began.
+    /// Replaces the nodes; operations in flight keep the old ones.
     pub fn set_kind(&self, kind: VdevKind) {
         *self.kind.borrow_mut() = kind;
     }
@@ -149,12 +149,12 @@ impl Top {
     pub fn is_hole(&self) -> bool {
         matches!(*self.kind.borrow(), VdevKind::Hole)
     }
-    /// Whether it was removed and its blocks are elsewhere.
+    /// Whether it was removed and its blocks were copied to others.
     pub fn is_indirect(&self) -> bool {
         matches!(*self.kind.borrow(), VdevKind::Indirect(_))
     }
 
-    /// Bytes that a block of `psize` bytes takes here (format page 09 sections 1, 3 and 10).
+    /// Allocated bytes of a block of `psize` bytes (format page 09 sections 1, 3 and 10).
     pub fn asize_of(&self, psize: u64) -> u64 {
         match &*self.kind.borrow() {
             VdevKind::Raidz(r) => raidz_asize(psize, self.ashift, r.children.len() as u64, r.parity),
@@ -163,13 +163,13 @@ impl Top {
         }
     }
 
-    /// What datasets may be charged for `copies` copies of a block of `psize` bytes here, gang
-    /// headers included.
+    /// Upper bound of the charge to a dataset for `copies` copies of a block of `psize` bytes here,
+    /// gang headers included.
     pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
         self.dsize(worst_asize(psize, copies, self.min_alloc(), |n| self.asize_of(n)))
     }
 
-    /// Bytes that stored sizes of compressed blocks are rounded to here.
+    /// Unit in bytes to which stored sizes of compressed blocks are rounded.
     pub fn min_alloc(&self) -> u64 {
         match &*self.kind.borrow() {
             VdevKind::Draid(d) => d.layout.unit_data(),
@@ -177,8 +177,8 @@ impl Top {
         }
     }
 
-    /// Bytes that every allocation here is a multiple of and begins at a multiple of: a sector, on
-    /// dRAID a sector of every column of a group.
+    /// Unit in bytes of start and size of every allocation: a sector, on dRAID a sector of every
+    /// column of a group.
     pub fn alloc_unit(&self) -> u64 {
         match &*self.kind.borrow() {
             VdevKind::Draid(d) => d.layout.unit(),
@@ -195,19 +195,19 @@ impl Top {
         (first, (start + size - first) / unit * unit)
     }
 
-    /// 512ths of a byte that datasets are charged for each byte allocated here: 512 without
-    /// redundancy (format page 05; a block of 128 KiB is the measure).
+    /// Charge to datasets for each allocated byte, in 512ths of a byte: 512 without redundancy
+    /// (format page 05; measured with a block of 128 KiB).
     pub fn deflate_ratio(&self) -> u64 {
         let of_128k = self.asize_of(128 << 10) >> 9;
         (128 << 10) / of_128k
     }
 
-    /// What datasets are charged for `asize` bytes allocated here.
+    /// The charge to datasets for `asize` allocated bytes.
     pub fn dsize(&self, asize: u64) -> u64 {
         (asize >> 9) * self.deflate_ratio()
     }
 
-    /// Whole metaslabs that fit; 0 before their size is set.
+    /// Number of metaslabs; 0 before their size is set.
     pub fn ms_count(&self) -> u64 {
         match self.ms_shift.get() {
             0 => 0,
@@ -215,14 +215,13 @@ impl Top {
         }
     }
 
-    /// Whether it is made of devices, and its configuration is known: not a hole, not removed, not
-    /// unknown.
+    /// Whether it has devices and a known configuration: not a hole, not indirect, not missing.
     pub fn is_concrete(&self) -> bool {
         !matches!(&*self.kind.borrow(), VdevKind::Indirect(_) | VdevKind::Hole | VdevKind::Missing)
     }
 
-    /// Whether blocks on it can be reached and new ones put there: not a hole, not removed, not
-    /// missing, enough of its devices there.
+    /// Whether its blocks can be read and new ones written: not a hole, not indirect, not missing,
+    /// enough devices open.
     pub fn is_usable(&self) -> bool {
         match &*self.kind.borrow() {
             VdevKind::Indirect(_) | VdevKind::Hole => false,
@@ -256,15 +255,14 @@ impl Top {
         Ok(())
     }
 
-    /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. What lies outside the vdev
-    /// is `Corrupt`: the address came from a block pointer.
+    /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. A range outside the vdev is
+    /// `Corrupt`: the address came from a block pointer.
     pub async fn read(&self, offset: u64, psize: u64, prio: Prio) -> Result<Bytes> {
         Ok(self.read_first(offset, psize, Txg(0), prio).await?.data)
     }
 
-    /// As [`Top::read`], of a block born in `birth` (0: not known), whose checksum is still to be
-    /// looked at: the likeliest content. If that is wrong [`VdevTree::arbitrate`] tries everything
-    /// else.
+    /// As [`Top::read`], of a block born in `birth` (0: unknown), for callers that verify the
+    /// checksum: if it is wrong, [`VdevTree::arbitrate`] tries the other replicas and parity.
     pub async fn read_first(&self, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         self.check(offset, psize)?;
         let kind = self.kind();
@@ -287,9 +285,9 @@ impl Top {
         Ok(FirstRead { data, failed })
     }
 
-    /// Writes `data` at DVA offset `offset`, padded with zeros to what the layout needs. Never
-    /// waits; errors come out of the future. With redundancy it is good as long as the block can be
-    /// read from what was written; who missed it is noted in that device's condition.
+    /// Writes `data` at DVA offset `offset`, padded with zeros as the layout needs. Never waits;
+    /// the future returns errors. With redundancy it succeeds if the block is readable from the
+    /// devices that were written; the condition of each failed device notes the miss.
     pub fn write(&self, offset: u64, data: Bytes, how: impl Into<WriteAs>) -> WriteDone {
         let how = how.into();
         let len = data.len() as u64;
@@ -314,7 +312,7 @@ impl Top {
         }
     }
 
-    /// Whether writes here may be asked to be durable by themselves: all its devices do so.
+    /// Whether all its devices support durable writes ([`WriteAs::durable`]).
     pub fn writes_durably(&self) -> bool {
         match &*self.kind.borrow() {
             VdevKind::Leaf(leaf) => leaf.writes_durably(),
@@ -322,8 +320,7 @@ impl Top {
         }
     }
 
-    /// Makes every write here durable that has completed by now. As with writes, some devices may
-    /// fail where there is redundancy.
+    /// Makes every completed write durable. As with writes, redundancy tolerates failed devices.
     pub async fn flush(&self) -> Result<()> {
         let kind = self.kind();
         if let VdevKind::Leaf(leaf) = &kind {
@@ -332,8 +329,8 @@ impl Top {
         flush_node(&kind).await
     }
 
-    /// Looks whether so many of its devices are gone that nothing here can be read: they are taken
-    /// out, or none of their labels can be read.
+    /// Whether too many devices are lost to read anything: they are not open, or fail the probe of
+    /// their labels.
     pub async fn is_unreachable(&self) -> bool {
         let kind = self.kind();
         let tolerates = match &kind {
@@ -358,18 +355,18 @@ impl Top {
         lost > tolerates
     }
 
-    /// Its devices that are there, in order; those that are taken out as well.
+    /// Its present devices, in order, open or not.
     pub fn leaves(&self) -> Vec<Rc<Leaf>> {
         self.kind.borrow().leaves()
     }
-    /// Its devices that are in use.
+    /// Its open devices.
     pub fn open_leaves(&self) -> Vec<Rc<Leaf>> {
         let mut leaves = self.leaves();
         leaves.retain(|l| l.condition.health().is_open());
         leaves
     }
 
-    /// Its configuration in MOS form, with size and metaslabs as they are now.
+    /// Its configuration in MOS form, with current size and metaslabs.
     pub fn config(&self) -> VdevConfig {
         let mut c = self.config.borrow().clone();
         if !self.is_hole() {
@@ -385,7 +382,7 @@ impl Top {
         }
         c
     }
-    /// Looks at the configuration as it was last updated.
+    /// The configuration as last updated.
     pub fn config_ref(&self) -> Ref<'_, VdevConfig> {
         self.config.borrow()
     }
@@ -399,16 +396,16 @@ impl Top {
 pub struct VdevTree {
     /// The pool's guid, which is the root's.
     pub root_guid: Guid,
-    /// The top-level vdevs: the one with id i stands at i.
+    /// The top-level vdevs, indexed by id.
     pub tops: RefCell<Vec<Rc<Top>>>,
-    /// The last txg on disk; 0 while nothing may be written, repairs included.
+    /// The last txg on disk; 0 while writing is not allowed, repairs included.
     pub committed: Cell<Txg>,
-    /// Where failures wait that redundancy does not cover.
+    /// Holds I/O that failed beyond redundancy.
     pub gate: FailGate,
 }
 
 impl VdevTree {
-    /// The tree of pool `root_guid` over `tops`, which stand in the order of their ids.
+    /// The tree of pool `root_guid` over `tops`, in the order of their ids.
     pub fn new(root_guid: Guid, tops: Vec<Rc<Top>>) -> Rc<VdevTree> {
         assert!(tops.iter().enumerate().all(|(i, t)| t.id.0 as usize == i), "top-level vdevs stand at their ids");
         Rc::new(VdevTree {
@@ -449,16 +446,15 @@ impl VdevTree {
         concrete.map(|t| t.min_alloc()).min().unwrap_or(512)
     }
 
-    /// What datasets may be charged for `copies` copies of a block of `psize` bytes, wherever they
-    /// go: the largest charge of all top-level vdevs that are not logs.
+    /// Upper bound of the charge to a dataset for `copies` copies of a block of `psize` bytes on
+    /// any top-level vdev that is not a log.
     pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
         let tops = self.tops.borrow();
         let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
         taken.map(|t| t.worst_dsize(psize, copies)).max().unwrap_or(0)
     }
 
-    /// Bytes that pieces of gang blocks are multiples of: the least data that an allocation holds,
-    /// wherever it may be.
+    /// Unit in bytes of the pieces of gang blocks: the largest of the vdevs' units of stored data.
     pub fn piece_unit(&self) -> u64 {
         let tops = self.tops.borrow();
         let taken = tops.iter().filter(|t| t.is_concrete() && !t.is_log);
@@ -472,7 +468,7 @@ impl VdevTree {
 
     /// Makes every completed write to any device durable. All devices are flushed at the same time.
     /// An error if a top-level vdev that is not a log has lost more devices than its redundancy
-    /// allows; of several the first's.
+    /// allows; the first of several errors.
     pub async fn flush_all(&self) -> Result<()> {
         let tops = self.tops.borrow().clone();
         let used = tops.iter().filter(|t| t.is_usable());
@@ -485,8 +481,8 @@ impl VdevTree {
         rt::join::join_all(flushes.collect()).await.into_iter().collect()
     }
 
-    /// The likeliest content of `psize` bytes of a block born in `birth` (0: not known) at `offset`
-    /// of vdev `id`; goes through the mapping of a removed vdev.
+    /// Reads `psize` bytes of a block born in `birth` (0: unknown) at `offset` of vdev `id`,
+    /// unverified; remaps through removed vdevs.
     pub async fn read(&self, id: VdevId, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         let top = self.top(id)?;
         if !top.is_indirect() {
@@ -499,7 +495,7 @@ impl VdevTree {
         }
         let mut all = Assembly::default();
         let mut failed = false;
-        // When the pieces were copied is not looked up.
+        // The births of the copied pieces are not looked up.
         let reads = places.iter().map(|p| p.top.read_first(p.offset, p.len, Txg(0), prio));
         for (part, p) in rt::join::join_all(reads.collect()).await.into_iter().zip(&places) {
             let part = part?;
@@ -510,7 +506,7 @@ impl VdevTree {
         Ok(FirstRead { data: all.block(&rt, psize, prio).await, failed })
     }
 
-    /// Where a range of a top-level vdev lies today.
+    /// The current places of a range of a top-level vdev, after remapping.
     pub fn places(&self, id: VdevId, offset: u64, len: u64) -> Result<Vec<Place>> {
         let mut out = Vec::new();
         self.resolve(&self.top(id)?, offset, len, 0, 0, &mut out)?;
@@ -534,8 +530,8 @@ impl VdevTree {
         Ok(())
     }
 
-    /// What freeing a range gives up: where it lies today, and which ranges of removed vdevs (vdev,
-    /// offset, length) led there.
+    /// The current places of a range to free, and the obsolete ranges (vdev, offset, length) of
+    /// removed vdevs that map to them.
     #[allow(clippy::type_complexity, reason = "a pair of lists, used in one place")]
     pub fn places_to_free(&self, id: VdevId, offset: u64, len: u64) -> Result<(Vec<Place>, Vec<(VdevId, u64, u64)>)> {
         let (mut places, mut obsolete) = (Vec::new(), Vec::new());
@@ -569,10 +565,9 @@ impl VdevTree {
         Ok(())
     }
 
-    /// Looks at everything that the devices have of a block of `psize` bytes, born in `birth` (0:
-    /// not known), at `offset` of vdev `id`. `verify` says whether bytes are the block; without it
-    /// (the block has no checksum) devices are believed. With `repair` what is wrong is rewritten,
-    /// in that class.
+    /// Reads every replica and parity column of a block and reconstructs its data. `verify` decides
+    /// whether bytes are the block; without it (the block has no checksum) the first candidate is
+    /// taken. With `repair` wrong replicas are rewritten, in that class.
     pub async fn arbitrate(
         &self,
         block: BlockPlace,
@@ -583,8 +578,8 @@ impl VdevTree {
         self.arbitrate_with(block, prio, verify, &|| repair).await
     }
 
-    /// As [`VdevTree::arbitrate`]; whether to rewrite is asked when everything was read, which may
-    /// be many txgs later.
+    /// As [`VdevTree::arbitrate`]; `repair` is called after all reads, which may be many txgs
+    /// later.
     pub async fn arbitrate_with(
         &self,
         block: BlockPlace,
@@ -609,7 +604,7 @@ impl VdevTree {
         Ok(arbitrate(&parts, psize, birth, prio, verify, repair).await)
     }
 
-    /// Whether a device that is in use may miss its part of a copy, as its dirty time log says.
+    /// Whether the dirty time log of an open device says that it may miss its part of a copy.
     pub fn needs_resilver(&self, block: BlockPlace) -> Result<bool> {
         let remapped = self.top(block.vdev)?.is_indirect();
         let birth = if remapped { Txg(0) } else { block.birth };
@@ -628,13 +623,13 @@ impl VdevTree {
         Ok(false)
     }
 
-    /// Whether there is more than one way to read a block on vdev `id`.
+    /// Whether vdev `id` has more than one way to read a block.
     pub fn is_redundant(&self, id: VdevId) -> bool {
         self.top(id).is_ok_and(|t| !matches!(*t.kind.borrow(), VdevKind::Leaf(_)))
     }
 
-    /// How the pool is: the worst of its top-level vdevs, where losing a part is degraded and
-    /// losing all of one that is not a log is not to be had.
+    /// Health of the pool: the worst of its top-level vdevs. A lost log vdev, or a vdev that is
+    /// open but not online, counts as degraded; any other lost vdev makes the pool unavailable.
     pub fn health(&self) -> Health {
         let tops = self.tops.borrow();
         let mut out = Health::Online;
@@ -655,7 +650,7 @@ impl VdevTree {
     }
 }
 
-/// Flushes everything below a node; a device that fails has missed what it was to keep.
+/// Flushes all leaves below a node. A device that fails counts as a failed write.
 fn flush_node(kind: &VdevKind) -> Boxed<'_, Result<()>> {
     Box::pin(async move {
         let tolerates = match kind {

@@ -1,4 +1,4 @@
-//! A device keeps a label, whatever writes fail and wherever power is cut.
+//! A device keeps a label through any failed writes and power cuts.
 
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ async fn commit(leaf: &Rc<Leaf>, txg: u64) {
 }
 
 /// Commits on a disk that fails some of its writes and flushes, each failed write leaving a torn
-/// label; a power cut at any completion; commits on what that left, and so on.
+/// label; a power cut at any completion; commits on the disk that is left, and so on.
 #[test]
 fn a_device_always_keeps_a_label() {
     let (mut cuts, mut torn) = (0, 0);

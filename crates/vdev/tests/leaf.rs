@@ -53,8 +53,8 @@ fn top_over(leaf: &Rc<Leaf>, ashift: u8) -> Rc<Top> {
 }
 
 /// Random reads and writes of every size, class and overlap, in flight together: the device never
-/// sees operations that overlap, every read gives what was written before it was asked for, and
-/// what is on the disk is what was written last.
+/// sees overlapping operations, every read returns the data written before it was queued, and the
+/// disk holds the last data written.
 #[test]
 fn gathering_and_overlaps_keep_every_byte() {
     let mut saved = 0;
@@ -68,7 +68,7 @@ fn gathering_and_overlaps_keep_every_byte() {
             for i in 0..600u64 {
                 b.gauge.set(b.rt.rng_below(120) as u32);
                 let sectors = 1 + b.rt.rng_below(if i % 7 == 0 { 256 } else { 8 });
-                // Often right behind the last one, so that there is something to gather.
+                // Often right behind the last one, so that operations are aggregated.
                 let start = if b.rt.rng_below(3) == 0 { b.rt.rng_below(2048) } else { i * 9 % 2048 };
                 let sectors = sectors.min(2048 - start);
                 let (offset, len) = (start * 512, sectors * 512);
@@ -136,7 +136,7 @@ fn the_async_write_ramp() {
         let b = bench(&sim, 512 * M, fixed(), 512);
         sim.block_on(async {
             b.gauge.set(percent);
-            // Two megabytes apart: nothing to gather.
+            // Two megabytes apart: no aggregation.
             let writes: Vec<_> =
                 (0..200).map(|i| b.leaf.write(i * 2 * M, Bytes::zeroed(4096), 0, Prio::AsyncWrite)).collect();
             assert_eq!(b.leaf.depth().active[Prio::AsyncWrite.index()], want);
@@ -168,7 +168,7 @@ fn the_ramp_follows_the_gauge_while_it_runs_and_readers_pass() {
         b.gauge.set(10);
         b.rt.sleep(Nanos::from_ms(3)).await;
         assert_eq!(active(), 2);
-        // A read goes at once, whatever waits.
+        // A read is issued at once, ahead of waiting operations.
         let before = b.rt.now();
         b.leaf.read(1001 * M, 4096, Prio::SyncRead).await.expect("a sound disk");
         assert!(b.rt.now().since(before) < Nanos::from_ms(2));
@@ -238,7 +238,7 @@ fn flushes_are_left_out_only_when_they_have_nothing_to_do() {
         assert_eq!(b.leaf.flush().await.expect_err("the fault").kind(), ErrorKind::Io);
         b.leaf.flush().await.expect("tried again");
         assert_eq!(b.disk.unflushed(), 0);
-        // What is durable by itself leaves nothing to a flush.
+        // A durable write needs no flush.
         let so_far = b.disk.counters().flushes;
         let durably = WriteAs { prio: Prio::SyncWrite, durable: true };
         b.leaf.write(0, Bytes::copy_from(&[7; 512]), 0, durably).await.expect("a sound disk");
@@ -256,7 +256,7 @@ fn gathered_writes_are_durable_if_one_of_them_is_to_be() {
         let mut t = b.leaf.tunables();
         t.max_active = 1;
         b.leaf.set_tunables(t);
-        // The first keeps the device busy while the others gather.
+        // The first keeps the device busy while the others queue up.
         let sectors = (0..3u64).map(|n| {
             let durable = n == 2;
             let how = WriteAs { prio: Prio::SyncWrite, durable };
@@ -401,9 +401,8 @@ fn labels_survive_damage_and_tell_it() {
     assert_eq!(e.kind(), ErrorKind::Invalid);
 }
 
-/// What instruments hear, counted here, is what the device counted and what the leaf's counters
-/// say: under every scheduler, with settings that change at random while operations are in flight,
-/// and none of them is left behind.
+/// Trace events, the device's own counts and the leaf's counters agree: under every scheduler, with
+/// tunables that change at random while operations are in flight, and every operation completes.
 #[test]
 fn events_counters_and_device_agree_whatever_is_set() {
     use std::cell::Cell;
@@ -414,7 +413,7 @@ fn events_counters_and_device_agree_whatever_is_set() {
     for seed in 0..6 {
         let sim = Sim::new(SimConfig::seeded(seed));
         let b = bench(&sim, 8 * M, Model::random(), 512);
-        // Operations asked for and their bytes, by direction; device operations and their bytes;
+        // Queued operations and their bytes, by direction; device operations and their bytes;
         // flushes.
         let heard: Rc<Cell<[u64; 9]>> = Rc::default();
         let h = heard.clone();
@@ -489,7 +488,7 @@ fn events_counters_and_device_agree_whatever_is_set() {
         let class: u64 = stats.class.iter().map(|c| c.ops).sum();
         let sizes: u64 = stats.size_ind.iter().chain(&stats.size_agg).flatten().sum();
         assert_eq!((class, sizes, stats.flush_latency.iter().sum::<u64>()), (1500, disk.reads + disk.writes, 1));
-        // Nobody listens any more.
+        // Tracing has ended.
         drop(listening);
         assert!(!b.rt.tracer().is_on());
     }

@@ -1,5 +1,5 @@
-//! Mirrors, RAID-Z and dRAID: whatever is lost within what the layout carries, and whatever rots,
-//! no read gives anything but what was written.
+//! Mirrors, RAID-Z and dRAID: with any loss within the redundancy and any silent damage, a read
+//! returns the data as written or an error.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// How many disks may go.
+    /// Number of disks that may fail.
     fn tolerates(self) -> usize {
         match self {
             Shape::Mirror(n) => n - 1,
@@ -53,7 +53,7 @@ const SHAPES: &[(Shape, u8)] = &[
 
 struct Bench {
     rt: Rt,
-    /// What stands at each place, without a replacing node's second leaf.
+    /// The leaf at each place, without a replacing node's second leaf.
     disks: Vec<Rc<MemDev>>,
     leaves: Vec<Rc<Leaf>>,
     top: Rc<Top>,
@@ -126,7 +126,7 @@ impl Bench {
         (0..len.div_ceil(8)).flat_map(|_| self.rt.rng_below(u64::MAX).to_le_bytes()).take(len).collect()
     }
 
-    /// Writes blocks of all sizes one after the other from `offset` on, good or not.
+    /// Writes blocks of all sizes one after the other from `offset` on; writes may fail.
     async fn fill(&self, offset: u64, count: usize, txg: Txg) -> Vec<Block> {
         let unit = self.top.asize_of(512);
         let mut at = offset.next_multiple_of(unit);
@@ -143,7 +143,7 @@ impl Bench {
         out
     }
 
-    /// Reads as the layer above does: the likeliest content, and if that is wrong everything else.
+    /// Reads as the layer above does: a first read, and reconstruction if that is wrong.
     async fn read(&self, b: &Block, repair: bool) -> (bool, u64) {
         let psize = b.data.len() as u64;
         let first = self.tree.read(VdevId(0), b.offset, psize, b.txg, Prio::SyncRead).await;
@@ -165,7 +165,7 @@ impl Bench {
         (verdict.data.is_ok_and(|d| d[..] == b.data[..]), verdict.bad)
     }
 
-    /// Some different places.
+    /// Random distinct places.
     fn choose(&self, count: usize) -> Vec<usize> {
         let mut all: Vec<usize> = (0..self.leaves.len()).collect();
         while all.len() > count {
@@ -200,8 +200,8 @@ impl Bench {
     }
 }
 
-/// Disks that are gone, or full of noise: everything reads, and what rotted is repaired so that the
-/// next look finds nothing.
+/// Disks that are missing, or full of noise: every block reads, and damage is repaired so that the
+/// next check finds none.
 #[test]
 fn nothing_is_lost_within_what_the_layout_carries() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
@@ -209,7 +209,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
         let b = bench(&sim, shape, ashift);
         sim.block_on(async {
             let mut blocks = b.fill(0, 60, Txg(4)).await;
-            // Across the turn of parity on RAID-Z1, and the end of a group on dRAID.
+            // Across the swap of parity on RAID-Z1, and the end of a group on dRAID.
             blocks.extend(b.fill(M - 64 * 1024, 0, Txg(4)).await);
             if matches!(shape, Shape::Draid(..)) {
                 let VdevKind::Draid(d) = b.top.kind() else { unreachable!("made as one") };
@@ -236,7 +236,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
                 for block in &blocks {
                     assert!(b.read(block, round % 2 == 0).await.0, "{shape:?} with noise on {rotten:?}");
                 }
-                // A scrub repairs what no read met.
+                // A scrub repairs the damage that no read found.
                 let mut bad = 0;
                 for block in &blocks {
                     let (good, found) = b.look(block, true).await;
@@ -252,7 +252,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
                 let counted: u64 = b.leaves.iter().map(|l| l.errors().cksum).sum();
                 assert!(counted > 0 || draid);
                 let VdevKind::Draid(d) = b.top.kind() else { continue };
-                // OpenZFS verifies what pads rows: a disk of noise has zeros there again.
+                // OpenZFS verifies the padding of rows: a disk of noise has zeros there again.
                 let stripes = blocks.iter().flat_map(|block| d.layout.map(block.offset, block.data.len() as u64));
                 let columns: Vec<_> = stripes.flat_map(|stripe| stripe.data().to_vec()).collect();
                 assert!(columns.iter().any(|c| c.len < c.size), "{shape:?}: no padding");
@@ -266,7 +266,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
     }
 }
 
-/// More is lost than the layout carries: an error, never something else.
+/// More is lost than the redundancy covers: an error, never wrong data.
 #[test]
 fn too_much_is_an_error() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
@@ -291,8 +291,8 @@ fn too_much_is_an_error() {
     }
 }
 
-/// A device that was away: what was written meanwhile is read from the others, and a resilver
-/// brings it there.
+/// A device that was offline: data written meanwhile is read from the others, and a resilver writes
+/// it there.
 #[test]
 fn who_was_away_is_asked_last_and_catches_up() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
@@ -321,7 +321,7 @@ fn who_was_away_is_asked_last_and_catches_up() {
                 b.leaves[*i].condition.caught_up(10);
                 assert!(!b.leaves[*i].condition.misses(Txg(9)));
             }
-            // Now the others may go.
+            // Now the others may fail.
             let others: Vec<usize> = (0..b.leaves.len()).filter(|i| !away.contains(i)).collect();
             others.iter().take(shape.tolerates()).for_each(|i| b.absent(*i));
             for block in old.iter().chain(&new) {
@@ -331,8 +331,8 @@ fn who_was_away_is_asked_last_and_catches_up() {
     }
 }
 
-/// What is done to large blocks is done by the CPU pool: no poll is charged with more than the
-/// bound, which the world asserts, and the engine's thread does the smaller part.
+/// The CPU pool does the work on large blocks: no poll is charged with more than the bound, which
+/// the world asserts, and the engine's thread does the smaller part.
 #[test]
 fn large_blocks_leave_the_engines_thread() {
     for (seed, &(shape, ashift)) in SHAPES.iter().enumerate() {
@@ -364,7 +364,7 @@ fn large_blocks_leave_the_engines_thread() {
     }
 }
 
-/// A distributed spare stands in for a lost disk.
+/// A distributed spare replaces a lost disk.
 #[test]
 fn distributed_spares_hold_what_a_lost_disk_held() {
     let sim = Sim::new(SimConfig::seeded(7));
@@ -386,7 +386,7 @@ fn distributed_spares_hold_what_a_lost_disk_held() {
             }))
         });
         b.top.set_kind(with_spare);
-        // What is written now reaches the spare; the old is brought there.
+        // New writes go to the spare; old data is resilvered to it.
         let new = b.fill(50 * M, 40, Txg(30)).await;
         for block in old.iter().chain(&new) {
             assert!(b.look(block, true).await.0);
@@ -396,7 +396,7 @@ fn distributed_spares_hold_what_a_lost_disk_held() {
                 condition.caught_up(20);
             }
         }
-        // With the spare in place one more disk may go.
+        // With the spare in place one more disk may fail.
         for i in [0, 5] {
             b.absent(i);
             for block in old.iter().chain(&new) {
