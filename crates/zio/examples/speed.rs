@@ -1,5 +1,5 @@
-//! What the engine's side of block I/O costs: blocks written to and read from a device that takes
-//! no time, on one thread.
+//! CPU time of block I/O: blocks written to and read from a device that takes no time, on one
+//! thread.
 //!
 //! `cargo run --release -p zio --example speed`
 #![allow(clippy::unwrap_used)]

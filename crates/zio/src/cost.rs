@@ -1,11 +1,11 @@
-//! What the codecs of a block cost ([`rt::cost`] has the figures), to decide what runs away from
-//! the engine and to charge what does not.
+//! CPU costs of the codecs of a block ([`rt::cost`] has the figures): they decide what runs in the
+//! CPU pool, and are charged for the rest.
 
 use base::Nanos;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use rt::cost::{self, Rate};
 
-/// How fast `c` takes bytes in, `None` if it takes none in.
+/// The rate of `c` over its input; `None` without compression.
 fn compress_rate(c: Compression) -> Option<Rate> {
     Some(match c.algo {
         CompressAlgo::Inherit | CompressAlgo::On | CompressAlgo::Off | CompressAlgo::Empty => return None,
@@ -45,24 +45,23 @@ fn of(rate: Option<Rate>, bytes: u64) -> Nanos {
     rate.map_or(Nanos(0), |r| r.cost(bytes))
 }
 
-/// Summing up `bytes`.
+/// The checksum of `bytes`.
 pub(crate) fn checksum(sum: ChecksumAlgo, bytes: u64) -> Nanos {
     of(checksum_rate(sum), bytes)
 }
 
-/// Compressing and summing up a block of `lsize` bytes.
+/// Compression and checksum of a block of `lsize` bytes.
 pub(crate) fn pack(c: Compression, sum: ChecksumAlgo, lsize: u64) -> Nanos {
     of(compress_rate(c), lsize) + of(checksum_rate(sum), lsize)
 }
 
-/// Summing up `psize` bytes and decompressing them to `lsize`.
+/// Checksum of `psize` bytes and decompression to `lsize`.
 pub(crate) fn unpack(algo: CompressAlgo, sum: ChecksumAlgo, psize: u64, lsize: u64) -> Nanos {
     of(decompress_rate(algo), lsize) + of(checksum_rate(sum), psize)
 }
 
-/// Largest block that a cheap codec is run on inline, whatever the estimate says: at its pace it
-/// fits in one turn, and usually takes a fraction of it (data that does not compress is given up
-/// early).
+/// Largest block that cheap codecs process on the engine's thread regardless of the estimate: it
+/// fits in one turn, and usually takes a fraction of it (LZ4 stops early on incompressible data).
 pub(crate) const CHEAP_INLINE_MAX: u64 = 32 << 10;
 
 /// Whether both are cheap enough for the engine's thread.

@@ -1,23 +1,21 @@
-//! Encrypted datasets: what of a block is encrypted, what is authenticated, and where that shows in
+//! Encrypted datasets: which parts of a block are encrypted or authenticated, and their place in
 //! its pointer (format page 12, sections 4 to 7).
 //!
-//! Who reads or writes a block of an encrypted dataset passes its [`DataKey`] along. By level and
-//! type a block is
+//! Reads and writes of an encrypted dataset take its [`DataKey`]. By level and type a block is
 //!
-//! * *encrypted* as a whole: data, and metadata that tells about users;
+//! * *encrypted* as a whole: data, and metadata about users;
 //! * a block of *dnodes*, in which only the bonus areas are encrypted and the rest is authenticated
 //!   with them;
 //! * *authenticated*: in clear, with an HMAC;
-//! * *indirect*: in clear, with a hash over the tags of the blocks below, so that the tags of a
-//!   whole tree hang on the one of its root;
-//! * an *object set*: in clear, with two MACs inside that the layer above makes
-//!   ([`DataKey::objset_macs`]) and that cover the trees.
+//! * *indirect*: in clear, with a hash over the MACs of the blocks below, so that the MAC of the
+//!   root authenticates the whole tree;
+//! * an *object set*: in clear, with two MACs inside, made by the layer above
+//!   ([`DataKey::objset_macs`]), that cover the trees.
 //!
-//! Encryption comes after compression and before the checksum, so whoever has no key can still
-//! verify checksums, walk trees and free blocks.
+//! Encryption comes after compression and before the checksum, so checksums can be verified, trees
+//! walked and blocks freed without the key.
 //!
-//! Invariants: salt and IV of a block are new for each write, whatever is written; blocks keep
-//! their sizes.
+//! Invariants: each write gets a new pair of salt and IV; encryption keeps the size of a block.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -35,10 +33,10 @@ use rt::Rt;
 
 /// Uses of one salt, after which a new one is taken (format page 12, section 4).
 const SALT_USES_MAX: u64 = 400_000_000;
-/// Ciphers of recent salts that are kept ready.
+/// Number of cached ciphers of recent salts.
 const CIPHERS: usize = 8;
 
-/// The key of an encrypted dataset, in memory. Shared by everything that reads and writes it.
+/// The key of an encrypted dataset, in memory. Shared by all its readers and writers.
 pub struct DataKey {
     guid: u64,
     version: u64,
@@ -55,7 +53,7 @@ impl std::fmt::Debug for DataKey {
     }
 }
 
-/// Encrypts blocks of intent logs, which are encrypted in parts, on any thread.
+/// Encrypts areas of intent log blocks, on any thread.
 pub struct AreaSeal {
     cipher: Arc<BlockCipher>,
     iv: [u8; IV_LEN],
@@ -67,7 +65,7 @@ impl AreaSeal {
         aead_cost(&self.cipher, bytes)
     }
 
-    /// Encrypts `areas` of a block, authenticates `aad` with them, and gives the tag.
+    /// Encrypts `areas` of a block, authenticates `aad` with them, and returns the MAC.
     pub fn seal(&self, aad: &[u8], block: &mut [u8], areas: &[std::ops::Range<usize>]) -> Result<[u8; TAG_LEN]> {
         in_areas(block, areas, |text| self.cipher.seal(&self.iv, aad, text))
     }
@@ -99,7 +97,7 @@ fn class(level: u8, otype: ObjectType) -> Class {
 }
 
 impl DataKey {
-    /// The key of the dataset whose key object has this guid and version; its ciphers will be in
+    /// The key of the dataset whose key object has this guid and version; its ciphers are kept in
     /// `memory`.
     pub fn new(master: MasterKey, memory: Rc<KeyMemory>, guid: u64, version: u64) -> Rc<DataKey> {
         Rc::new(DataKey {
@@ -120,7 +118,7 @@ impl DataKey {
     pub fn master(&self) -> &MasterKey {
         &self.master
     }
-    /// Whether blocks may be written with it: keys of the first format are only read.
+    /// Whether blocks may be written with it: keys of version 0 are read only.
     pub fn is_writable(&self) -> bool {
         self.version == 1
     }
@@ -136,18 +134,18 @@ impl DataKey {
         cipher
     }
 
-    /// A salt and an IV for a block of an intent log: its pointer is on disk before the block is.
+    /// A salt and an IV for an intent log block, whose pointer is on disk before the block.
     pub fn fresh_salt_iv(&self, rt: &Rt) -> ([u8; SALT_LEN], [u8; IV_LEN]) {
         self.use_salt(rt);
         (self.salt.get(), fresh_iv(rt))
     }
 
-    /// How to encrypt a block of an intent log with this salt and IV.
+    /// The encryption of an intent log block with this salt and IV.
     pub fn area_seal(&self, (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN])) -> AreaSeal {
         AreaSeal { cipher: self.cipher(salt), iv }
     }
 
-    /// The opposite of [`AreaSeal::seal`]; an error of kind `Checksum` if the tag is wrong.
+    /// The opposite of [`AreaSeal::seal`]; an error of kind `Checksum` if the MAC is wrong.
     pub fn open_areas(
         &self,
         (salt, iv): ([u8; SALT_LEN], [u8; IV_LEN]),
@@ -160,7 +158,7 @@ impl DataKey {
         in_areas(block, areas, |text| cipher.open(&iv, aad, text, tag))
     }
 
-    /// Counts a use of the salt, and takes a new one when it is worn.
+    /// Counts a use of the salt, and makes a new one after [`SALT_USES_MAX`].
     fn use_salt(&self, rt: &Rt) {
         if self.uses_left.get() == 0 {
             self.uses_left.set(SALT_USES_MAX);
@@ -171,7 +169,7 @@ impl DataKey {
         self.uses_left.set(self.uses_left.get() - 1);
     }
 
-    /// How to protect a block that is about to be written.
+    /// The protection of a block to be written; none for object sets.
     pub(crate) fn seal(&self, level: u8, otype: ObjectType, rt: &Rt) -> Option<Seal> {
         let how = match class(level, otype) {
             Class::Objset => return None,
@@ -188,7 +186,7 @@ impl DataKey {
         Some(Seal { how, tag: [0; TAG_LEN] })
     }
 
-    /// How to open the block of a validated pointer.
+    /// The protection of the block of a validated pointer; none if it has none to check.
     pub(crate) fn opening(&self, bp: &Blkptr) -> Result<Option<Seal>> {
         if !bp.encrypted() {
             return Ok(None);
@@ -227,9 +225,8 @@ impl DataKey {
         (half(portable), local)
     }
 
-    /// Checks the MACs of an object set that was read. Like the reader that writes this format
-    /// most, it takes a wrong portable MAC only for an error where the local one is there, too: a
-    /// receive under way leaves both open.
+    /// Checks the MACs of an object set. As in OpenZFS, a wrong portable MAC is an error only if
+    /// the object set has a local MAC too: a receive in progress leaves both unset.
     pub fn check_objset(&self, os: &ObjsetPhys) -> Result<()> {
         let (portable, local) = self.objset_macs(os);
         if local != [0; 32] && (portable != os.portable_mac || local != os.local_mac) {
@@ -245,7 +242,7 @@ fn fresh_iv(rt: &Rt) -> [u8; IV_LEN] {
     iv
 }
 
-/// Core and pointers of a dnode as the MACs of object sets take them.
+/// Appends core and pointers of a dnode, as the MACs of object sets cover them.
 fn push_dnode(out: &mut Vec<u8>, dn: &DnodePhys, version: u64) {
     let mut bytes = vec![0; dn.size()];
     dn.write_to(&mut bytes);
@@ -255,7 +252,7 @@ fn push_dnode(out: &mut Vec<u8>, dn: &DnodePhys, version: u64) {
     }
 }
 
-/// The first 64 bytes of a dnode without what may change without the key: how much space it has,
+/// Appends the first 64 bytes of a dnode without the fields that change without the key: used space
 /// and most flags.
 fn push_core(out: &mut Vec<u8>, dnode: &[u8]) {
     let at = out.len();
@@ -264,11 +261,11 @@ fn push_core(out: &mut Vec<u8>, dnode: &[u8]) {
     out[at + 24..at + 32].fill(0);
 }
 
-/// Bytes of what stands for a pointer; the last 8 are missing in version 0.
+/// Bytes of the record of a pointer in hashes and MACs; version 0 omits the last 8.
 const BP_RECORD: usize = 32;
 
-/// What stands for a pointer in hashes and MACs: properties that do not depend on where and when
-/// the block was stored, and its tag.
+/// Appends the record of a pointer in hashes and MACs: properties independent of the place and txg
+/// of the block, and its MAC.
 fn push_bp(out: &mut Vec<u8>, bp: &Blkptr, version: u64) {
     const DEDUP: u64 = 1 << 62;
     const CHECKSUM: u64 = 0xff << 40;
@@ -325,7 +322,7 @@ fn dnode_areas(block: &[u8], version: u64) -> Result<(Vec<u8>, Vec<std::ops::Ran
     Ok((aad, areas))
 }
 
-/// What a CPU job needs to protect or open one block.
+/// The protection of one block: the input of a CPU job.
 #[derive(Clone)]
 pub(crate) struct Seal {
     how: How,
@@ -343,7 +340,7 @@ fn indirect_hash(block: &[u8], version: u64) -> [u8; TAG_LEN] {
     let mut records = Vec::with_capacity(block.len() / 4);
     let len = if version == 0 { BP_RECORD - 8 } else { BP_RECORD };
     for bytes in block.as_chunks::<BLKPTR_SIZE>().0 {
-        // Most of an indirect block is often empty, and what stands for nothing is zeros.
+        // Indirect blocks are often mostly empty, and the record of an empty pointer is zeros.
         if *bytes == [0; BLKPTR_SIZE] {
             records.resize(records.len() + len, 0);
         } else {
@@ -357,7 +354,7 @@ fn truncated_mac(full: [u8; 64]) -> [u8; TAG_LEN] {
     *full.first_chunk().expect("64 bytes have 16")
 }
 
-/// Gathers the areas, works on them, puts them back.
+/// Runs `work` on the joined areas and copies the result back.
 fn in_areas<T>(
     block: &mut [u8],
     areas: &[std::ops::Range<usize>],
@@ -381,7 +378,7 @@ impl Seal {
         matches!(self.how, How::Aead { .. })
     }
 
-    /// Nanoseconds that protecting or opening `bytes` takes.
+    /// CPU time to protect or open `bytes`.
     pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
         match &self.how {
             How::Aead { cipher, .. } => aead_cost(cipher, bytes),
@@ -390,7 +387,7 @@ impl Seal {
         }
     }
 
-    /// Encrypts `stored`, psize bytes; afterwards the tag is known.
+    /// Encrypts `stored`, psize bytes, and sets the MAC.
     pub(crate) fn close(&mut self, stored: &mut [u8]) -> Result<()> {
         self.tag = match &self.how {
             How::Aead { cipher, iv, dnodes: false, .. } => cipher.seal(iv, &[], stored)?,
@@ -403,7 +400,7 @@ impl Seal {
         Ok(())
     }
 
-    /// As [`Seal::close`] where the bytes stay as they are. `plain`: before compression.
+    /// As [`Seal::close`] for blocks in clear. `plain`: before compression.
     pub(crate) fn authenticate(&mut self, stored: &[u8], plain: &[u8]) {
         self.tag = match &self.how {
             How::Hmac(master) => truncated_mac(master.hmac(&[stored])),
@@ -412,8 +409,8 @@ impl Seal {
         };
     }
 
-    /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the tag
-    /// is wrong. Nothing is done for indirect blocks, which are checked when they are decompressed.
+    /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the MAC
+    /// is wrong. Indirect blocks are checked after decompression ([`Seal::check`]).
     pub(crate) fn open(&self, stored: &mut [u8]) -> Result<()> {
         match &self.how {
             How::Aead { cipher, iv, dnodes: false, .. } => cipher.open(iv, &[], stored, &self.tag),
@@ -425,7 +422,7 @@ impl Seal {
         }
     }
 
-    /// Checks what is in clear: `stored` bytes, `plain` after decompression.
+    /// Checks the MAC of a block in clear: over `stored` bytes, or `plain` after decompression.
     pub(crate) fn check(&self, stored: Option<&[u8]>, plain: Option<&[u8]>) -> Result<()> {
         let good = match (&self.how, stored, plain) {
             (How::Hmac(master), Some(stored), _) => truncated_mac(master.hmac(&[stored])) == self.tag,
@@ -435,7 +432,7 @@ impl Seal {
         if good { Ok(()) } else { Err(Error::new(ErrorKind::Checksum, "wrong authentication code")) }
     }
 
-    /// Writes salt, IV and tag into the pointer of the block, whose checksum words are set already.
+    /// Writes salt, IV and MAC into the pointer of the block, whose checksum words are set already.
     pub(crate) fn mark(&self, bp: &mut Blkptr) {
         if let How::Aead { salt, iv, .. } = &self.how {
             bp.set_salt_iv(*salt, *iv);
@@ -444,12 +441,12 @@ impl Seal {
     }
 }
 
-/// The two checksum words that a pointer with a tag has room for: weak sums are folded, strong ones
-/// cut (format page 12, section 5).
+/// The two checksum words of a pointer with a MAC: weak checksums are folded, strong ones truncated
+/// (format page 12, section 5).
 pub(crate) fn halved(sum: [u64; 4], algo: codec::ChecksumAlgo) -> [u64; 2] {
     use codec::ChecksumAlgo::{Edonr, Fletcher2, Fletcher4};
     if matches!(algo, Fletcher2 | Fletcher4 | Edonr) { [sum[0] ^ sum[2], sum[1] ^ sum[3]] } else { [sum[0], sum[1]] }
 }
 
-/// The most copies of a block of an encrypted dataset: one place for an address holds salt and IV.
+/// Maximum number of copies of a block of an encrypted dataset: the third DVA holds salt and IV.
 pub const ENCRYPTED_COPIES_MAX: u8 = 2;

@@ -1,8 +1,8 @@
 //! Gang blocks: writing a block in pieces, reading it back, freeing it (format page 02 section 6).
 //!
-//! Writing is two steps, so that nothing is on its way to a device when space runs out half-way:
-//! first every header and piece gets its place (a [`Gang`], a tree of at most [`GANG_MAX_DEPTH`]
-//! levels), then everything is written. Gang blocks are rare; this code prefers plainness to speed.
+//! A write has two steps, so that no device write is in flight when space runs out half-way: first
+//! all headers and pieces are allocated (a [`Gang`], a tree of at most [`GANG_MAX_DEPTH`] levels),
+//! then all are written. Gang blocks are rare; this code is simple rather than fast.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::request::WriteReq;
 use crate::write::{MAX_COPIES, Places};
 use crate::zio::{Inner, Zio};
 
-/// A block with its places, not written yet.
+/// A block with its places, not yet written.
 struct Gang {
     bp: Blkptr,
-    /// Where `body` goes, as allocated: the copies of the data, or of the header.
+    /// The places of `body`, as allocated: copies of the data, or of the header.
     places: Places,
     body: GangBody,
 }
@@ -34,7 +34,7 @@ enum GangBody {
     Header(Vec<Gang>),
 }
 
-/// How to tell whether bytes are the header of the gang block `bp`.
+/// A test whether bytes are the header of the gang block `bp`.
 pub(crate) fn verifier(bp: &Blkptr) -> Verify {
     let own = *bp;
     let cost = rt::cost::SHA256.cost(GANG_HEADER_SIZE as u64);
@@ -51,10 +51,10 @@ impl Gang {
     }
 }
 
-/// Where a gang block lies: what overwriting it in place needs.
+/// The places of a gang block, for overwriting it in place.
 pub(crate) struct GangPlaces {
     psize: u64,
-    /// As allocated: of the data, or of the header if there are pieces.
+    /// As allocated: places of the data, or of the header if there are pieces.
     places: Places,
     pieces: Vec<GangPlaces>,
 }
@@ -69,9 +69,9 @@ impl GangPlaces {
     }
 }
 
-/// Gang blocks of metadata that the txg has written so far, by the first place of their header.
-/// Later passes of the txg overwrite them, as they do other blocks: freeing them instead would
-/// write more of the list of frees in each pass, without an end.
+/// Metadata gang blocks written so far in this txg, by the first DVA of their header. Later passes
+/// of the txg overwrite them, as other blocks: freeing them instead would lengthen the list of
+/// frees in each pass, and syncing would not converge.
 #[derive(Default)]
 pub(crate) struct Rewritable {
     txg: Txg,
@@ -94,8 +94,8 @@ impl Rewritable {
     }
 }
 
-/// Enters the places of a header into its pointer: their sizes are those of the header and of what
-/// lies below it.
+/// Sets the DVAs of a header in its pointer: their sizes are those of the header and of all pieces
+/// below.
 fn set_header_dvas(bp: &mut Blkptr, places: &Places, children: &[Gang]) {
     for (i, dva) in places.as_slice().iter().enumerate() {
         let pieces: u64 = children.iter().map(|c| c.bp.dva(i).asize()).sum();
@@ -104,7 +104,7 @@ fn set_header_dvas(bp: &mut Blkptr, places: &Places, children: &[Gang]) {
 }
 
 impl Inner {
-    /// Writes `data` in pieces; `bp` describes the whole and gets the DVAs of the header.
+    /// Writes `data` in pieces; `bp` describes the whole block and gets the DVAs of the header.
     pub(crate) async fn write_gang(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
         let gang = self.plan_header(req, *bp, data, 0).await?;
         if req.otype.is_metadata() || req.level > 0 {
@@ -125,7 +125,7 @@ impl Inner {
         self.write_planned(req, bp, gang)
     }
 
-    /// `data` at the places of an older block of the same size.
+    /// Plans `data` at the places of an older gang block of the same size.
     fn plan_rewrite(&self, req: &WriteReq, mut bp: Blkptr, data: Bytes, at: &GangPlaces) -> Result<Gang> {
         if at.pieces.is_empty() {
             at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
@@ -148,7 +148,7 @@ impl Inner {
         Ok(WriteDone::join(dones))
     }
 
-    /// Places for the header of `bp` and for the pieces of its `data`.
+    /// Allocates the header of `bp` and the pieces of its `data`.
     fn plan_header<'a>(&'a self, req: &'a WriteReq, mut bp: Blkptr, data: Bytes, depth: u32) -> LBF<'a, Result<Gang>> {
         Box::pin(async move {
             let psize = data.len() as u64;
@@ -179,7 +179,7 @@ impl Inner {
         })
     }
 
-    /// The pointer of a piece, without places.
+    /// The pointer of a piece, without DVAs.
     fn piece_pointer(&self, req: &WriteReq, data: &Bytes) -> Result<Blkptr> {
         let psize = data.len() as u64;
         let mut bp = Blkptr::hole();
@@ -194,7 +194,7 @@ impl Inner {
         Ok(bp)
     }
 
-    /// A place for one piece, or for pieces of it.
+    /// Allocates one piece, or splits it further.
     async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
         let psize = data.len() as u64;
         let mut bp = self.piece_pointer(req, &data)?;
@@ -257,8 +257,8 @@ impl Inner {
         Err(errors.into_error(bp, "gang header"))
     }
 
-    /// The stored bytes of a gang block, joined; its checksum is not verified yet, those of the
-    /// pieces are.
+    /// The stored bytes of a gang block, joined; the checksums of the pieces are verified, its own
+    /// is not.
     pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LBF<'a, Result<Bytes>> {
         Box::pin(async move {
             let children = self.gang_children(bp, prio, depth).await?;
@@ -279,8 +279,8 @@ impl Inner {
         self.read_stored(bp, None, prio, depth + 1).await
     }
 
-    /// The children of a gang block that are not holes, each of them sane: uncompressed, smaller
-    /// than the whole, adding up to it.
+    /// The children of a gang block that are not holes, each checked: uncompressed, smaller than
+    /// the whole, adding up to it.
     pub(crate) async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt(format!("gang block {bp}: nested more than {GANG_MAX_DEPTH} deep")));
@@ -336,8 +336,8 @@ impl Inner {
 }
 
 impl Zio {
-    /// Frees a block of any kind in `txg`; of a gang block also its pieces, whose headers it has to
-    /// read. Nothing is freed of a gang block whose header cannot be read.
+    /// Frees a block of any kind in `txg`; of a gang block also its pieces, for which it reads the
+    /// headers. A gang block whose header cannot be read is not freed at all.
     pub async fn free_gang(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         if bp.dedup() {
             return self.0.free_dedup(bp);

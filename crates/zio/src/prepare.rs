@@ -1,5 +1,5 @@
-//! The CPU half of a write: from lsize bytes to what is stored (format page 02 section 4, "Write
-//! pipeline rules").
+//! The first half of a write, CPU work: from lsize bytes to the stored bytes (format page 02
+//! section 4, "Write pipeline rules").
 
 use base::{MAX_BLOCK, Result, SECTOR};
 use bdev::{Buf, Bytes};
@@ -13,7 +13,7 @@ use crate::crypt::Seal;
 use crate::request::{Body, Prepared, WriteReq};
 use crate::zio::Zio;
 
-/// How to pack a block; all that a CPU job needs to know.
+/// How to pack a block: the input of a CPU job.
 struct Packing {
     compression: Compression,
     checksum: ChecksumAlgo,
@@ -30,7 +30,7 @@ enum Packed {
         payload: [u8; EMBEDDED_MAX],
         len: usize,
     },
-    /// Something else than the block itself is stored.
+    /// Other bytes than the block's own are stored: compressed or encrypted.
     Stored {
         data: Bytes,
         compressed: bool,
@@ -45,16 +45,16 @@ enum Packed {
 }
 
 impl Packing {
-    /// Room that [`Packing::run`] needs for the compressed block; `None` if it will not try.
+    /// Bytes that [`Packing::run`] needs for the compressed block; `None` if it will not compress.
     fn room(&self, lsize: u64) -> Option<usize> {
         let compresses = !matches!(self.compression.algo, CompressAlgo::Off | CompressAlgo::Empty);
-        // A block of one allocation unit gains nothing unless it gets into its pointer.
+        // Compression of a block of one allocation unit saves nothing unless it fits in the
+        // pointer.
         let may_gain = self.embeddable || lsize > self.min_alloc;
         (compresses && may_gain).then(|| (limit(lsize) as u64).next_multiple_of(self.min_alloc).min(lsize) as usize)
     }
 
-    /// Packs `data`. `room` is what [`Packing::room`] asked for; it comes back if it was not
-    /// needed.
+    /// Packs `data`. `room` has the bytes of [`Packing::room`]; it is returned if unused.
     fn run(self, data: &[u8], room: Option<Buf>) -> (Result<Packed>, Option<Buf>) {
         let Some(mut room) = room else { return (self.plain(data), None) };
         let Some(n) = codec::compress(self.compression, data, &mut room, limit(data.len() as u64)) else {
@@ -78,7 +78,7 @@ impl Packing {
         codec::compute(self.checksum, bytes, false, self.salt.as_ref()).map(|c| c.0)
     }
 
-    /// The block is stored as it is, or encrypted.
+    /// Packs the block uncompressed, encrypted if its class is.
     fn plain(mut self, data: &[u8]) -> Result<Packed> {
         if self.seal.as_ref().is_some_and(Seal::changes_bytes) {
             return self.stored(Buf::copy_from(data), false, data);
@@ -89,7 +89,7 @@ impl Packing {
         Ok(Packed::Plain { sum: self.sum(data)?, seal: self.seal })
     }
 
-    /// `bytes` are stored, perhaps encrypted, for the block `data`.
+    /// Packs `bytes` to be stored for the block `data`, encrypted if its class is.
     fn stored(mut self, mut bytes: Buf, compressed: bool, data: &[u8]) -> Result<Packed> {
         match &mut self.seal {
             Some(seal) if seal.changes_bytes() => seal.close(&mut bytes)?,
@@ -101,15 +101,15 @@ impl Packing {
     }
 }
 
-/// Longest stream that is worth storing: an eighth must be saved.
+/// Longest compressed size worth storing: at least an eighth must be saved.
 fn limit(lsize: u64) -> usize {
     (lsize - (lsize >> 3)) as usize
 }
 
 impl Zio {
-    /// The CPU half of a write: hole detection, compression, checksum. Runs away from the engine
-    /// where that pays, so several may run at once. The error is of kind `Unsupported`, for
-    /// checksums that weir cannot compute.
+    /// The first half of a write: hole detection, compression, checksum. Costly work runs in the
+    /// CPU pool, so several may run concurrently. `Unsupported` for checksums that weir cannot
+    /// compute.
     ///
     /// # Panics
     /// If the request's size is not a multiple of 512 from 512 to 16 MiB, or its compression is
@@ -145,7 +145,7 @@ impl Zio {
             cost = cost + sealing;
         }
         let inline = cheap || place_of(cost) == Place::Here;
-        // The buffers are taken and dropped on this thread, whose free lists they belong to.
+        // Allocate and drop the buffers on this thread, whose free lists own them.
         let room = room.map(Buf::for_overwrite);
         let (packed, _unused) = if inline {
             self.0.rt.spend(cost).await;

@@ -1,5 +1,5 @@
-//! Reading: from a pointer that nobody has checked to lsize bytes in native order, or an error that
-//! says where it hurts.
+//! Reading: from an unchecked pointer to lsize bytes in native order, or a typed error naming vdev
+//! and offset.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use crate::cost;
 use crate::crypt::{self, DataKey, Seal};
 use crate::zio::{Inner, Zio};
 
-/// What the copies of one block did wrong.
+/// The errors of the copies of one block.
 #[derive(Default)]
 pub(crate) struct CopyErrors {
     kind: Option<ErrorKind>,
@@ -25,7 +25,7 @@ pub(crate) struct CopyErrors {
 
 impl CopyErrors {
     pub(crate) fn add(&mut self, dva: Dva, e: Error) {
-        // A wrong checksum says most: the device gave something.
+        // A wrong checksum outranks other errors: the device returned data.
         if self.kind.is_none() || e.kind() == ErrorKind::Checksum {
             self.kind = Some(e.kind());
         }
@@ -38,13 +38,13 @@ impl CopyErrors {
     }
 }
 
-/// Checks a pointer by itself; that its places exist is checked copy by copy, since one bad DVA
-/// does not spoil the others.
+/// Validates a pointer alone. Its DVAs are checked copy by copy, since a bad one does not affect
+/// the others.
 pub(crate) fn validate(bp: &Blkptr) -> Result<()> {
     bp.validate(&BpLimits { max_block: MAX_BLOCK, ..BpLimits::FORMAT })
 }
 
-/// The two numbers of a validated pointer as what they mean.
+/// The compression and checksum algorithms of a validated pointer.
 fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
     match (CompressAlgo::from_u8(bp.compress_raw()), ChecksumAlgo::from_u8(bp.checksum_raw())) {
         (Some(c), Some(s)) => Ok((c, s)),
@@ -52,14 +52,14 @@ fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
     }
 }
 
-/// A stored block that is to be verified and unpacked; all that a CPU job needs.
+/// How to verify and unpack a stored block: the input of a CPU job.
 #[derive(Clone)]
 pub(crate) struct Unpacking {
     bp: Blkptr,
     compress: CompressAlgo,
     checksum: ChecksumAlgo,
     salt: Option<[u8; 32]>,
-    /// How to open the block, if its dataset is encrypted and the key is there.
+    /// How to open the block, if its dataset is encrypted and the key is loaded.
     seal: Option<Seal>,
 }
 
@@ -84,7 +84,7 @@ impl Unpacking {
         cost::unpack(self.compress, self.checksum, self.bp.psize(), self.bp.lsize()) + seal
     }
 
-    /// How to tell whether bytes are the stored block; none if it has no checksum.
+    /// A test whether bytes are the stored block; none if it has no checksum.
     pub(crate) fn verifier(&self) -> Option<Verify> {
         let what = self.clone();
         let cost = cost::checksum(self.checksum, self.bp.psize());
@@ -100,7 +100,7 @@ impl Unpacking {
         !matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity)
     }
 
-    /// Whether the checksum of `raw` is the pointer's.
+    /// Verifies the checksum of `raw` against the pointer.
     fn verify(&self, raw: &[u8]) -> Result<()> {
         if !self.is_verified() {
             return Ok(());
@@ -108,7 +108,7 @@ impl Unpacking {
         let sum = codec::compute(self.checksum, raw, !self.bp.is_little_endian(), self.salt.as_ref())?.0;
         let want = self.bp.checksum_words();
         let same = if self.bp.encrypted() && self.bp.otype() != ObjectType::OBJSET {
-            // Half of the words are a MAC.
+            // Half of the checksum words hold the MAC.
             crypt::halved(sum, self.checksum) == want[..2]
         } else {
             sum == want
@@ -153,32 +153,31 @@ impl Unpacking {
     }
 }
 
-/// What became of one copy.
+/// The outcome of reading one copy.
 enum Copy {
     Bad(Error),
-    /// The checksum was right; all copies would give this.
+    /// The checksum was right; every good copy gives this result.
     Good(Result<Bytes>),
 }
 
 impl Inner {
-    /// `psize` bytes at `dva`, if that is inside of a device that is there: the likeliest content
-    /// of a copy written in `birth` (0: not known).
+    /// Reads `psize` bytes at `dva`, unverified, of a copy written in `birth` (0: unknown).
     pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
         let first = self.tree.read(dva.vdev(), dva.offset(), psize, birth, prio).await?;
         assert_eq!(first.data.len() as u64, psize, "a vdev gives what it was asked for");
         Ok(first)
     }
 
-    /// Whether what is wrong with a copy of `bp` may be rewritten, `since` being the last txg on
-    /// disk before it was read: the place must still be the block's. Space freed in one txg is not
-    /// given out again before two more are on disk.
+    /// The class of repair writes for a copy of `bp`, or none if the place may have been
+    /// reallocated; `since` is the last txg on disk before the read. Freed space is not allocated
+    /// again before two more txgs are on disk.
     fn may_repair(&self, bp: &Blkptr, since: Txg) -> Option<Prio> {
         let now = self.tree.committed.get();
         (since.0 != 0 && now.0 <= since.0 + 1 && bp.phys_birth() <= since).then_some(Prio::AsyncWrite)
     }
 
-    /// The stored bytes of a copy that was wrong or failed in part, from everything that the
-    /// devices have; what was wrong is rewritten. Errors as of reading.
+    /// Reconstructs the stored bytes of a copy with a wrong checksum or a failed device, and
+    /// rewrites bad replicas. Errors as of reading.
     pub(crate) async fn reconstruct_and_repair(
         &self,
         bp: &Blkptr,
@@ -189,7 +188,7 @@ impl Inner {
         verify: Option<&Verify>,
     ) -> Result<Bytes> {
         let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth: bp.phys_birth() };
-        // Asked when everything has been read: the place may have changed hands meanwhile.
+        // Called after all reads: the place may have been freed and reallocated meanwhile.
         let verdict = self.tree.arbitrate_with(place, prio, verify, &|| self.may_repair(bp, since)).await?;
         if verdict.data.is_ok() {
             self.count(|s| s.repaired += u64::from(verdict.repaired > 0));
@@ -197,7 +196,7 @@ impl Inner {
         verdict.data
     }
 
-    /// Verifies and unpacks, away from the engine if that is costly.
+    /// Verifies and unpacks, in the CPU pool if costly.
     async fn check(&self, what: &Unpacking, raw: Bytes, prio: Prio) -> Copy {
         let cost = what.cost();
         if rt::place_of(cost) == rt::Place::Here {
@@ -207,7 +206,7 @@ impl Inner {
                 Ok(()) => Copy::Good(what.unpack(raw, self.decompress_buf(what))),
             };
         }
-        // What somebody waits for goes before all that a txg compresses.
+        // Reads with a waiting caller go before the compression of a txg.
         let class = if prio == Prio::SyncRead { CpuClass::Urgent } else { CpuClass::Bulk };
         let job = what.clone();
         let (room, mine) = (self.decompress_buf(what), raw.clone());
@@ -218,12 +217,12 @@ impl Inner {
                 Ok(()) => Copy::Good(job.unpack(raw, room)),
             })
             .await;
-        // Dropped here rather than there: this thread's free lists are where the memory belongs.
+        // Drop it on this thread, whose free lists own the memory.
         drop(mine);
         copy
     }
 
-    /// One copy, by all means. With `keep` its stored bytes come back, too.
+    /// Reads one copy, by reconstruction if needed. With `keep` also returns its stored bytes.
     async fn try_copy(
         &self,
         bp: &Blkptr,
@@ -240,8 +239,8 @@ impl Inner {
                 match self.check(what, data, prio).await {
                     Copy::Good(result) => {
                         if failed {
-                            // The block is known; what a device failed to read is written anew.
-                            // Without a checksum it is what was read.
+                            // The block is known: rewrite the part that a device failed to read.
+                            // Without a checksum trust the bytes read.
                             let known = || Verify::new(Nanos(0), |_| true);
                             let verify = what.verifier().unwrap_or_else(known);
                             let _ = self.reconstruct_and_repair(bp, dva, psize, since, prio, Some(&verify)).await;
@@ -269,14 +268,14 @@ impl Inner {
         (Copy::Bad(error), None)
     }
 
-    /// Rewrites the copies of `bp` before the good one at `good`: they were tried and found bad.
+    /// Rewrites the bad copies of `bp`: those before the good one at `good`.
     fn rewrite(&self, bp: &Blkptr, good: Dva, raw: &Bytes, since: Txg) {
         let Some(prio) = self.may_repair(bp, since) else { return };
         for dva in bp.dvas().take_while(|d| *d != good) {
             let places = self.tree.places(dva.vdev(), dva.offset(), raw.len() as u64);
             for Place { top, offset, len, at } in places.unwrap_or_default() {
                 let part = raw.slice(at as usize..(at + len) as usize);
-                // Nobody waits: if it fails, the next reader finds out again.
+                // Not awaited: if it fails, the next read repairs again.
                 drop(top.write(offset, part, prio));
             }
             self.count(|s| s.repaired += 1);
@@ -287,8 +286,8 @@ impl Inner {
         (!what.is_plain()).then(|| Buf::for_overwrite(what.bp.lsize() as usize))
     }
 
-    /// Whether a read that failed waits until somebody has looked after the devices: with
-    /// `failmode=wait`, if all that have the block do not answer. Scans go on.
+    /// Whether a failed read waits for `zpool clear`: with `failmode=wait`, if all vdevs of the
+    /// block are unreachable. Scans do not wait.
     async fn waits_for_devices(&self, bp: &Blkptr, e: &Error, prio: Prio) -> bool {
         let gate = &self.tree.gate;
         if e.kind() != ErrorKind::Io || prio == Prio::Scrub || !gate.holds() || gate.mode() == FailMode::Continue {
@@ -305,8 +304,8 @@ impl Inner {
         true
     }
 
-    /// Reads a validated regular or gang pointer: tries the copies in order, gives the unpacked
-    /// block.
+    /// Reads a validated regular or gang pointer: tries the copies in order and returns the
+    /// unpacked block.
     pub(crate) async fn read_stored(
         &self,
         bp: &Blkptr,
@@ -338,7 +337,7 @@ impl Inner {
                     }
                     return result;
                 }
-                // Not the copy's fault.
+                // Not an error of the copy.
                 Copy::Bad(e) if e.kind() == ErrorKind::Unsupported => return Err(e.at(format_args!("block {bp}"))),
                 Copy::Bad(e) => {
                     self.note_bad_copy(bp, dva, e.kind());
@@ -362,7 +361,7 @@ fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
     let (compress, _) = algorithms(bp)?;
     let mut out = Buf::for_overwrite(bp.lsize() as usize);
     match compress {
-        // The payload is the block; a writer that received it raw did that.
+        // The payload is the block, as written by a raw receive.
         CompressAlgo::Off | CompressAlgo::Empty => {
             if len != out.len() {
                 return Err(Error::corrupt(format!("block {bp}: the payload is not as long as the block")));
@@ -380,14 +379,14 @@ fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
 impl Zio {
     /// Reads a block: lsize bytes in native order, zeros for a hole. All copies are tried. Errors:
     /// `Checksum` if a copy was read and none was right, `Io` if none could be read, `Corrupt` if
-    /// the pointer or the stream is not what the format allows, `Unsupported` if the block is
+    /// the pointer or the compressed stream violates the format, `Unsupported` if the block is
     /// encrypted, redacted, or needs a checksum that weir cannot compute.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         self.read_with(bp, None, prio).await
     }
 
-    /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then tags are
-    /// checked, too: a wrong one is an error of kind `Checksum`.
+    /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then MACs are
+    /// checked too: a wrong one is an error of kind `Checksum`.
     pub async fn read_with(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         if key.is_none() && bp.is_encrypted_data() {
             validate(bp)?;
@@ -396,8 +395,8 @@ impl Zio {
         self.read_any(bp, key, prio).await
     }
 
-    /// As [`Zio::read`], but encrypted data comes as it is stored: of dnodes all but the bonus
-    /// areas makes sense. For those who walk the trees of datasets whose keys they may not have.
+    /// As [`Zio::read`], but encrypted data is returned as stored; of dnodes only the bonus areas
+    /// are encrypted. For walks through datasets whose keys may not be loaded.
     pub async fn read_sealed(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         if bp.is_encrypted_data() && bp.psize() != bp.lsize() {
             validate(bp)?;
@@ -417,7 +416,7 @@ impl Zio {
         loop {
             let result = self.0.read_stored(bp, key, prio, 0).await;
             let Err(e) = &result else { return result };
-            // Boxed: so rare a path must not make every read larger.
+            // Boxed, so that this rare path does not enlarge the future of every read.
             if !Box::pin(self.0.waits_for_devices(bp, e, prio)).await {
                 return result;
             }
@@ -425,8 +424,8 @@ impl Zio {
         }
     }
 
-    /// Whether a copy of the block has the right checksum, whether it can be decrypted and
-    /// decompressed or not. An error if no device gave an answer.
+    /// Whether a copy of the block has the right checksum; nothing is decrypted or decompressed. An
+    /// error if no copy could be read.
     pub async fn verify(&self, bp: &Blkptr, prio: Prio) -> Result<bool> {
         validate(bp)?;
         if bp.is_hole() || bp.is_embedded() {

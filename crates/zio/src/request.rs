@@ -1,4 +1,4 @@
-//! What a write is asked for, what it is between its two halves, and what comes out.
+//! A write's request, its state between the two halves, and its result.
 
 use std::rc::Rc;
 
@@ -12,40 +12,40 @@ use vdev::{Prio, WriteDone};
 
 use crate::crypt::{DataKey, Seal};
 
-/// How blocks are told to be the same (property `dedup`).
+/// How equal blocks are recognized (property `dedup`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DedupMode {
     /// By their checksum, which must be a strong one.
     Checksum,
-    /// By their bytes, too.
+    /// By their checksum and their bytes.
     Verify,
 }
 
-/// A block to be written, and how. Start from [`WriteReq::new`] and change what differs.
+/// A block to write, with its options. Start from [`WriteReq::new`] and change fields.
 #[derive(Clone, Debug)]
 pub struct WriteReq {
     /// The block: lsize bytes, a multiple of 512 up to 16 MiB, in native order. Stored uncompressed
-    /// it goes to the device as it is.
+    /// it goes to the device without a copy.
     pub data: Bytes,
     /// Type of the object that the block belongs to.
     pub otype: ObjectType,
     /// Level in the block tree.
     pub level: u8,
-    /// How to compress; not `inherit` or `on`.
+    /// The compression; not `inherit` or `on`.
     pub compression: Compression,
-    /// How to sum up; not `inherit` or `on`.
+    /// The checksum; not `inherit` or `on`.
     pub checksum: ChecksumAlgo,
     /// Copies wanted, 1 to 3. There may be fewer in the result if space is short.
     pub copies: u8,
-    /// The txg that is synced: the birth of the block.
+    /// The syncing txg: the birth of the block.
     pub txg: Txg,
     /// Its sync pass, from 1.
     pub pass: u32,
-    /// The pointer that this one replaces. If it was born in this txg and its place fits, it is
-    /// overwritten in place from the second pass on; otherwise the caller kills it.
+    /// The pointer to replace. If it was born in this txg and has the same size, it is overwritten
+    /// in place from the second pass on; otherwise the caller frees it.
     pub rewrite: Option<Blkptr>,
-    /// Whether 112 bytes and less may go into the pointer (feature embedded_data is on, and the
-    /// caller does not object).
+    /// Whether up to 112 bytes may be embedded in the pointer (feature embedded_data, and the
+    /// caller allows it).
     pub embed: bool,
     /// Whether a hole keeps size, type, level and birth (feature hole_birth is active and the
     /// pointer replaced had a birth).
@@ -53,19 +53,19 @@ pub struct WriteReq {
     /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is
     /// embedded.
     pub crypt: Option<Rc<DataKey>>,
-    /// The block belongs to an encrypted dataset, is none of those that a key is needed for (an
-    /// object set), and its codes are in it already.
+    /// The block belongs to an encrypted dataset but needs no key (an object set): it contains its
+    /// MACs already.
     pub sealed: bool,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
-    /// Whether the block may share its place with others like it that a dedup table knows.
+    /// Whether and how the block is deduplicated.
     pub dedup: Option<DedupMode>,
     /// Class of the device writes.
     pub prio: Prio,
     /// Where to allocate.
     pub class: ClassKind,
-    /// Stored in no more bytes than this, a block of the normal class goes to the special one while
-    /// that has room to spare.
+    /// A block of the normal class stored in at most this many bytes goes to the special class
+    /// while that has room (`special_small_blocks`).
     pub special_small: u32,
     /// Object set, 0 for the MOS; for messages.
     pub objset: u64,
@@ -104,7 +104,7 @@ impl WriteReq {
     }
 }
 
-/// A block that has been through the CPU half: it only needs a place.
+/// A block after [`crate::Zio::prepare`], without a place.
 pub struct Prepared {
     pub(crate) req: WriteReq,
     pub(crate) body: Body,
@@ -133,16 +133,16 @@ impl Prepared {
     }
 }
 
-/// A block that has its pointer.
+/// The result of a write.
 #[derive(Debug)]
 #[must_use = "the write is not done before `done` is"]
 pub struct WriteOut {
     /// The pointer, final.
     pub bp: Blkptr,
-    /// Ready when the devices have the block (no flush is implied); at once for holes and embedded
+    /// Resolves when the devices have the block (without a flush); at once for holes and embedded
     /// blocks.
     pub done: WriteDone,
-    /// Whether the place of [`WriteReq::rewrite`] was used again: nothing was allocated, nothing is
-    /// to be freed.
+    /// Whether [`WriteReq::rewrite`] was overwritten in place: nothing was allocated, the caller
+    /// frees nothing.
     pub rewritten_in_place: bool,
 }

@@ -1,9 +1,8 @@
-//! Looking at one copy of a block wherever the devices have something of it: what scrub and
-//! resilver do with each place.
+//! Scrub and resilver of one copy of a block.
 //!
-//! Everything that redundancy has of the copy is read and compared, wrong parts are rewritten; what
-//! the vdev alone cannot settle is had from the block's other copies. Nothing is unpacked or
-//! decrypted: the checksum is over the stored bytes, so no key is needed.
+//! All replicas and parity of the copy are read and compared, and wrong ones are rewritten; if the
+//! vdev cannot reconstruct the copy, it is rewritten from the block's other copies. Nothing is
+//! unpacked or decrypted: the checksum is over the stored bytes, so no key is needed.
 
 use base::{Error, ErrorKind, Txg};
 use bdev::Bytes;
@@ -14,23 +13,24 @@ use vdev::{BlockPlace, FirstRead, Place, Prio, Repair, Verify};
 use crate::read::{Unpacking, validate};
 use crate::zio::{Inner, Zio};
 
-/// Hears of every place that is freed, when it is: it stays as it is for two more txgs.
+/// Called for each freed DVA; its space is not reused for two txgs.
 pub trait FreeObserver {
-    /// The place at `dva` was freed.
+    /// The copy at `dva` was freed.
     fn freed(&self, dva: Dva);
 }
 
-/// What a look at a copy gave.
+/// The result of scrubbing a copy.
 #[derive(Debug, Default)]
 pub struct Scrubbed {
-    /// Bytes that were rewritten on devices.
+    /// Bytes rewritten on devices.
     pub repaired: u64,
-    /// Why the block cannot be had, not from its other copies either.
+    /// The error, if neither this copy nor another is readable.
     pub error: Option<Error>,
 }
 
 impl Inner {
-    /// The stored bytes of a copy, after a look at everything that there is of it.
+    /// The stored bytes of a copy, after reading, comparing and repairing all its replicas; also
+    /// the bytes rewritten.
     async fn read_replicas(
         &self,
         place: BlockPlace,
@@ -53,7 +53,7 @@ impl Inner {
         }
         match self.tree.arbitrate_with(place, prio, verify, repair).await {
             Ok(verdict) => {
-                // What fails is noted at the device.
+                // The device notes failed writes.
                 let _ = verdict.done.await;
                 self.count(|s| s.repaired += u64::from(verdict.repaired > 0));
                 (verdict.data, verdict.repaired)
@@ -96,7 +96,7 @@ impl Inner {
         Scrubbed { repaired, error: Some(error) }
     }
 
-    /// Writes a copy anew; the bytes that were written.
+    /// Rewrites a copy; returns the bytes written.
     async fn rewrite_copy(&self, dva: Dva, raw: &Bytes, repair: Repair<'_>) -> u64 {
         let Some(prio) = repair() else { return 0 };
         let places = self.tree.places(dva.vdev(), dva.offset(), raw.len() as u64).unwrap_or_default();
@@ -115,7 +115,7 @@ impl Inner {
         }
     }
 
-    /// A place was freed.
+    /// Calls the observer for a freed DVA.
     pub(crate) fn notify_freed(&self, dva: Dva) {
         if let Some(observer) = &*self.free_observer.borrow() {
             observer.freed(dva);
@@ -124,14 +124,14 @@ impl Inner {
 }
 
 impl Zio {
-    /// Who hears of freed places from now on.
+    /// Sets the observer of freed DVAs.
     pub fn set_free_observer(&self, observer: Option<std::rc::Rc<dyn FreeObserver>>) {
         *self.0.free_observer.borrow_mut() = observer;
     }
 
-    /// Looks at the copy of `bp` at `dva`, one of its DVAs: of a gang block at its header, whose
-    /// pieces [`Zio::gang_pieces`] names. `repair` is asked before anything is rewritten; it must
-    /// say no once the place was freed.
+    /// Scrubs the copy of `bp` at `dva`, one of its DVAs; of a gang block its header, whose pieces
+    /// [`Zio::gang_pieces`] returns. `repair` is called before a rewrite, and must return none once
+    /// the place was freed.
     pub async fn scrub_copy(&self, bp: &Blkptr, dva: Dva, prio: Prio, repair: Repair<'_>) -> Scrubbed {
         if let Err(e) = validate(bp) {
             return Scrubbed { repaired: 0, error: Some(e) };
@@ -147,8 +147,8 @@ impl Zio {
         self.0.scrub(bp, dva, bp.psize(), prio, what.verifier().as_ref(), repair).await
     }
 
-    /// As [`Zio::scrub_copy`] of a block that has one place and whose checksum is not in its
-    /// pointer alone: `verify` says whether bytes are the block.
+    /// As [`Zio::scrub_copy`], for a block with one copy whose checksum is not only in its pointer:
+    /// `verify` tests whether bytes are the block.
     pub async fn scrub_with(&self, bp: &Blkptr, prio: Prio, verify: &Verify, repair: Repair<'_>) -> Scrubbed {
         if let Err(e) = validate(bp) {
             return Scrubbed { repaired: 0, error: Some(e) };
@@ -156,7 +156,7 @@ impl Zio {
         self.0.scrub(bp, bp.dva(0), bp.psize(), prio, Some(verify), repair).await
     }
 
-    /// The pieces that the header of a gang block names; pieces may be gang blocks themselves.
+    /// The pieces in the header of a gang block, which may be gang blocks themselves.
     pub async fn gang_pieces(&self, bp: &Blkptr, prio: Prio) -> Result<Vec<Blkptr>, Error> {
         validate(bp)?;
         self.0.gang_children(bp, prio, 0).await

@@ -1,4 +1,4 @@
-//! Counters, and the copies that were found bad.
+//! Counters, and reports of bad copies.
 
 use base::ErrorKind;
 use ondisk::blkptr::{Blkptr, Dva};
@@ -10,21 +10,21 @@ pub struct ZioStats {
     pub reads: u64,
     /// Bytes of them as stored.
     pub read_bytes: u64,
-    /// Blocks written to devices, each counted once whatever its copies.
+    /// Blocks written to devices, each counted once with all its copies.
     pub writes: u64,
     /// Bytes of them as stored, one copy each.
     pub write_bytes: u64,
-    /// Writes that turned out to be holes.
+    /// Writes of zeros, stored as holes.
     pub holes: u64,
-    /// Writes that went into their pointers.
+    /// Writes embedded in their pointers.
     pub embedded: u64,
-    /// Writes that share the place of a block that a dedup table knows.
+    /// Writes that share the place of a block in a dedup table.
     pub deduped: u64,
     /// Writes that became gang blocks.
     pub gangs: u64,
     /// Writes that overwrote their own place.
     pub rewrites: u64,
-    /// Copies that were wanted and found no space.
+    /// Requested copies that found no space.
     pub copies_short: u64,
     /// Copies read whose checksum was wrong.
     pub checksum_errors: u64,
@@ -32,16 +32,16 @@ pub struct ZioStats {
     pub read_errors: u64,
     /// Copies that a device failed to write.
     pub write_errors: u64,
-    /// Copies of blocks of which something was rewritten because it was wrong.
+    /// Copies of blocks that were repaired at least in part.
     pub repaired: u64,
     /// Blocks of which no copy could be read.
     pub unreadable: u64,
 }
 
-/// A copy that was read and is not what its pointer says, while the block may have others.
+/// A bad copy of a block, which may have good ones.
 #[derive(Clone, Debug)]
 pub struct BadCopy {
-    /// Where.
+    /// Its place.
     pub dva: Dva,
     /// The block; for a piece of a gang block the piece.
     pub bp: Blkptr,

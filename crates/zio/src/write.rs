@@ -1,4 +1,4 @@
-//! The other half of a write: find places, make the pointer, queue the device writes.
+//! The second half of a write: allocate places, make the pointer, queue the device writes.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,17 +15,17 @@ use crate::dedup::DedupAnswer;
 use crate::request::{Body, DedupMode, Prepared, WriteOut, WriteReq};
 use crate::zio::{Inner, Zio};
 
-/// Most copies of a block.
+/// Maximum number of copies of a block.
 pub(crate) const MAX_COPIES: usize = 3;
 
-/// Copies of one block on their way.
+/// Copies of one block in flight.
 struct AnyOf {
     left: Cell<usize>,
     good: Cell<bool>,
     completer: Cell<Option<vdev::Completer>>,
 }
 
-/// The copies that were allocated for one block.
+/// The places allocated for the copies of one block.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Places {
     dvas: [Dva; MAX_COPIES],
@@ -38,20 +38,20 @@ impl Places {
     }
 }
 
-/// Percent of the special class that small blocks of files leave to metadata
+/// Percent of the special class reserved for metadata, not used by small file blocks
 /// (`zfs_special_class_metadata_reserve_pct`).
 const SPECIAL_RESERVE_PCT: u64 = 25;
 
 impl Inner {
-    /// Whether the special class takes blocks of files.
+    /// Whether the special class has room for file blocks.
     fn special_has_room(&self) -> bool {
         let (alloc, total) = self.alloc.class_use(ClassKind::Special);
         u128::from(alloc) * 100 < u128::from(total) * u128::from(100 - SPECIAL_RESERVE_PCT)
     }
 
-    /// One copy of `psize` bytes, away from the copies `avoid`.
+    /// Allocates one copy of `psize` bytes, away from the copies `avoid`.
     async fn alloc_one(&self, req: &WriteReq, psize: u64, avoid: &[Dva]) -> Result<Dva> {
-        // Special vdevs are there for metadata; without any these classes are one.
+        // Metadata goes to special vdevs; without any the special class falls back to normal.
         let class = match req.class {
             ClassKind::Normal if req.level > 0 || req.otype.is_metadata() => ClassKind::Special,
             class => class,
@@ -64,8 +64,7 @@ impl Inner {
         }
     }
 
-    /// Up to `copies` places of `psize` bytes. Fewer, but one, are fine; none is an error of kind
-    /// `NoSpace`.
+    /// Allocates up to `copies` places of `psize` bytes, at least one; `NoSpace` if there is none.
     pub(crate) async fn alloc_copies(&self, req: &WriteReq, psize: u64, copies: usize) -> Result<Places> {
         let mut places = Places::default();
         while places.len < copies.clamp(1, MAX_COPIES) {
@@ -87,16 +86,16 @@ impl Inner {
         Ok(places)
     }
 
-    /// Returns places that were allocated for `req` and will not be written.
+    /// Returns places allocated for `req` that will not be written.
     pub(crate) fn unalloc_copies(&self, places: &[Dva], req: &WriteReq) {
         for dva in places {
             self.alloc.unalloc(*dva, req.txg).expect("what was just allocated can be given back");
         }
     }
 
-    /// Queues a write of `data` to every copy. Ready when it is over; an error only if no copy was
-    /// written. While the pool's gate holds, a write that no device took is tried again each time
-    /// the pool is resumed, and is over when it succeeds or the pool is given up.
+    /// Queues a write of `data` to every copy. Resolves when all copies have completed; an error
+    /// only if every copy failed. While the pool's gate holds, a failed write is retried each time
+    /// the pool is resumed, until it succeeds or the pool is given up.
     pub(crate) fn write_copies(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
         let first = self.write_once(places, data, prio)?;
         if !self.tree.gate.holds() || first.result().is_some_and(|r| r.is_ok()) {
@@ -138,8 +137,8 @@ impl Inner {
         Ok(self.any_of(parts))
     }
 
-    /// Ready when all `parts`, the copies of one block, are over; an error only if every one
-    /// failed. Others are counted.
+    /// Resolves when all `parts`, the copies of one block, have completed; an error only if every
+    /// one failed. Failed copies are counted.
     fn any_of(self: &Rc<Self>, parts: Vec<WriteDone>) -> WriteDone {
         let (any, completer) = WriteDone::pending();
         let state = Rc::new(AnyOf {
@@ -158,7 +157,7 @@ impl Inner {
                 if state.left.get() == 0
                     && let Some(c) = state.completer.take()
                 {
-                    // The last error stands for all of them.
+                    // The last error is the result.
                     c.complete(if state.good.get() { Ok(()) } else { r.clone() });
                 }
             });
@@ -167,8 +166,8 @@ impl Inner {
         any
     }
 
-    /// Finds places for `data`, in one piece or in several, enters them into `bp`, and queues the
-    /// writes.
+    /// Allocates places for `data`, in one piece or as a gang block, sets them in `bp`, and queues
+    /// the writes.
     async fn store(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
         let psize = data.len() as u64;
         if !self.is_forced_gang(psize) {
@@ -185,7 +184,7 @@ impl Inner {
         self.write_gang(req, bp, data).await
     }
 
-    /// A pointer for `req` without places.
+    /// A pointer for `req` without DVAs.
     fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4], seal: Option<&Seal>) -> Blkptr {
         let mut bp = Blkptr::hole();
         bp.set_lsize(req.data.len() as u64);
@@ -211,8 +210,8 @@ impl Inner {
 }
 
 /// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1,
-/// `zfs_sync_pass_rewrite` 2): only this txg knows of it. Of a gang block the places of its pieces
-/// must be known, too.
+/// `zfs_sync_pass_rewrite` 2): no committed txg refers to it. For a gang block the places of its
+/// pieces must be known too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
     req.pass >= 2
         && old.birth() == req.txg

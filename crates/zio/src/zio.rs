@@ -1,4 +1,4 @@
-//! The handle: what all halves share, and the calls that only need the space allocator.
+//! The handle: state shared by reads and writes, and the calls that only need the space allocator.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,16 +14,16 @@ use crate::dedup::Dedup;
 use crate::scrub::FreeObserver;
 use crate::{BadCopy, ZioStats};
 
-/// Bad copies remembered until somebody takes them.
+/// Bad copies kept for [`Zio::take_bad_copies`].
 const BAD_COPIES: usize = 256;
 
 /// Settings of a [`Zio`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ZioOpts {
-    /// The pool's salt, for checksums that are keyed.
+    /// The pool's salt, for keyed checksums.
     pub salt: Option<[u8; 32]>,
-    /// Blocks stored in more bytes than this become gang blocks even where there is space (as
-    /// `metaslab_force_ganging`); 0: none do.
+    /// Blocks stored in more bytes than this become gang blocks even if there is space
+    /// (`metaslab_force_ganging` of OpenZFS); 0: none.
     pub gang_above: u64,
 }
 
@@ -33,13 +33,13 @@ pub(crate) struct Inner {
     pub(crate) alloc: Rc<Allocator>,
     pub(crate) opts: Cell<ZioOpts>,
     stats: Cell<ZioStats>,
-    /// Number of top-level vdevs and the allocation unit that goes with them.
+    /// Number of top-level vdevs, and the allocation unit for that number.
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
     pub(crate) rewritable: RefCell<crate::gang::Rewritable>,
     pub(crate) free_observer: RefCell<Option<Rc<dyn FreeObserver>>>,
-    /// Ranges of removed vdevs that were freed and are in no map yet.
+    /// Freed ranges of removed vdevs that are not in an obsolete space map yet.
     obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
 }
 
@@ -54,8 +54,8 @@ impl Inner {
         self.stats.set(s);
     }
 
-    /// What stored sizes of compressed blocks are rounded to. Asked for each block, so it is kept;
-    /// devices are only ever added.
+    /// The unit to which stored sizes of compressed blocks are rounded. Cached, since every block
+    /// needs it; top-level vdevs are only added.
     pub(crate) fn min_alloc(&self) -> u64 {
         let tops = self.tree.tops.borrow().len();
         let (known, unit) = self.min_alloc.get();
@@ -67,14 +67,14 @@ impl Inner {
         unit
     }
 
-    /// Whether a block of `psize` bytes becomes a gang block although there may be space. One of a
-    /// few allocation units never does: it has no pieces.
+    /// Whether a block of `psize` bytes becomes a gang block although there may be space. A block
+    /// of a few allocation units never does: it cannot be split.
     pub(crate) fn is_forced_gang(&self, psize: u64) -> bool {
         let above = self.opts.get().gang_above;
         above != 0 && psize > above.max(8 * self.min_alloc())
     }
 
-    /// A copy of `bp` at `dva` was not what it should be.
+    /// Counts and notes a bad copy of `bp` at `dva`.
     pub(crate) fn note_bad_copy(&self, bp: &Blkptr, dva: Dva, kind: ErrorKind) {
         if kind == ErrorKind::Checksum {
             self.count(|s| s.checksum_errors += 1);
@@ -93,7 +93,7 @@ impl Inner {
         bad.push_back(BadCopy { dva, bp: *bp, kind });
     }
 
-    /// Gives up one reference to a block that a dedup table counts.
+    /// Frees one reference to a block of a dedup table.
     pub(crate) fn free_dedup(&self, bp: &Blkptr) -> Result<()> {
         let dedup = self.dedup.borrow();
         let dedup = dedup.as_ref().ok_or_else(|| {
@@ -103,8 +103,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Frees one copy. On a removed vdev: what it was copied to, and the range itself is noted as
-    /// obsolete.
+    /// Frees one copy. On a removed vdev it frees the places that the copy is mapped to, and notes
+    /// the range as obsolete.
     pub(crate) fn free_dva(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         if !self.tree.top(dva.vdev())?.is_indirect() {
             return self.alloc.free(dva, birth, txg);
@@ -121,7 +121,7 @@ impl Inner {
         result
     }
 
-    /// What a gang header at `dva` occupies there.
+    /// The DVA of the gang header at `dva`, with the size of the header alone.
     pub(crate) fn header_place(&self, dva: Dva) -> Result<Dva> {
         let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64);
         Ok(Dva::new(dva.vdev(), dva.offset(), asize, false))
@@ -145,8 +145,8 @@ impl Zio {
             obsolete: RefCell::default(),
         }))
     }
-    /// Sets, or takes away, the dedup tables: without them blocks that they count can be neither
-    /// written nor freed.
+    /// Sets or removes the dedup tables: without them their blocks can be neither written nor
+    /// freed.
     pub fn set_dedup(&self, dedup: Option<Rc<dyn Dedup>>) {
         *self.0.dedup.borrow_mut() = dedup;
     }
@@ -171,8 +171,9 @@ impl Zio {
         self.0.opts.get()
     }
 
-    /// Frees every copy in `txg`. Nothing for holes and embedded pointers. The pieces of a gang
-    /// block are named only in its headers on disk: use [`Zio::free_gang`], which takes any block.
+    /// Frees every copy in `txg`. Does nothing for holes and embedded pointers. For gang blocks,
+    /// whose pieces are listed only in their headers on disk, use [`Zio::free_gang`], which takes
+    /// any block.
     ///
     /// # Panics
     /// If the block is a gang block.
@@ -184,13 +185,13 @@ impl Zio {
         let mut result = Ok(());
         for dva in bp.dvas() {
             self.0.notify_freed(dva);
-            // One copy that cannot be freed is no reason to leak the others.
+            // Free the other copies even if one fails, so that they do not leak.
             result = result.and(self.0.free_dva(dva, bp.phys_birth(), txg));
         }
         result
     }
 
-    /// Whether something of a removed vdev was freed since [`Zio::take_obsolete`].
+    /// Whether ranges of removed vdevs were freed since [`Zio::take_obsolete`].
     pub fn has_obsolete(&self) -> bool {
         !self.0.obsolete.borrow().is_empty()
     }
@@ -201,7 +202,7 @@ impl Zio {
     }
 
     /// Marks every copy as allocated in `txg`, for blocks of an intent log found at import. Of a
-    /// gang block also its pieces, whose headers it has to read.
+    /// gang block also its pieces, for which it reads the headers.
     pub async fn claim(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         self.0.claim_tree(*bp, txg, 0).await
     }
@@ -215,7 +216,7 @@ impl Zio {
     pub fn stats(&self) -> ZioStats {
         self.0.stats.get()
     }
-    /// The copies found bad since the last call; the newest few hundred are kept.
+    /// The bad copies since the last call; the newest few hundred are kept.
     pub fn take_bad_copies(&self) -> Vec<BadCopy> {
         std::mem::take(&mut *self.0.bad.borrow_mut()).into()
     }

@@ -193,7 +193,7 @@ fn blocks_of_this_txg_are_overwritten_in_place_from_pass_two_on() {
             rewrite: Some(first.bp),
             ..file(noise(2, len))
         };
-        // While the first write is still on its way.
+        // While the first write is in flight.
         let out = lab.zio.write(again(2, 10, 8192)).await.unwrap();
         assert!(out.rewritten_in_place && out.bp.same_place(&first.bp) && out.bp != first.bp);
         first.done.await.unwrap();
@@ -210,7 +210,7 @@ fn blocks_of_this_txg_are_overwritten_in_place_from_pass_two_on() {
     });
 }
 
-/// A list of frees that was stored anew with each pass would grow with each pass.
+/// A list of frees that is rewritten to a new place in each pass grows in each pass.
 #[test]
 fn gang_blocks_of_metadata_are_overwritten_in_place_too() {
     let lab = Lab::new(2, 64 << 20, 12);
@@ -287,7 +287,7 @@ fn what_is_freed_is_free() {
     });
 }
 
-/// What the first copies of all headers and pieces of a gang block take.
+/// Allocated bytes of the first copies of all headers and pieces of a gang block.
 async fn gang_space(lab: &Lab, bp: &Blkptr) -> u64 {
     let mut bytes = 0;
     let mut todo = vec![*bp];
@@ -388,7 +388,7 @@ fn a_full_pool_gangs_then_says_no_space_and_leaks_nothing() {
         for (i, b) in blocks.iter().enumerate().skip(1).step_by(2) {
             assert_eq!(get(&lab.zio, b).await.unwrap(), noise(i as u64, 8192));
         }
-        // Larger than all that is left: refused, and what was taken on the way is given back.
+        // Larger than the remaining space: refused, and partial allocations are returned.
         let huge = noise(10, 16 << 20);
         let e = lab.zio.write(WriteReq { txg: Txg(15), ..file(huge) }).await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::NoSpace);

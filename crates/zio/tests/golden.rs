@@ -55,7 +55,7 @@ impl BlockDev for ImageDev {
     }
 }
 
-/// Unpacks a pool of one disk; `None`, with a word about it, if that cannot be done here.
+/// Unpacks a pool of one disk; `None`, with a message, if that is impossible here.
 fn unpack(name: &str) -> Option<PathBuf> {
     let pools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/pools");
     let tar = pools.join(format!("{name}.tar.zst"));
@@ -107,7 +107,7 @@ fn of_dnode(d: &DnodePhys, todo: &mut Vec<Blkptr>) {
     }
 }
 
-/// How much of what zdb printed is compared.
+/// Which of zdb's figures are compared.
 enum Exact {
     All,
     Stored,
@@ -179,7 +179,7 @@ fn walk(name: &str, exact: Exact) {
     let want = printed(&dir);
     match exact {
         Exact::All => assert_eq!(sums, want, "{name}"),
-        // Embedded blocks that snapshots share are met, and counted, several times here.
+        // Embedded blocks shared by snapshots are counted several times here.
         Exact::Stored => {
             let stored = |s: &Sums| (s.gangs, s.physical, s.allocated);
             assert_eq!(stored(&sums), stored(&want), "{name}");
