@@ -47,14 +47,14 @@ struct Inner {
     tops: Vec<Option<TopState>>,
     groups: Vec<Group>,
     classes: [Class; CLASSES],
-    /// Metaslabs with changes to take, by txg slot.
+    /// Metaslabs with changes not yet taken, by txg slot.
     dirty: [BTreeSet<(VdevId, u64)>; TXG_SIZE],
     pending: BTreeSet<(VdevId, u64)>,
     loaded: BTreeSet<(VdevId, u64)>,
-    /// Blocks born until then are held back when they are freed.
+    /// Freed blocks born up to this txg stay allocated.
     checkpoint: Option<Txg>,
     held_back: Vec<(VdevId, Run)>,
-    /// Metaslabs that are set aside; `enabled` wakes the waiters for one of them.
+    /// Disabled metaslabs; `enabled` wakes allocations that wait for one of them.
     disabled: BTreeSet<(VdevId, u64)>,
     enabled: Rc<Notify>,
 }
@@ -77,7 +77,7 @@ impl Inner {
         &mut top.metaslabs[ms as usize]
     }
 
-    /// The metaslab that holds `dva`, all of it.
+    /// The metaslab that contains `dva`; `Corrupt` if none contains it whole.
     fn locate(&self, dva: Dva) -> Result<(VdevId, u64)> {
         let (vdev, start, size) = (dva.vdev(), dva.offset(), dva.asize());
         let top = self.state(vdev)?;
@@ -114,7 +114,7 @@ impl Inner {
         out
     }
 
-    /// Notes that a metaslab has changes of `txg`.
+    /// Marks a metaslab as changed in `txg`.
     fn mark_dirty(&mut self, vdev: VdevId, ms: u64, txg: Txg) {
         if self.ms(vdev, ms).mark_dirty(txg) {
             self.dirty[txg.slot()].insert((vdev, ms));
@@ -144,22 +144,22 @@ impl Allocator {
         })
     }
 
-    /// Changes the settings; they hold from the next decision on.
+    /// Changes the tunables, which take effect from the next decision on.
     pub fn set_tunables(&self, tunables: &AllocTunables) {
         self.inner.borrow_mut().tunables.clone_from(tunables);
     }
 
-    /// Allocates room for `psize` bytes in one piece for a block of `txg`. `avoid` are the places
-    /// of its copies so far: this one will be on another vdev or far away if that is possible.
-    /// `hint` is a place whose vdev would be good. Where a class has no vdevs, or no space, the
-    /// next fitting class is used. `NoSpace` when nothing fits anywhere. `psize` is not 0. Does not
-    /// wait if the metaslab in question is loaded, as it nearly always is.
+    /// Allocates one segment for `psize` bytes of a block of `txg`. `avoid` are the places of its
+    /// other copies: this one goes to another vdev or far away if possible. `hint` is a place on
+    /// the preferred vdev. A class without vdevs or space falls back to the next one. `NoSpace` if
+    /// no class has room. `psize` is not 0. Does not wait if the metaslab is loaded, which is the
+    /// normal case.
     pub async fn alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva], hint: Option<Dva>) -> Result<Dva> {
         loop {
             let found = self.inner.borrow_mut().search(class, psize, txg, avoid, hint);
             match found {
                 Found::At(dva) => return Ok(dva),
-                // A metaslab that fails to load is passed over from now on.
+                // A metaslab that fails to load is skipped from now on.
                 Found::Load(vdev, ms) => drop(self.load(vdev, ms).await),
                 Found::Nothing => match self.wait_for_enable() {
                     Some(over) => over.notified().await,
@@ -206,21 +206,21 @@ impl Allocator {
         Ok(inner.groups[group].class)
     }
 
-    /// Takes back at once an allocation of `txg` that was not taken since and never written: its
-    /// write failed to allocate the rest.
+    /// Undoes an allocation of `txg` whose changes were not taken and that was never written: its
+    /// write failed to allocate other parts.
     pub fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
         inner.ms(vdev, ms).unalloc(dva.offset(), dva.asize(), txg).at(|| dva)
     }
 
-    /// Frees in `txg` a block that was born in `birth`; of a gang header's DVA the caller replaces
-    /// the asize by that of 512 bytes. The metaslab need not be loaded. `Corrupt` if the range
-    /// cannot be one of ours, or is known to be free.
+    /// Frees in `txg` a block that was born in `birth`; for the DVA of a gang header the caller
+    /// passes the asize of the header alone. The metaslab need not be loaded. `Corrupt` if the
+    /// range is outside every metaslab, or known to be free.
     ///
-    /// The space can be allocated again once `txg` + 2 is committed; if the block was born in `txg`
-    /// itself, once that is. Blocks of a checkpoint are held back instead
-    /// ([`Allocator::take_held_back`]); a birth of 0 is never of a checkpoint.
+    /// The space becomes allocatable when `txg` + 2 is committed; for a block born in `txg`, when
+    /// `txg` is. Blocks of a checkpoint stay allocated ([`Allocator::take_held_back`]); birth 0
+    /// never belongs to a checkpoint.
     pub fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
@@ -235,13 +235,13 @@ impl Allocator {
         Ok(())
     }
 
-    /// From now on blocks born until this txg, which a checkpoint refers to, stay allocated when
-    /// they are freed.
+    /// From now on freed blocks born up to this txg, which the checkpoint refers to, stay
+    /// allocated.
     pub fn set_checkpoint(&self, txg: Option<Txg>) {
         self.inner.borrow_mut().checkpoint = txg;
     }
 
-    /// Whether something was held back since the last [`Allocator::take_held_back`].
+    /// Whether ranges were held back since the last [`Allocator::take_held_back`].
     pub fn has_held_back(&self) -> bool {
         !self.inner.borrow().held_back.is_empty()
     }
@@ -258,9 +258,8 @@ impl Allocator {
         out
     }
 
-    /// Marks as allocated in `txg` space that the space map has as free but that is in use: blocks
-    /// of an intent log that is to be replayed. The error of a metaslab that cannot be loaded, or
-    /// `Corrupt` if the space is not free.
+    /// Marks free space as allocated in `txg`: blocks of an intent log to be replayed, which space
+    /// maps do not include. The load error of the metaslab, or `Corrupt` if the space is not free.
     pub async fn claim(&self, dva: Dva, txg: Txg) -> Result<()> {
         let (vdev, ms) = self.inner.borrow().locate(dva)?;
         self.load(vdev, ms).await?;
@@ -270,7 +269,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The metaslabs with changes of `txg` that were not taken yet, ascending.
+    /// The metaslabs with untaken changes of `txg`, ascending.
     pub fn dirty_metaslabs(&self, txg: Txg) -> Vec<(VdevId, u64)> {
         let inner = self.inner.borrow();
         let changed = |&(vdev, ms): &(VdevId, u64)| {
@@ -280,8 +279,8 @@ impl Allocator {
         inner.dirty[txg.slot()].iter().copied().filter(changed).collect()
     }
 
-    /// The changes of one metaslab in `txg` since the last call, which the caller now writes. Only
-    /// one txg syncs at a time.
+    /// The changes of one metaslab in `txg` since the last call, for the caller to write. Only one
+    /// txg syncs at a time.
     pub fn take_changes(&self, vdev: VdevId, ms: u64, txg: Txg) -> MsChanges {
         let mut inner = self.inner.borrow_mut();
         inner.dirty[txg.slot()].remove(&(vdev, ms));
@@ -291,18 +290,18 @@ impl Allocator {
         top.metaslabs[ms as usize].take_changes(txg, &inner.tunables)
     }
 
-    /// The space map of a metaslab is `object` from now on.
+    /// Sets the space map object of a metaslab.
     pub fn set_object(&self, vdev: VdevId, ms: u64, object: ObjectId) {
         self.inner.borrow_mut().ms(vdev, ms).object = Some(object);
     }
 
-    /// The space map of a metaslab has `length` bytes of entries from now on.
+    /// Sets the length of a metaslab's space map, in bytes of entries.
     pub fn set_length(&self, vdev: VdevId, ms: u64, length: u64) {
         self.inner.borrow_mut().ms(vdev, ms).length = length;
     }
 
-    /// `txg` is committed: its uberblock is on disk. Called for every txg, in order, after
-    /// everything that [`Allocator::dirty_metaslabs`] names was taken.
+    /// `txg` is committed: its uberblock is on disk. Called for every txg, in order, after all
+    /// changes of [`Allocator::dirty_metaslabs`] were taken.
     pub fn sync_done(&self, txg: Txg) {
         let mut at = None;
         while let Some(next) = self.sync_done_next(txg, at) {
@@ -311,9 +310,8 @@ impl Allocator {
         self.sync_done_end(txg);
     }
 
-    /// The first part of [`Allocator::sync_done`] for the first metaslab after `after` that has
-    /// something pending: gives its name, `None` after the last. For callers that let others run in
-    /// between.
+    /// The first part of [`Allocator::sync_done`] for the next metaslab after `after` with pending
+    /// changes; returns it, `None` after the last. For callers that yield between metaslabs.
     pub fn sync_done_next(&self, txg: Txg, after: Option<(VdevId, u64)>) -> Option<(VdevId, u64)> {
         let mut inner = self.inner.borrow_mut();
         let next = match after {
@@ -327,11 +325,11 @@ impl Allocator {
         next
     }
 
-    /// The second part of [`Allocator::sync_done`], after the first is over for every metaslab.
+    /// The second part of [`Allocator::sync_done`], after the first for every metaslab.
     pub fn sync_done_end(&self, txg: Txg) {
         let mut inner = self.inner.borrow_mut();
         inner.dirty[txg.slot()].clear();
-        // An active metaslab whose large segments are used up makes room for one that has them.
+        // An active metaslab whose large segments are used up is deactivated.
         let threshold = inner.tunables.switch_threshold;
         for g in 0..inner.groups.len() {
             for copy in 0..3 {

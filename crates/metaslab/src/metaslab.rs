@@ -12,7 +12,7 @@ use crate::store::LoadedMap;
 use crate::tunables::AllocTunables;
 use crate::weight::{Weight, fragmentation};
 
-/// The entries that the sync of a txg must write to the space map of one metaslab.
+/// The entries that a txg's sync must write to the space map of one metaslab.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MsChanges {
     /// Allocated since the last call, ascending, absolute in the top-level vdev.
@@ -25,8 +25,8 @@ pub struct MsChanges {
     /// `allocs` and `frees`, which they include.
     pub condense: Option<Vec<Run>>,
     /// Free segments by size after these changes, bucket b counting `2^(b + ashift)` bytes and
-    /// more. Frees that wait for later txgs are free here, and counted as segments of their own
-    /// even where they touch others. Zeros if the map has no histogram and was not loaded.
+    /// more. Deferred frees count as free, as separate segments even if adjacent to others. Zeros
+    /// if the map has no histogram and was not loaded.
     pub histogram: [u64; BUCKETS],
     /// `smp_alloc` after these changes.
     pub alloc_after: i64,
@@ -41,23 +41,23 @@ pub(crate) enum State {
 pub(crate) struct Loaded {
     /// Space that can be allocated now.
     pub free: RangeTree,
-    /// Where the last allocation ended, by the lowest bit set of its size: equal sizes stay
-    /// together.
+    /// End of the last allocation, by the lowest set bit of its size: equal sizes stay together.
     cursors: [u64; 64],
 }
 
-/// Changes of a metaslab in txgs that are not committed. Exists only while there are any.
+/// Changes of a metaslab that do not have their final place yet: not committed, or deferred. Exists
+/// only while there are any.
 struct Pending {
     allocating: [RangeTree; TXG_SIZE],
     freeing: [RangeTree; TXG_SIZE],
-    /// As `freeing`, of blocks born in the same txg whose ALLOC was taken already.
+    /// As `freeing`, for blocks born in the same txg whose ALLOC was taken already.
     freeing_born: [RangeTree; TXG_SIZE],
     /// Born and freed in the same txg before the ALLOC was taken: the space map gets no entry.
     returning: [RangeTree; TXG_SIZE],
     freed: RangeTree,
     freed_born: RangeTree,
     defer: VecDeque<(Txg, RangeTree)>,
-    /// Changes taken while not loaded, for a load that reads a map without them: txg, allocations,
+    /// Changes taken while not loaded, which a load may not find in the map: txg, allocations,
     /// frees.
     recent: Vec<(Txg, Vec<Run>, Vec<Run>)>,
     taken_in: Option<Txg>,
@@ -81,7 +81,7 @@ impl Pending {
         })
     }
 
-    /// Trees of space that the map has as free but that cannot be allocated yet.
+    /// Trees of space that is free in the map but not allocatable yet.
     fn freed_trees(&self) -> impl Iterator<Item = &RangeTree> {
         [&self.freed, &self.freed_born].into_iter().chain(self.defer.iter().map(|(_, t)| t))
     }
@@ -101,27 +101,27 @@ impl Pending {
 }
 
 pub(crate) struct Metaslab {
-    /// The range that it covers.
+    /// The range of the vdev that it covers.
     pub run: Run,
     shift: u8,
     pub object: Option<ObjectId>,
     /// Bytes of entries in its map.
     pub length: u64,
-    /// Allocated according to its map with everything that was taken.
+    /// Allocated according to its map, including all taken changes.
     alloc: u64,
-    /// Free segments according to its map; `None` if not known.
+    /// Free segments according to its map; `None` if unknown.
     histogram: Option<[u64; BUCKETS]>,
     pub state: State,
-    /// Why it cannot be loaded; it allocates nothing then.
+    /// The load error, if loading failed; it allocates nothing then.
     pub broken: Option<Error>,
     pending: Option<Box<Pending>>,
     /// Allocated (deferred frees included) and deferred as of the last commit.
     pub committed: (u64, u64),
     pub weight: Weight,
     pub fragmentation: Option<u8>,
-    /// When it last gave something out.
+    /// Txg of its last allocation.
     pub used: Txg,
-    /// The group that it belongs to.
+    /// Index of its group.
     pub group: usize,
     /// Nesting depth of [`crate::Allocator::disable`]: no allocation while it is above 0.
     pub disabled: u32,
@@ -155,7 +155,7 @@ impl Metaslab {
             disabled: 0,
         };
         if alloc == 0 && object.is_none() {
-            // One segment; unless it is too large for a bucket of its own.
+            // One segment, split if it is larger than the last bucket.
             let mut h = [0; BUCKETS];
             ondisk::space_map::histogram_add(&mut h, run.size, u32::from(shift));
             ms.histogram = Some(h);
@@ -186,7 +186,7 @@ impl Metaslab {
         }
     }
 
-    /// No allocation can be larger than this.
+    /// Upper bound of an allocation.
     pub fn largest_allocatable(&self) -> u64 {
         self.loaded().map_or(self.run.size - self.alloc.min(self.run.size), |l| l.free.largest())
     }
@@ -195,7 +195,7 @@ impl Metaslab {
         self.pending.is_some()
     }
 
-    /// Marks it as changed in `txg`; true if it was not yet.
+    /// Marks it as changed in `txg`; true if it was not.
     pub fn mark_dirty(&mut self, txg: Txg) -> bool {
         !std::mem::replace(&mut self.pending().dirty[txg.slot()], true)
     }
@@ -231,7 +231,7 @@ impl Metaslab {
         self.fragmentation = frag;
     }
 
-    /// Allocates `asize` bytes in `txg`, if it is loaded and has them in one piece.
+    /// Allocates `asize` bytes in `txg`, if it is loaded and has a segment of that size.
     pub fn allocate(&mut self, asize: u64, txg: Txg, t: &AllocTunables) -> Option<u64> {
         let size = self.run.size;
         if self.disabled > 0 {
@@ -246,7 +246,7 @@ impl Metaslab {
         Some(start)
     }
 
-    /// Takes back at once an allocation of `txg` that was never written.
+    /// Undoes an allocation of `txg` that was never written.
     pub fn unalloc(&mut self, start: u64, asize: u64, txg: Txg) -> Result<()> {
         self.pending().allocating[txg.slot()].remove(start, asize).at(|| "undoing an allocation")?;
         let State::Loaded(l) = &mut self.state else { unreachable!("a metaslab with allocations is loaded") };
@@ -289,7 +289,8 @@ impl Metaslab {
         tree.add(start, asize).at(|| "free")
     }
 
-    /// Damage if a range that is freed, but stays allocated, is free already as far as is known.
+    /// Checks a freed range that stays allocated for a checkpoint: `Corrupt` if it is known to be
+    /// free.
     pub fn check_held(&self, start: u64, asize: u64) -> Result<()> {
         let free = self.loaded().and_then(|l| l.free.overlap(start, asize));
         let freed = self.pending.iter().flat_map(|p| p.freeing_trees().chain(p.freed_trees()));
@@ -299,8 +300,7 @@ impl Metaslab {
         }
     }
 
-    /// The set of free space according to the map as it is after everything that was taken; loaded
-    /// metaslabs only.
+    /// Free space according to the map, after all taken changes; loaded metaslabs only.
     fn free_in_map(&self) -> Option<RangeTree> {
         let mut all = self.loaded()?.free.clone();
         if let Some(p) = &self.pending {
@@ -311,7 +311,7 @@ impl Metaslab {
         Some(all)
     }
 
-    /// The same as a histogram, each tree's segments counted by themselves.
+    /// The histogram of [`Metaslab::free_in_map`], with each tree's segments counted separately.
     fn histogram_in_map(&self) -> Option<[u64; BUCKETS]> {
         let mut sum = self.loaded()?.free.histogram();
         if let Some(p) = &self.pending {
@@ -350,8 +350,8 @@ impl Metaslab {
             p.recent.push((txg, allocs.clone(), list.clone()));
         }
         let added: u64 = allocs.iter().map(|r| r.size).sum();
-        // A map that was never read may be damaged and count less than is freed; loading it detects
-        // that.
+        // A map that was never read may be damaged and count less than the frees; loading it
+        // detects that.
         self.alloc = (self.alloc + added).saturating_sub(frees.total());
         if let Some(h) = self.histogram_in_map() {
             self.histogram = Some(h);
@@ -379,7 +379,7 @@ impl Metaslab {
         }
     }
 
-    /// `txg` is committed. True while something is still pending.
+    /// `txg` is committed. True while changes are pending.
     pub fn sync_done(&mut self, txg: Txg) -> bool {
         let slot = txg.slot();
         let Some(mut p) = self.pending.take() else { return false };
@@ -412,7 +412,7 @@ impl Metaslab {
         self.pending.is_some()
     }
 
-    /// Becomes loaded from the content of its map; an error makes it broken for good.
+    /// Completes a load with the content of its map; an error makes it broken for good.
     pub fn finish_load(&mut self, map: Result<Option<LoadedMap>>) -> Result<()> {
         let result = map.and_then(|m| self.free_from(m));
         let outcome = match result {
@@ -455,8 +455,8 @@ impl Metaslab {
     /// Applies the changes since the map was written to its free space.
     fn apply_pending(&self, free: &mut RangeTree) -> Result<()> {
         let Some(p) = &self.pending else { return Ok(()) };
-        // The map may or may not have these; a range changes at most once within the txgs in
-        // question, so applying it again does no harm.
+        // The map may or may not include these; a range changes at most once within these txgs, so
+        // applying it again is harmless.
         for (_, allocs, frees) in &p.recent {
             allocs.iter().try_for_each(|r| free.clear_range(r.start, r.size))?;
             frees.iter().try_for_each(|r| free.set_range(r.start, r.size))?;
@@ -472,7 +472,7 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Unloads it: drops its free space, if nothing is pending.
+    /// Unloads it, unless changes are pending.
     pub fn unload(&mut self) -> bool {
         if self.pending.is_some() || !self.is_loaded() {
             return false;
@@ -484,8 +484,8 @@ impl Metaslab {
     }
 }
 
-/// Where `asize` bytes go: the `dynamic` allocator. First fit from the cursor on while there is
-/// room; best fit in a metaslab that is nearly full or in small pieces.
+/// Chooses the place of `asize` bytes: the `dynamic` allocator of OpenZFS. First fit from the
+/// cursor on; best fit in a metaslab that is nearly full or fragmented.
 fn pick(free: &RangeTree, cursor: &mut u64, asize: u64, ms_size: u64, t: &AllocTunables) -> Option<u64> {
     let largest = free.largest();
     if largest < asize {
@@ -520,15 +520,15 @@ mod tests {
         assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));
         cursor = 10 * M;
         assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(12 * M));
-        // Nothing fits behind the cursor: the best fit anywhere.
+        // No fit behind the cursor: the best fit anywhere.
         assert_eq!(pick(&f, &mut cursor, 8192, 16 * M, &t), Some(M));
-        // In small pieces: best fit at once.
+        // Fragmented: best fit at once.
         let f = tree(&[(0, 65536), (M, 8192), (2 * M, 65536), (3 * M, 4096)]);
         cursor = 0;
         assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(3 * M));
         assert_eq!(pick(&f, &mut cursor, 8000, 16 * M, &t), Some(M));
         assert_eq!(pick(&f, &mut cursor, 65537, 16 * M, &t), None);
-        // Nearly full: best fit although a large piece is there.
+        // Nearly full: best fit despite a large segment.
         let f = tree(&[(0, 512 << 10), (M, 4096)]);
         cursor = 0;
         assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));

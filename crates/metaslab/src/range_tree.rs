@@ -1,10 +1,10 @@
 //! Sets of ranges with the queries of an allocator.
 //!
 //! A [`RangeTree`] covers one metaslab (or any area) and counts in units of its allocation size, so
-//! that a segment costs eight bytes. Segments are disjoint and never touch: adjacent ones are
+//! that a segment takes eight bytes. Segments are disjoint and never touch: adjacent ones are
 //! merged. They are keyed by their *end*: taking space from the front of a segment, nearly always
 //! the case in a first-fit allocator, then changes a value in place. An indexed tree also keeps its
-//! segments by size, for best fit and for "how large is the largest".
+//! segments by size, for best fit and the size of the largest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,12 +34,12 @@ impl fmt::Display for Run {
     }
 }
 
-/// Why a range could not be added or removed. Nothing was changed then.
+/// Why a range could not be added or removed; the tree is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RangeError {
-    /// This segment, or part of it, is there already.
+    /// This segment, or part of it, is in the set.
     Overlap(Run),
-    /// Not all of this range is there.
+    /// Not all of this range is in the set.
     Missing(Run),
     /// This range lies outside the tree's area, is not whole units, or is empty.
     OutOfRange(Run),
@@ -87,8 +87,8 @@ impl fmt::Debug for RangeTree {
 }
 
 impl RangeTree {
-    /// Whether a tree can cover `size` bytes in units of `1 << shift`: sizes come from disk, so ask
-    /// before making one.
+    /// Whether a tree can cover `size` bytes in units of `1 << shift`: sizes come from disk, so
+    /// check before creating one.
     pub fn can_cover(size: u64, shift: u8) -> bool {
         shift < 64 && size.is_multiple_of(1 << shift) && size >> shift <= u64::from(u32::MAX)
     }
@@ -108,7 +108,7 @@ impl RangeTree {
         }
     }
 
-    /// The same, indexed by size.
+    /// As [`RangeTree::new`], indexed by size.
     pub fn indexed(base: u64, size: u64, shift: u8) -> RangeTree {
         RangeTree { by_size: Some(BTreeSet::new()), ..RangeTree::new(base, size, shift) }
     }
@@ -130,7 +130,7 @@ impl RangeTree {
     pub fn len(&self) -> usize {
         self.by_end.len()
     }
-    /// Whether nothing is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.by_end.is_empty()
     }
@@ -178,7 +178,7 @@ impl RangeTree {
         self.by_end.range((Excluded(at), Unbounded)).next().map(|(&end, &start)| (start, end))
     }
 
-    /// Adds a range of which nothing may be there yet.
+    /// Adds a range, no part of which may be in the set.
     pub fn add(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         let (s, e) = self.units_of(start, size)?;
         let right = self.after(s);
@@ -204,7 +204,7 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Removes a range, all of which must be there.
+    /// Removes a range, all of which must be in the set.
     pub fn remove(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         let (s, e) = self.units_of(start, size)?;
         match self.after(s) {
@@ -216,7 +216,7 @@ impl RangeTree {
         }
     }
 
-    /// Takes `s..e` out of the segment `ss..se`, which holds it.
+    /// Removes `s..e` from the segment `ss..se`, which contains it.
     fn cut(&mut self, ss: u32, se: u32, s: u32, e: u32) {
         self.uncounted(ss, se);
         if e < se {
@@ -231,7 +231,7 @@ impl RangeTree {
         }
     }
 
-    /// Removes the part of a range that is there. Ranges outside of the area are an error.
+    /// Removes the part of a range that is in the set. Ranges outside of the area are an error.
     pub fn clear_range(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         let (s, e) = self.units_of(start, size)?;
         while let Some((ss, se)) = self.after(s)
@@ -242,19 +242,19 @@ impl RangeTree {
         Ok(())
     }
 
-    /// Adds the part of a range that is not there yet. Ranges outside of the area are an error.
+    /// Adds the part of a range that is not in the set. Ranges outside of the area are an error.
     pub fn set_range(&mut self, start: u64, size: u64) -> Result<(), RangeError> {
         self.clear_range(start, size)?;
         self.add(start, size)
     }
 
-    /// Whether all of a range is there.
+    /// Whether all of a range is in the set.
     pub fn contains(&self, start: u64, size: u64) -> bool {
         let Ok((s, e)) = self.units_of(start, size) else { return false };
         self.after(s).is_some_and(|(ss, se)| ss <= s && se >= e)
     }
 
-    /// The first segment of which a part lies in a range.
+    /// The first segment that overlaps a range.
     pub fn overlap(&self, start: u64, size: u64) -> Option<Run> {
         let (s, e) = self.units_of(start, size).ok()?;
         self.after(s).filter(|&(ss, _)| ss < e).map(|(ss, se)| self.run(ss, se))
@@ -292,7 +292,7 @@ impl RangeTree {
         std::mem::replace(self, empty)
     }
 
-    /// Size of the largest segment; of a tree without an index a lower bound.
+    /// Size of the largest segment; a lower bound in a tree without an index.
     pub fn largest(&self) -> u64 {
         match &self.by_size {
             Some(set) => set.last().map_or(0, |&(size, _)| u64::from(size) << self.shift),
@@ -307,9 +307,9 @@ impl RangeTree {
         set.range((want, 0)..).next().map(|&(size, end)| self.run(end - size, end))
     }
 
-    /// The first segment of at least `size` bytes from the one that holds or follows `cursor` on.
-    /// The search ends with the segment that starts more than `max_distance` bytes after the first
-    /// looked at, but not before `min_count` segments were looked at.
+    /// The first segment of at least `size` bytes, from the one that contains or follows `cursor`
+    /// on. The search ends with the segment that starts more than `max_distance` bytes after the
+    /// first one tried, but not before `min_count` segments were tried.
     pub fn first_fit(&self, cursor: u64, size: u64, max_distance: u64, min_count: usize) -> Option<Run> {
         let want = u32::try_from(size.div_ceil(1 << self.shift)).ok()?;
         let from = u32::try_from(cursor.saturating_sub(self.base) >> self.shift).ok()?;

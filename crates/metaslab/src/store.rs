@@ -1,4 +1,4 @@
-//! Where space maps come from, and their replay.
+//! The source of space maps, and their replay.
 
 use std::pin::Pin;
 
@@ -13,8 +13,8 @@ pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// The state of a metaslab in the last commit.
 #[derive(Clone, Debug)]
 pub struct LoadedMap {
-    /// Allocated ranges (absolute in the top-level vdev) of a tree that covers exactly the
-    /// metaslab, as [`Replay::finish`] gives it.
+    /// Allocated ranges (absolute in the top-level vdev) in a tree that covers exactly the
+    /// metaslab, as [`Replay::finish`] returns.
     pub allocated: RangeTree,
     /// `smp_alloc` of the header.
     pub alloc: i64,
@@ -26,12 +26,11 @@ pub struct LoadedMap {
     pub length: u64,
 }
 
-/// Where space maps are read from; implemented in `spa`.
+/// Reads space maps; implemented in `spa`.
 pub trait SpaceMapStore {
     /// The content of the space map of metaslab `ms` of `vdev` as of the last commit, or of any
     /// commit until the future resolves. It must be the whole content of one commit; changes taken
-    /// with `take_changes` whose txg is not committed must not be in it, but do no harm if they
-    /// are.
+    /// with `take_changes` whose txg is not committed should not be in it, but are harmless.
     fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LBF<'a, Result<LoadedMap>>;
 }
 

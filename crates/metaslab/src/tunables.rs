@@ -16,14 +16,14 @@ pub struct AllocTunables {
     pub df_alloc_threshold: u64,
     /// `metaslab_df_free_pct`: best fit when less than this is free, in percent.
     pub df_free_pct: u64,
-    /// `zfs_metaslab_find_max_tries`: metaslabs looked at in a group before the search goes on to
-    /// the next group.
+    /// `zfs_metaslab_find_max_tries`: metaslabs tried in a group before the search goes on to the
+    /// next group.
     pub find_max_tries: usize,
-    /// `zfs_metaslab_switch_threshold`: an active metaslab is given up when its largest free
+    /// `zfs_metaslab_switch_threshold`: an active metaslab is deactivated when its largest free
     /// segments have shrunk by this many powers of two.
     pub switch_threshold: u32,
-    /// `zfs_mg_fragmentation_threshold`: groups that are more fragmented than this, in percent, are
-    /// left out unless all are.
+    /// `zfs_mg_fragmentation_threshold`: groups more fragmented than this, in percent, are skipped
+    /// unless all are.
     pub mg_fragmentation_threshold: u8,
     /// `zfs_condense_pct`: a space map is rewritten when it is this long, in percent of its minimal
     /// form.
@@ -31,8 +31,8 @@ pub struct AllocTunables {
     /// `zfs_metaslab_condense_block_threshold`, in bytes: and longer than this (4 blocks of 16
     /// KiB).
     pub condense_min_bytes: u64,
-    /// `zfs_embedded_slog_min_ms`: a normal vdev with more metaslabs than this sets one aside for
-    /// the intent log (format page 14 section 1).
+    /// `zfs_embedded_slog_min_ms`: a normal vdev with more metaslabs than this reserves one for the
+    /// intent log (format page 14 section 1).
     pub embedded_slog_min_ms: u64,
     /// `metaslab_preload_limit`: metaslabs of a group that [`crate::Allocator::preload`] loads.
     /// OpenZFS: 10; here 3, one for each copy.

@@ -1,5 +1,5 @@
-//! How good a metaslab is to allocate from, and how fragmented: pure functions of its histogram
-//! (format page 06 sections 3 and 4, behaviour 3.5).
+//! Weight and fragmentation of a metaslab: pure functions of its histogram (format page 06 sections
+//! 3 and 4, behaviour 3.5).
 
 use crate::range_tree::BUCKETS;
 
@@ -32,7 +32,7 @@ const INDEX_SHIFT: u32 = 54;
 const COUNT_MASK: u64 = (1 << INDEX_SHIFT) - 1;
 
 impl Weight {
-    /// Of a metaslab of `size` bytes of which nothing is allocated.
+    /// Weight of an empty metaslab of `size` bytes.
     pub fn empty(size: u64) -> Weight {
         Weight::segments(size.max(1).ilog2(), 1)
     }
@@ -41,8 +41,8 @@ impl Weight {
         Weight(u64::from(index) << INDEX_SHIFT | count.min(COUNT_MASK))
     }
 
-    /// Of a metaslab whose free segments `histogram` counts: bucket b is `2^(b + shift)` bytes and
-    /// more. 0 if nothing is free.
+    /// Weight of a metaslab with the free segments of `histogram`: bucket b is `2^(b + shift)`
+    /// bytes and more. 0 if nothing is free.
     pub fn from_histogram(histogram: &[u64; BUCKETS], shift: u8) -> Weight {
         match histogram.iter().rposition(|&n| n > 0) {
             Some(b) => Weight::segments(b as u32 + u32::from(shift), histogram[b]),
@@ -50,7 +50,7 @@ impl Weight {
         }
     }
 
-    /// Of a metaslab of which only the free bytes are known, and perhaps how fragmented it is.
+    /// Weight of a metaslab of which only the free bytes, and perhaps the fragmentation, are known.
     pub fn from_space(free: u64, fragmentation: Option<u8>) -> Weight {
         if free == 0 {
             return Weight(0);

@@ -92,14 +92,14 @@ struct World {
     store: Rc<Store>,
     tops: Vec<Rc<Top>>,
     alloc: Rc<Allocator>,
-    /// Everything that is in use, or was freed too recently to be allocated.
+    /// All blocks in use, or freed too recently to be allocated.
     blocks: BTreeMap<(VdevId, u64), Block>,
-    /// The maps being written by the txg that syncs.
+    /// The maps written by the syncing txg.
     working: BTreeMap<(VdevId, u64), Map>,
     open: Txg,
     tunables: AllocTunables,
     condensed: u64,
-    /// Whether a histogram may be a cutting of the segments (see `MsChanges::histogram`).
+    /// Whether histograms may count segments in smaller parts (see `MsChanges::histogram`).
     next_object: u64,
 }
 
@@ -258,8 +258,8 @@ impl World {
                 }
             }
             assert_eq!(got, want, "metaslab {ms} of vdev {vdev} after txg {txg}");
-            // The histogram is that of the free segments or of a cutting of them: it covers as many
-            // bytes, in no larger pieces.
+            // The histogram counts the free segments, or parts of them: as many bytes, in no larger
+            // pieces.
             let free = (1u64 << ms_shift) - got.total();
             let mut true_one = [0u64; 32];
             got.gaps().for_each(|r| ondisk::space_map::histogram_add(&mut true_one, r.size, u32::from(ashift)));
@@ -500,7 +500,7 @@ fn damage_is_an_error_and_nothing_else() {
         assert!(w.alloc.load(VdevId(0), 0).await.is_err());
         assert_eq!(w.alloc.broken_metaslabs().len(), 1);
 
-        // Summaries that cannot be.
+        // Impossible summaries.
         let good = MsSummary::default();
         for (count, bad) in [
             (3, good),

@@ -19,7 +19,7 @@ pub enum ClassKind {
     Normal,
     /// The intent log, on log devices.
     Log,
-    /// The intent log, on the metaslab that a large normal vdev sets aside for it (format page 14
+    /// The intent log, on the metaslab that a large normal vdev reserves for it (format page 14
     /// section 1).
     EmbeddedLog,
     /// Metadata and small blocks, on special devices.
@@ -32,7 +32,8 @@ pub enum ClassKind {
 pub(super) const CLASSES: usize = 5;
 
 impl ClassKind {
-    /// Where blocks of the class go, first choice first (format page 06 section 5).
+    /// The classes that may hold blocks of this class, in order of preference (format page 06
+    /// section 5).
     pub(super) fn choices(self) -> &'static [ClassKind] {
         use ClassKind::*;
         match self {
@@ -55,7 +56,7 @@ pub(super) struct Group {
     pub(super) by_weight: BTreeSet<(Reverse<Weight>, u64)>,
     /// The metaslab in use for the first, second and third copy, and its weight when it was chosen.
     pub(super) active: [Option<(u64, Weight)>; 3],
-    /// Metaslabs whose fragmentation is known, and the sum of it.
+    /// Number of metaslabs with known fragmentation, and the sum of their percentages.
     pub(super) known: (u64, u64),
 }
 
@@ -63,7 +64,7 @@ pub(super) struct Group {
 pub(super) struct Class {
     pub(super) groups: Vec<usize>,
     pub(super) rotor: usize,
-    /// Allocated from the group at the rotor since it came there.
+    /// Bytes allocated from the group at the rotor since the rotor reached it.
     pub(super) used: u64,
 }
 

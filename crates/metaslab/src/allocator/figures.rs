@@ -22,14 +22,14 @@ pub struct ClassSpace {
     pub alloc_raw: u64,
     /// Freed less than two txgs ago.
     pub deferred_raw: u64,
-    /// About the largest free segment: no larger than it, more than half of it.
+    /// Lower bound of the largest free segment, more than half of it.
     pub largest_free: u64,
-    /// In percent; `None` if too little is known.
+    /// In percent; `None` if too few metaslabs know theirs.
     pub fragmentation: Option<u8>,
 }
 
-/// Space figures of a top-level vdev as of the last commit, in bytes of the vdev, the metaslab set
-/// aside for the intent log included.
+/// Space figures of a top-level vdev as of the last commit, in bytes of the vdev, the metaslab
+/// reserved for the intent log included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopSpace {
     /// The vdev.
@@ -42,19 +42,19 @@ pub struct TopSpace {
     pub alloc: u64,
     /// Freed less than two txgs ago.
     pub deferred: u64,
-    /// In percent; `None` if too little is known.
+    /// In percent; `None` if too few metaslabs know theirs.
     pub fragmentation: Option<u8>,
 }
 
 impl Allocator {
-    /// Bytes allocated and bytes in all of a class, as of the last commit; cheap.
+    /// Allocated and total bytes of a class, as of the last commit; cheap.
     pub fn class_use(&self, class: ClassKind) -> (u64, u64) {
         let inner = self.inner.borrow();
         let groups = inner.groups.iter().filter(|g| g.class == class);
         groups.fold((0, 0), |(alloc, total), g| (alloc + g.alloc, total + g.total))
     }
 
-    /// Figures of a class.
+    /// Space figures of a class.
     pub fn space(&self, class: ClassKind) -> ClassSpace {
         let inner = self.inner.borrow();
         let mut out = ClassSpace::default();
@@ -77,7 +77,7 @@ impl Allocator {
         out
     }
 
-    /// Figures of every top-level vdev, ascending.
+    /// Space figures of every top-level vdev, ascending.
     pub fn top_spaces(&self) -> Vec<TopSpace> {
         let inner = self.inner.borrow();
         let mut out: Vec<TopSpace> = Vec::new();

@@ -35,8 +35,8 @@ impl Inner {
         self.loaded.iter().map(one).sum()
     }
 
-    /// Unloads metaslabs that have long been idle; while memory is short all idle ones, the longest
-    /// idle first.
+    /// Unloads metaslabs that were idle for the delay; above the memory limit all idle ones, the
+    /// longest idle first.
     pub(super) fn unload_idle(&mut self, txg: Txg) {
         let (limit, delay) = (self.tunables.memory_limit, self.tunables.unload_delay);
         let mut memory = self.memory();
@@ -63,8 +63,8 @@ impl Inner {
 }
 
 impl Allocator {
-    /// Makes sure that a metaslab is loaded. A metaslab that cannot be loaded stays unloaded for
-    /// good, and so do its errors.
+    /// Loads a metaslab unless it is loaded. A metaslab that fails to load stays unloaded for good,
+    /// and returns the same error again.
     pub async fn load(&self, vdev: VdevId, ms: u64) -> Result<()> {
         loop {
             let waits = {
@@ -93,8 +93,8 @@ impl Allocator {
         }
     }
 
-    /// Loads the metaslabs that are likely to be used next, so that allocations need not wait.
-    /// Errors are kept with the metaslabs.
+    /// Loads the metaslabs likely to be used next, so that allocations need not wait. The metaslabs
+    /// keep their errors.
     pub async fn preload(&self) {
         let mut wanted = Vec::new();
         {
@@ -109,7 +109,7 @@ impl Allocator {
         }
     }
 
-    /// The metaslabs that could not be loaded and why.
+    /// The metaslabs that failed to load, with their errors.
     pub fn broken_metaslabs(&self) -> Vec<(VdevId, u64, Error)> {
         let inner = self.inner.borrow();
         let mut out = Vec::new();
@@ -121,14 +121,15 @@ impl Allocator {
         out
     }
 
-    /// Metaslabs that are loaded, and the memory that they take in bytes.
+    /// Number of loaded metaslabs, and their memory in bytes.
     pub fn loaded(&self) -> (usize, usize) {
         let inner = self.inner.borrow();
         (inner.loaded.len(), inner.memory())
     }
 }
 
-/// Ends a load: with its result, or, if the loading future is dropped, by letting a waiter try.
+/// Ends a load: with its result, or, if the loading future is dropped, by waking the waiters to
+/// retry.
 struct LoadGuard<'a> {
     allocator: &'a Allocator,
     vdev: VdevId,
@@ -143,7 +144,7 @@ impl LoadGuard<'_> {
         r
     }
 
-    /// Back to unloaded; returns the waiters.
+    /// Sets the state to unloaded; returns the waiters.
     fn leave(&self) -> Option<Rc<Notify>> {
         let mut inner = self.allocator.inner.borrow_mut();
         let m = inner.ms(self.vdev, self.ms);

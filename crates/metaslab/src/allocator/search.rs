@@ -21,15 +21,16 @@ pub(super) enum Found {
     Nothing,
 }
 
-/// How strict a search is. Copies of a block are kept apart, to survive local damage.
+/// Required distance from other copies of the block: copies are kept apart, to survive local
+/// damage.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tier {
-    /// At least an eighth of the vdev away from other copies, in no metaslab that is in use for
-    /// them.
+    /// At least an eighth of the vdev away from other copies, in no metaslab that is active for
+    /// other copies.
     Far,
-    /// In another metaslab than other copies.
+    /// In a metaslab without other copies.
     Apart,
-    /// Anywhere, and without a limit on the search.
+    /// Anywhere, without a limit on the search.
     Any,
 }
 
@@ -43,8 +44,7 @@ impl Inner {
                 for i in 0..count {
                     let at = (first + i) % count;
                     let group = self.classes[choice as usize].groups[at];
-                    // A pool does without its log devices; it may be opened without one, and get it
-                    // back later.
+                    // A pool may be imported without a log device, which may come back later.
                     let top = &self.groups[group].top;
                     if top.is_log && !top.is_usable() {
                         continue;
@@ -66,8 +66,8 @@ impl Inner {
         Found::Nothing
     }
 
-    /// The place in the class where the search begins: copies go to the group after that of the
-    /// last copy.
+    /// Index of the first group to search: a further copy starts at the group after the last
+    /// copy's.
     fn first_group(&self, class: ClassKind, avoid: &[Dva], hint: Option<Dva>) -> usize {
         let c = &self.classes[class as usize];
         let place = |dva: Dva| c.groups.iter().position(|&g| self.groups[g].vdev == dva.vdev());
@@ -84,8 +84,8 @@ impl Inner {
         over(group) && !self.classes[class as usize].groups.iter().all(|&g| over(g))
     }
 
-    /// Accounts for `asize` bytes from the group at `at` and moves the rotor on when it had its
-    /// share.
+    /// Counts `asize` bytes allocated from the group at `at`, and advances the rotor after the
+    /// group's share.
     fn advance_rotor(&mut self, class: ClassKind, at: usize, asize: u64, counts: bool) {
         let rotates = matches!(class, ClassKind::Log | ClassKind::EmbeddedLog);
         let (mut total, mut free) = (0u128, 0u128);
@@ -100,7 +100,8 @@ impl Inner {
         let g = &self.groups[c.groups[at]];
         let own = u128::from(g.total - g.alloc.min(g.total));
         let plain = u128::from(self.tunables.aliquot);
-        // Emptier than the average of the class: a larger share, so that vdevs fill up together.
+        // A vdev emptier than the class average gets a larger share, so that vdevs fill up
+        // together.
         let share = if free == 0 || g.total == 0 { plain } else { plain * own * total / (free * u128::from(g.total)) };
         let share = share.clamp(plain / 4, plain * 4) as u64;
         let (count, c) = (c.groups.len(), &mut self.classes[class as usize]);
@@ -145,8 +146,8 @@ impl Inner {
                 continue;
             }
             let m = self.ms(vdev, ms);
-            // Weights are estimates: histograms on disk count touching segments apart, and do not
-            // include later frees. Check the metaslab itself before "no space".
+            // Weights are estimates: histograms on disk count adjacent segments separately, and do
+            // not include later frees. In the last tier check the metaslab itself.
             let may_fit = if tier == Tier::Any { m.largest_allocatable() >= asize } else { weight.0.may_fit(asize) };
             if m.broken.is_some() || m.disabled > 0 || !may_fit {
                 continue;
@@ -155,7 +156,7 @@ impl Inner {
                 if m.object.is_some() || matches!(m.state, State::Loading(_)) {
                     return Found::Load(vdev, ms);
                 }
-                // Never used: nothing to read.
+                // Never used: no space map to read.
                 self.finish_load(vdev, ms, Ok(None)).expect("an untouched metaslab is free");
             }
             if let Some(dva) = self.alloc_in_metaslab(vdev, ms, asize, txg) {
@@ -166,7 +167,7 @@ impl Inner {
                 }
                 return Found::At(dva);
             }
-            // Its weight was too high, for instance because of allocations since it was computed.
+            // Its weight was too high, for instance after later allocations.
             self.change(vdev, ms, Metaslab::reweigh);
         }
     }

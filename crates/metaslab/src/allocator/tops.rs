@@ -32,8 +32,8 @@ pub struct MsSummary {
 
 impl Allocator {
     /// Adds the metaslabs of `top` (its `ms_shift` is set), `summaries` one for each in order, to
-    /// `class`. A normal vdev with many metaslabs sets the one with the least allocated aside for
-    /// the intent log. All of this may come from disk: impossible values are `Corrupt`.
+    /// `class`. A normal vdev with many metaslabs reserves the one with the least allocated for the
+    /// intent log. The arguments may come from disk: impossible values are `Corrupt`.
     pub fn add_top(&self, top: Rc<Top>, class: ClassKind, summaries: Vec<MsSummary>) -> Result<()> {
         let (vdev, shift) = (top.id, top.ms_shift.get());
         let bad = |what: String| Err(Error::corrupt(format!("top-level vdev {vdev}: {what}")));
@@ -88,8 +88,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The vdev has grown: as many metaslabs more as there are `summaries`, in the class that it
-    /// has.
+    /// Adds one metaslab for each of `summaries` to a vdev that has grown, in the vdev's class.
     pub fn grow_top(&self, vdev: VdevId, summaries: Vec<MsSummary>) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -114,8 +113,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Stops allocation on a vdev that is about to be removed, or allows it again. Frees still
-    /// work.
+    /// Stops allocation on a vdev that is being removed (`metaslab_group_passivate` of OpenZFS), or
+    /// allows it again. Frees still work.
     pub fn set_passive(&self, vdev: VdevId, passive: bool) {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
@@ -131,7 +130,7 @@ impl Allocator {
         }
     }
 
-    /// Bytes of a vdev in use: allocated, or freed too few txgs ago.
+    /// Bytes of a vdev in use, deferred frees included; one more while changes are pending.
     pub fn in_use(&self, vdev: VdevId) -> u64 {
         let inner = self.inner.borrow();
         let own = inner.groups.iter().filter(|g| g.vdev == vdev);
@@ -146,7 +145,7 @@ impl Allocator {
         top.iter().flat_map(|t| &t.metaslabs).filter_map(|m| m.object).collect()
     }
 
-    /// Drops a vdev on which nothing is in use. Its id may be added again.
+    /// Drops a vdev without space in use. Its id may be added again.
     pub fn remove_top(&self, vdev: VdevId) {
         self.set_passive(vdev, true);
         assert_eq!(self.in_use(vdev), 0, "a vdev that is removed has nothing on it");
@@ -154,15 +153,15 @@ impl Allocator {
         inner.tops[vdev.0 as usize] = None;
         inner.loaded.retain(|(v, _)| *v != vdev);
         inner.disabled.retain(|(v, _)| *v != vdev);
-        // Groups are known by their index: these stay, without space.
+        // Groups are referred to by index: these stay, without space.
         for g in inner.groups.iter_mut().filter(|g| g.vdev == vdev) {
             (g.vdev, g.total, g.known) = (VdevId(u32::MAX), 0, (0, 0));
             g.by_weight.clear();
         }
     }
 
-    /// Stops allocation in a metaslab until [`Allocator::enable`] and returns its free ranges,
-    /// which hold no live data. Calls may nest.
+    /// Stops allocation in a metaslab until [`Allocator::enable`], and returns its free ranges,
+    /// which hold no live data. Calls nest.
     pub async fn disable(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
         {
             let mut inner = self.inner.borrow_mut();
@@ -180,7 +179,7 @@ impl Allocator {
     /// Undoes [`Allocator::disable`].
     pub fn enable(&self, vdev: VdevId, ms: u64) {
         let mut inner = self.inner.borrow_mut();
-        // The vdev may have left the pool meanwhile.
+        // The vdev may have been removed meanwhile.
         if inner.tops.get(vdev.0 as usize).is_some_and(Option::is_some) {
             let m = inner.ms(vdev, ms);
             m.disabled = m.disabled.saturating_sub(1);
@@ -192,8 +191,7 @@ impl Allocator {
         inner.enabled.notify_all();
     }
 
-    /// The event to wait for before "no space": the free space may be in a metaslab that is set
-    /// aside.
+    /// The event to wait for before `NoSpace`, if a metaslab is disabled: it may have the space.
     pub(super) fn wait_for_enable(&self) -> Option<Rc<Notify>> {
         let inner = self.inner.borrow();
         (!inner.disabled.is_empty()).then(|| inner.enabled.clone())
