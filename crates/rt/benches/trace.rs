@@ -1,5 +1,5 @@
-//! What a trace event costs while nobody listens, and with a listener that counts:
-//! `cargo bench -p rt --bench trace`.
+//! The cost of a trace event without a listener, and with a listener that counts: `cargo bench -p
+//! rt --bench trace`.
 #![allow(missing_docs)]
 
 use std::cell::Cell;

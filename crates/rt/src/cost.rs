@@ -1,10 +1,10 @@
-//! What work costs on one core of a machine of today: the figures by which turns are divided,
-//! work is sent to the CPU pool, and virtual time passes in `sim` ([`crate::turn`]).
+//! CPU costs on one core of a current machine: they divide turns, decide which work goes to the CPU
+//! pool, and advance virtual time in `sim` ([`crate::turn`]).
 //!
 //! They need to be right within a factor of two. Rates of kernels are measured on one core of an
-//! AMD EPYC 7003 (AVX2) with data in the cache, and are cut to what memory gives where they are
-//! beyond it; times of the engine's own paths come from `op_cost`, which runs them on devices of
-//! `sim` and prints each as it stands here:
+//! AMD EPYC 7003 (AVX2) with data in the cache, and capped at the memory bandwidth; times of the
+//! engine's own paths come from `op_cost`, which runs them on devices of `sim` and prints each in
+//! the form used here:
 //!
 //! * checksums, compression: `cargo run --release -p codec --example codec_speed`;
 //! * parity: `cargo run --release -p codec --example raidz_speed -- 8 131072`;
@@ -12,10 +12,10 @@
 
 use base::Nanos;
 
-/// How fast bytes are worked on.
+/// A processing rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
-    /// Bytes a microsecond.
+    /// Bytes per microsecond.
     pub bytes_per_us: u64,
 }
 
@@ -24,13 +24,13 @@ impl Rate {
         Rate { bytes_per_us }
     }
 
-    /// The time that so many bytes take.
+    /// The time for that many bytes.
     pub const fn cost(self, bytes: u64) -> Nanos {
         Nanos((bytes as u128 * 1000 / self.bytes_per_us as u128) as u64)
     }
 }
 
-/// Copying bytes, and comparing them with others: what memory gives.
+/// Copying and comparing bytes: memory bandwidth.
 pub const COPY: Rate = Rate::of_us(10_000);
 
 // Compression: bytes that go in.
@@ -43,7 +43,7 @@ pub const ZLE: Rate = Rate::of_us(1_000);
 /// Zstandard's negative levels (`zstd-fast`).
 pub const ZSTD_FAST: Rate = Rate::of_us(517);
 
-/// Zstandard by the level byte of the format: 1 to 19, 0 the level by default, others `zstd-fast`.
+/// Zstandard by the level byte of the format: 1 to 19, 0 the default level, others `zstd-fast`.
 pub const fn zstd(level: u8) -> Rate {
     Rate::of_us(match level {
         1 => 463,
@@ -95,8 +95,8 @@ pub const GCM: Rate = Rate::of_us(2_500);
 /// AES-CCM, with AES-NI.
 pub const CCM: Rate = Rate::of_us(350);
 
-/// Computing so many columns of parity (1 to 3): bytes of data. In the cache it would be 48,000,
-/// 30,000 and 13,200.
+/// Computing 1 to 3 columns of parity: bytes of data. In the cache it would be 48,000, 30,000 and
+/// 13,200.
 pub const fn parity(columns: usize) -> Rate {
     Rate::of_us(match columns {
         0..=2 => 12_000,
@@ -104,8 +104,8 @@ pub const fn parity(columns: usize) -> Rate {
     })
 }
 
-/// Computing so many lost columns of data (1 to 3) from parity: bytes of data. In the cache it
-/// would be 18,500 to 42,000, 16,700 to 24,400 and 15,300.
+/// Reconstructing 1 to 3 columns of data from parity: bytes of data. In the cache it would be
+/// 18,500 to 42,000, 16,700 to 24,400 and 15,300.
 pub const fn reconstruction(columns: usize) -> Rate {
     Rate::of_us(match columns {
         0..=2 => 12_000,
@@ -114,39 +114,37 @@ pub const fn reconstruction(columns: usize) -> Rate {
 }
 
 // The engine's own paths.
-/// An operation of a file system for each object that it is about, what it does to bytes not
-/// counted.
+/// A file system operation, for each of its objects, without work on bytes.
 pub const ZPL_OP: Nanos = Nanos(800);
-/// An entry of a directory that is listed.
+/// An entry of a directory listing.
 pub const ZPL_ENTRY: Nanos = Nanos(200);
-/// A transaction, with the changes of attributes that go with it.
+/// A transaction, with its attribute changes.
 pub const DMU_TX: Nanos = Nanos(2_200);
 /// A new object.
 pub const DMU_ALLOC: Nanos = Nanos(3_000);
-/// Packing a record into a block of the intent log, its bytes not counted.
+/// Packing a record into an intent log block, without its bytes.
 pub const ZIL_RECORD: Nanos = Nanos(500);
-/// Sealing a block of the intent log and issuing it, with the commits that wait for it; its
-/// checksum not counted.
+/// Sealing and issuing an intent log block, with its waiting commits, without its checksum.
 pub const ZIL_BLOCK: Nanos = Nanos(10_000);
-/// Syncing a dirty object, its blocks not counted.
+/// Syncing a dirty object, without its blocks.
 pub const DMU_OBJECT: Nanos = Nanos(2_500);
-/// Finding a place for a block, of data or indirect, and queueing its writes, when a txg is synced.
-/// The figure that `op_cost` prints has the pages that the simulated disk takes in it, more than
-/// half; beside a new object the block costs some 5,000.
+/// Allocating a block, data or indirect, and queueing its writes, when a txg is synced. The figure
+/// of `op_cost` includes the page allocations of the simulated disk, more than half of it; the
+/// block of a new object costs some 5,000.
 pub const DMU_BLOCK: Nanos = Nanos(4_000);
-/// Looking at a block pointer. Not measured alone.
+/// Examining a block pointer. Not measured alone.
 pub const DMU_POINTER: Nanos = Nanos(50);
-/// Freeing a block: back to its metaslab, or onto a list.
+/// Freeing a block to its metaslab, or adding it to a list.
 pub const FREE: Nanos = Nanos(700);
-/// Waiting for a write that is over already. Not measured alone.
+/// Awaiting a completed write. Not measured alone.
 pub const REAP: Nanos = Nanos(100);
-/// Syncing the space map of a metaslab, its runs not counted. Not measured alone.
+/// Syncing the space map of a metaslab, without its runs. Not measured alone.
 pub const METASLAB: Nanos = Nanos(10_000);
-/// A run of a space map, written. Not measured alone.
+/// Writing a run of a space map. Not measured alone.
 pub const SPACE_RUN: Nanos = Nanos(50);
-/// A block met by a walk through the trees of a pool.
+/// Visiting a block in a walk through the trees of a pool.
 pub const SCAN_VISIT: Nanos = Nanos(400);
-/// Issuing the look of a scrub or resilver at a copy, its checksum not counted.
+/// Issuing the scrub or resilver of a copy, without its checksum.
 pub const SCAN_ISSUE: Nanos = Nanos(2_500);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! [`Rt`]: the engine's handle on its world, and the futures that it hands out.
+//! [`Rt`]: the engine's handle on its world, and the futures of its methods.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -31,23 +31,22 @@ impl Rt {
         let (tracer, turn) = (world.tracer(), world.turn());
         Rt(world, tracer, turn)
     }
-    /// The world itself, for edges that need more than the engine does.
+    /// The world itself, for the crates at the edges.
     pub fn world(&self) -> &Rc<dyn World> {
         &self.0
     }
-    /// Who listens to trace events of this world.
+    /// The tracer of this world.
     pub fn tracer(&self) -> &Rc<Tracer> {
         &self.1
     }
-    /// Says that something of that group happens now. `event` is called only if somebody listens to
-    /// the group.
+    /// Emits a trace event of that group, now. `event` is called only if the group has a listener.
     #[inline(always)]
     pub fn trace(&self, group: Groups, event: impl FnOnce() -> Event) {
         if self.1.wants(group) {
             self.1.emit(self.0.now(), &event());
         }
     }
-    /// As [`Rt::trace`], of what happened at `at`: for those who know the time.
+    /// As [`Rt::trace`], with the time `at`, for callers that know it.
     #[inline(always)]
     pub fn trace_at(&self, at: Nanos, group: Groups, event: impl FnOnce() -> Event) {
         if self.1.wants(group) {
@@ -58,7 +57,7 @@ impl Rt {
     pub fn now(&self) -> Nanos {
         self.0.now()
     }
-    /// The time that files record.
+    /// Wall-clock time, for file timestamps.
     pub fn wall_clock(&self) -> WallTime {
         self.0.wall_clock()
     }
@@ -66,16 +65,16 @@ impl Rt {
     pub fn sleep(&self, span: Nanos) -> Sleep {
         self.sleep_until(self.now() + span)
     }
-    /// Waits until `now() >= at`; does not wait if that is so already.
+    /// Waits until `now() >= at`, not at all if that holds already.
     pub fn sleep_until(&self, at: Nanos) -> Sleep {
         Sleep { world: self.0.clone(), at, armed: None }
     }
-    /// Lets every other ready task have a turn.
+    /// Lets every other ready task run once.
     pub fn yield_now(&self) -> YieldNow {
         YieldNow { yielded: false }
     }
-    /// Starts `fut` as a task of its own; `name` says what it does in reports. Dropping the handle
-    /// detaches the task.
+    /// Starts `fut` as a task of its own; `name` names it in reports. Dropping the handle detaches
+    /// the task.
     pub fn spawn<T: 'static>(&self, name: &'static str, fut: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let state = Rc::new(JoinState { value: RefCell::new(None), waker: RefCell::new(None), done: Cell::new(false) });
         let theirs = state.clone();
@@ -100,7 +99,8 @@ impl Rt {
     /// A random number below `n`, every one equally likely. `n` must not be 0.
     pub fn rng_below(&self, n: u64) -> u64 {
         assert!(n > 0, "a random number below 0 was asked for");
-        // Multiply and shift; the low part tells the few draws that would favour some values.
+        // Multiply and shift; the low part identifies the few draws to reject, which would favour
+        // some values.
         let reject_below = n.wrapping_neg() % n;
         loop {
             let wide = u128::from(self.rng_u64()) * u128::from(n);
@@ -124,8 +124,8 @@ impl Rt {
             }
         }
     }
-    /// Runs CPU work that is expected to take `cost` where [`place_of`] says: on the engine's
-    /// thread, as [`Rt::spend`] has it, or away from it. A dropped future does not stop work that
+    /// Runs CPU work of estimated `cost` at the place that [`place_of`] chooses: on the engine's
+    /// thread, after [`Rt::spend`], or in the CPU pool. Dropping the future does not stop work that
     /// has begun.
     pub async fn cpu<T: Send + 'static>(&self, cost: Nanos, f: impl FnOnce() -> T + Send + 'static) -> T {
         self.cpu_as(CpuClass::Bulk, cost, f).await
@@ -152,7 +152,7 @@ impl Rt {
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
             }),
             Box::new(move || {
-                // Nobody may be waiting any more; that is no error.
+                // The waiter may be gone.
                 let _ = done.send(());
             }),
         );
@@ -160,13 +160,13 @@ impl Rt {
         let value = result.lock().unwrap_or_else(PoisonError::into_inner).take();
         value.expect("a world runs `job` before `done`")
     }
-    /// Before work that takes `cost` on the engine's thread: charges it, after letting others run
-    /// if the turn has no room for it. The work follows without waiting for anything else.
+    /// To be awaited before work of `cost` on the engine's thread: charges the cost, and yields
+    /// first if the turn has no room for it. The work must follow without another wait.
     pub fn spend(&self, cost: Nanos) -> Spend<'_> {
         Spend { rt: self, cost }
     }
-    /// As [`Rt::spend`] where nothing can be waited for: false if the turn has no room for the
-    /// work, which is then to be done by another task.
+    /// As [`Rt::spend`] in code that cannot wait: false if the turn has no room for the work; then
+    /// another task must do it.
     pub fn try_spend(&self, cost: Nanos) -> bool {
         let room = self.2.admits(cost, || self.now());
         if room {
@@ -174,13 +174,13 @@ impl Rt {
         }
         room
     }
-    /// Says that work was done that takes `cost` on the engine's thread, where nothing can be
-    /// waited for. It is to be short; [`Rt::spend`] is the rule.
+    /// Charges work of `cost` done on the engine's thread by code that cannot wait. The work must
+    /// be short; use [`Rt::spend`] wherever possible.
     pub fn charge(&self, cost: Nanos) {
         self.2.add(cost);
         self.0.charge(cost);
     }
-    /// The turn that the engine's thread is in.
+    /// The current turn of the engine's thread.
     pub fn turn(&self) -> &Turn {
         &self.2
     }
@@ -188,11 +188,11 @@ impl Rt {
     pub fn physmem_bytes(&self) -> u64 {
         self.0.physmem_bytes()
     }
-    /// Who this machine is.
+    /// The identity of this machine.
     pub fn host_identity(&self) -> HostIdentity {
         self.0.host_identity()
     }
-    /// What keeps memory with keys out of swap, where there is such a thing.
+    /// The lock that keeps memory with keys out of swap, if the world has one.
     pub fn page_lock(&self) -> Option<std::sync::Arc<dyn base::PageLock>> {
         self.0.page_lock()
     }
@@ -200,8 +200,8 @@ impl Rt {
     pub fn current_task(&self) -> TaskId {
         self.0.current_task()
     }
-    /// Waits for `fut`, at most for `span`: `None` (and `fut` dropped) if it took longer. A future
-    /// that is ready at the deadline wins.
+    /// Waits for `fut`, at most for `span`: `None` (and `fut` dropped) on timeout. A future that is
+    /// ready at the deadline wins.
     pub async fn timeout<T>(&self, span: Nanos, fut: impl Future<Output = T>) -> Option<T> {
         let mut fut = pin!(fut);
         let mut sleep = pin!(self.sleep(span));
@@ -224,7 +224,7 @@ pub struct Sleep {
 }
 
 impl Sleep {
-    /// The moment that it waits for.
+    /// The time that it waits for.
     pub fn deadline(&self) -> Nanos {
         self.at
     }
@@ -258,7 +258,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Gives up one turn. See [`Rt::yield_now`].
+/// Yields once. See [`Rt::yield_now`].
 #[must_use = "a yield happens only when awaited"]
 pub struct YieldNow {
     yielded: bool,
@@ -276,7 +276,7 @@ impl Future for YieldNow {
     }
 }
 
-/// Takes a piece of the turn. See [`Rt::spend`].
+/// Charges the turn. See [`Rt::spend`].
 #[must_use = "a turn is shared only when this is awaited"]
 pub struct Spend<'a> {
     rt: &'a Rt,
@@ -290,7 +290,7 @@ impl Future for Spend<'_> {
             self.rt.charge(self.cost);
             return Poll::Ready(());
         }
-        // Polled again within this turn, as a member of a join may be, it waits still.
+        // If polled again within this turn, as a member of a join may be, it still waits.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -302,7 +302,7 @@ struct JoinState<T> {
     done: Cell<bool>,
 }
 
-/// The result-to-be of a spawned task: await it, or drop it to let the task go its own way.
+/// Resolves to the result of a spawned task. Dropping it detaches the task.
 ///
 /// If the world ends before the task does (a power cut in `sim`), the handle never becomes ready.
 pub struct JoinHandle<T> {

@@ -1,6 +1,6 @@
 //! Several futures in one task.
 //!
-//! Futures joined here run side by side inside the awaiting task: no spawn, no `'static`, and
+//! Futures joined here run concurrently inside the awaiting task: no spawn, no `'static`, and
 //! dropping the join drops them all. Each has its own record of held locks (see [`crate::rank`]). A
 //! large group polls only the members that were woken.
 
@@ -13,10 +13,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::rank::{Branch, TaskLocks};
 
-/// Up to so many futures are all polled at each wake-up, which is cheaper than telling them apart.
+/// Up to this many futures are all polled at each wake-up, which is cheaper than tracking which was
+/// woken.
 const POLL_ALL_MAX: usize = 8;
 
-/// Runs `futs` side by side until all have ended; results in the order of the futures.
+/// Runs `futs` concurrently until all have ended; results in the order of the futures.
 pub async fn join_all<F: Future>(futs: Vec<F>) -> Vec<F::Output> {
     if futs.len() <= POLL_ALL_MAX {
         let mut futs: Vec<_> = futs.into_iter().map(|fut| Some(Branch::new(Box::pin(fut)))).collect();
@@ -49,16 +50,16 @@ pub async fn join_all<F: Future>(futs: Vec<F>) -> Vec<F::Output> {
     results
 }
 
-/// Which of two futures ended first.
+/// The result of the first of two futures to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Either<A, B> {
-    /// The first one, with its result.
+    /// The result of the first future.
     First(A),
-    /// The second one, with its result.
+    /// The result of the second future.
     Second(B),
 }
 
-/// Runs both until one has ended and drops the other. The first wins a tie.
+/// Runs both until one has ended, and drops the other. The first wins a tie.
 pub async fn select2<A: Future, B: Future>(a: A, b: B) -> Either<A::Output, B::Output> {
     let mut a = pin!(a);
     let mut b = pin!(b);
@@ -101,8 +102,8 @@ pub async fn join2<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     (a_value.expect("the first has ended"), b_value.expect("the second has ended"))
 }
 
-/// What the wakers of a pipeline's members share with it. `Waker` asks for `Send`, hence the mutex,
-/// never contended.
+/// State shared by a pipeline and the wakers of its members. `Waker` must be `Send`, hence the
+/// mutex, which is never contended.
 struct Woken(Mutex<WokenState>);
 
 struct WokenState {
@@ -149,7 +150,7 @@ enum Slot<F: Future> {
     Ended(F::Output),
 }
 
-/// A window of futures that run side by side; results come in the order of the futures.
+/// A window of futures that run concurrently; results come in the order of the futures.
 ///
 /// ```ignore
 /// let mut window = Pipeline::new(8);
@@ -179,7 +180,7 @@ impl<F: Future> Pipeline<F> {
             woken: Arc::new(Woken(Mutex::new(WokenState { members: Vec::new(), parent: None }))),
         }
     }
-    /// Futures in the window, ended ones whose result was not taken included.
+    /// Futures in the window, including ended ones whose result was not taken.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -191,7 +192,7 @@ impl<F: Future> Pipeline<F> {
     pub fn is_full(&self) -> bool {
         self.slots.len() >= self.limit
     }
-    /// Adds a future without waiting and without polling it yet. The window must not be full.
+    /// Adds a future without waiting and without polling it. The window must not be full.
     pub fn add(&mut self, fut: F) {
         assert!(!self.is_full(), "a future was added to a full pipeline");
         let member = self.first + self.slots.len() as u64;
@@ -244,14 +245,14 @@ impl<F: Future> Pipeline<F> {
                 continue;
             };
             let Slot::Running(fut, waker) = slot else { continue };
-            // Before the poll: a wake-up from now on asks for another one.
+            // Cleared before the poll: a wake-up from now on needs another poll.
             waker.queued.store(false, Ordering::Release);
             let waker = Waker::from(waker.clone());
             if let Poll::Ready(value) = Pin::new(fut).poll(&mut Context::from_waker(&waker)) {
                 *slot = Slot::Ended(value);
             }
         }
-        // Hands the memory back if nothing was woken meanwhile.
+        // Reuse the memory if no member was woken meanwhile.
         let mut members = members;
         members.clear();
         let mut woken = self.woken.lock();

@@ -1,15 +1,13 @@
-//! The seam: the one door through which the engine meets the world.
+//! The runtime interface: the engine's only access to the outside world.
 //!
-//! [`World`] is what a world must offer (clock, timers, tasks, randomness, CPU jobs, identity);
+//! [`World`] is the interface of a world (clock, timers, tasks, randomness, CPU jobs, identity);
 //! `host` implements it over the operating system, `sim` in virtual time. The engine holds an
-//! [`Rt`], a cheap handle on its world, and waits only through this crate: [`sync`] has the FIFO
-//! locks and queues, [`join`] the ways to run several futures in one task, [`rank`] the order in
-//! which locks may be taken, [`turn`] how long a task keeps the thread, [`cost`] what work costs,
-//! [`trace`] what instruments hear.
+//! [`Rt`], a cheap handle on its world, and waits only through this crate: [`sync`] has FIFO locks
+//! and queues, [`join`] runs several futures in one task, [`rank`] orders locks, [`turn`] bounds
+//! how long a task keeps the thread, [`cost`] has CPU costs, [`trace`] has trace events.
 //!
 //! Everything here is single-threaded: one thread owns a pool, futures are `!Send`, state is `Rc`
-//! and `Cell`. The only thing that crosses threads is the closure given to [`Rt::cpu`] and its
-//! result.
+//! and `Cell`. Only the closure given to [`Rt::cpu`] and its result cross threads.
 
 pub mod cost;
 mod handle;

@@ -1,19 +1,19 @@
-//! Lock ranks: the declared order in which a task may take locks, asserted while tasks run.
+//! Lock ranks: the declared order in which a task may take locks, asserted at run time.
 //!
 //! Every lock of [`crate::sync`] that may be held across an await carries a [`Rank`]. A task may
 //! wait for a lock only if its rank is above those of all locks that the task holds; then no cycle
-//! of waiting tasks can form. Locks of one rank may be nested only through calls that say so
-//! (`lock_same_rank` and its like), whose callers order them by something else, an object number
-//! say.
+//! of waiting tasks can form. Locks of one rank may be nested only through calls for that purpose
+//! (`lock_same_rank` and the like), whose callers order them by another key, such as an object
+//! number.
 //!
-//! A lock knows no world, so the record of held locks is found through a thread-local that the
-//! executor sets around each poll ([`TaskLocks::enter`]). An executor that does not enter (a
-//! release build of `host`) switches the check off at the cost of one thread-local read. Futures
-//! that run side by side inside one task ([`crate::join`]) are like tasks of their own: each has
-//! its own record, in which the locks that the parent holds count too.
+//! A lock has no reference to its world, so the record of held locks is found through a
+//! thread-local that the executor sets around each poll ([`TaskLocks::enter`]). An executor that
+//! does not enter (a release build of `host`) disables the check, at the cost of one thread-local
+//! read. Futures joined inside one task ([`crate::join`]) count as separate tasks: each has its own
+//! record, which includes the locks of its parent.
 //!
-//! A guard may be dropped by another task than took it; it is struck off the record that it was
-//! entered in.
+//! A guard may be dropped by another task than the one that took it; it is removed from the record
+//! that it was entered in.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,7 +22,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// A lock's place in the order and the name of what it protects. Low ranks are taken first.
+/// A lock's place in the order, and its name. Low ranks are taken first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rank(pub u16, pub &'static str);
 
@@ -70,13 +70,13 @@ impl TaskLocks {
     pub fn new() -> TaskLocks {
         TaskLocks(Rc::new(Record { held: RefCell::default(), next_token: Cell::new(0), parent: None }))
     }
-    /// A record below the one in force, for a future that runs beside others in one task. `None` if
-    /// no record is in force: then nothing is checked.
+    /// A child of the current record, for a future joined with others in one task. `None` without a
+    /// current record: then nothing is checked.
     pub fn branch() -> Option<TaskLocks> {
         let parent = CURRENT.with_borrow(Clone::clone)?;
         Some(TaskLocks(Rc::new(Record { held: RefCell::default(), next_token: Cell::new(0), parent: Some(parent) })))
     }
-    /// Puts this record in force until the scope is dropped.
+    /// Makes this the current record until the scope is dropped.
     pub fn enter(&self) -> TaskLocksScope {
         TaskLocksScope { before: CURRENT.with_borrow_mut(|current| current.replace(self.0.clone())) }
     }
@@ -86,7 +86,7 @@ impl TaskLocks {
     }
 }
 
-/// While it lives, one [`TaskLocks`] is in force.
+/// Keeps one [`TaskLocks`] current until it is dropped.
 pub struct TaskLocksScope {
     before: Option<Rc<Record>>,
 }
@@ -94,19 +94,19 @@ pub struct TaskLocksScope {
 impl Drop for TaskLocksScope {
     fn drop(&mut self) {
         let before = self.before.take();
-        // Taken out before it is dropped: dropping a record must not happen under the borrow.
+        // Taken out first: a record must not be dropped under the borrow.
         let _mine = CURRENT.with_borrow_mut(|current| std::mem::replace(current, before));
     }
 }
 
-/// Whether a lock of the same rank may be held already.
+/// Whether a lock of the same rank may already be held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Strict,
     SameRankAllowed,
 }
 
-/// Asserts that the task in force may wait for a lock of `rank`.
+/// Asserts that the current task may wait for a lock of `rank`.
 pub(crate) fn check(rank: Rank, order: Order) {
     let held = CURRENT.with_borrow(|current| current.as_ref().and_then(|record| record.highest()));
     let Some(held) = held else { return };
@@ -114,11 +114,11 @@ pub(crate) fn check(rank: Rank, order: Order) {
     assert!(fine, "lock order: {rank} is waited for while {held} is held");
 }
 
-/// An entry in the record of held locks; struck off when dropped.
+/// An entry in the record of held locks; removed when dropped.
 pub(crate) struct Held(Option<(Rc<Record>, u64)>);
 
 impl Held {
-    /// Enters `rank` in the record in force.
+    /// Adds `rank` to the current record.
     pub(crate) fn enter(rank: Rank) -> Held {
         Held(CURRENT.with_borrow(|current| {
             current.as_ref().map(|record| {
@@ -133,7 +133,7 @@ impl Held {
     pub(crate) fn none() -> Held {
         Held(None)
     }
-    /// Strikes it off now: the lock was handed to somebody whom the record does not know.
+    /// Removes it now: the lock was handed to another task.
     pub(crate) fn strike(&mut self) {
         if let Some((record, token)) = self.0.take() {
             let mut held = record.held.borrow_mut();
@@ -150,7 +150,7 @@ impl Drop for Held {
     }
 }
 
-/// A future with a record of its own below the one in force at its making.
+/// A future with its own record, a child of the one current at its creation.
 pub(crate) struct Branch<F> {
     pub(crate) locks: Option<TaskLocks>,
     pub(crate) fut: F,

@@ -1,74 +1,73 @@
-//! Trace events: every interesting moment of the engine as one variant of a closed enum, and who
-//! listens.
+//! Trace events: a closed enum of the engine's events, and their listeners.
 //!
-//! The engine says [`crate::Rt::trace`] with the group of the event and a closure that makes it. As
-//! long as nobody listens to that group this is one look at a number; the closure is not called. A
-//! listener ([`Tracer::listen`]) names the [`Groups`] it wants and is called on the engine thread,
-//! in the middle of what happens: it counts and returns, and never calls the engine. Where the
-//! moment is known already it is given along ([`crate::Rt::trace_at`]): a look at the clock would
-//! cost more than all the rest.
+//! The engine calls [`crate::Rt::trace`] with the group of the event and a closure that makes it.
+//! Without a listener of that group this tests one integer, and the closure is not called. A
+//! listener ([`Tracer::listen`]) subscribes to [`Groups`] and is called on the engine thread, in
+//! the middle of an operation: it counts and returns, and must not call the engine. Callers that
+//! know the time pass it ([`crate::Rt::trace_at`]): reading the clock would cost more than the
+//! rest.
 //!
-//! Events are plain numbers and names of tasks, because this crate stands below those that know
-//! what a class or a device is: `class` is the index of the I/O class, `leaf` the device's guid.
+//! Events hold plain numbers and task names, because this crate is below those that define I/O
+//! classes and devices: `class` is the index of the I/O class, `leaf` the device's guid.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use base::Nanos;
 
-/// Where a txg is.
+/// The state of a txg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TxgPhase {
-    /// Transactions join.
+    /// Transactions join it.
     Open,
-    /// Closed.
+    /// Closed to new transactions.
     Quiescing,
     /// Its transactions have ended.
     Quiesced,
-    /// Its sync has begun.
+    /// It is syncing.
     Syncing,
     /// It is on disk.
     Synced,
 }
 
-/// Where a block of an intent log is.
+/// The state of a log block (lwb).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LogPhase {
-    /// Its first record goes into it.
+    /// It gets its first record.
     Opened,
-    /// Going to its device.
+    /// Its write is issued.
     Issued,
-    /// Durable, as is everything before it; or failed.
+    /// It is durable, as are all before it; or it failed.
     Done,
 }
 
-/// Where the time of a block of an intent log went.
+/// Latency of a log block (lwb), by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LogTimes {
-    /// From its first record until it went to its device: time for company.
+    /// From its first record to the issue of its write: time for further records.
     pub queue: Nanos,
     /// Its write.
     pub write: Nanos,
     /// The flush that made it durable.
     pub flush: Nanos,
-    /// What it waited besides: for blocks before it, for others of its batch, for the flush of the
-    /// next block to begin.
+    /// Other waits: for blocks before it, for others of its batch, for the flush of the next block
+    /// to begin.
     pub order: Nanos,
 }
 
-/// What was wrong with an operation or with what it read.
+/// The kind of a device error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
-    /// The device said that it failed.
+    /// The device reported an error.
     Io,
-    /// What was read was not what had been written.
+    /// Data read from it had a wrong checksum.
     Checksum,
-    /// The device could not be reached at all.
+    /// The device does not respond.
     Probe,
 }
 
 impl FaultKind {
-    /// OpenZFS's name of the error report.
+    /// OpenZFS's name of the error report (ereport class).
     pub const fn class(self) -> &'static str {
         match self {
             FaultKind::Io => "io",
@@ -78,81 +77,81 @@ impl FaultKind {
     }
 }
 
-/// Something that happened.
+/// A trace event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// A txg reached a phase.
     Txg {
-        /// Which.
+        /// The txg.
         txg: u64,
         /// The phase.
         phase: TxgPhase,
-        /// Dirty bytes of all txgs at that moment.
+        /// Dirty bytes of all txgs at that time.
         dirty: u64,
         /// The dirty limit.
         limit: u64,
-        /// Bytes that were made dirty in this txg so far.
+        /// Dirty bytes of this txg so far.
         of_txg: u64,
     },
-    /// What an administrator asked for is on disk.
+    /// An administrative operation is on disk.
     Admin {
         /// The txg that carried it out.
         txg: u64,
-        /// From being asked for until that txg was on disk.
+        /// From the request until that txg was on disk.
         waited: Nanos,
     },
     /// A transaction passed the throttle.
     Admitted {
-        /// The txg that is open.
+        /// The open txg.
         txg: u64,
-        /// How long it waited in the throttle, all told.
+        /// Total wait in the throttle.
         waited: Nanos,
-        /// What the delay curve said.
+        /// The delay computed by the delay curve.
         delay: Nanos,
     },
-    /// An operation went to a device.
+    /// An operation was issued to a device.
     Issued {
         /// The device.
         leaf: u64,
         /// The I/O class.
         class: u8,
-        /// A write.
+        /// Whether it is a write.
         write: bool,
-        /// Where.
+        /// Offset on the device.
         offset: u64,
         /// Bytes.
         len: u64,
-        /// Operations that were gathered in it.
+        /// Operations aggregated in it.
         items: u32,
-        /// Operations of its class that still wait.
+        /// Operations of its class still queued.
         queued: u32,
         /// Operations of its class at the device, this one included.
         active: u32,
     },
-    /// An operation that somebody asked for is over; of a gathered one each member reports.
+    /// An operation completed; every member of an aggregate has its own event.
     Done {
         /// The device.
         leaf: u64,
         /// The I/O class.
         class: u8,
-        /// A write.
+        /// Whether it is a write.
         write: bool,
         /// Bytes.
         len: u64,
-        /// From being asked for to its end.
+        /// From request to completion.
         total: Nanos,
         /// At the device.
         disk: Nanos,
-        /// It worked.
+        /// Whether it succeeded.
         ok: bool,
     },
-    /// A flush is over.
+    /// A flush completed.
     Flushed {
         /// The device.
         leaf: u64,
-        /// From being asked for to its end.
+        /// From request to completion.
         total: Nanos,
-        /// It worked.
+        /// Whether it succeeded.
         ok: bool,
     },
     /// A block of an intent log reached a phase.
@@ -165,27 +164,27 @@ pub enum Event {
         bytes: u64,
         /// Its size in bytes.
         size: u64,
-        /// Who waits for it.
+        /// Number of waiting commits.
         waiters: u32,
-        /// Where its time went, as far as it is known: all of it when it is done.
+        /// Its latency by cause, as far as known; complete when done.
         times: LogTimes,
     },
-    /// Something was wrong with a device.
+    /// A device error.
     Fault {
         /// The device.
         leaf: u64,
-        /// What.
+        /// The kind of error.
         kind: FaultKind,
-        /// The I/O class, if it is known.
+        /// The I/O class, if known.
         class: u8,
-        /// It was a write.
+        /// Whether it was a write.
         write: bool,
-        /// Where on the device.
+        /// Offset on the device.
         offset: u64,
-        /// Bytes; 0 if neither this nor the place is known.
+        /// Bytes; 0 if length and offset are unknown.
         len: u64,
     },
-    /// A block could not be had from anywhere.
+    /// A block is unreadable: no copy is good.
     Damaged {
         /// Its object set.
         objset: u64,
@@ -196,29 +195,29 @@ pub enum Event {
         /// Its number.
         blkid: u64,
     },
-    /// A turn is over: one poll of a task. Only worlds with a real clock say it.
+    /// A turn, one poll of a task, has ended. Only worlds with a real clock emit it.
     Turn {
         /// The name of the task.
         task: &'static str,
         /// Its id.
         id: u64,
-        /// How long the poll took.
+        /// Duration of the poll.
         took: Nanos,
     },
 }
 
-/// Kinds of events, as bits.
+/// Groups of events, as bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Groups(pub u32);
 
 impl Groups {
-    /// Phases of txgs, and administrative operations that they carried out.
+    /// States of txgs, and administrative operations.
     pub const TXG: Groups = Groups(1);
     /// The throttle.
     pub const DELAY: Groups = Groups(2);
-    /// Ends of operations.
+    /// Completed operations.
     pub const IO: Groups = Groups(4);
-    /// What goes to devices, and what waits.
+    /// Issued and queued operations.
     pub const QUEUE: Groups = Groups(8);
     /// Intent logs.
     pub const LOG: Groups = Groups(16);
@@ -226,17 +225,17 @@ impl Groups {
     pub const FAULT: Groups = Groups(32);
     /// Turns of tasks.
     pub const TURN: Groups = Groups(64);
-    /// Everything.
+    /// All groups.
     pub const ALL: Groups = Groups(u32::MAX);
 
-    /// Both.
+    /// The union of both.
     pub const fn and(self, other: Groups) -> Groups {
         Groups(self.0 | other.0)
     }
 }
 
 impl Event {
-    /// The kind of the event.
+    /// The group of the event.
     pub const fn group(&self) -> Groups {
         match self {
             Event::Txg { .. } | Event::Admin { .. } => Groups::TXG,
@@ -250,13 +249,13 @@ impl Event {
     }
 }
 
-/// Who is called with an event and its moment.
+/// A listener's function, called with the time and the event.
 pub type Sink = Rc<dyn Fn(Nanos, &Event)>;
 
-/// Who listens in one world.
+/// The listeners of one world.
 #[derive(Default)]
 pub struct Tracer {
-    /// All groups that somebody wants.
+    /// Union of the groups of all listeners.
     wanted: Cell<u32>,
     sinks: RefCell<Vec<(u64, u32, Sink)>>,
     next: Cell<u64>,
@@ -268,7 +267,7 @@ impl std::fmt::Debug for Tracer {
     }
 }
 
-/// Somebody listens, for as long as this lives.
+/// A subscription, which ends when this is dropped.
 #[must_use = "dropping it ends the listening"]
 #[derive(Debug)]
 pub struct Listening {
@@ -279,7 +278,7 @@ pub struct Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(tracer) = self.tracer.upgrade() {
-            // Dropped outside of the borrow: a sink may own anything.
+            // Drop it outside of the borrow: a sink may own anything.
             let mut sinks = tracer.sinks.borrow_mut();
             let at = sinks.iter().position(|s| s.0 == self.id);
             let gone = at.map(|at| sinks.remove(at));
@@ -299,17 +298,17 @@ impl Tracer {
         self.wanted.set(self.wanted.get() | groups.0);
         Listening { tracer: Rc::downgrade(self), id }
     }
-    /// Whether somebody listens to anything.
+    /// Whether there is any listener.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.wanted.get() != 0
     }
-    /// Whether somebody listens to one of these groups.
+    /// Whether one of these groups has a listener.
     #[inline(always)]
     pub fn wants(&self, groups: Groups) -> bool {
         self.wanted.get() & groups.0 != 0
     }
-    /// Tells whoever wants to know.
+    /// Calls every listener of the event's group.
     #[inline(never)]
     pub fn emit(&self, now: Nanos, event: &Event) {
         let group = event.group().0;

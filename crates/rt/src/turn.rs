@@ -1,52 +1,51 @@
-//! Turns: how long one task keeps the engine's thread.
+//! Turns: bounds on the time that one task keeps the engine's thread.
 //!
 //! One thread serves a pool. While it polls a task everything else waits: requests of the kernel,
-//! completions of devices, timers. So work is done in pieces that are known beforehand, and what is
-//! too large for a piece is done by the threads of the CPU pool. The words:
+//! completions of devices, timers. So work is split into pieces of known cost, and pieces that are
+//! too large go to the threads of the CPU pool. Vocabulary:
 //!
-//! * the *cost* of a piece of work is the CPU time that it is estimated to take ([`crate::cost`]
-//!   has the figures);
-//! * a *turn* is one poll of one task, everything that the task has joined included;
-//! * the *budget* of a turn is what work may cost in one go before the task yields; the *bound* is
-//!   what no turn may cost, which `sim` asserts.
+//! * the *cost* of a piece of work is its estimated CPU time ([`crate::cost`] has the figures);
+//! * a *turn* is one poll of one task, including all futures joined in it;
+//! * the *budget* of a turn is the cost after which the task yields; the *bound* is the cost that
+//!   no turn may exceed, which `sim` asserts.
 //!
 //! The normal path: before each piece of work a task awaits [`crate::Rt::spend`] with its cost. If
-//! the budget has room for it the cost is charged to the world and the work follows at once; else
-//! the task yields, and the work is the first of its next turn. Code that cannot wait (a device
-//! write is queued without waiting) says what it did with [`crate::Rt::charge`], and the next piece
-//! of that turn finds so much less room. Work that costs as much as a hand-over to another thread
-//! or more ([`place_of`]) goes to the CPU pool through [`crate::Rt::cpu`].
+//! the budget has room, the cost is charged to the world and the work follows at once; else the
+//! task yields, and the work is the first of its next turn. Code that cannot wait (a device write
+//! is queued without waiting) charges its work with [`crate::Rt::charge`], which leaves less room
+//! for the next piece of that turn. Work that costs at least as much as a hand-over to another
+//! thread ([`place_of`]) goes to the CPU pool through [`crate::Rt::cpu`].
 //!
-//! Costs are estimates. Where they are too low the clock tells: each time some work has been
-//! charged the turn looks how long it has really taken, and the longer one of the two counts. In
-//! `sim` time passes by what is charged, so both are the same.
+//! Costs are estimates. Where they are too low the clock corrects them: after some charged work the
+//! turn reads the clock, and the larger of charged and elapsed time counts. In `sim` time advances
+//! by the charged costs, so both are the same.
 //!
-//! Invariants. The first piece of a turn is always admitted: every task gets on, whatever the cost.
-//! A turn belongs to the world, not to one place in the code: pieces of different layers, and those
-//! of futures that were joined in one task, share its budget. A turn thus costs at most the budget
-//! or one piece, and what is charged without waiting comes on top; [`BOUND`] has room for both.
+//! Invariants. The first piece of a turn is always admitted, at any cost, so every task makes
+//! progress. A turn belongs to the world, not to one place in the code: pieces of different layers,
+//! and those of futures joined in one task, share its budget. A turn thus costs at most the budget
+//! or one piece, plus work charged without waiting; [`BOUND`] has room for both.
 
 use std::cell::Cell;
 
 use base::Nanos;
 
-/// What a turn may cost before its task yields. Ten times the cost of a turn of the loop in `host`
-/// with its look at the devices (`cargo run --release -p host --example loop_speed`), so that
+/// The cost of a turn after which its task yields. Ten times the cost of an iteration of `host`'s
+/// loop with its poll of the devices (`cargo run --release -p host --example loop_speed`), so that
 /// yielding takes a small share; half of [`BOUND`].
 pub const BUDGET: Nanos = Nanos::from_us(100);
 
-/// What no turn may cost: a request that comes meanwhile waits so long at most for its own turn to
-/// begin. `sim` asserts it.
+/// The cost that no turn may exceed: the longest wait of a new request for its own turn to begin.
+/// `sim` asserts it.
 pub const BOUND: Nanos = Nanos::from_us(200);
 
-/// Work that costs so much or more goes to the CPU pool: a hand-over to another core and back takes
+/// Work of at least this cost goes to the CPU pool: a hand-over to another core and back takes
 /// about as long (`cargo run --release -p host --example loop_speed`).
 pub const POOL_MIN: Nanos = Nanos::from_us(50);
 
-/// After so much work has been charged the turn looks at the clock again. Looking takes some 30 ns.
+/// After this much charged work the turn reads the clock again, which takes some 30 ns.
 const CLOCK_STEP: Nanos = Nanos::from_us(5);
 
-/// Where work is done.
+/// The place of CPU work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// On the engine's thread.
@@ -55,7 +54,7 @@ pub enum Place {
     Pool,
 }
 
-/// Where work of that cost is done.
+/// The place of work of that cost.
 pub fn place_of(cost: Nanos) -> Place {
     if cost < POOL_MIN { Place::Here } else { Place::Pool }
 }
@@ -65,12 +64,13 @@ pub fn is_over(used: Nanos, cost: Nanos) -> bool {
     used.0 > 0 && used.0.saturating_add(cost.0) > BUDGET.0
 }
 
-/// The turn that the engine's thread is in: one for each world, which begins it with each poll.
+/// The current turn of the engine's thread: one object for each world, which begins a turn with
+/// each poll.
 #[derive(Debug, Default)]
 pub struct Turn {
     began: Cell<Nanos>,
     used: Cell<Nanos>,
-    /// How much was used when the clock was looked at last.
+    /// `used` when the clock was last read.
     looked: Cell<Nanos>,
 }
 
@@ -82,12 +82,12 @@ impl Turn {
         self.looked.set(Nanos(0));
     }
 
-    /// What the turn has taken so far.
+    /// The cost of the turn so far.
     pub fn used(&self) -> Nanos {
         self.used.get()
     }
 
-    /// Work of that cost is done in this turn.
+    /// Adds work of that cost to this turn.
     pub(crate) fn add(&self, cost: Nanos) {
         self.used.set(self.used.get() + cost);
     }
@@ -139,7 +139,7 @@ mod tests {
             (us(99), us(1), false),
             (us(100), us(0), false),
             (us(100), Nanos(1), true),
-            // What was charged without waiting may have exceeded it.
+            // Work charged without waiting may have exceeded it.
             (us(101), us(0), true),
             (us(1), Nanos(u64::MAX), true),
         ] {
@@ -158,7 +158,7 @@ mod tests {
         assert!(turn.admits(us(50), || us(1_020)));
         assert_eq!(turn.used(), us(20));
         turn.add(us(50));
-        // Slower than the clock says: the estimate stays.
+        // Less time elapsed than charged: the estimate stays.
         assert!(turn.admits(us(30), || us(1_021)));
         assert_eq!(turn.used(), us(70));
         turn.add(us(5));

@@ -1,4 +1,4 @@
-//! What a world must offer to the engine.
+//! The interface of a world to the engine.
 
 use std::fmt;
 use std::future::Future;
@@ -7,11 +7,11 @@ use std::task::Waker;
 
 use base::{Nanos, WallTime};
 
-/// Names one armed timer of a world; never reused within a world.
+/// Identifies one armed timer of a world; never reused within a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TimerId(pub u64);
 
-/// Names one task of a world; never reused within a world.
+/// Identifies one task of a world; never reused within a world.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId(pub u64);
 
@@ -26,25 +26,25 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// What a CPU job is for.
+/// The urgency of a CPU job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuClass {
-    /// Somebody waits for it: a read's decompression.
+    /// A caller waits for it: a read's decompression.
     Urgent,
-    /// What a txg writes, scrub, and the like: much of it, and nobody waits for a single piece.
+    /// Writes of a txg, scrub, and the like: many jobs, none with a waiting caller.
     Bulk,
 }
 
-/// Who this machine is, as pools record it (format page 03: `hostid`, `hostname`).
+/// The identity of this machine, as pools record it (format page 03: `hostid`, `hostname`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HostIdentity {
-    /// The host id; only the low 32 bits are ever set. 0 means "unknown".
+    /// The host id; only the low 32 bits are ever set. 0: unknown.
     pub hostid: u64,
     /// The node name.
     pub hostname: String,
 }
 
-/// The world that an engine runs in. Implemented by `host` and `sim`; the engine uses it through
+/// The world of an engine. Implemented by `host` and `sim`; the engine uses it through
 /// [`crate::Rt`].
 ///
 /// All methods are called on the engine thread. A world polls one task at a time and never polls a
@@ -52,41 +52,40 @@ pub struct HostIdentity {
 pub trait World {
     /// Monotonic time since the world began (any fixed origin).
     fn now(&self) -> Nanos;
-    /// The time that files record.
+    /// Wall-clock time, for file timestamps.
     fn wall_clock(&self) -> WallTime;
-    /// Wakes `waker` once `now() >= at`. At once (in a later turn) if that is already so.
+    /// Wakes `waker` once `now() >= at`. At once (in a later turn) if that holds already.
     fn set_timer(&self, at: Nanos, waker: Waker) -> TimerId;
     /// Disarms a timer; a timer that has fired, or was cancelled, is ignored.
     fn cancel_timer(&self, id: TimerId);
-    /// Makes a task of `task`. It is first polled in a later turn. `name` says what the task does
-    /// in reports.
+    /// Spawns `task`, which is first polled in a later turn. `name` names it in reports.
     fn spawn(&self, name: &'static str, task: Pin<Box<dyn Future<Output = ()>>>) -> TaskId;
     /// The next number of the engine's random generator: for choices, never for keys, IVs or guids.
     fn rng_u64(&self) -> u64;
     /// Fills `out` from the system's entropy (seeded in `sim`): for keys, IVs and guids.
     fn entropy(&self, out: &mut [u8]);
-    /// Runs `job` away from the engine, which is expected to take `cost` of one core, then `done`
-    /// on the engine thread. A job of the class [`CpuClass::Urgent`] never waits behind one of
+    /// Runs `job`, of estimated `cost` on one core, away from the engine thread, then `done` on the
+    /// engine thread. A job of the class [`CpuClass::Urgent`] never waits behind one of
     /// [`CpuClass::Bulk`].
     fn cpu(&self, cost: Nanos, class: CpuClass, job: Box<dyn FnOnce() + Send>, done: Box<dyn FnOnce()>);
-    /// Says that the running poll did `cost` worth of work on the engine's core. Costs virtual time
-    /// in `sim`.
+    /// Charges the running poll with `cost` of work on the engine's core. Advances virtual time in
+    /// `sim`.
     fn charge(&self, cost: Nanos);
-    /// The turn that the thread is in; the same for every call. The world begins it
-    /// ([`crate::Turn::begin`]) with each poll of a task.
+    /// The turn of the thread, the same object for every call. The world calls
+    /// [`crate::Turn::begin`] at each poll of a task.
     fn turn(&self) -> std::rc::Rc<crate::Turn>;
     /// Physical memory of the machine, in bytes.
     fn physmem_bytes(&self) -> u64;
-    /// Who this machine is.
+    /// The identity of this machine.
     fn host_identity(&self) -> HostIdentity;
     /// The task being polled, [`TaskId::NONE`] outside of one.
     fn current_task(&self) -> TaskId;
-    /// What keeps memory with keys out of swap; none where memory is not real (`sim`).
+    /// The lock that keeps memory with keys out of swap; none in `sim`.
     fn page_lock(&self) -> Option<std::sync::Arc<dyn base::PageLock>> {
         None
     }
-    /// Who listens to trace events; the same for every call. A world that has none gives a new one,
-    /// to which nobody listens.
+    /// The tracer, the same object for every call. A world without one returns a new one, without
+    /// listeners.
     fn tracer(&self) -> std::rc::Rc<crate::trace::Tracer> {
         std::rc::Rc::default()
     }

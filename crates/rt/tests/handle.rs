@@ -163,8 +163,8 @@ fn a_turn_is_shared_by_all_that_one_task_does() {
             rt2.yield_now().await;
         }
     }));
-    // Alone, side by side, and in a window that polls its members many times in one poll: never
-    // more than the bound, which the world asserts.
+    // Alone, joined, and in a window that polls its members many times in one poll: never more than
+    // the bound, which the world asserts.
     sim.block_on(async {
         for _ in 0..1000 {
             rt.spend(us(7)).await;
@@ -180,7 +180,7 @@ fn a_turn_is_shared_by_all_that_one_task_does() {
         }
         while window.next().await.is_some() {}
         assert_eq!(rt.now(), us(7_000 + 208 * 40));
-        // What cannot wait comes on top, and the next piece waits for it.
+        // Work charged without waiting comes on top, and the next piece waits.
         rt.yield_now().await;
         rt.spend(BUDGET).await;
         rt.charge(us(90));

@@ -77,7 +77,7 @@ fn tasks_and_branches_have_their_own_records() {
         };
         task.await;
         drop(guard);
-        // Side by side in one task: one branch's locks are no matter of the other.
+        // Joined in one task: one branch's locks do not count for the other.
         join2(
             async {
                 let _b = high.lock().await;

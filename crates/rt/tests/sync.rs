@@ -1,6 +1,6 @@
 //! Every waiting primitive: first come first served, cancel-safe, nothing lost.
 //!
-//! The storms run many tasks that arrive, wait, give up and hold for random times.
+//! The storms run many tasks that arrive, wait, cancel and hold for random times.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,10 +25,11 @@ fn poll_once<F: Future>(fut: Pin<&mut F>) -> Poll<F::Output> {
     fut.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What a storm knows of its waiters: who arrived, in order, and still waits.
+/// A storm's record of its waiters, in order of arrival.
 ///
-/// Waiters granted in one instant continue in any order. So whoever sees an earlier one still wait
-/// notes the moment, and the earlier one must continue (or give up) in that same moment.
+/// Waiters granted in one instant continue in any order. So a waiter that continues while an
+/// earlier one still waits notes the time, and the earlier one must continue (or cancel) at that
+/// same time.
 #[derive(Default)]
 struct Waiters {
     next: u64,
@@ -177,7 +178,7 @@ fn range_lock_storm() {
     for (sim, mut rng) in worlds() {
         let rt = sim.rt();
         let lock = RangeLock::new(RANK);
-        // (arrival, start, end, write) of those who hold, and of those who wait
+        // (arrival, start, end, write) of holders, and of waiters
         let (held, waiting): (Rc<Ranges>, Rc<Ranges>) = Default::default();
         let most = Rc::new(Cell::new(0));
         for n in 0..80u64 {
@@ -254,7 +255,7 @@ fn channel_storm() {
             let pause = rng.below(20);
             rt.spawn("sender", async move {
                 for i in 0..20 {
-                    // A send given up may be tried again: the value was not sent.
+                    // A cancelled send may be retried: the value was not sent.
                     while rt2.timeout(Nanos(7), tx.send((n, i))).await.is_none() {}
                     rt2.sleep(Nanos(pause)).await;
                 }
@@ -345,7 +346,7 @@ fn notify_one_passes_on_when_its_waiter_leaves() {
     assert!(poll_once(second.as_mut()).is_ready(), "the wake-up of the one that left");
     drop(second);
     assert!(poll_once(third.as_mut()).is_pending(), "a wake-up that was seen does not pass on");
-    // Woken by notify_all and dropped: nothing passes on.
+    // Woken by notify_all and dropped: the wake-up does not pass on.
     notify.notify_all();
     drop(third);
     assert!(poll_once(pin!(notify.notified())).is_pending());

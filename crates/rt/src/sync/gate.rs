@@ -1,4 +1,4 @@
-//! [`Gate`]: counts what is going on and waits until nothing is.
+//! [`Gate`]: counts operations in progress and waits until there are none.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ struct State {
     zero: Notify,
 }
 
-/// A count of holders, which can be waited for to reach zero. A clone is the same gate.
+/// A count of holders; tasks can wait until it is zero. A clone is the same gate.
 #[derive(Clone)]
 pub struct Gate(Rc<State>);
 
@@ -21,20 +21,20 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// A gate that nobody holds.
+    /// A gate with count 0.
     pub fn new() -> Gate {
         Gate(Rc::new(State { count: Cell::new(0), zero: Notify::new() }))
     }
-    /// Counts one up until the pass is dropped.
+    /// Adds one to the count until the pass is dropped.
     pub fn enter(&self) -> Pass {
         self.up(1);
         Pass(self.clone())
     }
-    /// Counts `n` up.
+    /// Adds `n`.
     pub fn up(&self, n: u64) {
         self.0.count.set(self.0.count.get().checked_add(n).expect("fewer than 2^64 hold a gate"));
     }
-    /// Counts `n` down, which must have been counted up.
+    /// Subtracts `n`, which must have been added.
     pub fn down(&self, n: u64) {
         let count = self.0.count.get();
         self.0.count.set(count.checked_sub(n).expect("no more leave a gate than entered"));
@@ -46,7 +46,7 @@ impl Gate {
     pub fn count(&self) -> u64 {
         self.0.count.get()
     }
-    /// Waits until the count has been zero once since the call (at once if it is).
+    /// Waits until the count has been zero once since the call; not at all if it is zero.
     pub async fn wait(&self) {
         if self.count() > 0 {
             self.0.zero.notified().await;
@@ -54,7 +54,7 @@ impl Gate {
     }
 }
 
-/// One count of a [`Gate`], counted down when dropped.
+/// One count of a [`Gate`], subtracted when dropped.
 #[must_use = "the count goes down at once if its pass is dropped"]
 pub struct Pass(Gate);
 

@@ -1,8 +1,7 @@
 //! The queue of waiters that the primitives share.
 //!
-//! A waiter is an entry with an id that only grows; granting removes the entry, so a future tells
-//! "granted" from "waiting" by whether its id is still there. No waiter allocates: the queue's own
-//! memory is reused.
+//! A waiter is an entry with an increasing id; granting removes the entry, so a future whose id is
+//! not in the queue was granted. Waiting does not allocate: the queue's memory is reused.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -39,14 +38,14 @@ impl<P> WaitList<P> {
     pub(crate) fn front(&self) -> Option<&P> {
         self.entries.front().map(|entry| &entry.wants)
     }
-    /// Takes the first out: it is granted.
+    /// Removes the first: it is granted.
     pub(crate) fn pop(&mut self) -> Option<Entry<P>> {
         self.entries.pop_front()
     }
     fn position(&self, id: u64) -> Option<usize> {
         self.entries.binary_search_by_key(&id, |entry| entry.id).ok()
     }
-    /// Sets the waker of `id`; false if it waits no more, that is, if it was granted.
+    /// Sets the waker of `id`; false if it was granted.
     pub(crate) fn set_waker(&mut self, id: u64, waker: &Waker) -> bool {
         let Some(at) = self.position(id) else { return false };
         match &mut self.entries[at].waker {
@@ -55,7 +54,7 @@ impl<P> WaitList<P> {
         }
         true
     }
-    /// Takes `id` out; `None` if it waits no more, that is, if it was granted.
+    /// Removes `id`; `None` if it was granted.
     pub(crate) fn remove(&mut self, id: u64) -> Option<Entry<P>> {
         let at = self.position(id)?;
         self.entries.remove(at)

@@ -1,9 +1,9 @@
 //! [`Mutex`] and [`RwLock`]: exclusive and shared use of a value across awaits, first come first
 //! served, with a rank.
 //!
-//! A reader who comes after a waiting writer waits behind it, so writers are not starved. Guards
-//! borrow the lock; the `_owned` calls give guards that keep an `Rc` of it instead, whose value is
-//! reached through `borrow` calls.
+//! A reader that arrives after a waiting writer waits behind it, so writers are not starved. Guards
+//! borrow the lock; the guards of `_owned` calls keep an `Rc` of it instead, and reach the value
+//! through `borrow` calls.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::future::Future;
@@ -27,7 +27,7 @@ struct State {
     waiting: WaitList<Mode>,
 }
 
-/// Who holds and who waits; the value lives beside it.
+/// Holders and waiters of a lock; the value is stored beside it.
 struct Core {
     rank: Rank,
     state: RefCell<State>,
@@ -134,10 +134,10 @@ impl Drop for Acquire<'_> {
         let Place::Queued(id) = self.place else { return };
         let entry = self.core.state.borrow_mut().waiting.remove(id);
         if entry.is_some() {
-            // Whoever stood behind the one that left may go now.
+            // The waiter behind it may be grantable now.
             self.core.grant();
         } else {
-            // Granted and never seen.
+            // Granted, but not polled since.
             self.core.release(self.mode);
         }
     }
@@ -151,7 +151,7 @@ struct Hold<'a> {
 }
 
 impl Hold<'_> {
-    /// Leaves the lock held: whoever takes the record of it must release it.
+    /// Leaves the lock held: the owner of the returned record must release it.
     fn into_held(mut self) -> Held {
         self.core = None;
         std::mem::replace(&mut self.held, Held::none())
@@ -187,7 +187,7 @@ impl<T> Mutex<T> {
     pub async fn lock_same_rank(&self) -> MutexGuard<'_, T> {
         self.guard(self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await)
     }
-    /// The value if it is free and nobody waits for it. Never waits, so its rank is not checked.
+    /// Locks if the mutex is free and has no waiters. Never waits, so its rank is not checked.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.core.try_acquire(Mode::Exclusive).map(|hold| self.guard(hold))
     }
@@ -206,11 +206,11 @@ impl<T> Mutex<T> {
         let held = self.core.try_acquire(Mode::Exclusive)?.into_held();
         Some(OwnedMutexGuard { lock: self.clone(), held })
     }
-    /// Whether somebody holds it.
+    /// Whether it is locked.
     pub fn is_locked(&self) -> bool {
         self.core.state.borrow().writer
     }
-    /// How many wait for it.
+    /// Number of waiters.
     pub fn waiters(&self) -> usize {
         self.core.state.borrow().waiting.len()
     }
@@ -218,7 +218,7 @@ impl<T> Mutex<T> {
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
-    /// The value, at the mutex's end.
+    /// Consumes the mutex and returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -230,7 +230,7 @@ impl<T> Mutex<T> {
 /// The value of a locked [`Mutex`].
 #[must_use = "the lock is released at once if its guard is dropped"]
 pub struct MutexGuard<'a, T> {
-    // Dropped before the hold: the next holder finds the value free.
+    // Dropped before the hold, so that the value is free for the next holder.
     value: RefMut<'a, T>,
     hold: Hold<'a>,
 }
@@ -243,11 +243,11 @@ pub struct OwnedMutexGuard<T> {
 }
 
 impl<T> OwnedMutexGuard<T> {
-    /// Looks at the value; not to be kept across an await.
+    /// Borrows the value; must not be kept across an await.
     pub fn borrow(&self) -> Ref<'_, T> {
         self.lock.value.borrow()
     }
-    /// Uses the value; not to be kept across an await.
+    /// Borrows the value mutably; must not be kept across an await.
     pub fn borrow_mut(&mut self) -> RefMut<'_, T> {
         self.lock.value.borrow_mut()
     }
@@ -260,7 +260,7 @@ impl<T> Drop for OwnedMutexGuard<T> {
     }
 }
 
-/// A value that many tasks read, or one changes, at a time.
+/// A value that many tasks read, or one task changes, at a time.
 pub struct RwLock<T> {
     core: Core,
     value: RefCell<T>,
@@ -289,11 +289,13 @@ impl<T> RwLock<T> {
     pub async fn write_same_rank(&self) -> RwLockWriteGuard<'_, T> {
         self.write_guard(self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await)
     }
-    /// Reads if nobody changes or waits. Never waits, so its rank is not checked.
+    /// Locks for reading if there is no writer and no waiter. Never waits, so its rank is not
+    /// checked.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.core.try_acquire(Mode::Shared).map(|hold| self.read_guard(hold))
     }
-    /// Changes if nobody holds or waits. Never waits, so its rank is not checked.
+    /// Locks for writing if the lock is free and has no waiters. Never waits, so its rank is not
+    /// checked.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         self.core.try_acquire(Mode::Exclusive).map(|hold| self.write_guard(hold))
     }
@@ -317,12 +319,12 @@ impl<T> RwLock<T> {
         let held = self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await.into_held();
         OwnedWriteGuard { lock: self.clone(), held }
     }
-    /// Whether somebody reads or changes.
+    /// Whether it is locked, for reading or writing.
     pub fn is_locked(&self) -> bool {
         let state = self.core.state.borrow();
         state.writer || state.readers > 0
     }
-    /// How many wait for it.
+    /// Number of waiters.
     pub fn waiters(&self) -> usize {
         self.core.state.borrow().waiting.len()
     }
@@ -330,7 +332,7 @@ impl<T> RwLock<T> {
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
-    /// The value, at the lock's end.
+    /// Consumes the lock and returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -371,18 +373,18 @@ pub struct OwnedWriteGuard<T> {
 }
 
 impl<T> OwnedReadGuard<T> {
-    /// Looks at the value; not to be kept across an await.
+    /// Borrows the value; must not be kept across an await.
     pub fn borrow(&self) -> Ref<'_, T> {
         self.lock.value.borrow()
     }
 }
 
 impl<T> OwnedWriteGuard<T> {
-    /// Looks at the value; not to be kept across an await.
+    /// Borrows the value; must not be kept across an await.
     pub fn borrow(&self) -> Ref<'_, T> {
         self.lock.value.borrow()
     }
-    /// Uses the value; not to be kept across an await.
+    /// Borrows the value mutably; must not be kept across an await.
     pub fn borrow_mut(&mut self) -> RefMut<'_, T> {
         self.lock.value.borrow_mut()
     }
@@ -434,8 +436,8 @@ impl<T> DerefMut for RwLockWriteGuard<'_, T> {
 macro_rules! hand_over {
     ($($guard:ty => $($field:ident).+;)*) => {$(
         impl<T> $guard {
-            /// Strikes the lock off its task's record: it is about to be handed to another task,
-            /// and no longer counts in the order of the task that took it.
+            /// Removes the lock from its task's record before it is handed to another task: it no
+            /// longer counts in the lock order of the task that took it.
             pub fn hand_over(&mut self) {
                 self.$($field).+.strike();
             }

@@ -1,10 +1,9 @@
-//! What tasks of one engine wait on: locks, counters, queues. Single-threaded, first come first
-//! served.
+//! Synchronization between tasks of one engine: locks, counters, queues. Single-threaded, first
+//! come first served.
 //!
 //! Every wait here is *cancel-safe*: a future dropped before it became ready leaves its queue, and
-//! one dropped between being granted and being polled hands the grant on to the next. Every grant
-//! is made by the one who releases, in queue order, so nobody who comes later overtakes. Wakers are
-//! called outside of every borrow.
+//! one dropped between grant and poll passes the grant on to the next waiter. The release grants,
+//! in queue order, so a later waiter never overtakes. Wakers are called outside of every borrow.
 
 pub mod gate;
 mod list;

@@ -16,7 +16,7 @@ struct State<T> {
 
 struct Shared<T> {
     state: RefCell<State<T>>,
-    /// One unit for each free place.
+    /// One unit per free place.
     places: Semaphore,
 }
 
@@ -45,7 +45,7 @@ pub struct Sender<T>(Rc<Shared<T>>);
 /// Why a value was not sent, and the value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TrySendError<T> {
-    /// There is no free place, or somebody waits for one.
+    /// There is no free place, or another sender waits for one.
     Full(T),
     /// The receiver is gone.
     Closed(T),

@@ -1,7 +1,7 @@
-//! Wake-ups without a value: "something changed, look again".
+//! Wake-ups without a value: a waiter checks its condition again.
 //!
-//! A [`Notified`] is in the queue from the moment it is *made*, so the pattern "make it, look at
-//! the condition, await it" loses no wake-up.
+//! A [`Notified`] is in the queue from the moment it is *made*, so making it, checking the
+//! condition and then awaiting it loses no wake-up.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,13 +12,14 @@ use super::list::WaitList;
 
 struct State {
     waiting: WaitList<()>,
-    /// Woken one by one, not yet polled: if such a future is dropped, its wake-up passes on.
+    /// Woken by `notify_one`, not yet polled: if such a future is dropped, its wake-up passes to
+    /// the next.
     singled_out: Vec<u64>,
-    /// A `notify_one` that met nobody.
+    /// A `notify_one` without a waiter, kept for the next.
     kept: bool,
 }
 
-/// A place to wait for changes.
+/// A queue of tasks that wait for a notification.
 pub struct Notify(RefCell<State>);
 
 impl Default for Notify {
@@ -28,13 +29,13 @@ impl Default for Notify {
 }
 
 impl Notify {
-    /// A place where nobody waits.
+    /// A queue without waiters.
     pub const fn new() -> Notify {
         Notify(RefCell::new(State { waiting: WaitList::new(), singled_out: Vec::new(), kept: false }))
     }
-    /// Wakes everybody who waits now. Nothing is kept for those who come later.
+    /// Wakes all current waiters. Nothing is kept for later ones.
     pub fn notify_all(&self) {
-        // Only those who wait now: a waker must not make this loop longer.
+        // Only current waiters: new waiters that a waker adds must not extend this loop.
         let count = self.0.borrow().waiting.len();
         for _ in 0..count {
             let entry = self.0.borrow_mut().waiting.pop();
@@ -44,8 +45,8 @@ impl Notify {
             }
         }
     }
-    /// Wakes whoever has waited longest. If nobody waits, the next to come does not wait; one such
-    /// wake-up is kept.
+    /// Wakes the longest waiter. Without a waiter the next one does not wait; one such wake-up is
+    /// kept.
     pub fn notify_one(&self) {
         let waker = {
             let mut state = self.0.borrow_mut();
@@ -64,21 +65,21 @@ impl Notify {
             waker.wake();
         }
     }
-    /// Waits for a notification given after this call.
+    /// Waits for a notification after this call.
     pub fn notified(&self) -> Notified<'_> {
         let mut state = self.0.borrow_mut();
         let place =
             if std::mem::take(&mut state.kept) { Place::Kept } else { Place::Queued(state.waiting.push((), None)) };
         Notified { notify: self, place }
     }
-    /// How many wait.
+    /// Number of waiters.
     pub fn waiters(&self) -> usize {
         self.0.borrow().waiting.len()
     }
 }
 
 enum Place {
-    /// It took the wake-up that was kept.
+    /// It took the kept wake-up.
     Kept,
     Queued(u64),
     Done,

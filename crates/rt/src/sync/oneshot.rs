@@ -20,14 +20,14 @@ pub struct Sender<T>(Rc<RefCell<Slot<T>>>);
 #[must_use = "a receiver gets its value only when awaited"]
 pub struct Receiver<T>(Rc<RefCell<Slot<T>>>);
 
-/// A sender and the receiver of what it sends.
+/// A sender and its receiver.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let slot = Rc::new(RefCell::new(Slot { value: None, waker: None, sender: true, receiver: true }));
     (Sender(slot.clone()), Receiver(slot))
 }
 
 impl<T> Sender<T> {
-    /// Sends; gives the value back if the receiver is gone.
+    /// Sends; returns the value if the receiver is gone.
     pub fn send(self, value: T) -> Result<(), T> {
         let mut slot = self.0.borrow_mut();
         if !slot.receiver {

@@ -1,8 +1,8 @@
 //! [`RangeLock`]: readers and writers of byte ranges of one object, first come first served.
 //!
 //! A request waits behind every earlier request, granted or not, that it conflicts with (overlaps,
-//! and one of them writes); all others pass. The list of requests is scanned: it is as long as the
-//! object has operations in flight.
+//! and one of them writes), and no others. The list of requests is scanned: its length is the
+//! number of operations in flight on the object.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -41,7 +41,7 @@ impl State {
             .binary_search_by_key(&id, |r| r.id)
             .expect("a range request stays listed until its future or guard goes")
     }
-    /// Grants the first waiter that nothing before it stops any more and that touches `start..end`.
+    /// Grants the first waiter that overlaps `start..end` and has no conflicting request before it.
     fn grant_one(&mut self, start: u64, end: u64) -> Option<Waker> {
         for at in 0..self.requests.len() {
             let request = &self.requests[at];
@@ -65,12 +65,12 @@ impl State {
 pub struct RangeLock(Rc<RefCell<State>>);
 
 impl RangeLock {
-    /// A lock of `rank`, no range of which is locked.
+    /// A lock of `rank`, with no range locked.
     pub fn new(rank: Rank) -> RangeLock {
         RangeLock(Rc::new(RefCell::new(State { rank, requests: Vec::new(), next_id: 0 })))
     }
-    /// Waits to read `len` bytes from `start` (to the end of everything if they overflow). An empty
-    /// range locks nothing.
+    /// Waits to read `len` bytes from `start` (to `u64::MAX` on overflow). An empty range locks
+    /// nothing.
     pub async fn read(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, false, Order::Strict).await
     }
@@ -88,7 +88,7 @@ impl RangeLock {
     pub async fn write_same_rank(&self, start: u64, len: u64) -> RangeGuard {
         self.acquire(start, len, true, Order::SameRankAllowed).await
     }
-    /// Locks without waiting, or not at all.
+    /// Locks if that is possible without waiting.
     pub fn try_lock(&self, start: u64, len: u64, write: bool) -> Option<RangeGuard> {
         let mut state = self.0.borrow_mut();
         let request =
@@ -101,7 +101,7 @@ impl RangeLock {
         state.requests.push(request);
         Some(RangeGuard { lock: self.clone(), id, held: Held::enter(rank) })
     }
-    /// Requests that are granted or wait.
+    /// Number of granted and waiting requests.
     pub fn requests(&self) -> usize {
         self.0.borrow().requests.len()
     }
@@ -205,8 +205,8 @@ impl RangeGuard {
         let request = &state.requests[state.position(self.id)];
         (request.start, request.end - request.start)
     }
-    /// Gives up all but `len` bytes from `start`, which must lie within the range: an append locks
-    /// everything until it knows the end of the file, then only what it writes.
+    /// Releases all but `len` bytes from `start`, which must be within the range: an append locks
+    /// everything until it knows the end of the file, then only the range that it writes.
     pub fn shrink(&mut self, start: u64, len: u64) {
         let (old_start, old_end) = {
             let mut state = self.lock.0.borrow_mut();
@@ -220,7 +220,7 @@ impl RangeGuard {
         };
         self.lock.grant(old_start, old_end);
     }
-    /// Strikes the lock off its task's record: it is about to be handed to another task.
+    /// Removes the lock from its task's record before it is handed to another task.
     pub fn hand_over(&mut self) {
         self.held.strike();
     }

@@ -12,14 +12,13 @@ struct State {
     /// Units left; negative after a [`Semaphore::take_away`] of units that are in use.
     free: i64,
     closed: bool,
-    /// Each waiter wants so many units.
+    /// Waiters, each with its number of units.
     waiting: WaitList<u64>,
 }
 
-/// A number of units that tasks take and give back. A clone is the same semaphore.
+/// A number of units that tasks acquire and release. A clone is the same semaphore.
 ///
-/// First come, first served: a large request at the head of the queue is not overtaken by small
-/// ones.
+/// First come, first served: small requests do not overtake a large one at the head of the queue.
 #[derive(Clone)]
 pub struct Semaphore(Rc<RefCell<State>>);
 
@@ -29,14 +28,14 @@ impl Semaphore {
         let free = i64::try_from(units).unwrap_or(i64::MAX);
         Semaphore(Rc::new(RefCell::new(State { free, closed: false, waiting: WaitList::new() })))
     }
-    /// Waits for `n` units. More units than there will ever be are waited for in vain.
+    /// Waits for `n` units, forever if there are never that many.
     pub async fn acquire(&self, n: u64) -> Permit {
         self.acquire_unless_closed(n).await.expect("a public semaphore is never closed")
     }
     pub(crate) fn acquire_unless_closed(&self, n: u64) -> Acquire {
         Acquire { semaphore: self.clone(), n, place: Place::New }
     }
-    /// `n` units if they are free and nobody waits.
+    /// `n` units if they are free and there are no waiters.
     pub fn try_acquire(&self, n: u64) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
         if !state.waiting.is_empty() || !state.fits(n) {
@@ -45,11 +44,11 @@ impl Semaphore {
         state.free -= n as i64;
         Some(Permit { semaphore: self.clone(), n })
     }
-    /// Units that are free, 0 if there is a debt.
+    /// Free units, 0 if the balance is negative.
     pub fn available(&self) -> u64 {
         self.0.borrow().free.max(0) as u64
     }
-    /// How many wait.
+    /// Number of waiters.
     pub fn waiters(&self) -> usize {
         self.0.borrow().waiting.len()
     }
@@ -61,7 +60,7 @@ impl Semaphore {
         }
         self.grant();
     }
-    /// Removes `n` units, at once if they are free, else as they are given back.
+    /// Removes `n` units, at once if they are free, else as they are released.
     pub fn take_away(&self, n: u64) {
         let mut state = self.0.borrow_mut();
         state.free = state.free.saturating_sub(i64::try_from(n).unwrap_or(i64::MAX));
@@ -71,8 +70,8 @@ impl Semaphore {
         loop {
             let entry = self.0.borrow_mut().waiting.pop();
             let Some(entry) = entry else { break };
-            // Popping means "granted" to the waiter, who then finds the semaphore closed and takes
-            // nothing: no units are subtracted here.
+            // To the waiter popping means granted; it then finds the semaphore closed and takes
+            // nothing, so no units are subtracted here.
             if let Some(waker) = entry.waker {
                 waker.wake();
             }
@@ -160,18 +159,18 @@ impl Drop for Acquire {
             }
             let entry = state.waiting.remove(id);
             if entry.is_none() {
-                // Granted and never seen: give it back.
+                // Granted, but not polled since: release it.
                 state.free += self.n as i64;
             }
             entry
         };
         drop(entry);
-        // Whoever stood behind the one that left may fit now.
+        // The waiter behind it may be grantable now.
         self.semaphore.grant();
     }
 }
 
-/// Units taken from a [`Semaphore`], given back when dropped.
+/// Units of a [`Semaphore`], released when dropped.
 #[must_use = "units are given back at once if the permit is dropped"]
 pub struct Permit {
     semaphore: Semaphore,
@@ -179,15 +178,15 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// How many units.
+    /// Number of units.
     pub fn units(&self) -> u64 {
         self.n
     }
-    /// Keeps the units for good: they are not given back.
+    /// Keeps the units for good: they are not released.
     pub fn forget(mut self) {
         self.n = 0;
     }
-    /// Gives `n` of the units back early (all of them if it holds fewer).
+    /// Releases `n` of the units early (all if it holds fewer).
     pub fn release(&mut self, n: u64) {
         let n = n.min(self.n);
         self.n -= n;
