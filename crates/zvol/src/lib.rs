@@ -1,13 +1,12 @@
-//! Volumes: an object set that holds one long array of blocks (format pages 08 section 10 and 16
-//! section 8).
+//! Volumes: an object set with one array of blocks (format pages 08 section 10 and 16 section 8).
 //!
 //! A *volume* is a disk inside a pool. Object 1 of its object set is the data, in blocks of
 //! `volblocksize`, which never changes; object 2 is a ZAP whose entry `size` is the length in
 //! bytes, a multiple of the block size. Blocks never written, or discarded, are holes and read as
 //! zeros.
 //!
-//! Volumes are read only so far, but opening one replays its intent log. The normal path of a read:
-//! cut the range at the end of the volume, read its blocks.
+//! Volumes are read-only so far, but opening one replays its intent log. The normal path of a read:
+//! truncate the range at the end of the volume, read its blocks.
 
 mod replay;
 
@@ -29,7 +28,7 @@ pub const SIZE_KEY: &str = "size";
 /// Largest volume in bytes.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// A volume in use: its dataset is busy until this is dropped. All operations may run side by side.
+/// A volume in use: its dataset is busy until this is dropped. All operations may run concurrently.
 pub struct Zvol {
     ds: Rc<Dataset>,
     data: Dnode,
@@ -95,11 +94,11 @@ impl Zvol {
         self.data.read_range(off, len).await.at(|| format!("volume '{}'", self.name()))
     }
 
-    /// The first offset at or after `off` where there are data; none when only holes follow.
+    /// The first offset at or after `off` with data; none if only holes follow.
     pub async fn next_data(&self, off: u64) -> Result<Option<u64>> {
         Ok(self.data.next_data(off).await?.filter(|&at| at < self.size))
     }
-    /// The first offset at or after `off` where a hole begins, the end of the volume at the latest.
+    /// The first offset at or after `off` in a hole, at most the end of the volume.
     pub async fn next_hole(&self, off: u64) -> Result<u64> {
         Ok(self.data.next_hole(off).await?.min(self.size))
     }

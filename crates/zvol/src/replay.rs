@@ -1,4 +1,4 @@
-//! Replay of a volume's intent log: writes, and ranges discarded (format page 07 section 5).
+//! Replay of a volume's intent log: writes and discards (format page 07 section 5).
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
@@ -7,7 +7,7 @@ use ondisk::zil::Record;
 use ondisk::zil_record::{Op, WriteData};
 use zio::Prio;
 
-/// The data of a volume that is not in use yet.
+/// The data of a volume that is being opened.
 pub(crate) struct Target<'a> {
     pub os: &'a Objset,
     pub data: &'a Dnode,

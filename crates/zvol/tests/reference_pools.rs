@@ -1,6 +1,6 @@
-//! Every pool of the collection that the kernel module wrote, imported read-only by the engine: it
-//! gives the manifest that comes with it, or one sentence that names what weir does not support
-//! yet; an unsupported part of a pool leaves the rest readable.
+//! Every pool of the collection that the kernel module wrote, imported read-only by the engine: the
+//! content equals the manifest that comes with it, or one sentence names the unsupported feature;
+//! an unsupported part of a pool leaves the rest readable.
 //!
 //! Disks are in memory and refuse writes. A pool that is neither beside the project nor among its
 //! fixtures is named on stderr.
@@ -19,8 +19,8 @@ use spa::Pool;
 
 /// The expected result for a pool of the collection.
 enum Expect {
-    /// It imports and gives the manifest in that file. In these datasets content, or everything, is
-    /// refused with a sentence that has the word.
+    /// It imports, and its content equals the manifest in that file. These datasets, or their
+    /// content, are refused with a sentence that has the word.
     Gives(&'static str, &'static [(&'static str, &'static str)]),
     /// It is refused with a sentence that has the word.
     #[allow(dead_code, reason = "none is at the moment")]
@@ -41,8 +41,8 @@ fn check(pool: &str, expect: Expect) {
             match (imported, &expect) {
                 (Ok(pool), Gives(..)) => {
                     assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
-                    // Deduplication makes a pool larger than it is, which is not counted yet; the
-                    // checkpoint's space had changed when the kernel's figures were taken.
+                    // The pool size with deduplication is not computed yet; the checkpoint's space
+                    // had changed when the kernel's figures were taken.
                     if !["features", "special", "encrypted", "checkpoint"].contains(&reference.name.as_str()) {
                         space(&reference, &pool);
                     }
@@ -197,7 +197,7 @@ pools! {
     gpt "gpt" Gives(MANIFEST, &[]);
 }
 
-/// Pools of OpenZFS 2.2 to 2.4: their features are not read or not written yet, so that nothing is
+/// Pools of OpenZFS 2.2 to 2.4: some of their features are not supported yet, so they are not
 /// compared.
 const OF_LATER_RELEASES: &[&str] = &[
     "clone",
@@ -229,7 +229,7 @@ fn every_pool_has_a_test() {
     }
 }
 
-/// The comparison does find differences.
+/// The comparison finds differences.
 #[test]
 fn a_difference_is_told() {
     let Some(reference) = Reference::load("names") else { return };

@@ -13,15 +13,15 @@ use spa::Pool;
 use zpl::{Attr, FileKind, MountOpts, Zfs, ioc_flags};
 use zvol::Zvol;
 
-/// Content up to this is hashed as a whole, beyond it in chunks.
+/// Content up to this size is hashed as a whole, larger content in chunks.
 const WHOLE_MAX: u64 = 64 << 20;
-/// Volumes beyond this are hashed at their ends only.
+/// Larger volumes are hashed at their ends only.
 const VOLUME_MAX: u64 = 1 << 30;
 const CHUNK: u64 = 4096;
 const READ: u64 = 1 << 20;
 /// The inode number of a snapshot's root on Linux is this less the dataset's object.
 const SNAPDIR_INO: u64 = (1 << 48) - 4;
-/// Entries that one call lists.
+/// Entries per listing call.
 const LISTING: usize = 500;
 
 /// The manifest of a pool, and the datasets that the engine does not open, with its sentence.
@@ -83,7 +83,7 @@ async fn entries(fs: &Zfs, dir: ObjectId) -> Result<Vec<(Vec<u8>, Attr)>> {
             if e.entry.name == b"." || e.entry.name == b".." {
                 continue;
             }
-            // Each way to the object must give the same.
+            // Each path to the object must give the same entry.
             let found = fs.lookup(dir, &e.entry.name).await?;
             assert_eq!((found.obj, found.kind), (e.entry.obj, e.entry.kind), "{:?}", e.entry);
             assert_eq!(e.attr, Some(found), "{:?}", e.entry);
@@ -260,7 +260,7 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// Adds data at `pos`; where they end.
+    /// Adds data at `pos`; returns its end.
     fn add(&mut self, mut pos: u64, data: &[Bytes]) -> u64 {
         for part in data {
             let mut part = &part[..];

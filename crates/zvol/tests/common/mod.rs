@@ -15,7 +15,7 @@ use bdev::{BlockDev, DevInfo, MemDev};
 use sim::{Sim, SimConfig};
 use spa::{EngineOpts, ImportOpts, Pool};
 
-/// Where archives are: all of them beside the project, the small ones among its fixtures.
+/// The folders of archives: all of them beside the project, the small ones among its fixtures.
 pub fn folders() -> [PathBuf; 2] {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     [root.join("../shared/pools"), root.join("tests/fixtures/pools")]
@@ -26,7 +26,7 @@ pub fn archive_of(pool: &str) -> Option<PathBuf> {
     let file = format!("{pool}.tar.zst");
     let found = folders().into_iter().map(|f| f.join(&file)).find(|p| p.is_file());
     if found.is_none() {
-        // Not with a macro: those are held back when a test passes.
+        // Not with a macro: the harness hides their output when a test passes.
         let _ = writeln!(
             std::io::stderr(),
             "\n*** NOT TESTED: reference pool '{pool}': there is neither ../shared/pools/{file} nor tests/fixtures/pools/{file} ***\n"
