@@ -301,7 +301,7 @@ impl DmuCtx {
         done.on_parts(move |nth, of, result| {
             // What a device failed to take is taken back with the whole.
             if result.is_ok() {
-                let share = txg::throttle::retired(dirty, of, nth).min(part_left.get());
+                let share = txg::throttle::part_share(dirty, of, nth).min(part_left.get());
                 part_left.set(part_left.get() - share);
                 part_pool.dirty_done(txg, share);
             }

@@ -48,7 +48,7 @@ impl TxgPool {
         if !legacy
             && p.dirty.get() <= t.delay_min().min(t.dirty_data_max.saturating_sub(1))
             && p.wrlog.get() == 0
-            && p.above.get().is_none()
+            && p.above_at.get().is_none()
         {
             let (txg, none) = (p.open.get().0, Nanos(0));
             p.rt.trace_at(start, Groups::DELAY, || Event::Admitted { txg, waited: none, delay: none });
@@ -97,7 +97,7 @@ impl TxgPool {
                 break;
             }
             // Nothing is written unless a txg syncs: the open one may hold all that is dirty.
-            p.want_closed(p.open.get());
+            p.request_close(p.open.get());
             p.space.notified().await;
             if let Some(e) = p.ended() {
                 return Err(e);
@@ -114,17 +114,17 @@ impl TxgPool {
         loop {
             let now = p.rt.now();
             let t = p.tunables.get();
-            let load = Load { dirty: p.dirty.get(), wrlog: p.wrlog.get(), above: p.above.get(), now };
+            let load = Load { dirty: p.dirty.get(), wrlog: p.wrlog.get(), above: p.above_at.get(), now };
             let delay = throttle::delay(&load, &t);
             if load.above.is_some_and(|at| now >= at + t.write_smoothing) {
-                p.above.set(None);
+                p.above_at.set(None);
             }
             let Some(at) = policy::wakeup(now, start, p.last_wakeup.get(), delay) else {
                 return (delay, slept);
             };
             p.last_wakeup.set(at);
             slept = true;
-            match select2(p.rt.sleep_until(at), p.retuned.notified()).await {
+            match select2(p.rt.sleep_until(at), p.tunables_changed.notified()).await {
                 Either::First(()) => return (delay, slept),
                 Either::Second(()) if p.ended().is_some() => return (delay, slept),
                 Either::Second(()) => {}
@@ -143,7 +143,7 @@ impl TxgPool {
                 return Ok(self.dirty_limit_gate().await? || held);
             }
             let open = p.open.get();
-            let moment = legacy::Moment {
+            let moment = legacy::AdmitState {
                 open,
                 syncing: p.syncing.get().unwrap_or(p.synced.get()),
                 towrite: p.towrite_of[open.slot()].get(),

@@ -60,7 +60,7 @@ pub enum Admission {
 
 /// Input of the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Moment {
+pub struct AdmitState {
     /// The open txg.
     pub open: Txg,
     /// The last txg whose sync has begun.
@@ -72,7 +72,7 @@ pub struct Moment {
 }
 
 /// Whether a transaction may join the open txg. A limit of 0 is none.
-pub fn admit(m: &Moment, limit: u64) -> Admission {
+pub fn admit(m: &AdmitState, limit: u64) -> Admission {
     let reserved = m.towrite.saturating_add(m.tempreserved / 2);
     if limit == 0 || reserved == 0 {
         return Admission::Go;
@@ -81,8 +81,8 @@ pub fn admit(m: &Moment, limit: u64) -> Admission {
         return Admission::NextTxg;
     }
     // The tick makes sense only while the txg before is quiesced and waits for one that syncs.
-    let crowded = m.syncing.0 + 1 < m.open.0;
-    if reserved > limit - limit / 8 && crowded { Admission::Tick } else { Admission::Go }
+    let three_txgs = m.syncing.0 + 1 < m.open.0;
+    if reserved > limit - limit / 8 && three_txgs { Admission::Tick } else { Admission::Go }
 }
 
 #[cfg(test)]
@@ -134,8 +134,12 @@ mod tests {
     fn who_goes_who_ticks_and_who_waits() {
         let limit = 800 * MB;
         let m = |towrite: u64, tempreserved: u64, syncing: u64| {
-            let m =
-                Moment { open: Txg(12), syncing: Txg(syncing), towrite: towrite * MB, tempreserved: tempreserved * MB };
+            let m = AdmitState {
+                open: Txg(12),
+                syncing: Txg(syncing),
+                towrite: towrite * MB,
+                tempreserved: tempreserved * MB,
+            };
             admit(&m, limit)
         };
         use Admission::*;
@@ -148,10 +152,13 @@ mod tests {
         assert_eq!([m(600, 200, 10), m(600, 204, 10), m(600, 404, 10)], [Go, Tick, NextTxg]);
         // With 11 syncing or synced there are no ticks; the limit stays.
         assert_eq!([m(799, 0, 11), m(801, 0, 11)], [Go, NextTxg]);
-        assert_eq!(admit(&Moment { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 0), Go);
-        assert_eq!(admit(&Moment { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 7), NextTxg);
+        assert_eq!(admit(&AdmitState { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 0), Go);
         assert_eq!(
-            admit(&Moment { open: Txg(12), syncing: Txg(10), towrite: 0, tempreserved: 1 }, 1),
+            admit(&AdmitState { open: Txg(12), syncing: Txg(10), towrite: u64::MAX, tempreserved: 9 }, 7),
+            NextTxg
+        );
+        assert_eq!(
+            admit(&AdmitState { open: Txg(12), syncing: Txg(10), towrite: 0, tempreserved: 1 }, 1),
             Go,
             "a lone one"
         );

@@ -104,7 +104,7 @@ pub(crate) struct Inner {
     /// The limit of the throttle of 2008.
     pub(crate) write_limit: Cell<WriteLimit>,
     /// When the dirty share was last above that of delays; only the policy `smoothing` looks at it.
-    pub(crate) above: Cell<Option<Nanos>>,
+    pub(crate) above_at: Cell<Option<Nanos>>,
     pub(crate) wrlog: Cell<u64>,
     pub(crate) wrlog_of: [Cell<u64>; TXG_SIZE],
     pub(crate) last_wakeup: Cell<Nanos>,
@@ -120,7 +120,7 @@ pub(crate) struct Inner {
     /// Blocked transactions, let through one by one.
     pub(crate) space: Notify,
     /// The settings have changed.
-    pub(crate) retuned: Notify,
+    pub(crate) tunables_changed: Notify,
     pub(crate) history: RefCell<History>,
     pub(crate) stats: Cell<TxgStats>,
     pub(crate) admin: Cell<AdminStats>,
@@ -212,15 +212,15 @@ impl Inner {
     }
 
     /// Requests the close of every txg up to and including `txg`.
-    pub(crate) fn want_closed(&self, txg: Txg) {
+    pub(crate) fn request_close(&self, txg: Txg) {
         if self.close_below.get() <= txg {
             self.close_below.set(txg.next());
         }
-        self.close_if_wanted();
+        self.close_if_requested();
     }
 
     /// Closes the open txg if that was requested and the stage behind it is free.
-    fn close_if_wanted(&self) {
+    fn close_if_requested(&self) {
         let open = self.open.get();
         let free = self.quiescing.get().is_none() && self.quiesced.get().is_none();
         if self.close_below.get() <= open || !free || self.end.borrow().is_some() {
@@ -262,18 +262,18 @@ impl Inner {
         let t = self.tunables.get();
         if t.policy == ThrottlePolicy::Smoothing {
             if dirty > t.delay_min() {
-                self.above.set(Some(self.rt.now()));
+                self.above_at.set(Some(self.rt.now()));
             }
         } else {
-            self.above.set(None);
+            self.above_at.set(None);
         }
         self.gauge.0.set(policy::dirty_percent(dirty, &t));
-        self.let_through();
+        self.wake_blocked();
     }
 
     /// Lets one blocked transaction through for each change of the dirty bytes, so that each meets
     /// the delay of its moment; all of them once dirty bytes are below the start of the curve.
-    pub(crate) fn let_through(&self) {
+    pub(crate) fn wake_blocked(&self) {
         let (dirty, t) = (self.dirty.get(), self.tunables.get());
         if self.space.waiters() == 0 || policy::at_limit(dirty, &t) && dirty > 0 {
             return;
@@ -322,7 +322,7 @@ impl TxgPool {
             towrite_of: Default::default(),
             reserved_of: Default::default(),
             write_limit: Cell::new(WriteLimit::new(&tunables)),
-            above: Cell::new(None),
+            above_at: Cell::new(None),
             wrlog: Cell::new(0),
             wrlog_of: Default::default(),
             last_wakeup: Cell::new(Nanos(0)),
@@ -332,7 +332,7 @@ impl TxgPool {
             work: Notify::new(),
             progress: Notify::new(),
             space: Notify::new(),
-            retuned: Notify::new(),
+            tunables_changed: Notify::new(),
             history: RefCell::new(history),
             stats: Cell::new(TxgStats::default()),
             admin: Cell::default(),
@@ -366,7 +366,7 @@ impl TxgPool {
         let full = t.policy.closes_by_share() && policy::is_full(of.get(), &t);
         if txg == p.open.get() && p.close_below.get() <= txg && full {
             p.count(|s| s.kicked += 1);
-            p.want_closed(txg);
+            p.request_close(txg);
         }
     }
 
@@ -392,7 +392,7 @@ impl TxgPool {
         let t = p.tunables.get();
         let kick = t.wrlog_data_max / 200 * (u64::from(t.dirty_data_sync_percent) + 10);
         if t.policy.closes_by_share() && txg == p.open.get() && p.close_below.get() <= txg && of.get() > kick {
-            p.want_closed(txg);
+            p.request_close(txg);
         }
     }
 
@@ -438,14 +438,14 @@ impl TxgPool {
             if let Some(e) = p.ended() {
                 return Err(e);
             }
-            p.want_closed(Txg(txg.0 - 1));
+            p.request_close(Txg(txg.0 - 1));
             p.progress.notified().await;
         }
     }
 
     /// Closes the open txg as soon as the stage behind it is free; it then syncs.
     pub fn kick(&self) {
-        self.0.want_closed(self.0.open.get());
+        self.0.request_close(self.0.open.get());
     }
 
     /// Stops the loop after the sync that is running, if any. Waiters get an error of kind
@@ -499,7 +499,7 @@ impl TxgPool {
                     Ok(_) => {
                         // A txg that quiesces already will do.
                         if p.quiescing.get().is_none() {
-                            p.want_closed(p.open.get());
+                            p.request_close(p.open.get());
                         }
                         if p.quiesced.get().is_none() {
                             p.work.notified().await;
@@ -517,7 +517,7 @@ impl TxgPool {
             p.record(txg, |r| (r.state, r.sync_start) = (TxgState::Syncing, now));
             p.trace_state(txg, TxgPhase::Syncing);
             // A request to close the next txg can be met now.
-            p.close_if_wanted();
+            p.close_if_requested();
             let result = sync(txg).await;
             p.syncing.set(None);
             if let Err(e) = result {
@@ -586,7 +586,7 @@ impl TxgPool {
         self.0.tunables.set(tunables);
         // Sleeping transactions wake and sleep by the new settings.
         self.0.last_wakeup.set(self.0.last_wakeup.get().min(self.0.rt.now()));
-        self.0.retuned.notify_all();
+        self.0.tunables_changed.notify_all();
         self.0.set_dirty(self.0.dirty.get());
         self.0.work.notify_all();
     }

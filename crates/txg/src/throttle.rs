@@ -3,8 +3,8 @@
 //! * `openzfs`: the curve of [`crate::policy`], for dirty data and for the intent log, whichever
 //!   delays longer.
 //! * `openzfs-2013`: the curve as it first came, without a limit for the intent log. Dirty bytes
-//!   are taken back device by device as each writes its part of a block ([`retired`] computes the
-//!   share); later versions wait for the whole block.
+//!   are taken back device by device as each writes its part of a block ([`part_share`] computes
+//!   the share); later versions wait for the whole block.
 //! * `legacy-2008`: a limit per txg, learned from how fast txgs were written ([`crate::legacy`]).
 //! * `smoothing`: the curve, and for some seconds after the dirty share fell below it a small delay
 //!   that goes on.
@@ -108,7 +108,7 @@ pub fn smoothing_ns(load: &Load, t: &TxgTunables) -> Nanos {
 
 /// Dirty bytes of a block of `size` that are taken back when physical write number `nth` (from 0)
 /// of `copies` has been written: equal shares, rounded down; the last one takes the rest.
-pub fn retired(size: u64, copies: u64, nth: u64) -> u64 {
+pub fn part_share(size: u64, copies: u64, nth: u64) -> u64 {
     let copies = copies.max(1);
     let share = size / copies;
     if nth + 1 >= copies { size - share * (copies - 1) } else { share }
@@ -172,7 +172,7 @@ mod tests {
             (2, 3, vec![0, 0, 2]),
             (7, 0, vec![7]),
         ] {
-            let got: Vec<u64> = (0..copies.max(1)).map(|n| retired(size, copies, n)).collect();
+            let got: Vec<u64> = (0..copies.max(1)).map(|n| part_share(size, copies, n)).collect();
             assert_eq!(got, want);
             assert_eq!(got.iter().sum::<u64>(), size);
         }
