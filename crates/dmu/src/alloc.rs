@@ -194,7 +194,7 @@ impl Objset {
         let st = &mut *st;
         self.0.will_kill(tx.txg(), st.maxblkid.saturating_add(1));
         st.exists = false;
-        st.spoil_rmw(0, u64::MAX);
+        st.invalidate_rmw(0, u64::MAX);
         dn.slot(st, tx.txg()).free = true;
         // What a newer txg was to change is no more; what older ones change is still written.
         for i in st.newer_than(tx.txg()) {
@@ -240,7 +240,7 @@ impl Objset {
         let n = DnodeInner::new(obj, phys, false);
         let old = self.0.map.borrow_mut().insert(obj.0, n.clone());
         assert!(old.is_none(), "object {obj} was given out twice");
-        self.0.entered();
+        self.0.note_cached();
         let dn = Dnode { os: self.0.clone(), n };
         dn.slot(&mut dn.n.st.borrow_mut(), tx.txg()).alloc = true;
         dn

@@ -242,21 +242,21 @@ impl DmuCtx {
 
     /// The block: from a write that has not ended, the cache, or a device.
     pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
-        match self.flying(bp) {
+        match self.in_flight(bp) {
             Some(b) => Ok(b),
             None => self.0.arc.read_with(bp, self.1.as_deref(), Prio::SyncRead).await,
         }
     }
     /// The block if it is in memory.
     pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {
-        self.flying(bp).or_else(|| self.0.arc.peek(bp))
+        self.in_flight(bp).or_else(|| self.0.arc.peek(bp))
     }
-    fn flying(&self, bp: &Blkptr) -> Option<Bytes> {
+    fn in_flight(&self, bp: &Blkptr) -> Option<Bytes> {
         let map = self.0.in_flight.borrow();
         if map.is_empty() || bp.ndvas() == 0 { None } else { map.get(&place(bp)).map(|(b, _)| b.clone()) }
     }
     /// Waits for the write of `bp`, if it has not ended: its place is about to be overwritten.
-    pub(crate) async fn landed(&self, bp: &Blkptr) -> Result<()> {
+    pub(crate) async fn wait_written(&self, bp: &Blkptr) -> Result<()> {
         let done =
             if bp.ndvas() == 0 { None } else { self.0.in_flight.borrow().get(&place(bp)).map(|(_, d)| d.clone()) };
         match done {
@@ -265,7 +265,7 @@ impl DmuCtx {
         }
     }
     /// Takes note of a block just issued, whose content is `data`.
-    pub(crate) fn issued(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool) {
+    pub(crate) fn track_write(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool) {
         if bp.ndvas() == 0 {
             return;
         }
@@ -274,8 +274,8 @@ impl DmuCtx {
             let (weak, key) = (Rc::downgrade(&self.0), place(bp));
             done.on_done(move |_| {
                 if let Some(ctx) = weak.upgrade() {
-                    let landed = ctx.in_flight.borrow_mut().remove(&key);
-                    drop(landed);
+                    let removed = ctx.in_flight.borrow_mut().remove(&key);
+                    drop(removed);
                 }
             });
         }
@@ -290,7 +290,7 @@ impl DmuCtx {
     }
     /// Takes `dirty` bytes back as their write goes: when it is over or, under the policy of 2013,
     /// a share with every device that has written its part.
-    pub(crate) fn retire(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
+    pub(crate) fn dirty_done_on_write(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
         let pool = self.txg().clone();
         if pool.tunables().policy != ThrottlePolicy::OpenZfs2013 {
             done.on_done(move |_| pool.dirty_done(txg, dirty));

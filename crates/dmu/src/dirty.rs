@@ -226,7 +226,7 @@ impl DirtyBlocks {
     /// For the sync: the pointer that stands for writing the block, if there is one that can be
     /// used. `is_usable` says whether it is one that the object can have. Answers the same each
     /// time.
-    pub fn settle(&mut self, blkid: u64, is_usable: impl FnOnce(&Blkptr, u64) -> bool) -> Option<Blkptr> {
+    pub fn overridden(&mut self, blkid: u64, is_usable: impl FnOnce(&Blkptr, u64) -> bool) -> Option<Blkptr> {
         let DirtyBlk::Overridden(data, stored) = self.blocks.get(&blkid)? else { return None };
         assert!(stored.done.is_done(), "the txg was held until block {blkid} was stored");
         let bp = stored.bp;
@@ -278,11 +278,11 @@ mod tests {
             assert!(!b.override_with(3, &data, stored(8)), "{what}: stored twice");
             assert_eq!(b.stored(3, &data).map(|s| s.bp), Some(bp), "{what}");
             assert_eq!(b.resize(3, 512), Some(512));
-            assert_eq!(b.settle(3, |_, len| len == 512), Some(bp), "{what}");
+            assert_eq!(b.overridden(3, |_, len| len == 512), Some(bp), "{what}");
             assert!(b.take_given_up().is_empty(), "{what}");
             f(&mut b);
             assert_eq!(b.take_given_up(), [bp], "{what}");
-            assert!(b.stored(3, &data).is_none() && b.settle(3, |_, _| true).is_none(), "{what}");
+            assert!(b.stored(3, &data).is_none() && b.overridden(3, |_, _| true).is_none(), "{what}");
             assert!(data.iter().all(|&x| x == 1), "{what}: shared content changed");
         }
     }
@@ -308,7 +308,7 @@ mod tests {
             let bp = s.bp;
             assert!(b.override_with(5, &data, s));
             for _ in 0..2 {
-                assert!(b.settle(5, |_, _| usable).is_none());
+                assert!(b.overridden(5, |_, _| usable).is_none());
             }
             assert_eq!(b.take_given_up(), [bp]);
             assert_eq!(b.share(5).as_deref(), Some(&[4; 512][..]));

@@ -134,7 +134,7 @@ impl State {
         order.into_iter().take(n).rev().map(|(_, i)| i)
     }
     /// Marks reads for partial writes of these blocks as outdated.
-    pub fn spoil_rmw(&mut self, first: u64, end: u64) {
+    pub fn invalidate_rmw(&mut self, first: u64, end: u64) {
         for r in &mut self.rmw {
             if (first..end).contains(&r.blkid) {
                 r.stale = true;
@@ -370,7 +370,7 @@ impl Dnode {
                     return Err(e.at(format_args!("spill block of object {}", self.n.obj)));
                 }
                 Err(_) => {
-                    self.os.sync_step().await;
+                    self.os.wait_sync_step().await;
                     seen = Some(self.n.tree_gen.get());
                 }
             }

@@ -4,7 +4,7 @@
 //! Changing one: a whole block is simply put in the transaction's dirty state; a part of a block
 //! that the txg has not written yet starts from the content that an older txg or the disk has.
 //! Waiting for the disk, others may change the same block: such a read is marked
-//! (`State::spoil_rmw`) and done again, so no lock is held.
+//! (`State::invalidate_rmw`) and done again, so no lock is held.
 
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
@@ -104,11 +104,11 @@ impl Dnode {
         if let Some(b) = self.peek_block(blkid) {
             return Ok(b);
         }
-        self.read_absent(blkid).await
+        self.read_block_slow(blkid).await
     }
 
     /// As [`Dnode::read_block`] for a block that was not at hand just now.
-    async fn read_absent(&self, blkid: u64) -> Result<Bytes> {
+    async fn read_block_slow(&self, blkid: u64) -> Result<Bytes> {
         // Boxed: the state of a read that waits is large, and would be part of everybody's who may
         // have to read.
         let data = Box::pin(self.block(blkid)).await?;
@@ -148,7 +148,7 @@ impl Dnode {
         }
         let size = u64::from(self.block_size());
         let (first, last) = (off / size, (end - 1) / size);
-        self.sequential(first, last, size);
+        self.read_ahead(first, last, size);
         let cut = |blkid: u64, block: Bytes| {
             let start = blkid * size;
             let (from, to) = (off.max(start) - start, end.min(start.saturating_add(size)) - start);
@@ -165,7 +165,7 @@ impl Dnode {
             return Ok(out);
         }
         if blkid == last {
-            out.push(cut(blkid, self.read_absent(blkid).await?));
+            out.push(cut(blkid, self.read_block_slow(blkid).await?));
             return Ok(out);
         }
         let mut window = Pipeline::new(READ_WINDOW);
@@ -185,7 +185,7 @@ impl Dnode {
     }
 
     /// Recognises sequential readers and reads ahead for them.
-    fn sequential(&self, first: u64, last: u64, size: u64) {
+    fn read_ahead(&self, first: u64, last: u64, size: u64) {
         let mut ra = self.n.read_ahead.get();
         if first == ra.next || (ra.next > 0 && first + 1 == ra.next) {
             ra.run = ra.run.saturating_add(1);
@@ -305,7 +305,7 @@ impl Dnode {
         if blk.as_slice().len() != st.blksz as usize {
             blk = DirtyBlk::Mut(resized(blk.as_slice(), st.blksz as usize));
         }
-        self.revive(&mut st, blkid, tx);
+        self.unfree_in_newer(&mut st, blkid, tx);
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if d.blocks.contains(blkid) {
@@ -319,7 +319,7 @@ impl Dnode {
 
     /// Before a block changes: newer txgs that freed it get it as zeros, so that the change has a
     /// place in them.
-    fn revive(&self, st: &mut State, blkid: u64, tx: &Tx) {
+    fn unfree_in_newer(&self, st: &mut State, blkid: u64, tx: &Tx) {
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_ref().expect("newer_than gives slots in use");
             if d.freed.contains(blkid) && !d.blocks.contains(blkid) {
@@ -345,7 +345,7 @@ impl Dnode {
             self.os.will_use(txg, |c| c.block(len, metadata) + indirect * c.metadata(1 << shift));
         }
         st.maxblkid = st.maxblkid.max(blkid);
-        st.spoil_rmw(blkid, blkid + 1);
+        st.invalidate_rmw(blkid, blkid + 1);
     }
 
     /// Whether the object lives in the object set block: what is written of it while syncing is not
@@ -373,7 +373,7 @@ impl Dnode {
             let id = self.n.st.borrow_mut().rmw_begin(blkid);
             let guard = RmwGuard { dn: self, id };
             let data = Box::pin(self.read_committed(blkid)).await;
-            drop_guard(guard, &mut base, data)?;
+            finish_rmw(guard, &mut base, data)?;
             self.check_tx()?;
         }
     }
@@ -409,7 +409,7 @@ impl Dnode {
             // changed that.
             self.slot(st, tx.txg());
         }
-        self.revive(st, blkid, tx);
+        self.unfree_in_newer(st, blkid, tx);
         let newer: Vec<usize> = st
             .newer_than(tx.txg())
             .filter(|&i| st.dirty[i].as_ref().is_some_and(|d| d.blocks.contains(blkid)))
@@ -448,7 +448,7 @@ impl Dnode {
             )));
         }
         st.blksz = blksz;
-        st.spoil_rmw(0, 1);
+        st.invalidate_rmw(0, 1);
         let txg = tx.txg();
         self.slot(st, tx.txg()).blksz = Some(blksz);
         let (special, metadata) = (self.is_special(), st.otype.is_metadata());
@@ -526,7 +526,7 @@ impl Dnode {
     fn free_blocks(&self, first: u64, end: u64, cap: Option<u64>, tx: &Tx) {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
-        st.spoil_rmw(first, end);
+        st.invalidate_rmw(first, end);
         self.os.will_kill(tx.txg(), end.min(st.maxblkid.saturating_add(1)).saturating_sub(first));
         let slot = self.slot(st, tx.txg());
         slot.freed.insert(first, end);
@@ -621,7 +621,7 @@ impl Drop for RmwGuard<'_> {
 }
 
 /// Ends the read; keeps what it found if that still counts.
-fn drop_guard(guard: RmwGuard<'_>, base: &mut Option<Option<Bytes>>, data: Result<Option<Bytes>>) -> Result<()> {
+fn finish_rmw(guard: RmwGuard<'_>, base: &mut Option<Option<Bytes>>, data: Result<Option<Bytes>>) -> Result<()> {
     let fresh = guard.dn.n.st.borrow_mut().rmw_end(guard.id);
     drop(guard);
     let data = data?;

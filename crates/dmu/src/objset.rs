@@ -104,7 +104,7 @@ pub struct ObjsetHooks {
 
 impl ObjsetInner {
     pub(crate) fn note_dirty(&self, txg: Txg, n: &Rc<DnodeInner>) {
-        self.enter_slot(txg);
+        self.claim_slot(txg);
         let mut dirty = self.dirty[txg.slot()].borrow_mut();
         let per_block = DNODES_PER_BLOCK as u64;
         let first = n.obj.0 - n.obj.0 % per_block;
@@ -116,7 +116,7 @@ impl ObjsetInner {
         }
     }
     /// Takes the slot for `txg`; what a synced txg left is gone.
-    fn enter_slot(&self, txg: Txg) {
+    fn claim_slot(&self, txg: Txg) {
         let slot = txg.slot();
         if self.dirty_txg[slot].get() != txg {
             let left = self.dirty[slot].borrow().len();
@@ -131,13 +131,13 @@ impl ObjsetInner {
         self.sync_in_place.get() && self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
     }
     /// Waits until the sync that runs, if any, has finished with some object.
-    pub(crate) async fn sync_step(&self) {
+    pub(crate) async fn wait_sync_step(&self) {
         if self.is_syncing() {
             self.synced.notified().await;
         }
     }
     pub(crate) fn change_header(&self, txg: Txg, f: impl FnOnce(&mut HeaderChange)) {
-        self.enter_slot(txg);
+        self.claim_slot(txg);
         let mut h = self.header[txg.slot()].get().unwrap_or_default();
         f(&mut h);
         self.header[txg.slot()].set(Some(h));
@@ -182,17 +182,17 @@ impl ObjsetInner {
             }
         }
         drop(map);
-        self.left(gone.len());
+        self.note_evicted(gone.len());
         drop(gone);
     }
     /// `n` dnodes left the map.
-    pub(crate) fn left(&self, n: usize) {
+    pub(crate) fn note_evicted(&self, n: usize) {
         if n > 0 {
             self.evictions.set(self.evictions.get() + 1);
             self.ctx.arc().charge(arc::MemKind::Dnode, -(n as i64) * DNODE_MEMORY);
         }
     }
-    pub(crate) fn entered(&self) {
+    pub(crate) fn note_cached(&self) {
         self.ctx.arc().charge(arc::MemKind::Dnode, DNODE_MEMORY);
     }
 }
@@ -200,7 +200,7 @@ impl ObjsetInner {
 impl Drop for ObjsetInner {
     fn drop(&mut self) {
         let n = self.map.get_mut().len();
-        self.left(n);
+        self.note_evicted(n);
     }
 }
 
@@ -464,7 +464,7 @@ impl Objset {
             let Some(phys) = phys else { return free() };
             let n = DnodeInner::new(obj, phys, true);
             self.0.map.borrow_mut().insert(obj.0, n.clone());
-            self.0.entered();
+            self.0.note_cached();
             self.0.evict();
             return Ok(Dnode { os: self.0.clone(), n });
         }

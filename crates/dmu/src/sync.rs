@@ -169,7 +169,7 @@ impl Objset {
                 dn.n.tree_gen.set(dn.n.tree_gen.get() + 1);
                 dn.n.detach_all();
                 let left = self.0.map.borrow_mut().remove(&obj);
-                self.0.left(usize::from(left.is_some()));
+                self.0.note_evicted(usize::from(left.is_some()));
                 self.0.alloc.borrow_mut().freed += 1;
                 Ok(())
             }

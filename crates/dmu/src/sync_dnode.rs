@@ -42,9 +42,9 @@ const AHEAD_BLOCKS: u64 = 32;
 /// Blocks that need no preparation, passed over at once in search of some that do.
 const SKIP_MAX: usize = 64;
 /// Indirect blocks read ahead at once.
-const WARM: usize = 16;
+const INDIRECT_READS: usize = 16;
 /// Indirect blocks of one level that are compressed at once.
-const PACKING: usize = 16;
+const COMPRESSING_MAX: usize = 16;
 
 /// What the syncs of all objects of one call share.
 pub(crate) struct SyncCx<'a> {
@@ -67,7 +67,7 @@ impl<'a> SyncCx<'a> {
     }
     /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that
     /// knows its birth if there was something before.
-    fn hole_over(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
+    fn hole_in_place_of(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
         if self.hole_birth() && old.birth().0 != 0 {
             // An embedded pointer of a damaged pool may claim any number of bytes, and what is
             // given up is not looked at closely.
@@ -122,13 +122,13 @@ impl<'a> SyncCx<'a> {
         dirty: u64,
     ) -> Blkptr {
         let ctx = self.os.ctx();
-        let bp = if bp.is_hole() { self.hole_over(old, data.len() as u64, otype, level) } else { bp };
+        let bp = if bp.is_hole() { self.hole_in_place_of(old, data.len() as u64, otype, level) } else { bp };
         if !old.is_hole() {
             self.kill(old);
         }
         if !bp.is_hole() {
             self.born(&bp);
-            ctx.issued(&bp, data, &WriteDone::ready(Ok(())), metadata);
+            ctx.track_write(&bp, data, &WriteDone::ready(Ok(())), metadata);
         }
         ctx.dirty_done(self.txg, dirty);
         bp
@@ -158,12 +158,12 @@ impl<'a> SyncCx<'a> {
         };
         if again {
             // Its place may be used again: two writes to it must not be on their way at once.
-            ctx.landed(old).await?;
+            ctx.wait_written(old).await?;
         }
         let out = ctx.zio().issue(prepared).await?;
         let mut bp = out.bp;
         if bp.is_hole() {
-            bp = self.hole_over(old, data.len() as u64, otype, level);
+            bp = self.hole_in_place_of(old, data.len() as u64, otype, level);
         }
         if !out.rewritten_in_place {
             if !old.is_hole() {
@@ -174,10 +174,10 @@ impl<'a> SyncCx<'a> {
             }
         }
         if !bp.is_hole() {
-            ctx.issued(&bp, data, &out.done, metadata);
+            ctx.track_write(&bp, data, &out.done, metadata);
         }
         if dirty > 0 {
-            ctx.retire(self.txg, dirty, &out.done);
+            ctx.dirty_done_on_write(self.txg, dirty, &out.done);
         }
         match out.done.result() {
             Some(r) => r?,
@@ -216,7 +216,7 @@ enum Node {
 
 /// The indirect blocks among the children of one block that are being compressed, in order: index
 /// within the block, old pointer.
-struct Packing<'a> {
+struct Compressing<'a> {
     window: Pipeline<LocalBoxFuture<'a, Result<Prepared>>>,
     which: VecDeque<(usize, Blkptr)>,
 }
@@ -277,7 +277,7 @@ impl<'a> TreeSync<'a> {
     fn overridden(&self, blkid: u64) -> Option<Blkptr> {
         let (otype, txg) = (self.otype, self.cx.txg);
         self.slot(|d| {
-            d.blocks.settle(blkid, |bp, len| {
+            d.blocks.overridden(blkid, |bp, len| {
                 bp.is_hole() || bp.otype() == otype && bp.level() == 0 && bp.lsize() == len && bp.birth() == txg
             })
         })
@@ -293,7 +293,7 @@ impl<'a> TreeSync<'a> {
     }
 
     /// Starts preparing blocks ahead.
-    fn fill_ahead(&mut self) -> Result<()> {
+    fn prepare_ahead(&mut self) -> Result<()> {
         let mut skipped = 0;
         while let Some(from) = self.ahead_next
             && !self.ahead.is_full()
@@ -317,13 +317,13 @@ impl<'a> TreeSync<'a> {
     }
 
     /// A data block that changes.
-    async fn leaf(&mut self, blkid: u64, old: &Blkptr) -> Result<Blkptr> {
+    async fn sync_leaf(&mut self, blkid: u64, old: &Blkptr) -> Result<Blkptr> {
         let Some(len) = self.slot(|d| d.blocks.len_of(blkid)) else {
             if old.is_hole() {
                 return Ok(*old);
             }
             self.kill(old);
-            return Ok(self.cx.hole_over(old, old.lsize(), self.otype, 0));
+            return Ok(self.cx.hole_in_place_of(old, old.lsize(), self.otype, 0));
         };
         let dirty_bytes = if self.dn.is_special() { 0 } else { len };
         let bp = if let Some(bp) = self.overridden(blkid) {
@@ -333,11 +333,11 @@ impl<'a> TreeSync<'a> {
             self.cx.spend(DMU_BLOCK).await;
             self.cx.put_stored(bp, self.content(blkid), old, (self.otype, 0), self.data.metadata, dirty_bytes)
         } else if self.ahead_next.is_some() || !self.ahead_ids.is_empty() {
-            self.fill_ahead()?;
+            self.prepare_ahead()?;
             let id = self.ahead_ids.pop_front();
             assert!(id == Some(blkid), "blocks are prepared in the order of the tree");
             let prepared = self.ahead.next().await.expect("the pipeline has a future for every id")?;
-            self.fill_ahead()?;
+            self.prepare_ahead()?;
             self.cx.spend(DMU_BLOCK).await;
             let req = prepared.request().clone();
             self.cx.put(req, Some(prepared), old, self.data.metadata, dirty_bytes).await?
@@ -349,7 +349,7 @@ impl<'a> TreeSync<'a> {
                 if !old.is_hole() {
                     self.kill(old);
                 }
-                return Ok(self.cx.hole_over(old, len, self.otype, 0));
+                return Ok(self.cx.hole_in_place_of(old, len, self.otype, 0));
             }
             self.cx.put(req, None, old, self.data.metadata, dirty_bytes).await?
         };
@@ -359,15 +359,15 @@ impl<'a> TreeSync<'a> {
 
     /// Does what changes among the pointers in `buf`, which name blocks `first..` of `level`.
     /// Whether any changed.
-    fn children<'b>(&'b mut self, level: u8, first: u64, buf: &'b mut [u8]) -> LocalBoxFuture<'b, Result<bool>> {
+    fn sync_children<'b>(&'b mut self, level: u8, first: u64, buf: &'b mut [u8]) -> LocalBoxFuture<'b, Result<bool>> {
         Box::pin(async move {
             let n = buf.len() / BLKPTR_SIZE;
             let span = u32::from(level) * self.epbs;
             let end = shl_sat(first.saturating_add(n as u64), span);
             let mut changed = false;
-            let mut warm_to = 0;
+            let mut prefetched_to = 0;
             let mut i = 0usize;
-            let mut packing = Packing { window: Pipeline::new(PACKING), which: VecDeque::new() };
+            let mut compressing = Compressing { window: Pipeline::new(COMPRESSING_MAX), which: VecDeque::new() };
             loop {
                 let from = shl_sat(first + i as u64, span);
                 let pushed = i == 0 && first == 0 && self.pushed.as_ref().is_some_and(|(l, _)| level >= *l);
@@ -384,20 +384,20 @@ impl<'a> TreeSync<'a> {
                 let old = Blkptr::at(buf, i).expect("the index is within the block");
                 let id = first + i as u64;
                 let new = if level == 0 {
-                    self.leaf(id, &old).await?
+                    self.sync_leaf(id, &old).await?
                 } else {
-                    if i >= warm_to {
-                        warm_to = self.warm(level, first, i, buf).await;
+                    if i >= prefetched_to {
+                        prefetched_to = self.prefetch_indirect(level, first, i, buf).await;
                     }
-                    match self.node(level, id, &old).await? {
+                    match self.sync_indirect(level, id, &old).await? {
                         Node::Done(new) => new,
                         Node::Write(req) => {
-                            if packing.window.is_full() {
-                                changed |= self.packed(&mut packing, buf).await?;
+                            if compressing.window.is_full() {
+                                changed |= self.issue_compressed(&mut compressing, buf).await?;
                             }
-                            packing.which.push_back((i, old));
+                            compressing.which.push_back((i, old));
                             let zio = self.cx.os.ctx().zio();
-                            packing.window.push(Box::pin(zio.prepare(req))).await;
+                            compressing.window.push(Box::pin(zio.prepare(req))).await;
                             old
                         }
                     }
@@ -412,8 +412,8 @@ impl<'a> TreeSync<'a> {
                 }
                 self.cx.spend(DMU_POINTER).await;
             }
-            while !packing.which.is_empty() {
-                changed |= self.packed(&mut packing, buf).await?;
+            while !compressing.which.is_empty() {
+                changed |= self.issue_compressed(&mut compressing, buf).await?;
             }
             Ok(changed)
         })
@@ -421,9 +421,9 @@ impl<'a> TreeSync<'a> {
 
     /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. Whether
     /// that changed anything.
-    async fn packed(&mut self, packing: &mut Packing<'a>, buf: &mut [u8]) -> Result<bool> {
-        let prepared = packing.window.next().await.expect("somebody is in the window")?;
-        let (i, old) = packing.which.pop_front().expect("as many as in the window");
+    async fn issue_compressed(&mut self, compressing: &mut Compressing<'a>, buf: &mut [u8]) -> Result<bool> {
+        let prepared = compressing.window.next().await.expect("somebody is in the window")?;
+        let (i, old) = compressing.which.pop_front().expect("as many as in the window");
         self.cx.spend(DMU_BLOCK).await;
         let req = prepared.request().clone();
         let bp = self.cx.put(req, Some(prepared), &old, true, 0).await?;
@@ -434,12 +434,12 @@ impl<'a> TreeSync<'a> {
 
     /// Reads some of the indirect blocks that come next side by side, so that they are cached when
     /// their turn comes. Gives the index up to which it looked.
-    async fn warm(&self, level: u8, first: u64, from: usize, buf: &[u8]) -> usize {
+    async fn prefetch_indirect(&self, level: u8, first: u64, from: usize, buf: &[u8]) -> usize {
         let span = u32::from(level) * self.epbs;
         let n = buf.len() / BLKPTR_SIZE;
         let mut bps = Vec::new();
         let mut i = from;
-        while i < n && bps.len() < WARM {
+        while i < n && bps.len() < INDIRECT_READS {
             let lo = shl_sat(first + i as u64, span);
             let end = shl_sat(first + n as u64, span);
             let Some(next) = [self.next_dirty(lo, end), self.next_freed(lo, end)].into_iter().flatten().min() else {
@@ -477,29 +477,29 @@ impl<'a> TreeSync<'a> {
     }
 
     /// Indirect block `id` of `level`, with everything below it.
-    async fn node(&mut self, level: u8, id: u64, old: &Blkptr) -> Result<Node> {
+    async fn sync_indirect(&mut self, level: u8, id: u64, old: &Blkptr) -> Result<Node> {
         let span = u32::from(level) * self.epbs;
         let (lo, hi) = (shl_sat(id, span), shl_sat(id + 1, span));
-        let mine = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l == level);
-        let below = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l < level);
-        if !mine && !below && self.next_dirty(lo, hi).is_none() {
+        let pushed_here = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l == level);
+        let pushed_below = id == 0 && self.pushed.as_ref().is_some_and(|(l, _)| *l < level);
+        if !pushed_here && !pushed_below && self.next_dirty(lo, hi).is_none() {
             if old.is_hole() {
                 return Ok(Node::Done(*old));
             }
             if self.slot(|d| d.freed.covers(lo, hi)) {
                 self.free_tree(level, *old, None).await?;
-                return Ok(Node::Done(self.cx.hole_over(old, self.indblksz as u64, self.otype, level)));
+                return Ok(Node::Done(self.cx.hole_in_place_of(old, self.indblksz as u64, self.otype, level)));
             }
         }
-        let mut buf = if mine {
+        let mut buf = if pushed_here {
             self.pushed.take().expect("just seen").1
         } else if old.is_hole() {
             self.empty_indirect(level, old)
         } else {
             Buf::copy_from(&self.read_indirect(level, old).await?)
         };
-        let changed = self.children(level - 1, shl_sat(id, self.epbs), &mut buf).await?;
-        if !changed && !mine {
+        let changed = self.sync_children(level - 1, shl_sat(id, self.epbs), &mut buf).await?;
+        if !changed && !pushed_here {
             return Ok(Node::Done(*old));
         }
         let (mut fill, mut holes) = (0u64, true);
@@ -513,7 +513,7 @@ impl<'a> TreeSync<'a> {
             if !old.is_hole() {
                 self.kill(old);
             }
-            return Ok(Node::Done(self.cx.hole_over(old, self.indblksz as u64, self.otype, level)));
+            return Ok(Node::Done(self.cx.hole_in_place_of(old, self.indblksz as u64, self.otype, level)));
         }
         let mut p = self.indirect[usize::from(level > 1)];
         p.kind.level = level;
@@ -560,7 +560,7 @@ impl<'a> TreeSync<'a> {
                         self.cx.spend(FREE).await;
                     }
                 } else {
-                    for some in kids.chunks(WARM) {
+                    for some in kids.chunks(INDIRECT_READS) {
                         let ctx = self.cx.os.ctx();
                         let blocks = join_all(some.iter().map(|b| ctx.read(b)).collect()).await;
                         for (kid, block) in some.iter().zip(blocks) {
@@ -690,7 +690,7 @@ impl SyncCx<'_> {
         for (bp, b) in phys.bps().iter().zip(top.chunks_exact_mut(BLKPTR_SIZE)) {
             bp.write_to(b);
         }
-        t.children(phys.nlevels - 1, 0, &mut top).await?;
+        t.sync_children(phys.nlevels - 1, 0, &mut top).await?;
         for (bp, b) in phys.blkptr.iter_mut().zip(Blkptr::iter_block(&top)) {
             *bp = b;
         }

@@ -110,7 +110,7 @@ impl Dnode {
                 }
                 Err(_) if self.n.tree_gen.get() != generation => waited = false,
                 Err(_) if !waited && self.os.is_syncing() => {
-                    self.os.sync_step().await;
+                    self.os.wait_sync_step().await;
                     waited = true;
                 }
                 other => return other,

@@ -147,13 +147,13 @@ impl FatForm {
             None => {}
         }
         // Boxed: rare, and large.
-        Box::pin(self.put_slowly(dn, name, value, hash, found.is_some(), tx)).await?;
+        Box::pin(self.insert_with_split(dn, name, value, hash, found.is_some(), tx)).await?;
         change.done();
         Ok(())
     }
 
     /// Stores an entry that its leaf has no room for. `replace`: the name is there.
-    async fn put_slowly(
+    async fn insert_with_split(
         &self,
         dn: &Dnode,
         name: &[u8],
@@ -313,7 +313,7 @@ impl<'a> Overlay<'a> {
             return Ok(());
         }
         self.copy_table(g.old_blk, g.new_blk, 0, g.old_numblks).await?;
-        self.retire(g.old_blk, g.old_numblks);
+        self.outgrow(g.old_blk, g.old_numblks);
         Ok(())
     }
 
@@ -332,7 +332,7 @@ impl<'a> Overlay<'a> {
         Ok(())
     }
 
-    fn retire(&mut self, first: u64, n: u64) {
+    fn outgrow(&mut self, first: u64, n: u64) {
         for b in first..first + n {
             self.blocks.remove(&b);
         }
@@ -350,7 +350,7 @@ impl<'a> Overlay<'a> {
             return Err(Error::corrupt(format!("fat ZAP table of {} blocks is half grown", h.table_numblks)));
         }
         self.copy_table(h.table_blk, h.table_nextblk, h.table_blks_copied, h.table_numblks).await?;
-        self.retire(h.table_blk, h.table_numblks);
+        self.outgrow(h.table_blk, h.table_numblks);
         self.header.table_blk = h.table_nextblk;
         self.header.table_numblks *= 2;
         self.header.table_shift += 1;

@@ -39,7 +39,7 @@ struct FreeSlots {
 }
 
 impl FreeSlots {
-    fn give(&mut self, slot: u16) {
+    fn release(&mut self, slot: u16) {
         let word = usize::from(slot) / 64;
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
@@ -89,7 +89,7 @@ impl MicroForm {
         let mut free = FreeSlots::default();
         for slot in (0..mz.capacity() as u16).rev() {
             if mz.entry(slot)?.is_none() {
-                free.give(slot);
+                free.release(slot);
             }
         }
         arc.charge(arc::MemKind::ZapIndex, memory(mz.capacity()));
@@ -186,7 +186,7 @@ impl MicroForm {
         let capacity = size / 64 - 1;
         let mut free = self.free.borrow_mut();
         for slot in self.capacity.get()..capacity {
-            free.give(slot as u16);
+            free.release(slot as u16);
         }
         self.arc.charge(arc::MemKind::ZapIndex, memory(capacity) - memory(self.capacity.get()));
         self.capacity.set(capacity);
@@ -199,7 +199,7 @@ impl MicroForm {
         };
         dn.update_block(0, tx, |b| MicroZap::open(b).map(|mut mz| mz.remove(slot))).await??;
         self.index.borrow_mut().remove(self.params.hash(name), cd);
-        self.free.borrow_mut().give(slot);
+        self.free.borrow_mut().release(slot);
         st.changed();
         Ok(())
     }
