@@ -328,9 +328,9 @@ impl DslPool {
                 let mark = Bookmark { name: name.to_string(), words };
                 let text =
                     format!("name={name} creation_txg={} target_txg={} redact_obj=0", mark.creation_txg(), tx.txg());
-                pool.core().note_of("bookmark", (head.name(), head.object), text, &tx);
+                pool.core().log_internal_ds("bookmark", (head.name(), head.object), text, &tx);
                 let stored = pool.store_bookmark(&head, mark, &tx).await;
-                pool.must(stored)
+                pool.fail_txg_on_error(stored)
             })
         })
         .await
@@ -355,14 +355,14 @@ impl DslPool {
                 let at = mark.creation_txg();
                 let others = all.iter().any(|m| m.name != last && m.creation_txg() == at && m.has_freed());
                 let removed = pool.remove_bookmark(&head, mark, &tx).await;
-                pool.must(removed)?;
+                pool.fail_txg_on_error(removed)?;
                 let text = format!("name={last}");
-                pool.core().note_of("remove bookmark", (head.name(), head.object), text, &tx);
+                pool.core().log_internal_ds("remove bookmark", (head.name(), head.object), text, &tx);
                 if mark.has_freed() && !others && at < head.phys().prev_snap_txg {
                     let snaps = pool.snapshots(&head).await?;
                     if !snaps.iter().any(|s| s.phys().creation_txg == at) {
                         let removed = pool.remove_key_of(&head, at, &tx).await;
-                        pool.must(removed)?;
+                        pool.fail_txg_on_error(removed)?;
                     }
                 }
                 Ok(())

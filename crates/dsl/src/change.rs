@@ -17,7 +17,7 @@ impl DslPool {
     /// kept (syncing context).
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
         if let Some(value) = value {
-            self.need_salt(name, value, tx).await?;
+            self.ensure_salt(name, value, tx).await?;
         }
         let dn = self.mos().hold(ObjectId(dir.phys().props_zapobj)).await?;
         match value {
@@ -34,7 +34,7 @@ impl DslPool {
                 Some(PropValue::Text(t)) => ("set", format!("{name}={t}")),
                 None => ("inherit", format!("{name}=")),
             };
-            self.core().note_of(event, (dir.full_name(), head.object), text, tx);
+            self.core().log_internal_ds(event, (dir.full_name(), head.object), text, tx);
         }
         dir.store_prop(name, value.cloned());
         let number = value.map_or(0, PropValue::num);
@@ -200,7 +200,7 @@ impl DslPool {
                 old_parent.did_use(Used::Child, used.negated());
                 old_parent.did_use(Used::ChildRsrv, extra.negated());
                 if let Some(head) = dir.head() {
-                    pool.core().note_of("rename", (from, head.object), format!("-> {to}"), &tx);
+                    pool.core().log_internal_ds("rename", (from, head.object), format!("-> {to}"), &tx);
                 }
                 dir.attach_to(&parent, &last);
                 dir.change(|p| p.parent_obj = parent.object.0);

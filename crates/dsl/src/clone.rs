@@ -57,10 +57,10 @@ impl DslPool {
                     }
                     pool.clear_log(&head, &tx).await?;
                     let text = format!("origin={origin} ({})", snap.object);
-                    pool.core().note_of("clone", (name, head.object), text, &tx);
+                    pool.core().log_internal_ds("clone", (name, head.object), text, &tx);
                     Ok(head)
                 };
-                pool.must(made.await)
+                pool.fail_txg_on_error(made.await)
             })
         })
         .await
@@ -83,7 +83,7 @@ impl DslPool {
         if let Some((head, _)) = name.split_once('@')
             && let Ok(head) = self.find(head)
         {
-            self.give_up_log(&head).await?;
+            self.free_log(&head).await?;
         }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
@@ -110,8 +110,8 @@ impl DslPool {
                     )));
                 }
                 // The reservation will be unused again.
-                let asks = head.refreservation().min(head.phys().unique_bytes);
-                if asks > head.dir().available() {
+                let needed = head.refreservation().min(head.phys().unique_bytes);
+                if needed > head.dir().available() {
                     return Err(Error::new(
                         ErrorKind::NoSpace,
                         "out of space: there is no room to keep the refreservation",
@@ -127,7 +127,7 @@ impl DslPool {
                 }
                 pool.check_space(SpaceCheck::Reserved, 1)?;
                 let done = pool.roll_back(&head, &snap, &tx).await;
-                pool.must(done)
+                pool.fail_txg_on_error(done)
             })
         })
         .await
@@ -136,10 +136,10 @@ impl DslPool {
     async fn roll_back(&self, head: &Rc<Dataset>, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let (dir, h, s) = (head.dir(), head.phys(), snap.phys());
         let text = format!("parent={}", dir.name());
-        self.core().note_of("clone swap", (head.name(), head.object), text, tx);
+        self.core().log_internal_ds("clone swap", (head.name(), head.object), text, tx);
         self.drop_livelist(&dir, tx).await?;
         self.load_marks(head).await?;
-        self.forget_remaps(head, tx).await?;
+        self.drop_remaps(head, tx).await?;
         let old = head.take_deadlist().await?;
         // What the head has beyond what it shares with the snapshot.
         let mut own = Space::referenced(&h);
@@ -153,7 +153,7 @@ impl DslPool {
             old.keys().collect::<Vec<u64>>()
         };
         head.set_objset(None);
-        self.give_up_head(head, own, tx).await?;
+        self.free_head_blocks(head, own, tx).await?;
         dir.transfer(back.used, Used::Snap, Used::Head);
         let new = Deadlist::create(self, keys, tx).await?;
         old.free(self, tx).await?;

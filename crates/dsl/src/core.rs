@@ -154,7 +154,7 @@ impl Core {
     pub fn set_dataset_watch(&self, watch: Option<Rc<dyn DatasetWatch>>) {
         *self.watch.borrow_mut() = watch;
     }
-    pub(crate) fn tell(&self, f: impl FnOnce(&dyn DatasetWatch)) {
+    pub(crate) fn notify_watch(&self, f: impl FnOnce(&dyn DatasetWatch)) {
         if let Some(watch) = &*self.watch.borrow() {
             f(&**watch);
         }
@@ -162,14 +162,14 @@ impl Core {
 
     /// Tells the pool's history of something that the pool as a whole did in `txg`. What is too
     /// much for one txg is dropped.
-    pub fn note(&self, name: &'static str, text: String, txg: Txg) {
-        self.note_event(Event { name, text, txg, dataset: None });
+    pub fn log_internal(&self, name: &'static str, text: String, txg: Txg) {
+        self.push_event(Event { name, text, txg, dataset: None });
     }
     /// The same of something that concerns a dataset.
-    pub(crate) fn note_of(&self, name: &'static str, of: (String, ObjectId), text: String, tx: &Tx) {
-        self.note_event(Event { name, text, txg: tx.txg(), dataset: Some(of) });
+    pub(crate) fn log_internal_ds(&self, name: &'static str, of: (String, ObjectId), text: String, tx: &Tx) {
+        self.push_event(Event { name, text, txg: tx.txg(), dataset: Some(of) });
     }
-    fn note_event(&self, event: Event) {
+    fn push_event(&self, event: Event) {
         let mut events = self.events.borrow_mut();
         if events.len() < EVENTS_MAX {
             events.push(event);

@@ -342,7 +342,7 @@ impl DslPool {
                     }
                     let origin = pool.hold_dataset(pool.origin_snap()).await?;
                     let head = pool.make_head(&dir, &origin, &tx).await?;
-                    pool.core().note_of("create", (name, head.object), String::new(), &tx);
+                    pool.core().log_internal_ds("create", (name, head.object), String::new(), &tx);
                     pool.make_file_system(&dir, &head, props, init, tx).await?;
                     Ok(head)
                 })

@@ -82,13 +82,13 @@ impl Account {
             self.dir.borrow().did_use(Used::RefRsrv, Space { used: delta, ..Space::default() });
         }
     }
-    fn shift_unique(&self, used: i64) {
+    fn add_unique(&self, used: i64) {
         let unique = self.phys.borrow().unique_bytes;
         self.set_unique(unique.saturating_add_signed(used));
     }
 }
 
-fn shift(p: &mut DslDatasetPhys, s: Space) {
+fn add_space(p: &mut DslDatasetPhys, s: Space) {
     p.referenced_bytes = p.referenced_bytes.saturating_add_signed(s.used);
     p.compressed_bytes = p.compressed_bytes.saturating_add_signed(s.compressed);
     p.uncompressed_bytes = p.uncompressed_bytes.saturating_add_signed(s.uncompressed);
@@ -102,23 +102,23 @@ impl Account {
     }
 
     /// What the refreservation still holds back.
-    fn held(&self) -> u64 {
+    fn unused_refreservation(&self) -> u64 {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
     }
 
     /// The part of a charge of `bytes` that goes beyond it.
-    fn beyond_held(&self, bytes: u64) -> u64 {
+    fn beyond_refreservation(&self, bytes: u64) -> u64 {
         let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
-        bytes.saturating_add(in_flight).saturating_sub(self.held()).min(bytes)
+        bytes.saturating_add(in_flight).saturating_sub(self.unused_refreservation()).min(bytes)
     }
 }
 
 impl BlockAccounting for Account {
     fn born(&self, bp: &Blkptr, _txg: Txg) {
         let space = Space::of(bp, &self.core.zio);
-        self.change(|p| shift(p, space));
+        self.change(|p| add_space(p, space));
         self.dir.borrow().did_use(Used::Head, space);
-        self.shift_unique(space.used);
+        self.add_unique(space.used);
     }
 
     fn kill(&self, bp: &Blkptr, txg: Txg) {
@@ -127,14 +127,14 @@ impl BlockAccounting for Account {
             return;
         }
         let (birth, last_snap) = (bp.birth().0, self.phys.borrow().prev_snap_txg);
-        self.change(|p| shift(p, space.negated()));
+        self.change(|p| add_space(p, space.negated()));
         for mark in &mut *self.marks.borrow_mut() {
             mark.killed(birth, last_snap, space);
         }
         let dir = self.dir.borrow();
         if birth > last_snap {
             dir.did_use(Used::Head, space.negated());
-            self.shift_unique(-space.used);
+            self.add_unique(-space.used);
             self.core.free(bp, txg);
         } else {
             if birth > dir.origin_txg() {
@@ -164,9 +164,9 @@ impl SpaceGate for Account {
             }
         }
         // What the refreservation still holds back is this dataset's to use.
-        let beyond = self.beyond_held(bytes);
+        let beyond = self.beyond_refreservation(bytes);
         let mut charges = Vec::new();
-        if beyond > 0 || self.held() == 0 {
+        if beyond > 0 || self.unused_refreservation() == 0 {
             dir.reserve(beyond, kind, txg, &mut charges)?;
         }
         let slot = &self.in_flight[txg.slot()];
@@ -184,7 +184,7 @@ impl SpaceGate for Account {
     }
 
     fn will_use(&self, bytes: u64, txg: Txg) {
-        let beyond = self.beyond_held(bytes);
+        let beyond = self.beyond_refreservation(bytes);
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
         self.dir.borrow().will_use(beyond, txg);
@@ -266,8 +266,8 @@ impl Dataset {
     /// Takes refquota and refreservation from the properties.
     pub(crate) fn load_limits(&self) {
         let dir = self.dir();
-        self.account.refquota.set(dir.own_number("refquota"));
-        self.account.refreservation.set(dir.own_number("refreservation"));
+        self.account.refquota.set(dir.local_number("refquota"));
+        self.account.refreservation.set(dir.local_number("refreservation"));
     }
 
     /// Its directory.
@@ -321,8 +321,8 @@ impl Dataset {
     pub(crate) fn set_unique(&self, unique: u64) {
         self.account.set_unique(unique);
     }
-    pub(crate) fn shift_unique(&self, used: i64) {
-        self.account.shift_unique(used);
+    pub(crate) fn add_unique(&self, used: i64) {
+        self.account.add_unique(used);
     }
     /// Changes the refreservation in force; what it holds back follows.
     pub(crate) fn set_refreservation(&self, reserved: u64) {

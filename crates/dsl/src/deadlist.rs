@@ -73,11 +73,11 @@ impl Deadlist {
         let mut new = BTreeMap::new();
         let mut refs = pool.empty_refs();
         for key in keys {
-            let list = refs.take(pool, tx).await?;
+            let list = refs.add_ref(pool, tx).await?;
             zap::add_int(&dn, key, list.0, tx).await?;
             new.insert(key, list);
         }
-        refs.settle(pool, tx).await?;
+        refs.write_count(pool, tx).await?;
         let form = Form::Keyed { total: Space::default(), keys: new };
         Ok(Deadlist { mos, object: dn.object(), form })
     }
@@ -167,7 +167,7 @@ impl Deadlist {
             more.add(Space::of(bp, &zio));
         }
         for (key, group) in groups {
-            let list = self.own_list(pool, key, tx).await?;
+            let list = self.private_list(pool, key, tx).await?;
             Bpobj::open(&self.mos, list).await?.enqueue(&group, tx).await?;
         }
         if let Form::Keyed { total, .. } = &mut self.form {
@@ -177,7 +177,7 @@ impl Deadlist {
     }
 
     /// The list under `key`, one of its own if it was the shared empty one.
-    async fn own_list(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<ObjectId> {
+    async fn private_list(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<ObjectId> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(self.object) };
         let list = keys[&key];
         if !pool.is_shared_empty(list) {
@@ -214,7 +214,7 @@ impl Deadlist {
         let before = keys.range(..key).next_back().map(|(k, _)| *k);
         let (Some(&list), Some(before)) = (keys.get(&key), before) else { return Ok(()) };
         self.drop_key(key, tx).await?;
-        self.join(pool, before, list, tx).await
+        self.add_list(pool, before, list, tx).await
     }
 
     async fn drop_key(&mut self, key: u64, tx: &Tx) -> Result<()> {
@@ -226,7 +226,7 @@ impl Deadlist {
     }
 
     /// Puts a whole list under a key; totals are the caller's affair.
-    async fn join(&mut self, pool: &DslPool, key: u64, list: ObjectId, tx: &Tx) -> Result<()> {
+    async fn add_list(&mut self, pool: &DslPool, key: u64, list: ObjectId, tx: &Tx) -> Result<()> {
         if pool.is_shared_empty(list) || Bpobj::open(&self.mos, list).await?.is_empty()? {
             return pool.drop_empty_list(list, tx).await;
         }
@@ -255,7 +255,7 @@ impl Deadlist {
             let under = keys.range(..=key).next_back().map(|(k, _)| *k);
             let under = under
                 .ok_or_else(|| Error::corrupt(format!("deadlist {} has no key at or below {key}", self.object)))?;
-            self.join(pool, under, list, tx).await?;
+            self.add_list(pool, under, list, tx).await?;
         }
         if let Form::Keyed { total, .. } = &mut self.form {
             total.add(more);
@@ -318,12 +318,12 @@ impl Deadlist {
                 let mut refs = pool.empty_refs();
                 for list in keys.into_values() {
                     if pool.is_shared_empty(list) {
-                        refs.give_back();
+                        refs.drop_ref();
                     } else {
                         bpobj::free(&self.mos, list, tx).await?;
                     }
                 }
-                refs.settle(pool, tx).await?;
+                refs.write_count(pool, tx).await?;
                 self.mos.free(self.object, tx).await
             }
         }
@@ -338,7 +338,7 @@ pub(crate) struct EmptyRefs {
 
 impl EmptyRefs {
     /// An empty list: a reference, or a list of its own where the feature is off.
-    pub async fn take(&mut self, pool: &DslPool, tx: &Tx) -> Result<ObjectId> {
+    pub async fn add_ref(&mut self, pool: &DslPool, tx: &Tx) -> Result<ObjectId> {
         match pool.shared_empty(tx).await? {
             Some(list) => {
                 self.delta += 1;
@@ -348,11 +348,11 @@ impl EmptyRefs {
         }
     }
     /// One reference less.
-    pub fn give_back(&mut self) {
+    pub fn drop_ref(&mut self) {
         self.delta -= 1;
     }
     /// Writes the count.
-    pub async fn settle(self, pool: &DslPool, tx: &Tx) -> Result<()> {
+    pub async fn write_count(self, pool: &DslPool, tx: &Tx) -> Result<()> {
         pool.count_empty(self.delta, tx).await
     }
 }

@@ -21,14 +21,14 @@ impl DslPool {
     /// Destroys a file system without children, snapshots or users.
     pub async fn destroy_fs(self: &Rc<Self>, name: &str) -> Result<()> {
         let name = name.to_string();
-        self.give_up_log(&*self.find(&name)?).await?;
+        self.free_log(&*self.find(&name)?).await?;
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
             Box::pin(async move {
                 let ds = pool.find(&name)?;
                 pool.check_destroy(&ds, &tx).await?;
                 let removed = pool.remove_head(&ds, &tx).await;
-                pool.must(removed)
+                pool.fail_txg_on_error(removed)
             })
         })
         .await
@@ -62,7 +62,7 @@ impl DslPool {
 
     /// Frees the intent log that a crash left to a head and nobody replayed: what it says is not
     /// wanted any more. That of an encrypted one stays without the key.
-    pub(crate) async fn give_up_log(&self, ds: &Dataset) -> Result<()> {
+    pub(crate) async fn free_log(&self, ds: &Dataset) -> Result<()> {
         if !self.is_writable() || ds.is_used() || ds.phys().bp.is_hole() || ds.zil_header().await?.log.is_hole() {
             return Ok(());
         }
@@ -90,7 +90,7 @@ impl DslPool {
     }
 
     /// What the head alone holds goes: in the background, or now. `space` is what it comes to.
-    pub(crate) async fn give_up_head(&self, ds: &Dataset, space: Space, tx: &Tx) -> Result<()> {
+    pub(crate) async fn free_head_blocks(&self, ds: &Dataset, space: Space, tx: &Tx) -> Result<()> {
         let (phys, dir) = (ds.phys(), ds.dir());
         dir.did_use(Used::Head, space.negated());
         if phys.bp.is_hole() || phys.bp.birth().0 <= phys.prev_snap_txg {
@@ -106,17 +106,17 @@ impl DslPool {
     async fn remove_head(self: &Rc<Self>, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dir = ds.dir();
         let parent = dir.parent().expect("check_destroy refuses the root");
-        self.core().note_of("destroy", (ds.name(), ds.object), String::new(), tx);
+        self.core().log_internal_ds("destroy", (ds.name(), ds.object), String::new(), tx);
         ds.set_refreservation(0);
         if dir.phys().reserved != 0 {
             dir.set_reservation(0);
         }
-        self.core().tell(|w| w.destroyed(ds.object, None));
+        self.core().notify_watch(|w| w.destroyed(ds.object, None));
         self.drop_livelist(&dir, tx).await?;
         self.drop_bookmarks(ds, tx).await?;
         let p = dir.phys();
         let space = Space::used_by(&p);
-        self.give_up_head(ds, space, tx).await?;
+        self.free_head_blocks(ds, space, tx).await?;
 
         let phys = ds.phys();
         let origin = self.hold_dataset(ObjectId(phys.prev_snap_obj)).await?;
@@ -124,11 +124,11 @@ impl DslPool {
         remove_listed(self, origin.phys().next_clones_obj, ds.object, tx).await?;
         remove_listed(self, origin.dir().phys().clones, ds.object, tx).await?;
         ds.take_deadlist().await?.free(self, tx).await?;
-        self.forget_remaps(ds, tx).await?;
+        self.drop_remaps(ds, tx).await?;
         ds.set_objset(None);
         self.free_dataset(ds, tx).await?;
         self.remove_dir(&dir, &parent, tx).await?;
-        self.destroy_if_due(&origin, tx).await
+        self.destroy_if_deferred(&origin, tx).await
     }
 
     async fn remove_dir(&self, dir: &Rc<Dir>, parent: &Rc<Dir>, tx: &Tx) -> Result<()> {

@@ -20,7 +20,7 @@ use crate::dataset::Dataset;
 use crate::iolimit::Limiter;
 use crate::props::{self, PropSource, PropValue};
 use crate::registry::Registry;
-use crate::space::{self, Admission, Asking, PoolSpace, RootAsking, SpaceCheck};
+use crate::space::{self, Admission, PoolRequest, PoolSpace, SpaceCheck, SpaceRequest};
 
 /// Shares of a directory's used space, as indexes of the breakdown on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +92,7 @@ impl Dir {
             limiter: Limiter::default(),
         });
         for name in crate::iolimit::PROPS {
-            dir.limiter.set(name, dir.own_number(name));
+            dir.limiter.set(name, dir.local_number(name));
         }
         if let Some(parent) = parent {
             parent.children.borrow_mut().insert(name, dir.clone());
@@ -119,7 +119,7 @@ impl Dir {
     }
 
     /// A number that is set here and never inherited, 0 if it is not.
-    pub(crate) fn own_number(&self, name: &str) -> u64 {
+    pub(crate) fn local_number(&self, name: &str) -> u64 {
         self.props.borrow().get(name).map_or(0, PropValue::num)
     }
 
@@ -291,7 +291,7 @@ impl Dir {
 
     /// What `bytes` more here, on top of those in flight, are for the directory above: less while
     /// they come out of a reservation.
-    fn share_of_parent(&self, bytes: u64) -> u64 {
+    fn parent_share(&self, bytes: u64) -> u64 {
         let p = self.phys.borrow();
         let used = p.used_bytes.saturating_add(self.in_flight());
         space::parent_delta(used, p.reserved, signed(bytes)).max(0) as u64
@@ -314,13 +314,13 @@ impl Dir {
         let in_flight = self.in_flight();
         let pool = self.pool_space.get();
         let check = if kind == TxSpace::Normal { SpaceCheck::Normal } else { SpaceCheck::Reserved };
-        let asking = Asking {
+        let asking = SpaceRequest {
             used,
             in_flight,
             charge: bytes,
             quota,
             net_free: matches!(kind, TxSpace::NetFree | TxSpace::Replayed),
-            root: parent.is_none().then_some(RootAsking { pool, check, replayed: kind == TxSpace::Replayed }),
+            root: parent.is_none().then_some(PoolRequest { pool, check, replayed: kind == TxSpace::Replayed }),
         };
         match space::admit(asking) {
             Admission::Admit => {}
@@ -335,7 +335,7 @@ impl Dir {
             }
         }
         if let Some(parent) = parent {
-            let above = self.share_of_parent(bytes);
+            let above = self.parent_share(bytes);
             if above > 0 {
                 parent.reserve(above, kind, txg, charges)?;
             }
@@ -363,7 +363,7 @@ impl Dir {
     /// Charges what became dirty in `txg`, here and up the tree, until the txg has synced.
     pub(crate) fn will_use(&self, bytes: u64, txg: Txg) {
         if let Some(parent) = self.parent() {
-            let above = self.share_of_parent(bytes);
+            let above = self.parent_share(bytes);
             if above > 0 {
                 parent.will_use(above, txg);
             }

@@ -158,7 +158,7 @@ impl DslPool {
 
     /// Frees some of what waits. Damage in the lists themselves stops it until the next import, not
     /// the pool.
-    pub(crate) async fn free_some(&self, tx: &Tx) -> Result<()> {
+    pub(crate) async fn process_async_destroys(&self, tx: &Tx) -> Result<()> {
         if !self.has_freeing() {
             return Ok(());
         }
@@ -285,7 +285,7 @@ struct TreeWalk<'a> {
     lost: bool,
 }
 
-fn same_place(a: &Bookmark, b: &Bookmark) -> bool {
+fn is_same_bookmark(a: &Bookmark, b: &Bookmark) -> bool {
     (a.object, a.level, a.blkid) == (b.object, b.level, b.blkid)
 }
 
@@ -300,7 +300,7 @@ fn objects(at: &Bookmark, meta_shift: u8) -> (u128, u128) {
 }
 
 /// Whether a block and everything below it is freed already.
-fn is_done(at: &Bookmark, resume: &Bookmark, shift: u8, meta_shift: u8) -> bool {
+fn is_freed(at: &Bookmark, resume: &Bookmark, shift: u8, meta_shift: u8) -> bool {
     if at.level < 0 {
         return false;
     }
@@ -330,7 +330,7 @@ impl<'a> TreeWalk<'a> {
         TreeWalk { pool, tx, after, resume, left, freed: Space::default(), stopped: None, lost: false }
     }
 
-    fn is_ours(&self, bp: &Blkptr) -> bool {
+    fn is_born_after(&self, bp: &Blkptr) -> bool {
         !bp.is_hole() && !bp.is_redacted() && bp.birth().0 > self.after
     }
 }
@@ -343,17 +343,17 @@ impl Visitor for TreeWalk<'_> {
         self.pool.ctx().rt()
     }
     fn enter(&mut self, child: &Child, meta_shift: u8) -> Step {
-        if !self.is_ours(&child.bp) {
-            return Step::Pass;
+        if !self.is_born_after(&child.bp) {
+            return Step::Skip;
         }
         match self.resume {
-            None => Step::Whole,
-            Some(resume) if same_place(&resume, &child.at) => {
+            None => Step::Subtree,
+            Some(resume) if is_same_bookmark(&resume, &child.at) => {
                 self.resume = None;
-                Step::Alone
+                Step::BlockOnly
             }
-            Some(resume) if is_done(&child.at, &resume, child.shift, meta_shift) => Step::Pass,
-            Some(_) => Step::Whole,
+            Some(resume) if is_freed(&child.at, &resume, child.shift, meta_shift) => Step::Skip,
+            Some(_) => Step::Subtree,
         }
     }
     fn visit(&mut self, child: &Child) {
@@ -367,9 +367,10 @@ impl Visitor for TreeWalk<'_> {
         self.pool.core().free(&child.bp, self.tx.txg());
     }
     fn will_read(&self, child: &Child, meta_shift: u8) -> bool {
-        let done =
-            self.resume.is_some_and(|r| is_done(&child.at, &r, child.shift, meta_shift) || same_place(&r, &child.at));
-        self.is_ours(&child.bp) && !done
+        let freed = self
+            .resume
+            .is_some_and(|r| is_freed(&child.at, &r, child.shift, meta_shift) || is_same_bookmark(&r, &child.at));
+        self.is_born_after(&child.bp) && !freed
     }
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
         // Encryption leaves pointers in clear: no key is needed.

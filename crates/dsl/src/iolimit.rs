@@ -8,7 +8,7 @@
 //! in which they come; and a limit of a parent is shared by whoever comes first.
 //!
 //! Invariants: without limits nobody waits and nothing is counted; limits that change hold for
-//! those that wait already, within [`LOOK`].
+//! those that wait already, within [`RECHECK`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::dir::Dir;
 /// How far a dataset may be ahead of its rate.
 const BURST: Nanos = Nanos(100_000_000);
 /// How often one that waits looks whether limits have changed.
-const LOOK: Nanos = Nanos(100_000_000);
+const RECHECK: Nanos = Nanos(100_000_000);
 
 /// The properties, in the order of [`Limiter`]'s fields.
 pub const PROPS: [&str; 6] = [
@@ -45,7 +45,7 @@ pub(crate) struct Limiter {
 }
 
 /// Which limits count for a read or a write.
-fn counts(write: bool) -> [usize; 4] {
+fn limits_of(write: bool) -> [usize; 4] {
     if write { [1, 2, 4, 5] } else { [0, 2, 3, 5] }
 }
 
@@ -69,7 +69,7 @@ impl Limiter {
     /// When an operation may start that comes now.
     fn start(&self, now: Nanos, write: bool) -> Nanos {
         let mut at = now;
-        for i in counts(write).into_iter().filter(|&i| self.limits[i].get() > 0) {
+        for i in limits_of(write).into_iter().filter(|&i| self.limits[i].get() > 0) {
             at = at.max(Nanos(self.used_until[i].get().0.saturating_sub(BURST.0)));
         }
         at
@@ -77,7 +77,7 @@ impl Limiter {
 
     /// Counts an operation that starts at `at`.
     fn take(&self, at: Nanos, write: bool, bytes: u64) {
-        for i in counts(write).into_iter().filter(|&i| self.limits[i].get() > 0) {
+        for i in limits_of(write).into_iter().filter(|&i| self.limits[i].get() > 0) {
             let from = self.used_until[i].get().max(at);
             self.used_until[i].set(Nanos(from.0.saturating_add(cost(i, self.limits[i].get(), bytes).0)));
         }
@@ -120,7 +120,7 @@ impl Dir {
                 if now >= start {
                     return;
                 }
-                rt.sleep_until(start.min(now + LOOK)).await;
+                rt.sleep_until(start.min(now + RECHECK)).await;
                 // Asked anew with the limits of now; what was counted was forgotten when they
                 // changed.
                 if changes(&dirs) != seen {

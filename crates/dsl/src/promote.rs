@@ -31,7 +31,7 @@ struct Plan {
     /// Datasets of the clone, from its head back.
     clone_chain: Vec<Rc<Dataset>>,
     /// Where the other file system came from itself: a snapshot, or `$ORIGIN`'s.
-    beyond: Option<Rc<Dataset>>,
+    origin_origin: Option<Rc<Dataset>>,
     /// Space that moves.
     space: Space,
     clone_snap: i64,
@@ -49,9 +49,9 @@ impl DslPool {
                 let plan = pool.plan_promotion(&name, &tx).await?;
                 pool.check_space(SpaceCheck::Reserved, 2 + plan.moving.len() as u64)?;
                 let done = pool.promote_now(&plan, &tx).await;
-                pool.must(done)?;
+                pool.fail_txg_on_error(done)?;
                 let of = (name.clone(), pool.find(&name)?.object);
-                pool.core().note_of("promote", of, String::new(), &tx);
+                pool.core().log_internal_ds("promote", of, String::new(), &tx);
                 Ok(())
             })
         })
@@ -81,7 +81,7 @@ impl DslPool {
     }
 
     /// What datasets gave up that was born after `txg`.
-    async fn given_up(&self, chain: impl Iterator<Item = &Rc<Dataset>>, txg: u64) -> Result<i64> {
+    async fn dead_space_after(&self, chain: impl Iterator<Item = &Rc<Dataset>>, txg: u64) -> Result<i64> {
         let mut sum = Space::default();
         for ds in chain {
             sum.add(self.deadlist_of(ds).await?.space_range(self, txg, u64::MAX).await?);
@@ -110,7 +110,7 @@ impl DslPool {
         let clone_chain = self.chain(clone_head.object, &clone).await?;
         let mut old_chain = self.chain(old_head.object, &old).await?;
         old_chain.retain(|d| !shared.iter().any(|s| s.object == d.object));
-        let beyond = match ObjectId(old.phys().origin_obj) {
+        let origin_origin = match ObjectId(old.phys().origin_obj) {
             ObjectId(0) => None,
             object => Some(self.hold_dataset(object).await?),
         };
@@ -133,8 +133,8 @@ impl DslPool {
             }
             moving.push((snap.clone(), snapname));
         }
-        if let Some(beyond) = &beyond {
-            space.add(Space::referenced(&beyond.phys()).negated());
+        if let Some(origin_origin) = &origin_origin {
+            space.add(Space::referenced(&origin_origin.phys()).negated());
         }
         let mut at = Some(clone.clone());
         while let Some(dir) = at {
@@ -152,8 +152,8 @@ impl DslPool {
         let first = clone_chain.last().ok_or_else(|| Error::corrupt(format!("'{name}' has no datasets")))?;
         let unique = self.deadlist_of(first).await?.space_range(self, o.prev_snap_txg, u64::MAX).await?.used;
         let new_origin_txg = old.origin_txg();
-        let clone_snap = self.given_up(shared.iter().chain(&clone_chain), new_origin_txg).await?;
-        let old_snap = self.given_up(old_chain.iter(), o.creation_txg).await?;
+        let clone_snap = self.dead_space_after(shared.iter().chain(&clone_chain), new_origin_txg).await?;
+        let old_snap = self.dead_space_after(old_chain.iter(), o.creation_txg).await?;
         Ok(Plan {
             clone,
             clone_head,
@@ -162,7 +162,7 @@ impl DslPool {
             origin,
             moving,
             clone_chain,
-            beyond,
+            origin_origin,
             space,
             clone_snap,
             old_snap,
@@ -180,15 +180,15 @@ impl DslPool {
         p.origin.change(|s| s.next_snap_obj = first.0);
         self.replace_clone(&p.origin, first, old_next, tx).await?;
 
-        let beyond = p.old.phys().origin_obj;
-        p.clone.change(|d| d.origin_obj = beyond);
+        let origin_origin = p.old.phys().origin_obj;
+        p.clone.change(|d| d.origin_obj = origin_origin);
         p.clone.set_origin_txg(p.old.origin_txg());
         p.old.change(|d| d.origin_obj = p.origin.object.0);
         p.old.set_origin_txg(p.origin.phys().creation_txg);
 
         remove_listed(self, p.old.phys().clones, p.clone_head.object, tx).await?;
-        if let Some(beyond) = &p.beyond {
-            let list = beyond.dir();
+        if let Some(origin_origin) = &p.origin_origin {
+            let list = origin_origin.dir();
             remove_listed(self, list.phys().clones, p.old_head.object, tx).await?;
             self.add_clone(&list, p.clone_head.object, tx).await?;
         }

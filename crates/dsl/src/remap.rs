@@ -45,7 +45,13 @@ impl DslPool {
 
     /// Snapshot `snap`, the one before `next`, goes: what only it needed is obsolete, the rest is
     /// `next`'s. `before`: the txg of the snapshot before it.
-    pub(crate) async fn remap_of_gone(&self, snap: &Dataset, next: &Dataset, before: u64, tx: &Tx) -> Result<()> {
+    pub(crate) async fn remap_snapshot_destroyed(
+        &self,
+        snap: &Dataset,
+        next: &Dataset,
+        before: u64,
+        tx: &Tx,
+    ) -> Result<()> {
         if let Some(object) = self.remap_list(next.object).await? {
             let mut list = Deadlist::open(self.mos(), object).await?;
             list.move_to(self, &self.obsolete_list(tx).await?, before, tx).await?;
@@ -70,7 +76,7 @@ impl DslPool {
     }
 
     /// A head goes, or goes back to its snapshot: what it noted means nothing any more.
-    pub(crate) async fn forget_remaps(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+    pub(crate) async fn drop_remaps(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let Some(list) = self.remap_list(head.object).await? else { return Ok(()) };
         Deadlist::open(self.mos(), list).await?.free(self, tx).await?;
         zap::remove(&self.mos().hold(head.object).await?, REMAP_KEY, tx).await?;
@@ -78,7 +84,7 @@ impl DslPool {
     }
 
     /// The key of a snapshot that goes is not needed in the lists after it either.
-    pub(crate) async fn remap_without_key(&self, ds: &Dataset, key: u64, tx: &Tx) -> Result<()> {
+    pub(crate) async fn remap_remove_key(&self, ds: &Dataset, key: u64, tx: &Tx) -> Result<()> {
         let Some(list) = self.remap_list(ds.object).await? else { return Ok(()) };
         Deadlist::open(self.mos(), list).await?.remove_key(self, key, tx).await
     }

@@ -42,12 +42,12 @@ impl DslPool {
                 for snap in later {
                     snap.change(|p| p.flags |= DS_FLAG_DEFER_DESTROY);
                     let of = (snap.name(), snap.object);
-                    pool.core().note_of("defer_destroy", of, String::new(), &tx);
+                    pool.core().log_internal_ds("defer_destroy", of, String::new(), &tx);
                 }
                 for snap in snaps {
                     pool.ctx().rt().spend(DMU_OBJECT).await;
                     let removed = pool.remove_snapshot(&snap, &tx).await;
-                    pool.must(removed.map_err(|e| e.at(snap.name())))?;
+                    pool.fail_txg_on_error(removed.map_err(|e| e.at(snap.name())))?;
                 }
                 Ok(())
             })
@@ -83,7 +83,7 @@ impl DslPool {
         let (s, dir) = (snap.phys(), snap.dir());
         let head = dir.head().ok_or_else(|| Error::corrupt(format!("'{}' has no head", dir.full_name())))?;
         let next = self.hold_dataset(ObjectId(s.next_snap_obj)).await?;
-        self.core().tell(|w| w.destroyed(snap.object, Some(next.object)));
+        self.core().notify_watch(|w| w.destroyed(snap.object, Some(next.object)));
         let prev = match s.prev_snap_obj {
             0 => None,
             object => Some(self.hold_dataset(ObjectId(object)).await?),
@@ -116,7 +116,7 @@ impl DslPool {
         } else {
             if let Some(prev) = prev.as_ref().filter(|_| follows) {
                 let more = list.space_range(self, prev.phys().prev_snap_txg, s.prev_snap_txg).await?;
-                prev.shift_unique(more.used);
+                prev.add_unique(more.used);
             }
             let gone = match self.free_list().await? {
                 Some(free) => {
@@ -132,7 +132,7 @@ impl DslPool {
         }
         let dead = list.space().await?;
         next.put_deadlist(list);
-        self.remap_of_gone(snap, &next, s.prev_snap_txg, tx).await?;
+        self.remap_snapshot_destroyed(snap, &next, s.prev_snap_txg, tx).await?;
 
         if next.is_snapshot() {
             // Blocks that only S and the next one shared, given up between that and the one after
@@ -141,13 +141,13 @@ impl DslPool {
             let list = after.take_deadlist().await?;
             let more = list.space_range(self, s.prev_snap_txg, s.creation_txg).await;
             after.put_deadlist(list);
-            next.shift_unique(more?.used);
+            next.add_unique(more?.used);
             if !key_stays {
                 let mut list = head.take_deadlist().await?;
                 let removed = list.remove_key(self, s.creation_txg, tx).await;
                 head.put_deadlist(list);
                 removed?;
-                self.remap_without_key(&head, s.creation_txg, tx).await?;
+                self.remap_remove_key(&head, s.creation_txg, tx).await?;
             }
         } else {
             let n = next.phys();
@@ -164,7 +164,7 @@ impl DslPool {
             name => name,
         };
         let of = (format!("{}@{name}", dir.full_name()), snap.object);
-        self.core().note_of("destroy", of, String::new(), tx);
+        self.core().log_internal_ds("destroy", of, String::new(), tx);
         zap::remove(&names, name.as_bytes(), tx).await?;
         self.count_snapshots(&dir, -1, tx).await?;
         self.free_dataset(snap, tx).await
@@ -232,7 +232,7 @@ impl DslPool {
         }
         own.insert(self, &keep, tx).await?;
         if let Some(prev) = prev {
-            prev.shift_unique(shared_with_prev);
+            prev.add_unique(shared_with_prev);
         }
         snap.dir().did_use(Used::Snap, gone.negated());
         list.free(self, tx).await?;
@@ -258,7 +258,7 @@ impl DslPool {
                     let removed = list.remove_key(self, key, tx).await;
                     head.put_deadlist(list);
                     removed?;
-                    self.remap_without_key(&head, key, tx).await?;
+                    self.remap_remove_key(&head, key, tx).await?;
                     todo.push(clone);
                 }
             }

@@ -111,7 +111,7 @@ impl DslPool {
                 pool.check_space(SpaceCheck::Normal, 3 * wanted.len() as u64)?;
                 for (head, snap) in &wanted {
                     let made = pool.make_snapshot(head, snap, &props, &tx).await;
-                    pool.must(made)?;
+                    pool.fail_txg_on_error(made)?;
                 }
                 Ok(())
             })
@@ -136,8 +136,8 @@ impl DslPool {
         }
         // What was the dataset's own use is a snapshot's from now on, and the reservation must hold
         // as much again.
-        let asks = head.refreservation().min(phys.unique_bytes);
-        if asks > head.dir().available() {
+        let needed = head.refreservation().min(phys.unique_bytes);
+        if needed > head.dir().available() {
             let why =
                 format!("cannot create snapshot '{full}': out of space: there is no room to keep its refreservation");
             return Err(Error::new(ErrorKind::NoSpace, why));
@@ -209,10 +209,10 @@ impl DslPool {
         head.set_unique(0);
         zap::add_u64(&mos.hold(ObjectId(h.snapnames_zapobj)).await?, snap.as_bytes(), object.0, tx).await?;
         self.count_snapshots(&dir, 1, tx).await?;
-        self.core().tell(|w| w.snapshotted(head.object, object));
+        self.core().notify_watch(|w| w.snapshotted(head.object, object));
         let ds = self.new_dataset(object, p, Some(features), dir, false);
         ds.set_snapname(snap);
-        self.core().note_of("snapshot", (ds.name(), object), String::new(), tx);
+        self.core().log_internal_ds("snapshot", (ds.name(), object), String::new(), tx);
         Ok(ds)
     }
 
@@ -324,9 +324,9 @@ impl DslPool {
                         zap::remove(&names, old.as_bytes(), &tx).await?;
                         zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await
                     };
-                    pool.must(renamed.await)?;
+                    pool.fail_txg_on_error(renamed.await)?;
                     let of = (format!("{}@{old}", head.name()), snap.object);
-                    pool.core().note_of("rename", of, format!("-> @{new}"), &tx);
+                    pool.core().log_internal_ds("rename", of, format!("-> @{new}"), &tx);
                     snap.set_snapname(&new);
                 }
                 Ok(())
@@ -371,7 +371,7 @@ impl DslPool {
                     }
                     Ok(())
                 };
-                pool.must(set.await)
+                pool.fail_txg_on_error(set.await)
             })
         })
         .await
@@ -408,7 +408,7 @@ impl DslPool {
 
     /// The snapshots that a command means: those named, with `recursive` also those of the same
     /// name below.
-    async fn meant(&self, names: &[String], recursive: bool) -> Result<Vec<Rc<Dataset>>> {
+    async fn resolve_snapshots(&self, names: &[String], recursive: bool) -> Result<Vec<Rc<Dataset>>> {
         let mut out = Vec::new();
         for name in names {
             let first = self.find_snapshot(name).await;
@@ -437,7 +437,7 @@ impl DslPool {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (tag, names) = (tag.clone(), names.clone());
             Box::pin(async move {
-                let snaps = pool.meant(&names, recursive).await?;
+                let snaps = pool.resolve_snapshots(&names, recursive).await?;
                 for snap in &snaps {
                     if pool.holds(snap).await?.iter().any(|h| h.tag == tag) {
                         let why = format!("cannot hold snapshot '{}': tag already exists on this dataset", snap.name());
@@ -455,10 +455,10 @@ impl DslPool {
                         let dn = pool.mos().hold(ObjectId(snap.phys().userrefs_obj)).await?;
                         zap::add_u64(&dn, tag.as_bytes(), now, &tx).await
                     };
-                    pool.must(held.await)?;
+                    pool.fail_txg_on_error(held.await)?;
                     let refs = pool.hold_count(snap).await?;
                     let text = format!("tag={tag} temp=0 refs={refs}");
-                    pool.core().note_of("hold", (snap.name(), snap.object), text, &tx);
+                    pool.core().log_internal_ds("hold", (snap.name(), snap.object), text, &tx);
                 }
                 Ok(())
             })
@@ -471,7 +471,7 @@ impl DslPool {
         let tag = tag.to_string();
         self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             Box::pin(async move {
-                let snaps = pool.meant(&names, recursive).await?;
+                let snaps = pool.resolve_snapshots(&names, recursive).await?;
                 let mut held = Vec::new();
                 for snap in snaps {
                     if pool.holds(&snap).await?.iter().any(|h| h.tag == tag) {
@@ -495,10 +495,10 @@ impl DslPool {
                             }
                         }
                         let text = format!("tag={tag} refs={}", pool.hold_count(&snap).await?);
-                        pool.core().note_of("release", (snap.name(), snap.object), text, &tx);
-                        pool.destroy_if_due(&snap, &tx).await
+                        pool.core().log_internal_ds("release", (snap.name(), snap.object), text, &tx);
+                        pool.destroy_if_deferred(&snap, &tx).await
                     };
-                    pool.must(done.await)?;
+                    pool.fail_txg_on_error(done.await)?;
                 }
                 Ok(())
             })
@@ -507,7 +507,7 @@ impl DslPool {
     }
 
     /// Destroys a snapshot that was to go when nothing needs it, if that is so now.
-    pub(crate) async fn destroy_if_due(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn destroy_if_deferred(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let p = snap.phys();
         let due = p.flags & DS_FLAG_DEFER_DESTROY != 0 && p.num_children <= 1 && self.hold_count(snap).await? == 0;
         if due { self.remove_snapshot(snap, tx).await } else { Ok(()) }

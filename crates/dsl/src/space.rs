@@ -80,8 +80,8 @@ impl PoolSpace {
     pub fn room(&self, used: u64, check: SpaceCheck) -> u64 {
         let kept = if check == SpaceCheck::Normal { self.slop() / 4 } else { self.slop() / 8 };
         let held = self.checkpoint.saturating_add(self.deferred_bpobj).saturating_add(self.deferred);
-        let told = self.dspace.saturating_add(self.dedup_saved).saturating_sub(used.saturating_add(held));
-        told.min(self.dspace.saturating_sub(self.alloc)).saturating_sub(kept)
+        let usable = self.dspace.saturating_add(self.dedup_saved).saturating_sub(used.saturating_add(held));
+        usable.min(self.dspace.saturating_sub(self.alloc)).saturating_sub(kept)
     }
 }
 
@@ -98,7 +98,7 @@ pub enum Admission {
 
 /// What the root directory knows besides.
 #[derive(Clone, Copy, Debug)]
-pub struct RootAsking {
+pub struct PoolRequest {
     /// The pool.
     pub pool: PoolSpace,
     /// What the transaction may fill.
@@ -109,7 +109,7 @@ pub struct RootAsking {
 
 /// What one directory knows when it decides.
 #[derive(Clone, Copy, Debug)]
-pub struct Asking {
+pub struct SpaceRequest {
     /// Bytes used on disk, as of the last synced change.
     pub used: u64,
     /// Worst-case charges of the open txgs.
@@ -121,12 +121,12 @@ pub struct Asking {
     /// The transaction frees more than it writes.
     pub net_free: bool,
     /// Of the root directory only.
-    pub root: Option<RootAsking>,
+    pub root: Option<PoolRequest>,
 }
 
 /// Decides for one directory (page 14 section 2). The new charge itself is not counted but at the
 /// end of the pool: a transaction under the limit may go over it once.
-pub fn admit(a: Asking) -> Admission {
+pub fn admit(a: SpaceRequest) -> Admission {
     let limit = if a.net_free || a.quota == 0 { u64::MAX } else { a.quota };
     let below = |limit: u64| a.used < limit;
     if !below(limit) {
@@ -148,7 +148,7 @@ pub fn admit(a: Asking) -> Admission {
     }
 }
 
-fn admit_to_pool(a: Asking, root: RootAsking) -> Admission {
+fn admit_to_pool(a: SpaceRequest, root: PoolRequest) -> Admission {
     let pool = root.pool;
     let used = a.used.max(pool.settled);
     let limit = pool.adjusted(root.check).saturating_sub(pool.deferred);
@@ -272,13 +272,13 @@ mod tests {
 
     #[test]
     fn admission_cases() {
-        let base = Asking { used: 50, in_flight: 0, charge: 0, quota: 100, net_free: false, root: None };
+        let base = SpaceRequest { used: 50, in_flight: 0, charge: 0, quota: 100, net_free: false, root: None };
         assert_eq!(admit(base), Admission::Admit);
-        assert_eq!(admit(Asking { charge: 1000, ..base }), Admission::Admit);
-        assert_eq!(admit(Asking { used: 100, ..base }), Admission::Refuse(ErrorKind::Quota));
-        assert_eq!(admit(Asking { used: 100, net_free: true, ..base }), Admission::Admit);
-        assert_eq!(admit(Asking { in_flight: 52, ..base }), Admission::Admit);
-        assert_eq!(admit(Asking { in_flight: 53, ..base }), Admission::Restart);
+        assert_eq!(admit(SpaceRequest { charge: 1000, ..base }), Admission::Admit);
+        assert_eq!(admit(SpaceRequest { used: 100, ..base }), Admission::Refuse(ErrorKind::Quota));
+        assert_eq!(admit(SpaceRequest { used: 100, net_free: true, ..base }), Admission::Admit);
+        assert_eq!(admit(SpaceRequest { in_flight: 52, ..base }), Admission::Admit);
+        assert_eq!(admit(SpaceRequest { in_flight: 53, ..base }), Admission::Restart);
     }
 
     #[test]
@@ -310,25 +310,25 @@ mod tests {
             let [used, in_flight, charge, deferred, alloc] =
                 [used, in_flight, charge, deferred, alloc].map(|n| n * MIB);
             let pool = PoolSpace { deferred, alloc, settled: used, ..pool(1000 * MIB) };
-            let root = Some(RootAsking { pool, check: SpaceCheck::Normal, replayed: false });
-            let asking = Asking { used, in_flight, charge, quota: 0, net_free: false, root };
+            let root = Some(PoolRequest { pool, check: SpaceCheck::Normal, replayed: false });
+            let asking = SpaceRequest { used, in_flight, charge, quota: 0, net_free: false, root };
             let text = format!("{used} {in_flight} {charge} {deferred} {alloc}");
             assert_eq!(admit(asking), want, "{text}");
             // What a sync has given up so far is used until it has ended.
-            let early = Asking { used: used / 2, ..asking };
+            let early = SpaceRequest { used: used / 2, ..asking };
             let want = if used >= 872 * MIB - deferred { Restart } else { want };
             assert_eq!(admit(early), want, "{text}");
         }
         // Operations that give space back reach further.
         let full = PoolSpace { alloc: 930 * MIB, settled: 930 * MIB, ..pool(1000 * MIB) };
-        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved, replayed: false });
-        let asking = Asking { used: 930 * MIB, in_flight: 0, charge: 54 * MIB, quota: 1, net_free: true, root };
+        let root = Some(PoolRequest { pool: full, check: SpaceCheck::Reserved, replayed: false });
+        let asking = SpaceRequest { used: 930 * MIB, in_flight: 0, charge: 54 * MIB, quota: 1, net_free: true, root };
         assert_eq!(admit(asking), Admit);
-        assert_eq!(admit(Asking { charge: 55 * MIB, ..asking }), refuse);
+        assert_eq!(admit(SpaceRequest { charge: 55 * MIB, ..asking }), refuse);
         // A replay waits for what is in flight, and is then admitted.
-        let root = Some(RootAsking { pool: full, check: SpaceCheck::Reserved, replayed: true });
-        let replay = Asking { charge: 55 * MIB, root, ..asking };
-        assert_eq!(admit(Asking { in_flight: MIB, ..replay }), Restart);
+        let root = Some(PoolRequest { pool: full, check: SpaceCheck::Reserved, replayed: true });
+        let replay = SpaceRequest { charge: 55 * MIB, root, ..asking };
+        assert_eq!(admit(SpaceRequest { in_flight: MIB, ..replay }), Restart);
         assert_eq!(admit(replay), Admit);
     }
 

@@ -82,7 +82,7 @@ impl DslPool {
 
     /// Once a task has begun to change the MOS an error stops the txg: what is on disk stays as it
     /// was.
-    pub(crate) fn must<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn fail_txg_on_error<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.core().fail(e.clone());
         }
@@ -128,7 +128,7 @@ impl DslPool {
                 let Some(task) = next else { break };
                 task(self.clone(), tx.clone()).await;
             }
-            self.free_some(&tx).await?;
+            self.process_async_destroys(&tx).await?;
         }
         self.write_records(&tx).await?;
         Ok(done)
@@ -148,7 +148,7 @@ impl DslPool {
                 done.extend(root.done);
             }
             self.activate_features(&ds, tx).await?;
-            self.settle_dead(&ds, tx).await.map_err(|e| e.at(place()))?;
+            self.write_deadlisted(&ds, tx).await.map_err(|e| e.at(place()))?;
             self.write_marks(&ds, tx).await.map_err(|e| e.at(place()))?;
         }
         Ok(())
@@ -156,7 +156,7 @@ impl DslPool {
 
     /// Puts what a head gave up, and its last snapshot still holds, on its deadlist (format page 05
     /// section 5).
-    async fn settle_dead(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+    async fn write_deadlisted(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dead = ds.take_deadlisted();
         if dead.is_empty() {
             return Ok(());
@@ -165,7 +165,7 @@ impl DslPool {
         let phys = prev.phys();
         if phys.next_snap_obj == ds.object.0 {
             let newer = dead.iter().filter(|bp| bp.birth().0 > phys.prev_snap_txg);
-            prev.shift_unique(newer.map(|bp| Space::of(bp, &self.core().zio).used).sum());
+            prev.add_unique(newer.map(|bp| Space::of(bp, &self.core().zio).used).sum());
         }
         let mut list = ds.take_deadlist().await?;
         let result = list.insert(self, &dead, tx).await;
@@ -264,8 +264,8 @@ impl DslPool {
     /// An empty list: a reference to the shared one, or a list of its own.
     pub(crate) async fn empty_list(&self, tx: &Tx) -> Result<ObjectId> {
         let mut refs = self.empty_refs();
-        let list = refs.take(self, tx).await?;
-        refs.settle(self, tx).await?;
+        let list = refs.add_ref(self, tx).await?;
+        refs.write_count(self, tx).await?;
         Ok(list)
     }
 

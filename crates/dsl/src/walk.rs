@@ -59,11 +59,11 @@ pub struct Child {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// Nothing, nor about what is below it.
-    Pass,
+    Skip,
     /// It is visited; what is below it is not.
-    Alone,
+    BlockOnly,
     /// It and what is below it are visited.
-    Whole,
+    Subtree,
 }
 
 /// Who walks.
@@ -121,26 +121,26 @@ struct Walk<'v, V> {
 pub async fn walk<V: Visitor>(visitor: &mut V, root: Blkptr, objset: u64) {
     let at = Bookmark { objset, object: 0, level: -1, blkid: 0 };
     let mut walk = Walk { visitor, meta_shift: META_SHIFT };
-    walk.come_to(Child { bp: root, at, shift: 7 }, None, 0).await;
+    walk.visit_block(Child { bp: root, at, shift: 7 }, None, 0).await;
 }
 
 impl<V: Visitor> Walk<'_, V> {
-    fn come_to<'a>(&'a mut self, child: Child, block: Option<Result<Bytes>>, depth: u32) -> LocalBoxFuture<'a, ()> {
+    fn visit_block<'a>(&'a mut self, child: Child, block: Option<Result<Bytes>>, depth: u32) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
             if self.visitor.is_stopped() {
                 return;
             }
             let below = match self.visitor.enter(&child, self.meta_shift) {
-                Step::Pass => return,
-                Step::Alone => false,
-                Step::Whole => has_children(&child.bp),
+                Step::Skip => return,
+                Step::BlockOnly => false,
+                Step::Subtree => has_children(&child.bp),
             };
             let order = self.visitor.order();
             if order == Order::ParentsFirst {
                 self.visit(&child).await;
             }
             if below {
-                self.go_below(&child, block, depth).await;
+                self.descend(&child, block, depth).await;
             }
             if order == Order::ChildrenFirst && !self.visitor.is_stopped() {
                 self.visit(&child).await;
@@ -153,7 +153,7 @@ impl<V: Visitor> Walk<'_, V> {
         self.visitor.visit(child);
     }
 
-    async fn go_below(&mut self, child: &Child, block: Option<Result<Bytes>>, depth: u32) {
+    async fn descend(&mut self, child: &Child, block: Option<Result<Bytes>>, depth: u32) {
         let children = match depth > DEPTH_MAX {
             true => Err(Error::corrupt("a tree of blocks is nested too deep")),
             false => {
@@ -179,7 +179,7 @@ impl<V: Visitor> Walk<'_, V> {
             let mut blocks = join_all(reads).await.into_iter();
             for (c, wanted) in now.iter().zip(&wanted) {
                 let block = if *wanted { blocks.next() } else { None };
-                self.come_to(*c, block, depth + 1).await;
+                self.visit_block(*c, block, depth + 1).await;
             }
         }
     }

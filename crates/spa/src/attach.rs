@@ -122,7 +122,7 @@ impl Pool {
                         _ if replacing => format!("replace vdev={new_path} for vdev={old_path}"),
                         _ => format!("attach vdev={new_path} to vdev={old_path}"),
                     };
-                    pool.core.note("vdev attach", text, tx.txg());
+                    pool.core.log_internal("vdev attach", text, tx.txg());
                     top.set_shape(shape);
                     pool.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
                     top.update_config(|c| {
@@ -315,7 +315,7 @@ impl Pool {
                 }
                 let above = kind.parent_of(guid).expect("it was checked");
                 let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                pool.core.note("detach", format!("vdev={path}"), tx.txg());
+                pool.core.log_internal("detach", format!("vdev={path}"), tx.txg());
                 pool.post_vdev("vdev_remove", guid);
                 pool.restore_path(&top, guid);
                 // The original device leaves: its spare replaces it permanently.

@@ -57,7 +57,7 @@ impl Pool {
         let host = self.rt.host_identity().hostname;
         let version = self.config.borrow().version;
         let text = format!("pool version {version}; software version weir-{}; uts {host}", env!("CARGO_PKG_VERSION"));
-        self.core.note(how, text, self.txg.open_txg());
+        self.core.log_internal(how, text, self.txg.open_txg());
     }
 
     /// All records, oldest first, and the first error of unreadable ones, if any.

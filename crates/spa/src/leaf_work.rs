@@ -274,7 +274,7 @@ impl Pool {
         let tops = self.tree.tops.borrow();
         let path = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.path.clone()));
         let text = format!("vdev={} {how}", path.unwrap_or_default());
-        self.core.note(work.kind.verb(), text, self.txg.open_txg());
+        self.core.log_internal(work.kind.verb(), text, self.txg.open_txg());
         let event = match state {
             WorkState::Active => "start",
             WorkState::Suspended => "suspend",

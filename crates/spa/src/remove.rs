@@ -82,7 +82,7 @@ impl Pool {
                         }
                         let paths: Vec<String> = pool.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
                         let text = format!("{} vdev {id} (log) {}", pool.name(), paths.join(" "));
-                        pool.core.note("vdev remove", text, tx.txg());
+                        pool.core.log_internal("vdev remove", text, tx.txg());
                         pool.post_vdev("vdev_remove_dev", pool.tree.top(id)?.guid());
                         pool.remove_top(id, tx).await?;
                         Ok(Ok(()))

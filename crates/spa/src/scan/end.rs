@@ -34,7 +34,7 @@ impl Pool {
         *scan.on_disk.borrow_mut() = scan.now.borrow().clone();
         scan.on_disk_dirty.set(true);
         let event = if complete { "scan done" } else { "scan cancelled" };
-        self.core.note(event, format!("errors={}", phys.errors), tx.txg());
+        self.core.log_internal(event, format!("errors={}", phys.errors), tx.txg());
         self.post(match (phys.func, complete) {
             (ScanFunc::Resilver, _) => "resilver_finish",
             (_, true) => "scrub_finish",

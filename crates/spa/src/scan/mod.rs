@@ -397,7 +397,7 @@ impl Scan {
         self.pass.set(Pass { start: now, ..Pass::default() });
         self.phase.set(Phase::Traverse);
         let text = format!("func={} mintxg={min} maxtxg={max}", func as u64);
-        pool.core.note("scan setup", text, tx.txg());
+        pool.core.log_internal("scan setup", text, tx.txg());
         pool.post(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
         for top in pool.tree.tops.borrow().iter() {
             top.kind().conditions().iter().for_each(|(_, c)| c.scan_begins());

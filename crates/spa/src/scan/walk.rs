@@ -112,7 +112,7 @@ impl Visitor for Walk<'_> {
     fn enter(&mut self, child: &Child, _meta_shift: u8) -> Step {
         let Child { bp, at, shift } = child;
         let left_out = !self.is_in_range(bp) || self.check_suspend(at) || self.is_before_resume(at, *shift);
-        if left_out { Step::Pass } else { Step::Whole }
+        if left_out { Step::Skip } else { Step::Subtree }
     }
     fn visit(&mut self, child: &Child) {
         let Child { bp, at, .. } = child;
