@@ -20,17 +20,17 @@ pub(crate) struct Itx {
     pub txg: Txg,
     /// The object whose commits carry it; `None`: every commit does.
     pub owner: Option<u64>,
-    pub what: What,
+    pub kind: ItxKind,
 }
 
 impl Itx {
     /// Whether a commit of `object` alone has to carry it.
     pub fn concerns(&self, object: u64) -> bool {
-        !matches!(self.what, What::Commit(_)) && self.owner.is_none_or(|o| o == object)
+        !matches!(self.kind, ItxKind::Commit(_)) && self.owner.is_none_or(|o| o == object)
     }
 }
 
-pub(crate) enum What {
+pub(crate) enum ItxKind {
     /// A whole record.
     Record(Vec<u8>),
     /// A write.
@@ -44,26 +44,26 @@ pub(crate) enum What {
 
 /// Where the data of a write are.
 pub(crate) enum Data {
-    Here(Vec<Bytes>),
-    Copy,
-    Block,
+    Copied(Vec<Bytes>),
+    NeedCopy,
+    Indirect,
 }
 
 /// Somebody who waits for a commit.
 #[derive(Default)]
 pub(crate) struct Waiter {
-    pub state: Cell<Waiting>,
+    pub state: Cell<WaiterState>,
     pub lwb: RefCell<Option<Rc<Lwb>>>,
     pub changed: Notify,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Waiting {
+pub(crate) enum WaiterState {
     /// In the sync list.
     #[default]
     Queued,
     /// For a log block.
-    Block,
+    Linked,
     /// It is durable.
     Done,
     /// The log could not make it durable.
@@ -72,14 +72,14 @@ pub(crate) enum Waiting {
 
 impl Waiter {
     pub fn finish(&self, good: bool) {
-        if matches!(self.state.get(), Waiting::Queued | Waiting::Block) {
-            self.state.set(if good { Waiting::Done } else { Waiting::Failed });
+        if matches!(self.state.get(), WaiterState::Queued | WaiterState::Linked) {
+            self.state.set(if good { WaiterState::Done } else { WaiterState::Failed });
             self.lwb.borrow_mut().take();
             self.changed.notify_all();
         }
     }
-    pub fn is_over(&self) -> bool {
-        matches!(self.state.get(), Waiting::Done | Waiting::Failed)
+    pub fn is_done(&self) -> bool {
+        matches!(self.state.get(), WaiterState::Done | WaiterState::Failed)
     }
 }
 
@@ -97,7 +97,7 @@ impl Lists {
             return;
         }
         self.clean = synced;
-        let keep = |i: &Itx| i.txg > synced || matches!(i.what, What::Commit(_));
+        let keep = |i: &Itx| i.txg > synced || matches!(i.kind, ItxKind::Commit(_));
         self.sync.retain(keep);
         self.by_object.retain(|_, list| {
             list.retain(keep);
@@ -105,7 +105,7 @@ impl Lists {
         });
     }
     /// Moves what is known of an object, or of all, to the sync list.
-    pub fn gather(&mut self, object: Option<u64>) {
+    pub fn async_to_sync(&mut self, object: Option<u64>) {
         match object {
             Some(obj) => {
                 if let Some(mut list) = self.by_object.remove(&obj) {

@@ -44,13 +44,13 @@ use rt::trace::{LogPhase, LogTimes};
 use zio::{ClassKind, Prio, WriteAs, WriteDone};
 
 mod batch;
+mod packed;
 mod sealing;
 mod timer;
-mod told;
 
 use self::sealing::Sealing;
 use crate::block::{BLOCK_MAX, BLOCK_UNIT};
-use crate::itx::{Data, Itx, Lists, Waiter, Waiting, What, cut};
+use crate::itx::{Data, Itx, ItxKind, Lists, Waiter, WaiterState, cut};
 pub(crate) use crate::lwb::Lwb;
 use crate::lwb::LwbState;
 use crate::policy::{self, BURSTS, Closing, CommitPolicy, WriteFacts, WriteState, ZilTunables};
@@ -92,7 +92,7 @@ struct Chain {
     header: Blkptr,
     /// The block that has the last record of each object, and (`None`) the last of those that every
     /// commit carries. One that is gone is on disk with its txg.
-    told: BTreeMap<Option<u64>, Weak<Lwb>>,
+    last_lwb: BTreeMap<Option<u64>, Weak<Lwb>>,
     /// Whose records are being packed at the moment.
     packing: Vec<Option<u64>>,
 }
@@ -100,7 +100,7 @@ struct Chain {
 impl Chain {
     /// Blocks that are not over, the newest first: before one that is over everything is.
     fn live(&self) -> impl Iterator<Item = &Rc<Lwb>> {
-        self.lwbs.iter().rev().take_while(|l| !l.is_over())
+        self.lwbs.iter().rev().take_while(|l| !l.is_flush_done())
     }
 }
 
@@ -177,11 +177,11 @@ impl Zilog {
     /// Notes a record (txg and number are filled in later) that every commit carries, or with
     /// `object` only commits of that object.
     pub fn record(&self, record: Vec<u8>, object: Option<ObjectId>, txg: Txg) {
-        self.0.note(txg, What::Record(record), object);
+        self.0.assign(txg, ItxKind::Record(record), object);
     }
     /// Notes something that no record tells: commits (of `object`, or all) wait for `txg`.
     pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
-        self.0.note(txg, What::Barrier, object);
+        self.0.assign(txg, ItxKind::Barrier, object);
     }
     /// Notes a write. `data` are its bytes; kept only if `commit` says that they are committed at
     /// once, so not for long. `sync`: every commit carries it.
@@ -209,25 +209,25 @@ impl Zilog {
                 _ => policy::record_len(at, end, policy::data_max(&z.tun.get())),
             };
             let data = match state {
-                WriteState::Copied => Data::Here(data.to_vec()),
+                WriteState::Copied => Data::Copied(data.to_vec()),
                 // OpenZFS fetches what is larger than `zil_maxcopied` when it packs; here no copy
                 // is saved by that.
-                WriteState::NeedCopy if commit => Data::Here(cut(data, at - offset, length)),
-                WriteState::NeedCopy => Data::Copy,
-                WriteState::Indirect => Data::Block,
+                WriteState::NeedCopy if commit => Data::Copied(cut(data, at - offset, length)),
+                WriteState::NeedCopy => Data::NeedCopy,
+                WriteState::Indirect => Data::Indirect,
             };
-            let what = What::Write { object: object.0, offset: at, length, data };
-            z.note(txg, what, (!sync).then_some(object));
+            let kind = ItxKind::Write { object: object.0, offset: at, length, data };
+            z.assign(txg, kind, (!sync).then_some(object));
             at += length;
         }
     }
     /// The records of an object become records that every commit carries: it gets another name,
     /// which must not be durable before what it names.
-    pub fn settle_object(&self, object: ObjectId) {
-        self.0.lists.borrow_mut().gather(Some(object.0));
+    pub fn async_to_sync(&self, object: ObjectId) {
+        self.0.lists.borrow_mut().async_to_sync(Some(object.0));
     }
     /// The object is no more: nobody needs what it was.
-    pub fn forget(&self, object: ObjectId) {
+    pub fn remove_async(&self, object: ObjectId) {
         self.0.lists.borrow_mut().by_object.remove(&object.0);
     }
 
@@ -240,25 +240,25 @@ impl Zilog {
             let mut lists = z.lists.borrow_mut();
             lists.drop_synced(z.synced());
             if !planted!(AsyncLeft) {
-                lists.gather(object.map(|o| o.0));
+                lists.async_to_sync(object.map(|o| o.0));
             }
             if lists.sync.is_empty() && (planted!(UnderwayIgnored) || z.is_quiet()) {
                 return Ok(());
             }
-            match object.filter(|o| z.has_told(o.0, &lists)).and_then(|o| z.still_telling(o.0)) {
+            match object.filter(|o| z.all_packed(o.0, &lists)).and_then(|o| z.lwbs_in_flight(o.0)) {
                 Some(blocks) if blocks.is_empty() => return Ok(()),
                 Some(blocks) => under_way = blocks,
-                None => lists.sync.push_back(Itx { txg: Txg(0), owner: None, what: What::Commit(waiter.clone()) }),
+                None => lists.sync.push_back(Itx { txg: Txg(0), owner: None, kind: ItxKind::Commit(waiter.clone()) }),
             }
         }
         z.count(|s| s.commits += 1);
         match under_way.pop() {
             None => z.clone().write_out(&waiter).await?,
             // They end in order.
-            Some(last) => last.attach(&waiter),
+            Some(last) => last.link(&waiter),
         }
         z.wait(&waiter).await;
-        if waiter.state.get() == Waiting::Failed {
+        if waiter.state.get() == WaiterState::Failed {
             z.count(|s| s.fallbacks += 1);
             return z.os.ctx().txg().wait_synced(Txg(0)).await;
         }
@@ -272,7 +272,7 @@ impl Zilog {
         let _issuer = z.issuer.lock().await;
         let under_way: Vec<Rc<Lwb>> = z.chain.borrow().lwbs.iter().filter(|l| !l.is_open()).cloned().collect();
         for lwb in under_way {
-            lwb.wait_over().await;
+            lwb.wait_flush_done().await;
         }
         if z.chain.borrow().lwbs.is_empty() && z.chain.borrow().header.is_hole() {
             z.os.set_log(None);
@@ -298,10 +298,10 @@ impl Inner {
         f(&mut s);
         self.stats.set(s);
     }
-    fn note(&self, txg: Txg, what: What, object: Option<ObjectId>) {
+    fn assign(&self, txg: Txg, kind: ItxKind, object: Option<ObjectId>) {
         let mut lists = self.lists.borrow_mut();
         lists.drop_synced(self.synced());
-        let itx = Itx { txg, owner: object.map(|o| o.0), what };
+        let itx = Itx { txg, owner: object.map(|o| o.0), kind };
         match object {
             Some(obj) => lists.by_object.entry(obj.0).or_default().push_back(itx),
             None => lists.sync.push_back(itx),
@@ -380,23 +380,23 @@ impl Inner {
     /// Packs the sync list, unless somebody has packed `waiter` meanwhile.
     async fn write_out(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
         let _issuer = self.issuer.lock().await;
-        if waiter.state.get() != Waiting::Queued {
+        if waiter.state.get() != WaiterState::Queued {
             return Ok(());
         }
         if self.broken.get() {
             self.recover().await?;
         }
         let list = std::mem::take(&mut self.lists.borrow_mut().sync);
-        let owners = list.iter().filter(|itx| !matches!(itx.what, What::Commit(_))).map(|itx| itx.owner);
+        let owners = list.iter().filter(|itx| !matches!(itx.kind, ItxKind::Commit(_))).map(|itx| itx.owner);
         if !planted!(PackingIgnored) {
             self.chain.borrow_mut().packing = owners.collect();
         }
-        self.company();
+        self.note_parallel();
         let mut stalled: Option<Vec<Rc<Waiter>>> = None;
         for itx in list {
-            match (&itx.what, &mut stalled) {
-                (What::Commit(w), Some(waiters)) => waiters.push(w.clone()),
-                (What::Commit(w), None) => self.attach(w),
+            match (&itx.kind, &mut stalled) {
+                (ItxKind::Commit(w), Some(waiters)) => waiters.push(w.clone()),
+                (ItxKind::Commit(w), None) => self.link_waiter(w),
                 (_, Some(_)) => {}
                 (_, None) => {
                     if self.pack(itx).await.is_err() {
@@ -412,21 +412,21 @@ impl Inner {
             return Ok(());
         }
         self.chain.borrow_mut().packing.clear();
-        self.settle().await
+        self.close_or_arm_timer().await
     }
 
     /// Measures how much company commits have.
-    fn company(&self) {
+    fn note_parallel(&self) {
         let chain = self.chain.borrow();
         let open = chain.lwbs.back().is_some_and(|l| l.is_open() && l.has_records());
         let before = chain.lwbs.len().checked_sub(2).and_then(|i| chain.lwbs.get(i));
-        let busy = before.is_some_and(|l| !l.is_over());
+        let busy = before.is_some_and(|l| !l.is_flush_done());
         self.parallel.set(policy::parallel_after(self.parallel.get(), open, busy));
     }
 
     /// After everything is packed: closes the open block, or leaves it to the timers of those who
     /// wait for it.
-    async fn settle(self: &Rc<Self>) -> Result<()> {
+    async fn close_or_arm_timer(self: &Rc<Self>) -> Result<()> {
         let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
         if self.parallel.get() > 0 {
             self.parallel.set(self.parallel.get() - 1);
@@ -442,20 +442,20 @@ impl Inner {
             }
         }
         if let (Closing::After(share), Some(lwb)) = (how, open)
-            && !lwb.timed.replace(true)
+            && !lwb.has_timer.replace(true)
         {
             let z = self.clone();
-            self.os.ctx().rt().spawn("zil timer", async move { z.close_in_time(lwb, share).await });
+            self.os.ctx().rt().spawn("zil timer", async move { z.close_on_timeout(lwb, share).await });
         }
         self.end_batch().await;
         Ok(())
     }
 
     /// Somebody waits for everything packed so far.
-    fn attach(&self, w: &Rc<Waiter>) {
+    fn link_waiter(&self, w: &Rc<Waiter>) {
         let last = self.chain.borrow().lwbs.iter().rev().find(|l| !l.is_open() || l.has_records()).cloned();
         match last {
-            Some(lwb) if !planted!(UnderwayIgnored) || lwb.is_open() => lwb.attach(w),
+            Some(lwb) if !planted!(UnderwayIgnored) || lwb.is_open() => lwb.link(w),
             _ => w.finish(true),
         }
     }
@@ -466,15 +466,15 @@ impl Inner {
         if txg <= self.synced() {
             return Ok(());
         }
-        match itx.what {
-            What::Commit(_) => Ok(()),
-            What::Barrier => {
+        match itx.kind {
+            ItxKind::Commit(_) => Ok(()),
+            ItxKind::Barrier => {
                 self.count(|s| s.barriers += 1);
                 self.give_up_batch().await;
                 self.os.ctx().txg().wait_synced(txg).await
             }
-            What::Record(record) => self.put(&record, &[], txg, itx.owner, |_| {}).await,
-            What::Write { object, offset, length, data } => {
+            ItxKind::Record(record) => self.append(&record, &[], txg, itx.owner, |_| {}).await,
+            ItxKind::Write { object, offset, length, data } => {
                 self.pack_write(object, offset, length, data, txg, itx.owner).await
             }
         }
@@ -494,12 +494,12 @@ impl Inner {
             self.data.upgrade().ok_or_else(gone)
         };
         let (parts, stored) = match data {
-            Data::Here(parts) => (parts, None),
-            Data::Copy => match source()?.copy(object, offset, length).await? {
+            Data::Copied(parts) => (parts, None),
+            Data::NeedCopy => match source()?.copy(object, offset, length).await? {
                 None => return Ok(()),
                 Some(parts) => (parts, None),
             },
-            Data::Block => match source()?.store(object, offset, length).await? {
+            Data::Indirect => match source()?.store(object, offset, length).await? {
                 None => return Ok(()),
                 Some(stored) => (Vec::new(), Some(stored)),
             },
@@ -520,7 +520,7 @@ impl Inner {
             Some(_) => s.indirect += 1,
             None => s.copied += 1,
         });
-        self.put(&record, &parts, txg, owner, |lwb| {
+        self.append(&record, &parts, txg, owner, |lwb| {
             let Some(stored) = stored else { return };
             if !planted!(IndirectNotFlushed) {
                 lwb.vdevs.borrow_mut().extend(stored.bp.dvas().map(|d| d.vdev()));
@@ -530,7 +530,7 @@ impl Inner {
         .await
     }
 
-    async fn put(
+    async fn append(
         self: &Rc<Self>,
         fixed: &[u8],
         data: &[Bytes],
@@ -543,7 +543,7 @@ impl Inner {
         if len > BLOCK_MAX as usize - ZIL_CHAIN_SIZE {
             return Err(Error::new(ErrorKind::TooBig, format!("a log record of {len} bytes")));
         }
-        let lwb = self.room(len).await?;
+        let lwb = self.lwb_with_room(len).await?;
         if txg <= self.synced() {
             return Ok(());
         }
@@ -556,16 +556,16 @@ impl Inner {
         self.burst.set(self.burst.get() + len as u64);
         lwb.push(fixed, data, txg, self.seq.get());
         more(&lwb);
-        self.chain.borrow_mut().told.insert(owner, Rc::downgrade(&lwb));
+        self.chain.borrow_mut().last_lwb.insert(owner, Rc::downgrade(&lwb));
         self.count(|s| (s.records, s.bytes) = (s.records + 1, s.bytes + len as u64));
         Ok(())
     }
 
     /// The open block with room for `len` bytes.
-    async fn room(self: &Rc<Self>, len: usize) -> Result<Rc<Lwb>> {
+    async fn lwb_with_room(self: &Rc<Self>, len: usize) -> Result<Rc<Lwb>> {
         loop {
             match self.open_block() {
-                None => self.begin(len as u64).await?,
+                None => self.begin_chain(len as u64).await?,
                 Some(lwb) if lwb.fits(len) => return Ok(lwb),
                 Some(lwb) => {
                     let full = lwb.has_records();
@@ -577,7 +577,7 @@ impl Inner {
     }
 
     /// Begins a chain: its first block must be in a header on disk before a commit can rely on it.
-    async fn begin(&self, want: u64) -> Result<()> {
+    async fn begin_chain(&self, want: u64) -> Result<()> {
         let txg = self.os.ctx().txg();
         let hold = txg.hold_open().await;
         let rt = self.os.ctx().rt();
@@ -629,17 +629,17 @@ impl Inner {
         let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
         match self.tun.get().policy {
             CommitPolicy::Batched => {
-                lwb.deferred.set(true);
+                lwb.flush_deferred.set(true);
                 lwb.in_batch.set(true);
             }
             CommitPolicy::Batchless2017 => {}
             CommitPolicy::Modern => {
                 let unawaited = |b: &Rc<Lwb>| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty();
                 if let Some(b) = before.filter(unawaited) {
-                    b.deferred.set(true);
+                    b.flush_deferred.set(true);
                     lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
                     self.count(|s| s.deferred += 1);
-                } else if lwb.is_all_to_flush() && top.writes_durably() && !planted!(NoFlush) {
+                } else if lwb.needs_own_flush_only() && top.writes_durably() && !planted!(NoFlush) {
                     // Nothing else to be flushed: its own write will be enough.
                     lwb.vdevs.borrow_mut().clear();
                 }
@@ -648,40 +648,40 @@ impl Inner {
         let durable = lwb.vdevs.borrow().is_empty();
         let how = WriteAs { prio, durable };
         let done = sealing.write(ctx.rt(), &top, how, bytes, next_bp, nused);
-        lwb.enter(LwbState::Issued);
+        lwb.set_state(LwbState::Issued);
         self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
-        let (z, chained, lwb) = (self.clone(), self.before(lwb), lwb.clone());
-        ctx.rt().spawn("zil block", async move { z.run(lwb, chained, done).await });
+        let (z, chained, lwb) = (self.clone(), self.lwbs_before(lwb), lwb.clone());
+        ctx.rt().spawn("zil block", async move { z.run_lwb(lwb, chained, done).await });
         Ok(())
     }
 
     /// The blocks before one that are not over, the nearest first.
-    fn before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
+    fn lwbs_before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
         let chain = self.chain.borrow();
         chain.live().skip_while(|l| !Rc::ptr_eq(l, lwb)).skip(1).cloned().collect()
     }
 
     /// A block's own task: its write, its flush, the block before. `before`: blocks before it that
     /// were under way when it was issued, the nearest first.
-    async fn run(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
+    async fn run_lwb(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
         let rt = self.os.ctx().rt();
         if planted!(WakeBeforePredecessor) {
             self.wake_early(&lwb, &done).await;
         }
-        let mut good = self.written(&lwb, done).await;
+        let mut good = self.wait_writes(&lwb, done).await;
         lwb.failed.set(!good);
         lwb.written.set(rt.now());
-        lwb.enter(LwbState::Written);
+        lwb.set_state(LwbState::WriteDone);
         if planted!(WakeBeforeFlush) {
             lwb.waiters.take().iter().for_each(|w| w.finish(good));
         }
-        if lwb.deferred.get() {
+        if lwb.flush_deferred.get() {
             return;
         }
         // Those that leave their flush to this one must be written before it.
-        let mine: Vec<Rc<Lwb>> = before.iter().take_while(|b| b.deferred.get()).cloned().collect();
+        let mine: Vec<Rc<Lwb>> = before.iter().take_while(|b| b.flush_deferred.get()).cloned().collect();
         for b in &mine {
-            b.wait_written().await;
+            b.wait_write_done().await;
             good &= !b.failed.get();
         }
         let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
@@ -689,13 +689,13 @@ impl Inner {
         good &= self.flush(&vdevs).await;
         let flush = rt.now().since(began);
         if let Some(b) = before.get(mine.len()) {
-            b.wait_over().await;
+            b.wait_flush_done().await;
             good &= !b.failed.get();
         }
         // A block that failed may have been over before this one was issued: a replay ends there.
         good &= !self.broken.get();
         if !good {
-            self.failure(&lwb);
+            self.note_failure(&lwb);
         }
         let took = rt.now().since(lwb.issued.get());
         let latency = self.latency.get();
@@ -704,20 +704,20 @@ impl Inner {
             self.latency.set(took);
         }
         for b in mine.iter().rev().chain([&lwb]) {
-            self.over(b, flush, good);
+            self.lwb_flush_done(b, flush, good);
         }
     }
 
     /// A block is over; that flush was for it.
-    fn over(&self, lwb: &Lwb, flush: Nanos, good: bool) {
+    fn lwb_flush_done(&self, lwb: &Lwb, flush: Nanos, good: bool) {
         let rt = self.os.ctx().rt();
         let times = lwb.times(rt.now(), flush);
-        self.count(|s| s.block_over(lwb.waiters.borrow().len(), times));
+        self.count(|s| s.block_done(lwb.waiters.borrow().len(), times));
         lwb.trace(rt, self.os.id(), LogPhase::Done, times);
         lwb.finish(good);
     }
 
-    async fn written(&self, lwb: &Lwb, done: WriteDone) -> bool {
+    async fn wait_writes(&self, lwb: &Lwb, done: WriteDone) -> bool {
         let writes = lwb.writes.take();
         let mut good = done.await.is_ok();
         for w in writes {
@@ -746,7 +746,7 @@ impl Inner {
         all.is_ok() || planted!(FlushErrorIgnored)
     }
 
-    fn failure(&self, lwb: &Lwb) {
+    fn note_failure(&self, lwb: &Lwb) {
         self.broken.set(true);
         self.count(|s| s.failures += 1);
         let on_log = self.os.ctx().zio().tree().top(lwb.bp.dva(0).vdev()).is_ok_and(|t| t.is_log);
@@ -774,7 +774,7 @@ impl Inner {
                 lwb.finish(synced.is_ok());
                 waiters.iter().for_each(|w| w.finish(synced.is_ok()));
             } else {
-                lwb.wait_over().await;
+                lwb.wait_flush_done().await;
             }
         }
         self.broken.set(false);
@@ -783,7 +783,7 @@ impl Inner {
 
     /// Waits until `waiter` is served.
     async fn wait(&self, waiter: &Rc<Waiter>) {
-        while !waiter.is_over() {
+        while !waiter.is_done() {
             waiter.changed.notified().await;
         }
     }
@@ -802,12 +802,12 @@ impl IntentLog for Inner {
             chain.header = Blkptr::hole();
             return Ok(Some(ZilHeader::default()));
         }
-        let needed = |l: &Lwb| !l.is_over() || l.max_txg.get() > txg || l.alloc_txg > txg;
-        while chain.lwbs.front().is_some_and(|l| !needed(l) || (planted!(FreedEarly) && l.is_over())) {
+        let needed = |l: &Lwb| !l.is_flush_done() || l.max_txg.get() > txg || l.alloc_txg > txg;
+        while chain.lwbs.front().is_some_and(|l| !needed(l) || (planted!(FreedEarly) && l.is_flush_done())) {
             let Some(lwb) = chain.lwbs.pop_front() else { break };
             zio.free(&lwb.bp, txg)?;
         }
-        chain.told.retain(|_, lwb| lwb.strong_count() > 0);
+        chain.last_lwb.retain(|_, lwb| lwb.strong_count() > 0);
         let first = chain.lwbs.front().map_or(Blkptr::hole(), |l| l.bp);
         if first == chain.header {
             return Ok(None);

@@ -15,18 +15,18 @@ use rt::trace::{Event, Groups, LogPhase, LogTimes};
 use txg::TxgHold;
 use zio::WriteDone;
 
-use crate::itx::{Waiter, Waiting};
+use crate::itx::{Waiter, WaiterState};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum LwbState {
     /// It may take records.
-    Open,
+    Opened,
     /// Its write is under way.
     Issued,
     /// Its write has ended.
-    Written,
+    WriteDone,
     /// It is durable, as is everything before it; or it failed.
-    Over,
+    FlushDone,
 }
 
 /// A log block.
@@ -50,11 +50,11 @@ pub(crate) struct Lwb {
     /// Txgs that must not sync before it is over.
     pub holds: RefCell<Vec<TxgHold>>,
     /// The next block flushes for this one, or the batch does.
-    pub deferred: Cell<bool>,
+    pub flush_deferred: Cell<bool>,
     /// It is the batch that does.
     pub in_batch: Cell<bool>,
     /// A timer will close it.
-    pub timed: Cell<bool>,
+    pub has_timer: Cell<bool>,
     pub opened: Cell<Nanos>,
     pub issued: Cell<Nanos>,
     pub written: Cell<Nanos>,
@@ -67,7 +67,7 @@ impl Lwb {
             vdevs: RefCell::new(BTreeSet::from([bp.dva(0).vdev()])),
             bp,
             alloc_txg,
-            state: Cell::new(LwbState::Open),
+            state: Cell::new(LwbState::Opened),
             failed: Cell::new(false),
             buf: RefCell::new(None),
             used: Cell::new(ZIL_CHAIN_SIZE),
@@ -75,9 +75,9 @@ impl Lwb {
             waiters: RefCell::default(),
             writes: RefCell::default(),
             holds: RefCell::default(),
-            deferred: Cell::new(false),
+            flush_deferred: Cell::new(false),
             in_batch: Cell::new(false),
-            timed: Cell::new(false),
+            has_timer: Cell::new(false),
             opened: Cell::new(Nanos(0)),
             issued: Cell::new(Nanos(0)),
             written: Cell::new(Nanos(0)),
@@ -85,20 +85,20 @@ impl Lwb {
         })
     }
     /// Its place in the chain.
-    pub fn place(&self) -> u64 {
+    pub fn seq(&self) -> u64 {
         self.bp.checksum_words()[3]
     }
     pub fn is_open(&self) -> bool {
-        self.state.get() == LwbState::Open
+        self.state.get() == LwbState::Opened
     }
-    pub fn is_over(&self) -> bool {
-        self.state.get() == LwbState::Over
+    pub fn is_flush_done(&self) -> bool {
+        self.state.get() == LwbState::FlushDone
     }
     pub fn has_records(&self) -> bool {
         self.used.get() > ZIL_CHAIN_SIZE
     }
     /// Whether somebody waits for it, and its own write is all that has to be flushed for them.
-    pub fn is_all_to_flush(&self) -> bool {
+    pub fn needs_own_flush_only(&self) -> bool {
         !self.waiters.borrow().is_empty() && self.writes.borrow().is_empty() && self.vdevs.borrow().len() == 1
     }
     /// Whether a record of `len` bytes fits.
@@ -147,27 +147,27 @@ impl Lwb {
         });
     }
     /// Somebody waits for it.
-    pub fn attach(self: &Rc<Self>, w: &Rc<Waiter>) {
-        if self.is_over() {
+    pub fn link(self: &Rc<Self>, w: &Rc<Waiter>) {
+        if self.is_flush_done() {
             w.finish(!self.failed.get());
             return;
         }
-        w.state.set(Waiting::Block);
+        w.state.set(WaiterState::Linked);
         *w.lwb.borrow_mut() = Some(self.clone());
         self.waiters.borrow_mut().push(w.clone());
         w.changed.notify_all();
     }
-    pub async fn wait_written(&self) {
-        while self.state.get() < LwbState::Written {
+    pub async fn wait_write_done(&self) {
+        while self.state.get() < LwbState::WriteDone {
             self.changed.notified().await;
         }
     }
-    pub async fn wait_over(&self) {
-        while !self.is_over() {
+    pub async fn wait_flush_done(&self) {
+        while !self.is_flush_done() {
             self.changed.notified().await;
         }
     }
-    pub fn enter(&self, state: LwbState) {
+    pub fn set_state(&self, state: LwbState) {
         self.state.set(state);
         self.changed.notify_all();
     }
@@ -177,7 +177,7 @@ impl Lwb {
             self.failed.set(true);
         }
         let good = !self.failed.get();
-        self.enter(LwbState::Over);
+        self.set_state(LwbState::FlushDone);
         self.buf.take();
         self.holds.take();
         for w in self.waiters.take() {

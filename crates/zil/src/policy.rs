@@ -18,7 +18,7 @@ pub enum CommitPolicy {
     Batchless2017,
     /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and
     /// a block that nobody waits for leaves its flush to the next. Ours besides: a block that is
-    /// not full waits while each top-level vdev has one under way ([`under_way_max`]).
+    /// not full waits while each top-level vdev has one under way ([`in_flight_max`]).
     #[default]
     Modern,
 }
@@ -179,11 +179,11 @@ pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
 }
 
 /// Blocks under way with which one that is not full waits for more, where blocks are spread over
-/// `lanes` top-level vdevs; `None`: any number. A device that is given more blocks than it can make
+/// `tops` top-level vdevs; `None`: any number. A device that is given more blocks than it can make
 /// durable side by side takes longer for each, and flushes for few writes at a time: under many
 /// writers it then does less, later. (OpenZFS goes by time alone.)
-pub fn under_way_max(policy: CommitPolicy, lanes: usize) -> Option<usize> {
-    (policy == CommitPolicy::Modern).then_some(lanes.max(1))
+pub fn in_flight_max(policy: CommitPolicy, tops: usize) -> Option<usize> {
+    (policy == CommitPolicy::Modern).then_some(tops.max(1))
 }
 
 /// The measure of company when a commit begins: `open` says that it found an open block with
@@ -261,8 +261,8 @@ mod tests {
     }
 
     #[test]
-    fn each_lane_has_a_block_under_way() {
-        let of = |lanes| CommitPolicy::ALL.map(|p| under_way_max(p, lanes));
+    fn each_top_level_vdev_has_a_block_in_flight() {
+        let of = |tops| CommitPolicy::ALL.map(|p| in_flight_max(p, tops));
         assert_eq!(of(0), [None, None, Some(1)]);
         assert_eq!(of(4), [None, None, Some(4)]);
     }

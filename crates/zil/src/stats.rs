@@ -50,7 +50,7 @@ pub struct ZilStats {
 
 impl ZilStats {
     /// A block is over that so many commits waited for.
-    pub(crate) fn block_over(&mut self, waiters: usize, t: LogTimes) {
+    pub(crate) fn block_done(&mut self, waiters: usize, t: LogTimes) {
         self.waiters += waiters as u64;
         self.queue_time = self.queue_time + t.queue;
         self.write_time = self.write_time + t.write;

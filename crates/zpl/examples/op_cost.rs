@@ -133,7 +133,7 @@ fn round(best: &mut Vec<(&'static str, f64)>, seed: u64) {
         }
     }
     note(best, "pack a record of 64 bytes (ZIL_RECORD)", 4 * FILES, || {
-        files.iter().for_each(|f| fs.log().into_iter().for_each(|log| log.settle_object(*f)));
+        files.iter().for_each(|f| fs.log().into_iter().for_each(|log| log.async_to_sync(*f)));
         sim.block_on(fs.fsync(files[0])).expect("durable");
     });
     sync();

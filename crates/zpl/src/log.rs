@@ -61,7 +61,7 @@ impl Zfs {
         let Some(log) = self.active_zilog() else { return };
         self.log_record(&log, &Op::Remove { dir: dir.0, name, is_dir }, None, tx);
         if let Some(obj) = gone {
-            log.forget(obj);
+            log.remove_async(obj);
         }
     }
 
@@ -80,7 +80,7 @@ impl Zfs {
         tx: &Tx,
     ) {
         let Some(log) = self.active_zilog() else { return };
-        log.settle_object(object);
+        log.async_to_sync(object);
         self.log_record(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
     }
 

@@ -353,7 +353,7 @@ impl Zfs {
         if let (Some(t), true) = (&target, fate != Fate::Linked)
             && let Some(log) = self.log()
         {
-            log.forget(t.node.obj());
+            log.remove_async(t.node.obj());
         }
         drop(target_lock);
         Ok((tx, target.map(|t| (t.node, fate))))

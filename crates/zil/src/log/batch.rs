@@ -30,7 +30,7 @@ impl Inner {
         let mut good = !self.broken.get();
         let mut vdevs = Vec::new();
         for lwb in &batch {
-            lwb.wait_written().await;
+            lwb.wait_write_done().await;
             good &= !lwb.failed.get();
             vdevs.extend(lwb.vdevs.borrow().iter().copied());
         }
@@ -41,9 +41,9 @@ impl Inner {
         let flush = self.os.ctx().rt().now().since(began);
         for lwb in &batch {
             if !good {
-                self.failure(lwb);
+                self.note_failure(lwb);
             }
-            self.over(lwb, flush, good);
+            self.lwb_flush_done(lwb, flush, good);
         }
     }
 
@@ -51,7 +51,7 @@ impl Inner {
     /// hold txgs, so this comes before every wait for one.
     pub(super) async fn give_up_batch(&self) {
         for lwb in self.batch() {
-            lwb.wait_written().await;
+            lwb.wait_write_done().await;
             lwb.finish(false);
         }
     }

@@ -1,5 +1,5 @@
 //! When a block that is not full is issued: after a share of the time that the last one took, and
-//! not before the devices have made room for it ([`policy::under_way_max`]).
+//! not before the devices have made room for it ([`policy::in_flight_max`]).
 
 use std::rc::Rc;
 
@@ -13,11 +13,11 @@ use crate::policy;
 impl Inner {
     /// Closes a block that commits wait for when it has been open for `share`, and the devices have
     /// time for it.
-    pub(super) async fn close_in_time(self: Rc<Self>, lwb: Rc<Lwb>, share: Nanos) {
+    pub(super) async fn close_on_timeout(self: Rc<Self>, lwb: Rc<Lwb>, share: Nanos) {
         let rt = self.os.ctx().rt();
         select2(lwb.changed.notified(), rt.sleep_until(rt.now() + share)).await;
         while lwb.is_open()
-            && let Some(other) = self.in_the_way()
+            && let Some(other) = self.oldest_blocking_lwb()
         {
             // It may be full before that.
             select2(lwb.changed.notified(), other.changed.notified()).await;
@@ -37,13 +37,13 @@ impl Inner {
     }
 
     /// The block that has to be over before one that is not full is issued.
-    fn in_the_way(&self) -> Option<Rc<Lwb>> {
-        let most = policy::under_way_max(self.tun.get().policy, self.lanes())?;
+    fn oldest_blocking_lwb(&self) -> Option<Rc<Lwb>> {
+        let most = policy::in_flight_max(self.tun.get().policy, self.tops())?;
         self.chain.borrow().live().filter(|l| !l.is_open()).nth(most - 1).cloned()
     }
 
     /// Top-level vdevs over which blocks are spread.
-    fn lanes(&self) -> usize {
+    fn tops(&self) -> usize {
         let tops = self.os.ctx().zio().tree().tops.borrow();
         let count = |log: bool| tops.iter().filter(|t| t.is_log == log && t.is_usable()).count();
         match count(true) {

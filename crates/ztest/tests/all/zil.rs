@@ -383,7 +383,7 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         let txg = pool.txg().open_txg();
         let file = base::ObjectId(5);
         log.write(file, 0, &[bdev::Bytes::zeroed(8192)], 8192, false, false, txg);
-        log.settle_object(file);
+        log.async_to_sync(file);
         log.record(vec![0; 64], None, txg);
         let commit = |object: u64| {
             let log = log.clone();
