@@ -30,38 +30,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
-use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg, VdevId};
+use base::{Nanos, ObjectId, Result, Txg, VdevId};
 use bdev::Bytes;
 use dmu::{IntentLog, LocalBoxFuture, Objset};
 use ondisk::blkptr::Blkptr;
-use ondisk::object_type::ObjectType;
-use ondisk::zil::{CHECKSUM_ZILOG2, ZIL_CHAIN_SIZE, ZilHeader};
-use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
-use rt::cost::{COPY, ZIL_RECORD};
-use rt::join::join_all;
+use ondisk::zil::ZilHeader;
 use rt::sync::{Mutex, Rank};
-use rt::trace::{LogPhase, LogTimes};
-use zio::{ClassKind, Prio, WriteAs, WriteDone};
+use zio::WriteDone;
 
 mod batch;
+mod issue;
+mod pack;
 mod packed;
 mod sealing;
 mod timer;
 
-use self::sealing::Sealing;
-use crate::block::{BLOCK_MAX, BLOCK_UNIT};
+use crate::block::BLOCK_MAX;
 use crate::itx::{Data, Itx, ItxKind, Lists, Waiter, WaiterState, cut};
 pub(crate) use crate::lwb::Lwb;
-use crate::lwb::LwbState;
-use crate::policy::{self, BURSTS, Closing, CommitPolicy, WriteFacts, WriteState, ZilTunables};
+use crate::policy::{self, BURSTS, CommitPolicy, WriteFacts, WriteState, ZilTunables};
 use crate::stats::ZilStats;
 
 /// The issuer's lock: before those of a file's data, behind those of names.
 const ISSUER: Rank = Rank(615, "intent log issuer");
 /// Most data of one write record: it fits into a block of the largest size.
 pub const RECORD_DATA_MAX: u64 = BLOCK_MAX - 4096;
-/// Raw number of "no compression".
-const COMPRESS_OFF: u8 = 2;
 
 /// A boxed future of a trait of this crate.
 pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -317,52 +310,9 @@ impl Inner {
         let tops = self.os.ctx().zio().tree().tops.borrow();
         tops.iter().find(|t| t.is_log && t.is_usable() && t.kind().health().is_open()).map(|t| t.id)
     }
-    fn class(&self) -> ClassKind {
-        if self.avoid_slog.get() > self.synced() { ClassKind::Normal } else { ClassKind::Log }
-    }
     /// The block that takes records.
     fn open_block(&self) -> Option<Rc<Lwb>> {
         self.chain.borrow().lwbs.back().filter(|l| l.is_open()).cloned()
-    }
-    fn pointer(&self, dva: ondisk::blkptr::Dva, size: u64, words: [u64; 4], txg: Txg) -> Blkptr {
-        let mut bp = Blkptr::hole();
-        bp.set_dva(0, dva);
-        bp.set_lsize(size);
-        bp.set_psize(size);
-        bp.set_compress(COMPRESS_OFF);
-        bp.set_checksum(CHECKSUM_ZILOG2);
-        bp.set_otype(ObjectType::INTENT_LOG);
-        bp.set_little_endian(true);
-        bp.set_birth(txg, txg);
-        bp.set_checksum_words(words);
-        if let Some(key) = self.os.ctx().key() {
-            bp.set_encrypted(true);
-            let (salt, iv) = key.fresh_salt_iv(self.os.ctx().rt());
-            bp.set_salt_iv(salt, iv);
-        }
-        bp
-    }
-    async fn allocate(&self, size: u64, words: [u64; 4], txg: Txg) -> Result<Blkptr> {
-        let alloc = self.os.ctx().zio().allocator().clone();
-        let dva = match alloc.try_alloc(self.class(), size, txg, &[], None)? {
-            Some(dva) => dva,
-            None => alloc.alloc(self.class(), size, txg, &[], None).await?,
-        };
-        // Datasets are charged for what is in the normal class only; the room of their syncs lies
-        // there.
-        if alloc.class_of(dva)? == ClassKind::Normal {
-            let bytes = self.os.ctx().zio().tree().top(dva.vdev())?.dsize(dva.asize());
-            if !self.os.take_log_block(bytes, txg) {
-                alloc.unalloc(dva, txg)?;
-                return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
-            }
-        }
-        Ok(self.pointer(dva, size, words, txg))
-    }
-    fn next_size(&self, want: u64) -> u64 {
-        let mut bursts: Vec<u64> = self.bursts.borrow().iter().copied().collect();
-        bursts.push(self.burst.get());
-        policy::block_size(&bursts, want, &self.tun.get())
     }
     /// A burst is over: nothing more was to be said for the moment.
     fn burst_done(&self) {
@@ -374,384 +324,6 @@ impl Inner {
                 bursts.pop_front();
             }
             bursts.push_back(burst);
-        }
-    }
-
-    /// Packs the sync list, unless somebody has packed `waiter` meanwhile.
-    async fn write_out(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
-        let _issuer = self.issuer.lock().await;
-        if waiter.state.get() != WaiterState::Queued {
-            return Ok(());
-        }
-        if self.broken.get() {
-            self.recover().await?;
-        }
-        let list = std::mem::take(&mut self.lists.borrow_mut().sync);
-        let owners = list.iter().filter(|itx| !matches!(itx.kind, ItxKind::Commit(_))).map(|itx| itx.owner);
-        if !planted!(PackingIgnored) {
-            self.chain.borrow_mut().packing = owners.collect();
-        }
-        self.note_parallel();
-        let mut stalled: Option<Vec<Rc<Waiter>>> = None;
-        for itx in list {
-            match (&itx.kind, &mut stalled) {
-                (ItxKind::Commit(w), Some(waiters)) => waiters.push(w.clone()),
-                (ItxKind::Commit(w), None) => self.link_waiter(w),
-                (_, Some(_)) => {}
-                (_, None) => {
-                    if self.pack(itx).await.is_err() {
-                        stalled = Some(Vec::new());
-                    }
-                }
-            }
-        }
-        if let Some(waiters) = stalled {
-            let result = self.stall().await;
-            self.chain.borrow_mut().packing.clear();
-            waiters.iter().for_each(|w| w.finish(result.is_ok()));
-            return Ok(());
-        }
-        self.chain.borrow_mut().packing.clear();
-        self.close_or_arm_timer().await
-    }
-
-    /// Measures how much company commits have.
-    fn note_parallel(&self) {
-        let chain = self.chain.borrow();
-        let open = chain.lwbs.back().is_some_and(|l| l.is_open() && l.has_records());
-        let before = chain.lwbs.len().checked_sub(2).and_then(|i| chain.lwbs.get(i));
-        let busy = before.is_some_and(|l| !l.is_flush_done());
-        self.parallel.set(policy::parallel_after(self.parallel.get(), open, busy));
-    }
-
-    /// After everything is packed: closes the open block, or leaves it to the timers of those who
-    /// wait for it.
-    async fn close_or_arm_timer(self: &Rc<Self>) -> Result<()> {
-        let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
-        if self.parallel.get() > 0 {
-            self.parallel.set(self.parallel.get() - 1);
-        }
-        let open = self.open_block().filter(|l| l.has_records());
-        if how == Closing::Now
-            && let Some(lwb) = &open
-        {
-            self.burst_done();
-            if self.close_block(lwb, 0).await.is_err() {
-                // Who waits for it learns that with everybody else.
-                return self.stall().await;
-            }
-        }
-        if let (Closing::After(share), Some(lwb)) = (how, open)
-            && !lwb.has_timer.replace(true)
-        {
-            let z = self.clone();
-            self.os.ctx().rt().spawn("zil timer", async move { z.close_on_timeout(lwb, share).await });
-        }
-        self.end_batch().await;
-        Ok(())
-    }
-
-    /// Somebody waits for everything packed so far.
-    fn link_waiter(&self, w: &Rc<Waiter>) {
-        let last = self.chain.borrow().lwbs.iter().rev().find(|l| !l.is_open() || l.has_records()).cloned();
-        match last {
-            Some(lwb) if !planted!(UnderwayIgnored) || lwb.is_open() => lwb.link(w),
-            _ => w.finish(true),
-        }
-    }
-
-    /// Puts one record into the log. An error: it cannot be logged.
-    async fn pack(self: &Rc<Self>, itx: Itx) -> Result<()> {
-        let txg = itx.txg;
-        if txg <= self.synced() {
-            return Ok(());
-        }
-        match itx.kind {
-            ItxKind::Commit(_) => Ok(()),
-            ItxKind::Barrier => {
-                self.count(|s| s.barriers += 1);
-                self.give_up_batch().await;
-                self.os.ctx().txg().wait_synced(txg).await
-            }
-            ItxKind::Record(record) => self.append(&record, &[], txg, itx.owner, |_| {}).await,
-            ItxKind::Write { object, offset, length, data } => {
-                self.pack_write(object, offset, length, data, txg, itx.owner).await
-            }
-        }
-    }
-
-    async fn pack_write(
-        self: &Rc<Self>,
-        object: u64,
-        offset: u64,
-        mut length: u64,
-        data: Data,
-        txg: Txg,
-        owner: Option<u64>,
-    ) -> Result<()> {
-        let source = || {
-            let gone = || Error::new(ErrorKind::Interrupted, "the file system is not in use any more");
-            self.data.upgrade().ok_or_else(gone)
-        };
-        let (parts, stored) = match data {
-            Data::Copied(parts) => (parts, None),
-            Data::NeedCopy => match source()?.copy(object, offset, length).await? {
-                None => return Ok(()),
-                Some(parts) => (parts, None),
-            },
-            Data::Indirect => match source()?.store(object, offset, length).await? {
-                None => return Ok(()),
-                Some(stored) => (Vec::new(), Some(stored)),
-            },
-        };
-        let bp = match &stored {
-            Some(stored) => stored.bp,
-            None => {
-                length = parts.iter().map(|p| p.len() as u64).sum();
-                Blkptr::hole()
-            }
-        };
-        if length == 0 {
-            return Ok(());
-        }
-        let record = Op::Write { object, offset, length, data: WriteData::Block(bp) }.encode()?;
-        assert!(record.len() == WRITE_SIZE, "a write record without data has a fixed size");
-        self.count(|s| match &stored {
-            Some(_) => s.indirect += 1,
-            None => s.copied += 1,
-        });
-        self.append(&record, &parts, txg, owner, |lwb| {
-            let Some(stored) = stored else { return };
-            if !planted!(IndirectNotFlushed) {
-                lwb.vdevs.borrow_mut().extend(stored.bp.dvas().map(|d| d.vdev()));
-            }
-            lwb.writes.borrow_mut().push(stored.done);
-        })
-        .await
-    }
-
-    async fn append(
-        self: &Rc<Self>,
-        fixed: &[u8],
-        data: &[Bytes],
-        txg: Txg,
-        owner: Option<u64>,
-        more: impl FnOnce(&Lwb),
-    ) -> Result<()> {
-        let len = (fixed.len() + data.iter().map(|d| d.len()).sum::<usize>()).next_multiple_of(8);
-        self.os.ctx().rt().spend(ZIL_RECORD + COPY.cost(len as u64)).await;
-        if len > BLOCK_MAX as usize - ZIL_CHAIN_SIZE {
-            return Err(Error::new(ErrorKind::TooBig, format!("a log record of {len} bytes")));
-        }
-        let lwb = self.lwb_with_room(len).await?;
-        if txg <= self.synced() {
-            return Ok(());
-        }
-        if !lwb.has_records() {
-            let rt = self.os.ctx().rt();
-            lwb.opened.set(rt.now());
-            lwb.trace(rt, self.os.id(), LogPhase::Opened, LogTimes::default());
-        }
-        self.seq.set(self.seq.get() + 1);
-        self.burst.set(self.burst.get() + len as u64);
-        lwb.push(fixed, data, txg, self.seq.get());
-        more(&lwb);
-        self.chain.borrow_mut().last_lwb.insert(owner, Rc::downgrade(&lwb));
-        self.count(|s| (s.records, s.bytes) = (s.records + 1, s.bytes + len as u64));
-        Ok(())
-    }
-
-    /// The open block with room for `len` bytes.
-    async fn lwb_with_room(self: &Rc<Self>, len: usize) -> Result<Rc<Lwb>> {
-        loop {
-            match self.open_block() {
-                None => self.begin_chain(len as u64).await?,
-                Some(lwb) if lwb.fits(len) => return Ok(lwb),
-                Some(lwb) => {
-                    let full = lwb.has_records();
-                    self.close_block(&lwb, len as u64).await?;
-                    self.count(|s| s.full += u64::from(full));
-                }
-            }
-        }
-    }
-
-    /// Begins a chain: its first block must be in a header on disk before a commit can rely on it.
-    async fn begin_chain(&self, want: u64) -> Result<()> {
-        let txg = self.os.ctx().txg();
-        let hold = txg.hold_open().await;
-        let rt = self.os.ctx().rt();
-        let words = [rt.rng_u64() | 1, rt.rng_u64() | 1, self.os.id(), 1];
-        let bp = self.allocate(self.next_size(want), words, hold.txg).await?;
-        let at = hold.txg;
-        self.chain.borrow_mut().lwbs.push_back(Lwb::new(bp, at));
-        self.os.touch(at);
-        drop(hold);
-        txg.wait_synced(at).await
-    }
-
-    /// Gives the open block a successor that can take `want` bytes, and issues it.
-    async fn close_block(self: &Rc<Self>, lwb: &Rc<Lwb>, want: u64) -> Result<()> {
-        let ctx = self.os.ctx();
-        let sealing = Sealing::of(lwb, ctx.key());
-        // Before anything changes: from the next block's place on nothing is waited for.
-        ctx.rt().spend(sealing.cost_here()).await;
-        let hold = ctx.txg().hold_open().await;
-        let mut words = lwb.bp.checksum_words();
-        words[3] = words[3].wrapping_add(1);
-        let next_bp = match self.allocate(self.next_size(want), words, hold.txg).await {
-            Ok(bp) => bp,
-            Err(e) => {
-                self.broken.set(true);
-                return Err(e);
-            }
-        };
-        let next = Lwb::new(next_bp, hold.txg);
-        self.os.touch(hold.txg);
-        let before = {
-            let mut chain = self.chain.borrow_mut();
-            let at = chain.lwbs.len();
-            chain.lwbs.push_back(next);
-            at.checked_sub(2).map(|i| chain.lwbs[i].clone())
-        };
-        lwb.holds.borrow_mut().push(hold);
-        let nused = lwb.used.get();
-        let dva = lwb.bp.dva(0);
-        // Where parity goes with the data the whole block is written: it is read as a whole.
-        let spread = dva.asize() > lwb.bp.psize();
-        let written = if spread { lwb.bp.psize() as usize } else { nused.next_multiple_of(BLOCK_UNIT) };
-        let bytes = lwb.take_bytes(written.min(lwb.bp.psize() as usize));
-        lwb.issued.set(ctx.rt().now());
-        let queue = lwb.issued.get().since(lwb.opened.get());
-        lwb.trace(ctx.rt(), self.os.id(), LogPhase::Issued, LogTimes { queue, ..LogTimes::default() });
-        let top = ctx.zio().tree().top(dva.vdev())?;
-        let bulk = top.is_log && self.burst.get() > self.tun.get().slog_bulk;
-        let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
-        match self.tun.get().policy {
-            CommitPolicy::Batched => {
-                lwb.flush_deferred.set(true);
-                lwb.in_batch.set(true);
-            }
-            CommitPolicy::Batchless2017 => {}
-            CommitPolicy::Modern => {
-                let unawaited = |b: &Rc<Lwb>| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty();
-                if let Some(b) = before.filter(unawaited) {
-                    b.flush_deferred.set(true);
-                    lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
-                    self.count(|s| s.deferred += 1);
-                } else if lwb.needs_own_flush_only() && top.writes_durably() && !planted!(NoFlush) {
-                    // Nothing else to be flushed: its own write will be enough.
-                    lwb.vdevs.borrow_mut().clear();
-                }
-            }
-        }
-        let durable = lwb.vdevs.borrow().is_empty();
-        let how = WriteAs { prio, durable };
-        let done = sealing.write(ctx.rt(), &top, how, bytes, next_bp, nused);
-        lwb.set_state(LwbState::Issued);
-        self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
-        let (z, chained, lwb) = (self.clone(), self.lwbs_before(lwb), lwb.clone());
-        ctx.rt().spawn("zil block", async move { z.run_lwb(lwb, chained, done).await });
-        Ok(())
-    }
-
-    /// The blocks before one that are not over, the nearest first.
-    fn lwbs_before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
-        let chain = self.chain.borrow();
-        chain.live().skip_while(|l| !Rc::ptr_eq(l, lwb)).skip(1).cloned().collect()
-    }
-
-    /// A block's own task: its write, its flush, the block before. `before`: blocks before it that
-    /// were under way when it was issued, the nearest first.
-    async fn run_lwb(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
-        let rt = self.os.ctx().rt();
-        if planted!(WakeBeforePredecessor) {
-            self.wake_early(&lwb, &done).await;
-        }
-        let mut good = self.wait_writes(&lwb, done).await;
-        lwb.failed.set(!good);
-        lwb.written.set(rt.now());
-        lwb.set_state(LwbState::WriteDone);
-        if planted!(WakeBeforeFlush) {
-            lwb.waiters.take().iter().for_each(|w| w.finish(good));
-        }
-        if lwb.flush_deferred.get() {
-            return;
-        }
-        // Those that leave their flush to this one must be written before it.
-        let mine: Vec<Rc<Lwb>> = before.iter().take_while(|b| b.flush_deferred.get()).cloned().collect();
-        for b in &mine {
-            b.wait_write_done().await;
-            good &= !b.failed.get();
-        }
-        let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
-        let began = rt.now();
-        good &= self.flush(&vdevs).await;
-        let flush = rt.now().since(began);
-        if let Some(b) = before.get(mine.len()) {
-            b.wait_flush_done().await;
-            good &= !b.failed.get();
-        }
-        // A block that failed may have been over before this one was issued: a replay ends there.
-        good &= !self.broken.get();
-        if !good {
-            self.note_failure(&lwb);
-        }
-        let took = rt.now().since(lwb.issued.get());
-        let latency = self.latency.get();
-        self.latency.set(if latency.0 == 0 { took } else { Nanos((latency.0 * 7 + took.0) / 8) });
-        if self.tun.get().policy == CommitPolicy::Batchless2017 {
-            self.latency.set(took);
-        }
-        for b in mine.iter().rev().chain([&lwb]) {
-            self.lwb_flush_done(b, flush, good);
-        }
-    }
-
-    /// A block is over; that flush was for it.
-    fn lwb_flush_done(&self, lwb: &Lwb, flush: Nanos, good: bool) {
-        let rt = self.os.ctx().rt();
-        let times = lwb.times(rt.now(), flush);
-        self.count(|s| s.block_done(lwb.waiters.borrow().len(), times));
-        lwb.trace(rt, self.os.id(), LogPhase::Done, times);
-        lwb.finish(good);
-    }
-
-    async fn wait_writes(&self, lwb: &Lwb, done: WriteDone) -> bool {
-        let writes = lwb.writes.take();
-        let mut good = done.await.is_ok();
-        for w in writes {
-            good &= w.await.is_ok();
-        }
-        good
-    }
-
-    /// A mistake on purpose: only the own write and flush count.
-    async fn wake_early(&self, lwb: &Lwb, done: &WriteDone) {
-        let good = done.clone().await.is_ok();
-        let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
-        let good = good && self.flush(&vdevs).await;
-        lwb.waiters.take().iter().for_each(|w| w.finish(good));
-    }
-
-    /// Makes what was written to these vdevs durable.
-    async fn flush(&self, vdevs: &[VdevId]) -> bool {
-        if planted!(NoFlush) {
-            return true;
-        }
-        self.count(|s| s.flushes += vdevs.len() as u64);
-        let tree = self.os.ctx().zio().tree();
-        let flushes = vdevs.iter().map(|&v| async move { tree.top(v)?.flush().await });
-        let all: Result<()> = join_all(flushes.collect()).await.into_iter().collect();
-        all.is_ok() || planted!(FlushErrorIgnored)
-    }
-
-    fn note_failure(&self, lwb: &Lwb) {
-        self.broken.set(true);
-        self.count(|s| s.failures += 1);
-        let on_log = self.os.ctx().zio().tree().top(lwb.bp.dva(0).vdev()).is_ok_and(|t| t.is_log);
-        if on_log {
-            self.avoid_slog.set(Txg(self.synced().0 + 16));
         }
     }
 
