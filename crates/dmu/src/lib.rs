@@ -8,8 +8,8 @@
 //! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying),
 //! `dirty` (the blocks that a txg writes), `early` (those that an intent log stores before),
 //! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how a
-//! block is stored), `sync_dnode` and `sync` (writing), `userused` (space by owner); on top of them
-//! `zap`, `sa`, `bpobj`.
+//! block is stored), `sync_block`, `sync_tree`, `sync_dnode` and `sync` (writing), `userused` (space
+//! by owner); on top of them `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;
@@ -27,7 +27,9 @@ mod policy;
 mod ranges;
 pub mod ranks;
 mod sync;
+mod sync_block;
 mod sync_dnode;
+mod sync_tree;
 mod tree;
 mod tx;
 mod userused;

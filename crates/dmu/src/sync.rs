@@ -23,7 +23,8 @@ use zio::WriteDone;
 use crate::dnode::{Dnode, DnodeInner};
 use crate::objset::{Objset, ObjsetInner};
 use crate::policy::BlockKind;
-use crate::sync_dnode::{SyncCx, Synced};
+use crate::sync_block::SyncCx;
+use crate::sync_dnode::Synced;
 use crate::tx::Tx;
 use crate::userused::Deltas;
 

@@ -1,0 +1,160 @@
+//! Storing one block of an object set while a txg syncs: the new block takes the place of the old
+//! one, and both are accounted ([`SyncCx::put`]).
+//!
+//! Order for one block: prepare (compress, sum up), issue, account the death of the old block and
+//! the birth of the new one, then keep the content in the cache and in the list of writes in
+//! flight. A block of an earlier pass of the same txg is overwritten in place if the new one fits:
+//! it is the same block then, and the accounts do not change.
+
+use std::cell::RefCell;
+
+use base::{Nanos, ObjectId, Result, Txg};
+use bdev::Bytes;
+use codec::{ChecksumAlgo, CompressAlgo};
+use ondisk::blkptr::Blkptr;
+use ondisk::object_type::ObjectType;
+use zio::{Prepared, WriteDone, WriteReq};
+
+use crate::objset::Objset;
+use crate::policy::Policy;
+
+/// What the syncs of all objects of one call share.
+pub(crate) struct SyncCx<'a> {
+    pub os: &'a Objset,
+    pub txg: Txg,
+    pub pass: u32,
+    pub done: RefCell<Vec<WriteDone>>,
+}
+
+impl<'a> SyncCx<'a> {
+    pub fn new(os: &'a Objset, txg: Txg, pass: u32) -> SyncCx<'a> {
+        SyncCx { os, txg, pass, done: RefCell::default() }
+    }
+    /// Before work that takes `cost` beside what [`zio`] counts for the block itself.
+    pub fn spend(&self, cost: Nanos) -> rt::Spend<'_> {
+        self.os.ctx().rt().spend(cost)
+    }
+    pub fn hole_birth(&self) -> bool {
+        self.os.ctx().features().hole_birth
+    }
+    /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that
+    /// knows its birth if there was something before.
+    pub fn hole_in_place_of(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
+        if self.hole_birth() && old.birth().0 != 0 {
+            // An embedded pointer of a damaged pool may claim any number of bytes, and what is
+            // given up is not looked at closely.
+            let lsize = lsize.next_multiple_of(base::SECTOR).max(base::SECTOR);
+            Blkptr::punched_hole(lsize, otype, level, self.txg)
+        } else {
+            Blkptr::hole()
+        }
+    }
+    /// The block is no more.
+    pub fn kill(&self, bp: &Blkptr) {
+        self.os.0.acct.kill(bp, self.txg);
+        self.os.ctx().forget(bp);
+    }
+    fn born(&self, bp: &Blkptr) {
+        self.os.0.acct.born(bp, self.txg);
+        let Some(feat) = &self.os.0.feat else { return };
+        if bp.lsize() > base::OLD_MAX_BLOCK {
+            feat.activate("org.open-zfs:large_blocks", self.txg);
+        }
+        if bp.compress_raw() == CompressAlgo::Zstd as u8 {
+            feat.activate("org.freebsd:zstd_compress", self.txg);
+        }
+        let guid = match ChecksumAlgo::from_u8(bp.checksum_raw()) {
+            Some(ChecksumAlgo::Sha512) => "org.illumos:sha512",
+            Some(ChecksumAlgo::Skein) => "org.illumos:skein",
+            Some(ChecksumAlgo::Edonr) => "org.illumos:edonr",
+            Some(ChecksumAlgo::Blake3) => "org.openzfs:blake3",
+            _ => return,
+        };
+        feat.activate(guid, self.txg);
+    }
+
+    pub fn request(&self, data: Bytes, p: &Policy, place: (ObjectId, u64)) -> WriteReq {
+        p.request(&self.os.0, data, place, self.txg)
+    }
+
+    /// Whether `old` was written by an earlier pass of this txg, so that its place may be used
+    /// again.
+    pub fn is_rewrite(&self, old: &Blkptr) -> bool {
+        self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
+    }
+
+    /// As [`SyncCx::put`] for `data` that is stored at `bp` already, by a write that is over.
+    pub fn put_stored(
+        &self,
+        bp: Blkptr,
+        data: Bytes,
+        old: &Blkptr,
+        (otype, level): (ObjectType, u8),
+        metadata: bool,
+        dirty: u64,
+    ) -> Blkptr {
+        let ctx = self.os.ctx();
+        let bp = if bp.is_hole() { self.hole_in_place_of(old, data.len() as u64, otype, level) } else { bp };
+        if !old.is_hole() {
+            self.kill(old);
+        }
+        if !bp.is_hole() {
+            self.born(&bp);
+            ctx.track_write(&bp, data, &WriteDone::ready(Ok(())), metadata);
+        }
+        ctx.dirty_done(self.txg, dirty);
+        bp
+    }
+
+    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more
+    /// when the device has it. What was prepared before had its `rewrite` set then.
+    pub async fn put(
+        &self,
+        req: WriteReq,
+        prepared: Option<Prepared>,
+        old: &Blkptr,
+        metadata: bool,
+        dirty: u64,
+    ) -> Result<Blkptr> {
+        let ctx = self.os.ctx();
+        let data = req.data.clone();
+        let (otype, level) = (req.otype, req.level);
+        let again = self.is_rewrite(old);
+        let prepared = match prepared {
+            Some(p) => p,
+            None => {
+                let mut req = req;
+                req.rewrite = again.then_some(*old);
+                ctx.zio().prepare(req).await?
+            }
+        };
+        if again {
+            // Its place may be used again: two writes to it must not be on their way at once.
+            ctx.wait_written(old).await?;
+        }
+        let out = ctx.zio().issue(prepared).await?;
+        let mut bp = out.bp;
+        if bp.is_hole() {
+            bp = self.hole_in_place_of(old, data.len() as u64, otype, level);
+        }
+        if !out.rewritten_in_place {
+            if !old.is_hole() {
+                self.kill(old);
+            }
+            if !bp.is_hole() {
+                self.born(&bp);
+            }
+        }
+        if !bp.is_hole() {
+            ctx.track_write(&bp, data, &out.done, metadata);
+        }
+        if dirty > 0 {
+            ctx.dirty_done_on_write(self.txg, dirty, &out.done);
+        }
+        match out.done.result() {
+            Some(r) => r?,
+            None => self.done.borrow_mut().push(out.done),
+        }
+        Ok(bp)
+    }
+}
