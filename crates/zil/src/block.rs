@@ -1,9 +1,8 @@
 //! One log block: making its bytes, and reading it back.
 //!
-//! A block is verified by the four words of the pointer that leads to it ([`ondisk::zil`]). In the
-//! log of an encrypted dataset the pointer has salt and IV, the bodies of the records are
-//! encrypted, and everything that a claim without the key must see is authenticated (format page 12
-//! section 8).
+//! A block is verified by the four checksum words of its pointer ([`ondisk::zil`]). In the log of
+//! an encrypted dataset the pointer has salt and IV, the bodies of the records are encrypted, and
+//! the fields that a claim without the key reads are authenticated (format page 12 section 8).
 
 use std::ops::Range;
 
@@ -18,12 +17,12 @@ use zio::{AreaSeal, DataKey, Prio, Zio};
 
 /// Largest log block in bytes.
 pub const BLOCK_MAX: u64 = 128 << 10;
-/// Log blocks are written and summed up in units of this many bytes.
+/// Log blocks are written and checksummed in units of this many bytes.
 pub const BLOCK_UNIT: usize = 4096;
-/// What is authenticated of the chain part: everything before the checksum.
+/// Authenticated bytes of the chain part: all before the checksum.
 const CHAIN_AAD: usize = 144;
 
-/// A log block that was read.
+/// A log block read from disk.
 pub struct LogBlock {
     /// Its bytes; still encrypted if the dataset is.
     pub bytes: Vec<u8>,
@@ -46,13 +45,13 @@ pub fn check_pointer(bp: &Blkptr) -> Result<()> {
     Ok(())
 }
 
-/// The sum of a block that has the pointer's words where its own sum will be.
+/// The checksum of a block that holds the pointer's words in place of its own checksum.
 fn sum(block: &[u8], chain: &ZilChain, bp: &Blkptr) -> Result<[u64; 4]> {
     let algo = if bp.checksum_raw() == CHECKSUM_ZILOG2 { ChecksumAlgo::Zilog2 } else { ChecksumAlgo::Zilog };
     Ok(compute(algo, &block[..chain.verified], bp.needs_swap(), None)?.0)
 }
 
-/// The chain part of `block`, if it is what `bp` says.
+/// The chain part of `block`, if the block verifies against `bp`.
 pub fn verify(block: &[u8], bp: &Blkptr) -> Option<ZilChain> {
     let chain = ZilChain::parse(block, bp).ok()?;
     let mut check = block[..chain.verified].to_vec();
@@ -62,7 +61,7 @@ pub fn verify(block: &[u8], bp: &Blkptr) -> Option<ZilChain> {
     right.then_some(chain)
 }
 
-/// How to tell whether bytes are the log block of `bp`.
+/// The check of bytes against `bp`, for reads with reconstruction.
 pub fn verifier(bp: &Blkptr) -> Verify {
     let own = *bp;
     Verify::new(rt::cost::FLETCHER.cost(bp.psize()), move |bytes| verify(bytes, &own).is_some())
@@ -72,7 +71,7 @@ fn folded(sum: [u64; 4]) -> [u64; 2] {
     [sum[0] ^ sum[2], sum[1] ^ sum[3]]
 }
 
-/// Reads a log block; `None` if it was not written, or not completely: the normal end of a chain.
+/// Reads a log block; `None` if it was never written, or only in part: the normal end of a chain.
 /// An error if no device could be read.
 pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     check_pointer(bp)?;
@@ -88,7 +87,7 @@ pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
         Err(e) => Some(e),
     };
     if zio.tree().is_redundant(dva.vdev()) {
-        // Another side may have it: one that was away when it was written does not.
+        // Another child may have it: one that was offline during the write does not.
         let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth: Txg(0) };
         let verdict = zio.tree().arbitrate(place, Prio::SyncRead, Some(&verifier(bp)), None).await?;
         return match verdict.data {
@@ -103,7 +102,7 @@ pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     }
 }
 
-/// What is encrypted in a block, and what is authenticated besides.
+/// The encrypted parts of a block, and its other authenticated bytes.
 fn areas(block: &[u8], range: (usize, usize)) -> Result<(Vec<u8>, Vec<Range<usize>>)> {
     let mut aad = block[..CHAIN_AAD].to_vec();
     let mut areas = Vec::new();
@@ -123,8 +122,8 @@ fn areas(block: &[u8], range: (usize, usize)) -> Result<(Vec<u8>, Vec<Range<usiz
     Ok((aad, areas))
 }
 
-/// Decrypts the records of a block of an encrypted dataset; nothing for others. An error of kind
-/// `Checksum` if it was changed without the key.
+/// Decrypts the records of a block of an encrypted dataset; does nothing for others. An error of
+/// kind `Checksum` if the block was changed without the key.
 pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<()> {
     if !bp.encrypted() {
         return Ok(());
@@ -138,8 +137,8 @@ pub fn open(block: &mut LogBlock, bp: &Blkptr, key: Option<&DataKey>) -> Result<
     key.open_areas(bp.salt_iv(), &aad, &mut block.bytes, &areas, &tag).map_err(|e| e.at("intent log block"))
 }
 
-/// Completes a slim block for `bp`: `block` has room for the chain part and then the records,
-/// `nused` bytes in all, and is zero up to whole units. Writes the chain part, encrypts, sums up.
+/// Completes a slim block for `bp`: `block` has room for the chain part, then the records, `nused`
+/// bytes in all, and zeros up to whole units. Writes the chain part, encrypts, checksums.
 pub fn seal(block: &mut [u8], bp: &Blkptr, next: &Blkptr, nused: usize, key: Option<&AreaSeal>) -> Result<()> {
     block[..ZIL_CHAIN_SIZE].fill(0);
     next.write_to(&mut block[8..]);

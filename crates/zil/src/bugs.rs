@@ -1,7 +1,7 @@
-//! Mistakes on purpose: a campaign that does not find each of them proves nothing. Only in builds
-//! with the feature `planted-bugs`.
+//! Planted bugs, each of which a campaign must find. Only in builds with the feature
+//! `planted-bugs`.
 
-/// A mistake.
+/// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     /// Log blocks are not flushed.
@@ -12,17 +12,17 @@ pub enum Bug {
     WakeBeforePredecessor,
     /// A commit leaves the records of its object in the async list.
     AsyncLeft,
-    /// Log blocks are given up before the txg of their records is on disk.
+    /// Log blocks are freed before the txg of their records is on disk.
     FreedEarly,
-    /// A commit with nothing to say does not wait for blocks under way that say it.
+    /// A commit without unpacked records does not wait for the blocks in flight that have them.
     UnderwayIgnored,
-    /// A commit with nothing to say does not wait for records that another commit is packing.
+    /// A commit without unpacked records does not wait for records that another commit is packing.
     PackingIgnored,
     /// Only the device of the log block is flushed, not those of blocks that its records name.
     IndirectNotFlushed,
     /// A failed flush counts as a success.
     FlushErrorIgnored,
-    /// Import does not claim: the blocks are given to others.
+    /// Import does not claim: the blocks are allocated again.
     NoClaim,
     /// Replay applies records whose txg is on disk.
     OldReplayed,
@@ -52,12 +52,12 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// From now on everything on this thread makes that mistake.
+/// Plants a bug for all logs of this thread.
 pub fn plant(bug: Option<Bug>) {
     PLANTED.with(|b| b.set(bug));
 }
 
-/// Whether that mistake is to be made.
+/// Whether that bug is planted.
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.with(|b| b.get()) == Some(bug)
 }

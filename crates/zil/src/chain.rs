@@ -1,9 +1,9 @@
 //! Walking the chain of a log.
 //!
-//! A chain ends where a block does not verify, where the next pointer is a hole, or has not the
-//! same words with the next number. The last pointer leads to a block that is allocated and was
-//! never written: it belongs to the chain. Pointers may come from disk: a place that was visited
-//! before ends the walk.
+//! A chain ends at a block that does not verify, or whose next pointer is a hole or lacks the same
+//! checksum words with the next number. The last pointer names a block that is allocated and was
+//! never written: it belongs to the chain. Pointers come from disk: a DVA seen before ends the
+//! walk.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::block::{self, LogBlock};
 /// Blocks followed at most: far more than a log has between two txgs.
 const CHAIN_MAX: usize = 1 << 20;
 
-/// A place in a chain.
+/// A walk along a chain.
 pub struct Walk {
     next: Option<Blkptr>,
     seen: BTreeSet<Dva>,
@@ -42,23 +42,23 @@ pub fn follows(bp: &Blkptr, next: &Blkptr) -> bool {
 }
 
 impl Walk {
-    /// From the block that `first` names; a hole is an empty chain.
+    /// Starts at the block of `first`; a hole is an empty chain.
     pub fn new(first: Blkptr) -> Walk {
         Walk { next: (!first.is_hole()).then_some(first), seen: BTreeSet::new() }
     }
 
-    /// The pointer of the block that comes now.
+    /// The pointer of the next block.
     pub fn peek(&self) -> Option<Blkptr> {
         self.next
     }
 
-    /// Does not go on after the block that comes now or came last.
+    /// Ends the walk before the next block.
     pub fn stop(&mut self) {
         self.next = None;
     }
 
-    /// The block that comes now; `None` at the end. An error if a device could not be read, or a
-    /// pointer makes no sense.
+    /// Reads the next block; `None` at the end. An error if a device could not be read, or a
+    /// pointer is invalid.
     pub async fn step(&mut self, zio: &Zio) -> Result<Option<Step>> {
         let Some(bp) = self.next.take() else { return Ok(None) };
         block::check_pointer(&bp)?;

@@ -1,13 +1,13 @@
-//! Claiming: the first import after a crash takes the blocks of a log into the space maps (format
+//! Claiming: the first import after a crash allocates the blocks of a log in the space maps (format
 //! page 07 section 3).
 //!
 //! Blocks born in txgs that are on disk are in the maps already; those born later (every log has
-//! some) are not, and would be given to somebody else. All claims are made in the first txg of the
-//! import, before anything allocates. Nothing of that needs keys. After it the header says what of
-//! the chain belongs to the log: whatever is written to its end by accident does not count.
+//! some) are not, and would be allocated again. All claims are made in the first txg of the import,
+//! before any allocation. They need no keys. The header then records the last claimed block and
+//! record: a later block that happens to verify does not count.
 //!
-//! An import that goes on without a log device (`-m`) ends the chain before the first block that
-//! only this device has. What comes after it is given up, and so is a log that begins there.
+//! An import without a log device (`-m`) ends the chain before the first block on that device. The
+//! rest of the chain is lost, and so is a log that begins there.
 
 use std::collections::BTreeSet;
 
@@ -19,27 +19,26 @@ use zio::{Prio, Zio};
 
 use crate::chain::{Walk, seq_of};
 
-/// A log block cannot be born so many txgs after the last one on disk.
+/// Most txgs between the last one on disk and the birth of a log block.
 const AHEAD_MAX: u64 = 1 << 20;
 
-/// What a claim came to.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
-    /// The header to be stored.
+    /// The header to store.
     pub header: ZilHeader,
-    /// The highest txg that something claimed was born in: the pool must sync that far before it is
-    /// used.
+    /// The highest birth txg of the claimed blocks: the pool must sync that far before it is used.
     pub newest: Txg,
     /// Blocks of the chain.
     pub blocks: u64,
     /// Records in it.
     pub records: u64,
-    /// Where the chain was cut short, because that block is on a log device that is not in use.
+    /// The block at which the chain was cut, if it is on a log device that is not in use.
     pub cut: Option<Blkptr>,
 }
 
-/// Whether a log block is on a log device that is not in use; an import has such devices only if it
-/// was told to do without them.
+/// Whether a log block is on a log device that is not in use: only in an import that may do without
+/// log devices.
 pub fn is_lost(zio: &Zio, bp: &Blkptr) -> Result<bool> {
     let top = zio.tree().top(bp.dva(0).vdev())?;
     Ok(top.is_log && !top.kind().health().is_open())
@@ -50,9 +49,9 @@ pub fn needs_claim(header: &ZilHeader) -> bool {
     !header.log.is_hole() && header.claim_txg.0 == 0
 }
 
-/// Claims the chain of `header` in `first`, the txg after the last one on disk; the header that
-/// comes of it is empty if the first block is lost. An error if a device could not be read, or what
-/// is to be claimed is in use.
+/// Claims the chain of `header` in `first`, the txg after the last one on disk; the new header is
+/// empty if the first block is lost. An error if a device could not be read, or a block to claim is
+/// allocated already.
 pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed> {
     let mut out = Claimed { header: *header, newest: Txg(0), blocks: 0, records: 0, cut: None };
     let mut taken: BTreeSet<Dva> = BTreeSet::new();
@@ -84,7 +83,7 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
             if record.txtype == tx::WRITE && record.bytes.len() >= WRITE_SIZE {
                 let data = Blkptr::parse(&record.bytes[64..WRITE_SIZE])?;
                 if !data.is_hole() && !data.is_embedded() && data.birth() >= first {
-                    // Its commit was never acknowledged if it is not there.
+                    // If the block is not there, its commit was never acknowledged.
                     if !zio.verify(&data, Prio::SyncRead).await? {
                         complete = false;
                         break;
@@ -117,8 +116,8 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
     Ok(out)
 }
 
-/// As [`claim`] for a log that an import has claimed before, and that a crash left without replay:
-/// nothing if all its blocks are on devices that are in use, or else what is left of it.
+/// As [`claim`] for a log that an earlier import claimed and did not replay: `None` if all its
+/// blocks are on devices in use, else the shortened log.
 pub async fn shorten(zio: &Zio, header: &ZilHeader) -> Result<Option<Claimed>> {
     let mut out = Claimed { header: *header, newest: Txg(0), blocks: 0, records: 0, cut: None };
     let mut walk = Walk::new(header.log);

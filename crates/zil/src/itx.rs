@@ -1,9 +1,9 @@
-//! What happened since the last txg that is on disk, as the log may have to tell it.
+//! Intent log records in memory (itx): the operations since the last txg on disk.
 //!
-//! Records that any commit must carry (names that come and go) are in the *sync list*, in the order
-//! in which things happened. Records of one object that only a commit of that object needs are in
-//! its *async list*, which is moved to the end of the sync list then. What happened in a txg that
-//! is on disk by now is dropped.
+//! Records that every commit must carry (changes of names) are in the *sync list*, in the order of
+//! the operations. Records of one object that only a commit of that object needs are in its *async
+//! list*; the commit moves it to the end of the sync list. Records of a txg that is on disk are
+//! dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use rt::sync::Notify;
 
 use crate::log::Lwb;
 
-/// Something that the log may have to tell.
+/// An entry of the lists: a record, a barrier or a commit.
 pub(crate) struct Itx {
     pub txg: Txg,
     /// The object whose commits carry it; `None`: every commit does.
@@ -31,25 +31,25 @@ impl Itx {
 }
 
 pub(crate) enum ItxKind {
-    /// A whole record.
+    /// An encoded record.
     Record(Vec<u8>),
     /// A write.
     Write { object: u64, offset: u64, length: u64, data: Data },
-    /// Something that no record can tell: it, and with it all that came before, is durable only
-    /// when its txg is.
+    /// An operation without a record: it and all operations before it are durable only with its
+    /// txg.
     Barrier,
-    /// Everything before this is to be durable.
+    /// A commit: all entries before it are to be durable.
     Commit(Rc<Waiter>),
 }
 
-/// Where the data of a write are.
+/// The data of a write (`WR_COPIED`, `WR_NEED_COPY`, `WR_INDIRECT`).
 pub(crate) enum Data {
     Copied(Vec<Bytes>),
     NeedCopy,
     Indirect,
 }
 
-/// Somebody who waits for a commit.
+/// A commit that waits (`zil_commit_waiter`).
 #[derive(Default)]
 pub(crate) struct Waiter {
     pub state: Cell<WaiterState>,
@@ -59,14 +59,14 @@ pub(crate) struct Waiter {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum WaiterState {
-    /// In the sync list.
+    /// It is in the sync list.
     #[default]
     Queued,
-    /// For a log block.
+    /// It waits for a log block.
     Linked,
-    /// It is durable.
+    /// Its records are durable.
     Done,
-    /// The log could not make it durable.
+    /// The log could not make them durable.
     Failed,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    /// Drops what is on disk with `synced`.
+    /// Drops records of txgs up to `synced`.
     pub fn drop_synced(&mut self, synced: Txg) {
         if self.clean >= synced {
             return;
@@ -104,7 +104,7 @@ impl Lists {
             !list.is_empty()
         });
     }
-    /// Moves what is known of an object, or of all, to the sync list.
+    /// Moves the async list of an object, or all of them, to the sync list.
     pub fn async_to_sync(&mut self, object: Option<u64>) {
         match object {
             Some(obj) => {
@@ -121,7 +121,7 @@ impl Lists {
     }
 }
 
-/// `len` bytes of `data` from `at` on, where they lie.
+/// `len` bytes of `data` from `at` on, as slices of the same memory.
 pub(crate) fn cut(data: &[Bytes], at: u64, len: u64) -> Vec<Bytes> {
     let (mut skip, mut left) = (at as usize, len as usize);
     let mut out = Vec::new();

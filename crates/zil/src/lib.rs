@@ -1,26 +1,27 @@
-//! The intent log: what synchronous writes are acknowledged by (format page 07, behaviour 3.4).
+//! The intent log (ZIL): makes synchronous writes durable before their txg syncs (format page 07,
+//! behaviour 3.4).
 //!
-//! A txg takes seconds to get to disk; whoever calls `fsync` cannot wait that long. So what happens
-//! to an object set is also noted in memory, in lists (`itx`), and a commit writes from there what
-//! it needs into *log blocks* on disk, each of which names the next. When the txg of a record is on
-//! disk the record is forgotten; only after a crash is it read again.
+//! A txg takes seconds to reach the disk, too long for `fsync`. So every operation on an object set
+//! is also noted in memory, in lists of records (`itx`). A commit writes the records that it needs
+//! into *log blocks* on disk, each of which names the next. When the txg of a record is on disk the
+//! record is dropped; log blocks are read only after a crash.
 //!
-//! Words. A *record* says one operation. A *log block* (lwb) holds records and the pointer of its
-//! successor; the *chain* begins in the header of the object set. A *commit* makes durable what one
-//! object, or all, went through so far. To *claim* is to take the blocks of a chain into the space
-//! maps at import; to *replay* is to do again what the records say.
+//! Words. A *record* describes one operation. A *log block* (lwb) holds records and the pointer of
+//! its successor; the *chain* begins in the header of the object set. A *commit* makes all earlier
+//! operations on one object, or on all, durable. To *claim* is to allocate the blocks of a chain in
+//! the space maps at import; to *replay* is to apply the records.
 //!
-//! Reading order: [`policy`] (what is decided, and the settings), [`block`] and [`chain`] (blocks
-//! on disk), [`log`] (commits), `lwb` (a block's life), [`claim`], [`replay`].
+//! Reading order: [`policy`] (decisions and tunables), [`block`] and [`chain`] (blocks on disk),
+//! [`log`] (commits), `lwb` (the states of a block), [`claim`], [`replay`].
 
-/// Whether a mistake is made on purpose: never, outside of the campaign's build.
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
 #[cfg(feature = "planted-bugs")]
 macro_rules! planted {
     ($bug:ident) => {
         $crate::bugs::planted($crate::bugs::Bug::$bug)
     };
 }
-/// Whether a mistake is made on purpose: never, outside of the campaign's build.
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
 #[cfg(not(feature = "planted-bugs"))]
 macro_rules! planted {
     ($bug:ident) => {

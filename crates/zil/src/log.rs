@@ -1,29 +1,29 @@
 //! The intent log of an object set in use: lists, commits, blocks.
 //!
-//! The normal path of a commit. Operations hand in what they did ([`Zilog::record`] and its like).
-//! A commit of an object moves that object's records to the sync list, appends itself, and takes
-//! the *issuer's lock*; whoever has it packs the whole list into the open block, other people's
-//! commits included. A block that is full, or that the policy closes, gets a successor, whose place
-//! must be known before the block can be written, and is issued: its own task awaits its write,
-//! flushes, awaits the block before, and wakes those who waited for it. With `modern` a block that
-//! somebody waits for, and that has nothing to flush but itself, is written durably where devices
-//! do that: one operation in place of two. Commits wait for their block, and a task of its own
-//! closes it when it has been open for long enough.
+//! The normal path of a commit. Operations hand in records ([`Zilog::record`], [`Zilog::write`]). A
+//! commit of an object moves that object's records to the sync list, appends itself, and takes the
+//! *issuer's lock*. The holder packs the whole list, with the commits of other tasks, into the open
+//! block (`pack`). A block that is full, or that the policy closes, gets a successor, whose place
+//! must be known before the block can be written, and is issued (`issue`): its own task waits for
+//! the write, flushes, waits for the block before, and wakes the commits that wait for it. With
+//! `modern` a block that commits wait for, and that has nothing to flush but itself, is written
+//! durably where devices do that: one operation in place of two. Commits wait for their block; a
+//! timer task closes it after its time (`timer`).
 //!
-//! While a block is under way it holds the txg open in which its successor was allocated: should
-//! that txg sync and the block be lost, nobody would know of the successor. The sync of a txg moves
-//! the header to the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
+//! A block in flight holds the txg in which its successor was allocated: if that txg synced and the
+//! block were lost, no pointer to the successor would exist. The sync of a txg moves the header to
+//! the oldest block that is still needed and frees those before ([`dmu::IntentLog`]).
 //!
-//! What cannot be logged waits for its txg: there is no room, a device failed, a record does not
-//! exist for it. After a failure the chain is broken, and nothing behind the break counts:
-//! everybody waits for the txg, and the next commit begins a new chain.
+//! An operation that cannot be logged waits for its txg: there is no room, a device failed, or the
+//! format has no record for it. After a failure the chain is broken, and a replay would end at the
+//! break: all commits wait for the txg, and the next commit begins a new chain.
 //!
-//! A commit of an object that has nothing to tell, and shares no record that is still to be packed,
-//! packs nothing: it waits for the blocks in which the last of its records and the last of those
-//! that every commit carries are, if these are not over yet.
+//! A commit of an object without unpacked records, its own or those that every commit carries,
+//! packs nothing (`packed`): it waits for the block with the object's last record and for the block
+//! with the last record that every commit carries, if they are in flight.
 //!
-//! Invariants: records are packed in the order in which things happened; a block is over only after
-//! everything before it is; no lock of files is waited for while a txg is held.
+//! Invariants: records are packed in the order of the operations; a block is FLUSH_DONE only after
+//! all blocks before it; a task that holds a txg waits for no lock of a file.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -67,13 +67,13 @@ pub struct StoredBlock {
     pub done: WriteDone,
 }
 
-/// Who has the data of writes; implemented by file systems and volumes. `None`: the object, or that
-/// part of it, is no more.
+/// Gives the data of writes; implemented by file systems and volumes. `None`: the object, or that
+/// part of it, does not exist any more.
 pub trait GetData {
-    /// The bytes that are in the range now, fewer at the end of the object.
+    /// The current bytes of the range, fewer at the end of the object.
     fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>>;
-    /// Stores the block of the object that holds the range. Must not wait for locks while it holds
-    /// a txg.
+    /// Stores the object's block that contains the range. Must not wait for locks while it holds a
+    /// txg.
     fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>>;
 }
 
@@ -81,17 +81,17 @@ pub trait GetData {
 #[derive(Default)]
 struct Chain {
     lwbs: VecDeque<Rc<Lwb>>,
-    /// What the header says, or will when its txg syncs.
+    /// The first pointer in the header, or the one that it gets when its txg syncs.
     header: Blkptr,
-    /// The block that has the last record of each object, and (`None`) the last of those that every
-    /// commit carries. One that is gone is on disk with its txg.
+    /// The block with the last record of each object, and (`None`) with the last record that every
+    /// commit carries. A block that does not exist any more is on disk with its txg.
     last_lwb: BTreeMap<Option<u64>, Weak<Lwb>>,
-    /// Whose records are being packed at the moment.
+    /// Owners of the records that are being packed.
     packing: Vec<Option<u64>>,
 }
 
 impl Chain {
-    /// Blocks that are not over, the newest first: before one that is over everything is.
+    /// Blocks that are not FLUSH_DONE, newest first: all blocks before a FLUSH_DONE one are, too.
     fn live(&self) -> impl Iterator<Item = &Rc<Lwb>> {
         self.lwbs.iter().rev().take_while(|l| !l.is_flush_done())
     }
@@ -105,7 +105,7 @@ struct Inner {
     lists: RefCell<Lists>,
     issuer: Mutex<()>,
     chain: RefCell<Chain>,
-    /// Something failed: nothing more goes to this chain.
+    /// A write or flush failed: no more blocks go to this chain.
     broken: Cell<bool>,
     /// Log devices failed: blocks go to normal vdevs until this txg.
     avoid_slog: Cell<Txg>,
@@ -114,7 +114,7 @@ struct Inner {
     latency: Cell<Nanos>,
     burst: Cell<u64>,
     bursts: RefCell<VecDeque<u64>>,
-    /// The log is given up with this txg.
+    /// The sync of this txg frees the log.
     closing: Cell<Option<Txg>>,
     stats: Cell<ZilStats>,
 }
@@ -124,7 +124,7 @@ struct Inner {
 pub struct Zilog(Rc<Inner>);
 
 impl Zilog {
-    /// The log of `os`, whose header must be empty: what a crash left has been replayed.
+    /// The log of `os`, whose header must be empty: a log left by a crash has been replayed.
     pub fn new(os: &Objset, data: Weak<dyn GetData>, tun: ZilTunables) -> Zilog {
         assert!(os.zil_header().log.is_hole(), "the log of object set {} is in use", os.id());
         let inner = Rc::new(Inner {
@@ -150,11 +150,11 @@ impl Zilog {
         Zilog(inner)
     }
 
-    /// The settings.
+    /// The tunables.
     pub fn tunables(&self) -> ZilTunables {
         self.0.tun.get()
     }
-    /// Changes the settings; they hold from the next decision on.
+    /// Changes the tunables, from the next decision on.
     pub fn set_tunables(&self, tun: ZilTunables) {
         self.0.tun.set(tun);
     }
@@ -167,17 +167,17 @@ impl Zilog {
         self.0.stats.get()
     }
 
-    /// Notes a record (txg and number are filled in later) that every commit carries, or with
+    /// Adds a record (txg and number are filled in later) that every commit carries, or with
     /// `object` only commits of that object.
     pub fn record(&self, record: Vec<u8>, object: Option<ObjectId>, txg: Txg) {
         self.0.assign(txg, ItxKind::Record(record), object);
     }
-    /// Notes something that no record tells: commits (of `object`, or all) wait for `txg`.
+    /// Notes an operation without a record: commits (of `object`, or all) wait for `txg`.
     pub fn barrier(&self, object: Option<ObjectId>, txg: Txg) {
         self.0.assign(txg, ItxKind::Barrier, object);
     }
-    /// Notes a write. `data` are its bytes; kept only if `commit` says that they are committed at
-    /// once, so not for long. `sync`: every commit carries it.
+    /// Adds a write. `data` are its bytes, kept only with `commit`: the caller commits at once, so
+    /// they stay for a short time. `sync`: every commit carries it.
     #[allow(clippy::too_many_arguments)]
     pub fn write(
         &self,
@@ -203,8 +203,8 @@ impl Zilog {
             };
             let data = match state {
                 WriteState::Copied => Data::Copied(data.to_vec()),
-                // OpenZFS fetches what is larger than `zil_maxcopied` when it packs; here no copy
-                // is saved by that.
+                // OpenZFS fetches data larger than `zil_maxcopied` when it packs; that would save
+                // no copy here.
                 WriteState::NeedCopy if commit => Data::Copied(cut(data, at - offset, length)),
                 WriteState::NeedCopy => Data::NeedCopy,
                 WriteState::Indirect => Data::Indirect,
@@ -214,17 +214,17 @@ impl Zilog {
             at += length;
         }
     }
-    /// The records of an object become records that every commit carries: it gets another name,
-    /// which must not be durable before what it names.
+    /// The records of an object become records that every commit carries (`zil_async_to_sync`): the
+    /// object gets another name, which must not be durable before its content.
     pub fn async_to_sync(&self, object: ObjectId) {
         self.0.lists.borrow_mut().async_to_sync(Some(object.0));
     }
-    /// The object is no more: nobody needs what it was.
+    /// The object is freed: drops its records (`zil_remove_async`).
     pub fn remove_async(&self, object: ObjectId) {
         self.0.lists.borrow_mut().by_object.remove(&object.0);
     }
 
-    /// Makes what is known of `object`, or of all, durable.
+    /// Makes all earlier operations on `object`, or on all objects, durable.
     pub async fn commit(&self, object: Option<ObjectId>) -> Result<()> {
         let z = &self.0;
         let waiter = Rc::new(Waiter::default());
@@ -247,7 +247,7 @@ impl Zilog {
         z.count(|s| s.commits += 1);
         match under_way.pop() {
             None => z.clone().write_out(&waiter).await?,
-            // They end in order.
+            // Blocks end in the order of the chain.
             Some(last) => last.link(&waiter),
         }
         z.wait(&waiter).await;
@@ -258,8 +258,8 @@ impl Zilog {
         Ok(())
     }
 
-    /// Ends the use: nothing is under way any more, and the blocks of the log are free. Nobody may
-    /// commit or change anything by now.
+    /// Ends the use: waits for blocks in flight and frees the blocks of the log. No commits or
+    /// changes may come any more.
     pub async fn close(&self) -> Result<()> {
         let z = &self.0;
         let _issuer = z.issuer.lock().await;
@@ -300,12 +300,12 @@ impl Inner {
             None => lists.sync.push_back(itx),
         }
     }
-    /// Whether nothing is being packed, and no block that says something is under way or open.
+    /// Whether no record is being packed, and no block with records is open or in flight.
     fn is_quiet(&self) -> bool {
         let chain = self.chain.borrow();
         !self.broken.get() && chain.packing.is_empty() && chain.live().all(|l| l.is_open() && !l.has_records())
     }
-    /// A log device that can be used.
+    /// A usable log device.
     fn slog(&self) -> Option<VdevId> {
         let tops = self.os.ctx().zio().tree().tops.borrow();
         tops.iter().find(|t| t.is_log && t.is_usable() && t.kind().health().is_open()).map(|t| t.id)
@@ -314,7 +314,7 @@ impl Inner {
     fn open_block(&self) -> Option<Rc<Lwb>> {
         self.chain.borrow().lwbs.back().filter(|l| l.is_open()).cloned()
     }
-    /// A burst is over: nothing more was to be said for the moment.
+    /// A burst ends: no more records wait to be packed.
     fn burst_done(&self) {
         let burst = self.burst.replace(0);
         if burst > 0 {
@@ -327,21 +327,21 @@ impl Inner {
         }
     }
 
-    /// Something found no room in the log, or could not be read for it.
+    /// A record found no room in the log, or its data could not be read.
     async fn stall(&self) -> Result<()> {
         self.count(|s| s.stalls += 1);
         self.recover().await
     }
 
-    /// After a failure, or where something cannot be logged: everything so far becomes durable with
-    /// its txg, and the chain ends. The issuer's lock is held.
+    /// After a failure, or if a record cannot be logged: waits until all operations so far are
+    /// durable with their txg, and ends the chain. The issuer's lock is held.
     async fn recover(&self) -> Result<()> {
         self.give_up_batch().await;
         let synced = self.os.ctx().txg().wait_synced(Txg(0)).await;
         let all: Vec<Rc<Lwb>> = self.chain.borrow().lwbs.iter().cloned().collect();
         for lwb in all {
             if lwb.is_open() {
-                // It is durable by its txg, or the pool has ended.
+                // Its records are durable with their txg, or the pool has ended.
                 let waiters = lwb.waiters.take();
                 lwb.finish(synced.is_ok());
                 waiters.iter().for_each(|w| w.finish(synced.is_ok()));
@@ -353,7 +353,7 @@ impl Inner {
         synced
     }
 
-    /// Waits until `waiter` is served.
+    /// Waits until `waiter` is done.
     async fn wait(&self, waiter: &Rc<Waiter>) {
         while !waiter.is_done() {
             waiter.changed.notified().await;
@@ -395,7 +395,7 @@ impl IntentLog for Inner {
                 return Ok(());
             }
             self.recover().await?;
-            // The sync of a txg that writes the object set gives the blocks up.
+            // The sync of a txg that writes the object set frees the blocks.
             let txg = self.os.ctx().txg();
             let hold = txg.hold_open().await;
             let at = hold.txg;

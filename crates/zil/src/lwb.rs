@@ -1,4 +1,4 @@
-//! A log block on its way: open, issued, written, over.
+//! A log block in memory (lwb): OPENED, ISSUED, WRITE_DONE, FLUSH_DONE.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -21,11 +21,11 @@ use crate::itx::{Waiter, WaiterState};
 pub(crate) enum LwbState {
     /// It may take records.
     Opened,
-    /// Its write is under way.
+    /// Its write is in flight.
     Issued,
     /// Its write has ended.
     WriteDone,
-    /// It is durable, as is everything before it; or it failed.
+    /// It is durable, as are all blocks before it; or it failed.
     FlushDone,
 }
 
@@ -35,25 +35,24 @@ pub(crate) struct Lwb {
     pub alloc_txg: Txg,
     pub state: Cell<LwbState>,
     pub failed: Cell<bool>,
-    /// Room for the whole block from its first record on, with the chain part and the records so
-    /// far.
+    /// Memory for the whole block, from its first record on: the chain part and the records so far.
     pub buf: RefCell<Option<Buf>>,
-    /// Bytes of it that are used.
+    /// Used bytes of the block.
     pub used: Cell<usize>,
     /// Newest txg of its records.
     pub max_txg: Cell<Txg>,
     pub waiters: RefCell<Vec<Rc<Waiter>>>,
-    /// Vdevs to be flushed once it is written. None: its own write makes it durable.
+    /// Vdevs to flush after its write. Empty: its own write makes it durable.
     pub vdevs: RefCell<BTreeSet<VdevId>>,
-    /// Blocks that its records name, under way.
+    /// Writes of blocks that its records name.
     pub writes: RefCell<Vec<WriteDone>>,
-    /// Txgs that must not sync before it is over.
+    /// Txgs that must not sync before it is FLUSH_DONE.
     pub holds: RefCell<Vec<TxgHold>>,
-    /// The next block flushes for this one, or the batch does.
+    /// The next block flushes for this one, or its batch does (`lwb_flush_defer`).
     pub flush_deferred: Cell<bool>,
-    /// It is the batch that does.
+    /// Its batch flushes for it.
     pub in_batch: Cell<bool>,
-    /// A timer will close it.
+    /// It has a timer that will close it.
     pub has_timer: Cell<bool>,
     pub opened: Cell<Nanos>,
     pub issued: Cell<Nanos>,
@@ -84,7 +83,7 @@ impl Lwb {
             changed: Notify::new(),
         })
     }
-    /// Its place in the chain.
+    /// Its number in the chain.
     pub fn seq(&self) -> u64 {
         self.bp.checksum_words()[3]
     }
@@ -97,7 +96,7 @@ impl Lwb {
     pub fn has_records(&self) -> bool {
         self.used.get() > ZIL_CHAIN_SIZE
     }
-    /// Whether somebody waits for it, and its own write is all that has to be flushed for them.
+    /// Whether it has waiters, and only its own write needs a flush for them.
     pub fn needs_own_flush_only(&self) -> bool {
         !self.waiters.borrow().is_empty() && self.writes.borrow().is_empty() && self.vdevs.borrow().len() == 1
     }
@@ -123,8 +122,8 @@ impl Lwb {
         put_le64(&mut buf[at..], 24, seq);
         self.max_txg.set(self.max_txg.get().max(txg));
     }
-    /// What it holds, for its write: `len` bytes, at most its size, zero after the records; the
-    /// chain part is still to be made. It takes no record after this.
+    /// Takes its content for the write: `len` bytes, at most its size, zero after the records; the
+    /// chain part is not filled in yet. The block takes no record after this.
     pub fn take_bytes(&self, len: usize) -> Buf {
         let used = self.used.get();
         let mut buf = self.buf.take().unwrap_or_else(|| Buf::for_overwrite(self.bp.psize() as usize));
@@ -132,13 +131,13 @@ impl Lwb {
         buf[used..].fill(0);
         buf
     }
-    /// Where its time went, when it ends now and this flush made it durable.
+    /// The times of its phases, if it ends at `now` after a flush that took `flush`.
     pub fn times(&self, now: Nanos, flush: Nanos) -> LogTimes {
         let queue = self.issued.get().since(self.opened.get());
         let write = self.written.get().since(self.issued.get());
         LogTimes { queue, write, flush, order: Nanos(now.since(self.written.get()).0.saturating_sub(flush.0)) }
     }
-    /// Tells listeners where it is.
+    /// Sends a trace event of its phase.
     pub fn trace(&self, rt: &Rt, objset: u64, phase: LogPhase, times: LogTimes) {
         rt.trace(Groups::LOG, || {
             let bytes = self.used.get().saturating_sub(ZIL_CHAIN_SIZE) as u64;
@@ -146,7 +145,7 @@ impl Lwb {
             Event::Log { objset, phase, bytes, size: self.bp.psize(), waiters, times }
         });
     }
-    /// Somebody waits for it.
+    /// Links a waiter to the block; a block that is done finishes the waiter at once.
     pub fn link(self: &Rc<Self>, w: &Rc<Waiter>) {
         if self.is_flush_done() {
             w.finish(!self.failed.get());
@@ -171,7 +170,7 @@ impl Lwb {
         self.state.set(state);
         self.changed.notify_all();
     }
-    /// It is durable, or not: wakes who waits and lets the txgs go on.
+    /// The block is durable, or failed: wakes its waiters and releases its txgs.
     pub fn finish(&self, good: bool) {
         if !good {
             self.failed.set(true);

@@ -1,4 +1,4 @@
-//! What the log decides: pure functions with the rules and defaults of OpenZFS (behaviour 3.4).
+//! The policy of the log: pure functions with the rules and defaults of OpenZFS (behaviour 3.4).
 
 use base::Nanos;
 
@@ -11,23 +11,24 @@ use crate::log::RECORD_DATA_MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommitPolicy {
     /// Before illumos 8585: one batch at a time; all its blocks are written, then the devices are
-    /// flushed once, then everybody who waited is woken.
+    /// flushed once, then all waiters are woken.
     Batched,
-    /// As of 2017: a block is issued when it is full or when its timer ends, a share of what the
-    /// last block took; own write, flush, predecessor; waiters are woken by block.
+    /// As of 2017: a block is issued when it is full or when its timer ends, a share of the time of
+    /// the last block; each block waits for its own write, flush and predecessor, and wakes its
+    /// waiters.
     Batchless2017,
-    /// As of 2024: a lone writer does not wait for company, block sizes follow the last bursts, and
-    /// a block that nobody waits for leaves its flush to the next. Ours besides: a block that is
-    /// not full waits while each top-level vdev has one under way ([`in_flight_max`]).
+    /// As of 2024: a single writer does not wait for others, block sizes follow the last bursts,
+    /// and a block without waiters defers its flush to the next. Weir's addition: a block that is
+    /// not full waits while each top-level vdev has one in flight ([`in_flight_max`]).
     #[default]
     Modern,
 }
 
 impl CommitPolicy {
-    /// All of them, in the order in which they came.
+    /// All of them, oldest first.
     pub const ALL: [CommitPolicy; 3] = [CommitPolicy::Batched, CommitPolicy::Batchless2017, CommitPolicy::Modern];
 
-    /// By its name.
+    /// The policy of that name.
     pub fn by_name(name: &str) -> Option<CommitPolicy> {
         CommitPolicy::ALL.into_iter().find(|p| p.name() == name)
     }
@@ -41,20 +42,20 @@ impl CommitPolicy {
     }
 }
 
-/// The settings of intent logs, by the names of OpenZFS.
+/// The tunables of intent logs, by the names of OpenZFS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZilTunables {
     /// How commits share blocks and flushes.
     pub policy: CommitPolicy,
-    /// `zfs_commit_timeout_pct`: how long a block stays open for more, in percent of what the last
-    /// one took. 10 since 2.2.1, 5 before.
+    /// `zfs_commit_timeout_pct`: how long a block stays open for more records, in percent of the
+    /// time that the last block took. 10 since 2.2.1, 5 before.
     pub commit_timeout_pct: u64,
     /// `zil_slog_bulk`: a burst of more bytes than this goes to a log device with low priority.
     pub slog_bulk: u64,
     /// `zil_maxblocksize`: largest log block, 4 KiB to 128 KiB.
     pub maxblocksize: u64,
-    /// `zil_maxcopied`: data up to this many bytes are kept with the record when they are to be
-    /// committed at once.
+    /// `zil_maxcopied`: data up to this many bytes are kept with the record if they are committed
+    /// at once.
     pub maxcopied: u64,
     /// `zfs_immediate_write_sz`: writes of at least this many bytes are stored in blocks of their
     /// own, unless there is a log device.
@@ -74,7 +75,7 @@ impl Default for ZilTunables {
     }
 }
 
-/// Where the data of a write are until they are in the log.
+/// How the data of a write get into the log (`itx_wr_state_t`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteState {
     /// With the record (`WR_COPIED`).
@@ -85,14 +86,14 @@ pub enum WriteState {
     Indirect,
 }
 
-/// What is known of a write.
+/// Input of [`write_state`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteFacts {
     /// Bytes.
     pub size: u64,
     /// Block size of the file.
     pub blocksize: u64,
-    /// It is to be committed at once.
+    /// It is committed at once.
     pub commit: bool,
     /// `logbias=throughput`.
     pub throughput: bool,
@@ -100,7 +101,7 @@ pub struct WriteFacts {
     pub has_slog: bool,
 }
 
-/// The class of a write.
+/// The state of a write (`zfs_log_write`).
 pub fn write_state(w: &WriteFacts, t: &ZilTunables) -> WriteState {
     let large = w.size >= t.immediate_write_sz && (w.size >= w.blocksize / 2 || !w.commit);
     if w.throughput || (large && !w.has_slog) {
@@ -130,21 +131,21 @@ pub fn data_max(t: &ZilTunables) -> u64 {
     (block_max(t) - OVERHEAD - WRITE_SIZE as u64).min(RECORD_DATA_MAX)
 }
 
-/// Granularity of what is left of a write that nobody waited for: a page.
+/// Granularity of the part of an unacknowledged write that survives a crash: a page.
 const PAGE: u64 = 4096;
 
-/// Bytes of the next record of a write that has come to `at` of `end`, of which a record takes
-/// `most`. A crash may leave the first records of a write that nobody has acknowledged: where they
-/// end no page is torn, if a record takes one at all. (OpenZFS cuts anywhere.)
+/// Bytes of the next record of a write whose rest is `at..end`; a record takes at most `most`. A
+/// crash may keep only the first records of an unacknowledged write: they end at a page boundary,
+/// if a record takes a page at all. (OpenZFS cuts anywhere.)
 pub fn record_len(at: u64, end: u64, most: u64) -> u64 {
     let length = most.min(end - at);
     let page = (at + length) & !(PAGE - 1);
     if at + length < end && page > at { page - at } else { length }
 }
 
-/// The size of the next block: `bursts` are the bytes of records of the last ones, a record of
-/// `want` bytes is known to come. It always gets room, even if the settings would not have blocks
-/// that large.
+/// The size of the next block: `bursts` are the bytes of records of the last bursts, and the next
+/// record has `want` bytes. That record always gets room, even in a block larger than the tunables
+/// allow.
 pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
     let max = block_max(t);
     let most = bursts.iter().copied().max().unwrap_or(0);
@@ -159,17 +160,17 @@ pub fn block_size(bursts: &[u64], want: u64, t: &ZilTunables) -> u64 {
     size.next_multiple_of(4096).min(max).max((want + OVERHEAD).next_multiple_of(4096).min(BLOCK_MAX))
 }
 
-/// What becomes of a block that a commit has put records into.
+/// When an open block with the records of a commit is issued.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closing {
     /// It is issued now.
     Now,
-    /// It waits for more, but no longer than this.
+    /// It waits for more records, but no longer than this.
     After(Nanos),
 }
 
-/// Whether an open block is issued at once, when the last block took `latency` and `parallel` says
-/// how much company commits had lately ([`parallel_after`]).
+/// When an open block is issued, if the last block took `latency`; `parallel` is the measure of
+/// parallel commits ([`parallel_after`]).
 pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
     match t.policy {
         CommitPolicy::Batched => Closing::Now,
@@ -178,16 +179,16 @@ pub fn closing(parallel: u32, latency: Nanos, t: &ZilTunables) -> Closing {
     }
 }
 
-/// Blocks under way with which one that is not full waits for more, where blocks are spread over
-/// `tops` top-level vdevs; `None`: any number. A device that is given more blocks than it can make
-/// durable side by side takes longer for each, and flushes for few writes at a time: under many
-/// writers it then does less, later. (OpenZFS goes by time alone.)
+/// Blocks in flight from which on a block that is not full waits for more records, with blocks on
+/// `tops` top-level vdevs; `None`: never. A device with more blocks than it makes durable in
+/// parallel takes longer for each, and each flush covers few writes: with many writers throughput
+/// falls and latency grows. (OpenZFS goes by time alone.)
 pub fn in_flight_max(policy: CommitPolicy, tops: usize) -> Option<usize> {
     (policy == CommitPolicy::Modern).then_some(tops.max(1))
 }
 
-/// The measure of company when a commit begins: `open` says that it found an open block with
-/// records in it, `busy` that the block before is not over.
+/// The measure of parallel commits when a commit begins (`zl_parallel`): `open` means an open block
+/// with records, `busy` that the block before it is not FLUSH_DONE.
 pub fn parallel_after(parallel: u32, open: bool, busy: bool) -> u32 {
     let bursts = BURSTS as u32;
     match (open, busy) {

@@ -1,10 +1,9 @@
-//! Replay: doing again what the records of a claimed log say (format page 07 section 4), and giving
-//! logs up.
+//! Replay: applies the records of a claimed log (format page 07 section 4), and frees logs.
 //!
-//! Records are applied in the order of the chain. The one that applies a record notes its number in
-//! the header within the same transaction ([`mark`]), so a crash in the middle goes on where it
-//! stopped and nothing is done twice. When all is done the log is given up: its blocks, and the
-//! blocks that its writes named.
+//! Records are applied in the order of the chain. The number of each applied record goes into the
+//! header in the same transaction ([`mark`]), so that after a crash the replay continues there and
+//! applies no record twice. At the end the log is freed: its blocks, and the blocks that its writes
+//! name.
 
 use std::collections::BTreeSet;
 
@@ -20,40 +19,40 @@ use crate::chain::{Walk, seq_of};
 /// Blocks freed in one transaction.
 const FREES_PER_TX: usize = 4096;
 
-/// Who applies records: a file system or a volume.
+/// Applies records: a file system or a volume.
 pub trait Replay {
-    /// Does what `op` says and calls [`mark`] with `record.seq` in the transaction that completes
-    /// it. `NotFound` where the record needs an object that does not exist.
+    /// Applies `op` and calls [`mark`] with `record.seq` in the transaction that completes it.
+    /// `NotFound` if the record needs an object that does not exist.
     fn apply<'a>(&'a self, record: &'a Record<'a>, op: &'a Op<'a>) -> LocalBoxFuture<'a, Result<()>>;
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Replayed {
     /// Records applied.
     pub applied: u64,
     /// Records whose txg was on disk already, or that were applied by an earlier attempt.
     pub skipped: u64,
-    /// Records of objects that exist no more.
+    /// Records of objects that do not exist any more.
     pub void: u64,
-    /// Why it stopped before the end; the log is kept then.
+    /// The error that stopped it before the end; the log is kept then.
     pub failed: Option<Error>,
 }
 
-/// Notes in `tx` that the records up to `seq` are replayed.
+/// Records in `tx` that the records up to `seq` are replayed.
 pub fn mark(os: &Objset, seq: u64, tx: &Tx) {
     let mut header = os.zil_header();
     header.replay_seq = seq;
     os.set_zil_header(header, tx.txg());
 }
 
-/// Whether there are records to be replayed, as far as the header tells.
+/// Whether there are records to replay, by the header.
 pub fn is_needed(header: &ZilHeader) -> bool {
     !header.log.is_hole() && header.claim_txg.0 != 0 && header.flags & ZIL_REPLAY_NEEDED != 0
 }
 
-/// Replays the log of `os` and gives it up. Nothing if there is none. A record that cannot be
-/// applied twice in a row stops the replay ([`Replayed::failed`]).
+/// Replays the log of `os` and frees it. Does nothing without a log. A record that fails twice in a
+/// row stops the replay ([`Replayed::failed`]).
 pub async fn replay(os: &Objset, target: &dyn Replay) -> Result<Replayed> {
     let header = os.zil_header();
     let mut out = Replayed::default();
@@ -113,7 +112,7 @@ async fn apply(os: &Objset, target: &dyn Replay, record: &Record<'_>, out: &mut 
             }
             Err(e) if tries > 0 || e.kind() == ErrorKind::Interrupted => return Err(e),
             Err(_) => {
-                // What earlier records freed may be what this one needs.
+                // The record may need space that earlier ones freed.
                 os.ctx().txg().wait_synced(Txg(0)).await?;
                 tries += 1;
             }
@@ -121,7 +120,7 @@ async fn apply(os: &Objset, target: &dyn Replay, record: &Record<'_>, out: &mut 
     }
 }
 
-/// The blocks that belong to a log: those of its chain, and of a claimed one also those that its
+/// The blocks that belong to a log: those of its chain, and of a claimed log also those that its
 /// writes name, each once.
 pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
@@ -156,8 +155,7 @@ pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>
     Ok(out)
 }
 
-/// The blocks of a log that is given up unread: those that the state of txg `synced` has in its
-/// space maps.
+/// The blocks of a log that is dropped without replay: those in the space maps of txg `synced`.
 pub async fn blocks_to_drop(zio: &zio::Zio, header: &ZilHeader, synced: Txg) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
     let mut walk = Walk::new(header.log);
@@ -174,8 +172,8 @@ pub async fn blocks_to_drop(zio: &zio::Zio, header: &ZilHeader, synced: Txg) -> 
     Ok(out)
 }
 
-/// Gives up the log of `os`, whose object set can be written, with everything that belongs to it,
-/// and waits until that is on disk. A log that was not claimed must be one of this run.
+/// Frees the log of `os`, whose object set is writable, with all its blocks, and waits until that
+/// is on disk. A log that was not claimed must be one of this run.
 pub async fn destroy(os: &Objset) -> Result<()> {
     let header = os.zil_header();
     if header == ZilHeader::default() {

@@ -3,10 +3,10 @@
 use base::Nanos;
 use rt::trace::LogTimes;
 
-/// What a log has done since it came into use.
+/// Counters of a log since it came into use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ZilStats {
-    /// Commits that had to wait for something.
+    /// Commits that had to wait.
     pub commits: u64,
     /// Records packed.
     pub records: u64,
@@ -30,9 +30,9 @@ pub struct ZilStats {
     pub flushes: u64,
     /// Commits that blocks served.
     pub waiters: u64,
-    /// Times that commits waited for a txg because something could not be logged.
+    /// Times that commits waited for a txg because an operation has no record.
     pub barriers: u64,
-    /// Times that there was no room for a block, and what waited for it waited for its txg.
+    /// Times that a record could not be logged, and commits waited for their txg.
     pub stalls: u64,
     /// Blocks that failed.
     pub failures: u64,
@@ -42,14 +42,14 @@ pub struct ZilStats {
     pub queue_time: Nanos,
     /// Time that their writes took.
     pub write_time: Nanos,
-    /// Time that flushes took; one that made several blocks durable counts for each.
+    /// Time that flushes took; a flush for several blocks counts for each.
     pub flush_time: Nanos,
-    /// Time from issue to the end: write, flush, the block before.
+    /// Time from issue to FLUSH_DONE: write, flush, the wait for the block before.
     pub total_time: Nanos,
 }
 
 impl ZilStats {
-    /// A block is over that so many commits waited for.
+    /// Counts a block that is done, and the commits that waited for it.
     pub(crate) fn block_done(&mut self, waiters: usize, t: LogTimes) {
         self.waiters += waiters as u64;
         self.queue_time = self.queue_time + t.queue;

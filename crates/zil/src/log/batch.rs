@@ -1,8 +1,8 @@
 //! Commits one batch at a time, as before illumos 8585 ([`crate::CommitPolicy::Batched`]).
 //!
-//! Whoever has the issuer's lock packs what is there, issues its blocks and keeps the lock until
-//! all of them are written and flushed; then everybody who waited for one of them is woken. Commits
-//! that come meanwhile wait for the lock, and are the next batch.
+//! The holder of the issuer's lock packs the sync list, issues its blocks and keeps the lock until
+//! all of them are written and flushed; then all their waiters are woken. Commits that come
+//! meanwhile wait for the lock, and are the next batch.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use super::Inner;
 use crate::lwb::Lwb;
 
 impl Inner {
-    /// The blocks of the batch under way that are issued. It is one batch: the issuer's lock is
+    /// The issued blocks of the current batch. There is one batch at a time: the issuer's lock is
     /// held from its first block to its end.
     fn batch(&self) -> Vec<Rc<Lwb>> {
         let chain = self.chain.borrow();
@@ -19,14 +19,14 @@ impl Inner {
         batch
     }
 
-    /// The end of a batch: waits for its writes, flushes once, wakes everybody. Nothing happens
-    /// where the policy makes no batches.
+    /// Ends a batch: waits for its writes, flushes once, wakes all waiters. Does nothing with a
+    /// policy without batches.
     pub(super) async fn end_batch(&self) {
         let batch = self.batch();
         if batch.is_empty() {
             return;
         }
-        // A block that failed may be of the batch before: a replay ends there.
+        // A block of the batch before may have failed: a replay ends there.
         let mut good = !self.broken.get();
         let mut vdevs = Vec::new();
         for lwb in &batch {
@@ -47,8 +47,8 @@ impl Inner {
         }
     }
 
-    /// The batch under way ends here, unflushed: who waits for it waits for the txg. Its blocks
-    /// hold txgs, so this comes before every wait for one.
+    /// Ends the current batch without a flush: its waiters wait for the txg. Its blocks hold txgs,
+    /// so this comes before every wait for a txg.
     pub(super) async fn give_up_batch(&self) {
         for lwb in self.batch() {
             lwb.wait_write_done().await;

@@ -52,8 +52,8 @@ impl Inner {
             Some(dva) => dva,
             None => alloc.alloc(self.class(), size, txg, &[], None).await?,
         };
-        // Datasets are charged for what is in the normal class only; the room of their syncs lies
-        // there.
+        // Datasets are charged for blocks of the normal class only, from which their syncs
+        // allocate.
         if alloc.class_of(dva)? == ClassKind::Normal {
             let bytes = self.os.ctx().zio().tree().top(dva.vdev())?.dsize(dva.asize());
             if !self.os.take_log_block(bytes, txg) {
@@ -86,7 +86,7 @@ impl Inner {
     pub(super) async fn close_block(self: &Rc<Self>, lwb: &Rc<Lwb>, want: u64) -> Result<()> {
         let ctx = self.os.ctx();
         let sealing = Sealing::of(lwb, ctx.key());
-        // Before anything changes: from the next block's place on nothing is waited for.
+        // Before any change: there is no wait from the allocation of the next block on.
         ctx.rt().spend(sealing.cost_here()).await;
         let hold = ctx.txg().hold_open().await;
         let mut words = lwb.bp.checksum_words();
@@ -109,7 +109,7 @@ impl Inner {
         lwb.holds.borrow_mut().push(hold);
         let nused = lwb.used.get();
         let dva = lwb.bp.dva(0);
-        // Where parity goes with the data the whole block is written: it is read as a whole.
+        // With parity beside the data the whole block is written, as it is read as a whole.
         let spread = dva.asize() > lwb.bp.psize();
         let written = if spread { lwb.bp.psize() as usize } else { nused.next_multiple_of(BLOCK_UNIT) };
         let bytes = lwb.take_bytes(written.min(lwb.bp.psize() as usize));
@@ -132,7 +132,7 @@ impl Inner {
                     lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
                     self.count(|s| s.deferred += 1);
                 } else if lwb.needs_own_flush_only() && top.writes_durably() && !planted!(NoFlush) {
-                    // Nothing else to be flushed: its own write will be enough.
+                    // Nothing else needs a flush: its own durable write is enough.
                     lwb.vdevs.borrow_mut().clear();
                 }
             }
@@ -147,14 +147,14 @@ impl Inner {
         Ok(())
     }
 
-    /// The blocks before one that are not over, the nearest first.
+    /// The blocks before one that are not FLUSH_DONE, nearest first.
     fn lwbs_before(&self, lwb: &Rc<Lwb>) -> Vec<Rc<Lwb>> {
         let chain = self.chain.borrow();
         chain.live().skip_while(|l| !Rc::ptr_eq(l, lwb)).skip(1).cloned().collect()
     }
 
-    /// A block's own task: its write, its flush, the block before. `before`: blocks before it that
-    /// were under way when it was issued, the nearest first.
+    /// A block's own task: waits for its write, flushes, and waits for the block before. `before`:
+    /// blocks before it that were in flight when it was issued, nearest first.
     async fn run_lwb(self: Rc<Self>, lwb: Rc<Lwb>, before: Vec<Rc<Lwb>>, done: WriteDone) {
         let rt = self.os.ctx().rt();
         if planted!(WakeBeforePredecessor) {
@@ -170,7 +170,7 @@ impl Inner {
         if lwb.flush_deferred.get() {
             return;
         }
-        // Those that leave their flush to this one must be written before it.
+        // The blocks that defer their flush to this one must be written before it.
         let mine: Vec<Rc<Lwb>> = before.iter().take_while(|b| b.flush_deferred.get()).cloned().collect();
         for b in &mine {
             b.wait_write_done().await;
@@ -184,7 +184,7 @@ impl Inner {
             b.wait_flush_done().await;
             good &= !b.failed.get();
         }
-        // A block that failed may have been over before this one was issued: a replay ends there.
+        // A block may have failed before this one was issued: a replay ends there.
         good &= !self.broken.get();
         if !good {
             self.note_failure(&lwb);
@@ -200,7 +200,7 @@ impl Inner {
         }
     }
 
-    /// A block is over; that flush was for it.
+    /// A block is FLUSH_DONE: `flush` is the time of its flush.
     pub(super) fn lwb_flush_done(&self, lwb: &Lwb, flush: Nanos, good: bool) {
         let rt = self.os.ctx().rt();
         let times = lwb.times(rt.now(), flush);
@@ -218,7 +218,7 @@ impl Inner {
         good
     }
 
-    /// A mistake on purpose: only the own write and flush count.
+    /// A planted bug: waiters wait for the block's own write and flush only.
     async fn wake_early(&self, lwb: &Lwb, done: &WriteDone) {
         let good = done.clone().await.is_ok();
         let vdevs: Vec<VdevId> = lwb.vdevs.borrow().iter().copied().collect();
@@ -226,7 +226,7 @@ impl Inner {
         lwb.waiters.take().iter().for_each(|w| w.finish(good));
     }
 
-    /// Makes what was written to these vdevs durable.
+    /// Flushes these vdevs; whether all flushes succeeded.
     pub(super) async fn flush(&self, vdevs: &[VdevId]) -> bool {
         if planted!(NoFlush) {
             return true;

@@ -23,7 +23,7 @@ use crate::lwb::Lwb;
 use crate::policy::{self, Closing};
 
 impl Inner {
-    /// Packs the sync list, unless somebody has packed `waiter` meanwhile.
+    /// Packs the sync list, unless another task has packed `waiter` meanwhile.
     pub(super) async fn write_out(self: Rc<Self>, waiter: &Rc<Waiter>) -> Result<()> {
         let _issuer = self.issuer.lock().await;
         if waiter.state.get() != WaiterState::Queued {
@@ -61,7 +61,7 @@ impl Inner {
         self.close_or_arm_timer().await
     }
 
-    /// Measures how much company commits have.
+    /// Updates the measure of parallel commits (`zl_parallel`).
     fn note_parallel(&self) {
         let chain = self.chain.borrow();
         let open = chain.lwbs.back().is_some_and(|l| l.is_open() && l.has_records());
@@ -70,8 +70,7 @@ impl Inner {
         self.parallel.set(policy::parallel_after(self.parallel.get(), open, busy));
     }
 
-    /// After everything is packed: closes the open block, or leaves it to the timers of those who
-    /// wait for it.
+    /// After the whole list is packed: closes the open block, or starts its timer.
     async fn close_or_arm_timer(self: &Rc<Self>) -> Result<()> {
         let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
         if self.parallel.get() > 0 {
@@ -83,7 +82,7 @@ impl Inner {
         {
             self.burst_done();
             if self.close_block(lwb, 0).await.is_err() {
-                // Who waits for it learns that with everybody else.
+                // Its waiters get the result of the stall.
                 return self.stall().await;
             }
         }
@@ -97,7 +96,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Somebody waits for everything packed so far.
+    /// Links a waiter to the last block with records: it waits for all records packed so far.
     fn link_waiter(&self, w: &Rc<Waiter>) {
         let last = self.chain.borrow().lwbs.iter().rev().find(|l| !l.is_open() || l.has_records()).cloned();
         match last {
@@ -106,7 +105,7 @@ impl Inner {
         }
     }
 
-    /// Puts one record into the log. An error: it cannot be logged.
+    /// Packs one record. An error: it cannot be logged.
     async fn pack(self: &Rc<Self>, itx: Itx) -> Result<()> {
         let txg = itx.txg;
         if txg <= self.synced() {

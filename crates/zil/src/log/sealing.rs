@@ -1,4 +1,4 @@
-//! From a full log block to its write: what is encrypted and summed up, and where.
+//! Sealing a log block before its write: encryption and checksum, and on which thread.
 //!
 //! A block is sealed on the engine's thread and its write queued in the same turn: a hand-over
 //! would delay the commits that wait for it. Where encrypting it takes long (AES-CCM) the CPU pool
@@ -18,16 +18,16 @@ use zio::{AreaSeal, DataKey};
 use crate::block;
 use crate::lwb::Lwb;
 
-/// How a block is sealed.
+/// The parameters of sealing one block.
 pub(super) struct Sealing {
     bp: Blkptr,
     seal: Option<AreaSeal>,
-    /// Of encryption and checksum.
+    /// Cost of encryption and checksum.
     cost: Nanos,
 }
 
 impl Sealing {
-    /// Of that block, in the log of a dataset with that key if it is encrypted.
+    /// For `lwb`; `key` is that of an encrypted dataset.
     pub(super) fn of(lwb: &Lwb, key: Option<&Rc<DataKey>>) -> Sealing {
         let seal = key.map(|key| key.area_seal(lwb.bp.salt_iv()));
         let bytes = lwb.used.get() as u64;
@@ -35,7 +35,7 @@ impl Sealing {
         Sealing { bp: lwb.bp, seal, cost }
     }
 
-    /// What closing the block takes on the engine's thread.
+    /// Cost of closing the block on the engine's thread.
     pub(super) fn cost_here(&self) -> Nanos {
         match place_of(self.cost) {
             Place::Here => ZIL_BLOCK + self.cost,

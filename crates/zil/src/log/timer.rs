@@ -1,5 +1,5 @@
-//! When a block that is not full is issued: after a share of the time that the last one took, and
-//! not before the devices have made room for it ([`policy::in_flight_max`]).
+//! The timer of a block that is not full: it is issued after a share of the time that the last
+//! block took, and not before fewer than [`policy::in_flight_max`] blocks are in flight.
 
 use std::rc::Rc;
 
@@ -11,15 +11,15 @@ use crate::lwb::Lwb;
 use crate::policy;
 
 impl Inner {
-    /// Closes a block that commits wait for when it has been open for `share`, and the devices have
-    /// time for it.
+    /// Closes a block that commits wait for when it has been open for `share`, and few enough
+    /// blocks are in flight.
     pub(super) async fn close_on_timeout(self: Rc<Self>, lwb: Rc<Lwb>, share: Nanos) {
         let rt = self.os.ctx().rt();
         select2(lwb.changed.notified(), rt.sleep_until(rt.now() + share)).await;
         while lwb.is_open()
             && let Some(other) = self.oldest_blocking_lwb()
         {
-            // It may be full before that.
+            // The block may become full before that.
             select2(lwb.changed.notified(), other.changed.notified()).await;
         }
         if !lwb.is_open() {
@@ -30,19 +30,19 @@ impl Inner {
             self.burst_done();
             self.count(|s| s.timeouts += 1);
             if self.close_block(&lwb, 0).await.is_err() {
-                // Who waits learns of it there.
+                // The waiters get the result of the stall.
                 let _ = self.stall().await;
             }
         }
     }
 
-    /// The block that has to be over before one that is not full is issued.
+    /// The block that must be FLUSH_DONE before a block that is not full is issued.
     fn oldest_blocking_lwb(&self) -> Option<Rc<Lwb>> {
         let most = policy::in_flight_max(self.tun.get().policy, self.tops())?;
         self.chain.borrow().live().filter(|l| !l.is_open()).nth(most - 1).cloned()
     }
 
-    /// Top-level vdevs over which blocks are spread.
+    /// Number of top-level vdevs that log blocks are allocated from.
     fn tops(&self) -> usize {
         let tops = self.os.ctx().zio().tree().tops.borrow();
         let count = |log: bool| tops.iter().filter(|t| t.is_log == log && t.is_usable()).count();
