@@ -1,10 +1,10 @@
 //! Object numbers: finding a free slot in the meta-dnode.
 //!
-//! Numbers are given out rising, from one block of dnodes at a time: its free slots are found once
-//! and kept as a bit map. Blocks that are (nearly) full are skipped by the fill counts of the
-//! committed tree, without reading them. When enough objects have been freed since, the search
-//! begins again at the start. A freed number is not given out before the txg that freed it has
-//! synced: until then its dnode stays in the cache, and what is cached counts as taken.
+//! Numbers are allocated in rising order, from one block of dnodes at a time: its free slots are
+//! found once and kept as a bit map. Blocks that are (nearly) full are skipped by the fill counts
+//! of the committed tree, without reading them. After [`RESCAN_FREED`] freed objects the search
+//! begins again at the start. A freed number is not allocated before the txg that freed it has
+//! synced: until then its dnode stays in the cache, and a cached number counts as taken.
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
@@ -17,16 +17,16 @@ use crate::tx::Tx;
 /// Objects freed after which a search begins again at the start.
 const RESCAN_FREED: u64 = 256;
 
-/// What a new object is to be.
+/// The parameters of a new object.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjSpec {
-    /// What its data is.
+    /// Type of its data.
     pub otype: ObjectType,
     /// Data block size in bytes, a multiple of 512; 0 means 512.
     pub blksz: u32,
     /// log2 of the indirect block size; 0 means 17.
     pub indblkshift: u8,
-    /// What its bonus is.
+    /// Type of its bonus.
     pub bonustype: ObjectType,
     /// Bytes of its bonus, zero at first.
     pub bonuslen: u16,
@@ -117,7 +117,7 @@ fn find(taken: u32, n: usize) -> Option<usize> {
 }
 
 impl Objset {
-    /// Makes an object with a number of our choice.
+    /// Makes an object with a free number.
     pub async fn alloc(&self, spec: ObjSpec, tx: &Tx) -> Result<Dnode> {
         self.ctx().rt().spend(rt::cost::DMU_ALLOC).await;
         self.check_writable()?;
@@ -142,7 +142,7 @@ impl Objset {
                 }
                 (a.blkid, a.moves)
             };
-            // Boxed: it is rare, and every creation would have room for it.
+            // Boxed: it is rare, and would enlarge the future of every creation.
             let blkid = Box::pin(self.meta().next_with_room(start)).await?;
             if blkid >= MAX_OBJECT / DNODES_PER_BLOCK as u64 {
                 return Err(Error::new(
@@ -180,13 +180,13 @@ impl Objset {
             if a.blkid == blkid {
                 a.taken = a.taken.map(|t| t | mask(pos, n));
             }
-            // A search that has read the block already must look again.
+            // A search that has read the block already must read it again.
             a.moves += 1;
         }
         Ok(self.insert_new(obj, phys, tx))
     }
 
-    /// Frees an object. Its handles stay, but it is no more.
+    /// Frees an object. Its handles stay valid, but the object does not exist any more.
     pub async fn free(&self, obj: ObjectId, tx: &Tx) -> Result<()> {
         let dn = self.hold(obj).await?;
         dn.check_tx()?;
@@ -196,12 +196,12 @@ impl Objset {
         st.exists = false;
         st.invalidate_rmw(0, u64::MAX);
         dn.slot(st, tx.txg()).free = true;
-        // What a newer txg was to change is no more; what older ones change is still written.
+        // Changes of newer txgs are dropped; changes of older ones are still written.
         for i in st.newer_than(tx.txg()) {
             if let Some(mut d) = st.dirty[i].take() {
                 self.0.dirty[i].borrow_mut().remove(&obj.0);
                 dn.release(d.txg, d.blocks.free(0, u64::MAX));
-                // No sync comes to this object in that txg.
+                // That txg does not sync this object, so its early writes are freed here.
                 for bp in d.blocks.take_given_up() {
                     self.0.ctx.zio().free(&bp, d.txg)?;
                 }

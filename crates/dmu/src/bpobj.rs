@@ -1,14 +1,14 @@
-//! Lists of block pointers: what deadlists and the deferred frees are made of (format pages 05
+//! Lists of block pointers (bpobj): deadlists and deferred frees consist of them (format pages 05
 //! section 4, 15 section 1).
 //!
-//! A list is an object with packed block pointers as data, and in its bonus their number and the
-//! space that they stand for. It may own other lists, named by number in an array object of their
-//! own; the space figures include those. Lists are filled at the end and drained from the end:
-//! first the pointers of the list itself, last one first, then its sub-lists, last one first; so
-//! draining may stop and go on in any txg.
+//! A list is an object with packed block pointers as data; its bonus has their number and space. It
+//! may own other lists (*sub-lists*), whose numbers are in an array object; the space figures
+//! include those. Lists are filled at the end and drained from the end: first the pointers of the
+//! list itself, last one first, then its sub-lists, last one first; so draining may stop and go on
+//! in any txg.
 //!
-//! Only for syncing context. There is no state beside the object: a [`Bpobj`] is a handle, and any
-//! number of them may exist for one list. One lock per list keeps changes apart.
+//! Only for syncing context. A [`Bpobj`] is a handle without state of its own; any number of them
+//! may exist for one list. One lock per list serialises changes.
 
 use std::rc::Rc;
 
@@ -25,13 +25,13 @@ use crate::{Dnode, LocalBoxFuture, ObjSpec, Objset, Tx, ranks};
 const BP: u64 = BLKPTR_SIZE as u64;
 /// Bytes of a sub-list's number.
 const SUB: u64 = 8;
-/// Lists nested deeper than this are damage.
+/// Most nesting of lists; more is damage.
 const MAX_DEPTH: u32 = 64;
 /// A list with at most this many sub-lists hands them over when it becomes one itself, so that
 /// nesting stays flat.
 const MOVE_UP_MAX: u64 = 64;
 
-/// What the pointers of a list stand for, sub-lists included.
+/// The space of the pointers of a list, sub-lists included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct BpobjSpace {
     /// Space as datasets count it (dsize).
@@ -59,7 +59,7 @@ fn add_space(h: &mut BpobjPhys, s: BpobjSpace) {
     h.uncomp = h.uncomp.saturating_add(s.uncomp);
 }
 
-/// Totals of damaged lists may be too small: they stop at 0. An empty list has none.
+/// Totals of damaged lists may be too small: they stop at 0. Those of an empty list are 0.
 fn sub_space(h: &mut BpobjPhys, s: BpobjSpace) {
     h.bytes = h.bytes.saturating_sub(s.bytes);
     h.comp = h.comp.saturating_sub(s.comp);
@@ -75,8 +75,8 @@ pub async fn create(os: &Objset, blksz: u32, tx: &Tx) -> Result<ObjectId> {
     create_with_header(os, blksz, BPOBJ_SIZE_V2, tx).await
 }
 
-/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), as pools of an old version
-/// have them.
+/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), for pools of an old
+/// version.
 pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -> Result<ObjectId> {
     let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, size as u16);
     let dn = os.alloc(spec, tx).await?;
@@ -86,9 +86,9 @@ pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -
     Ok(dn.object())
 }
 
-/// Frees a list and all lists in it. The blocks that they name are not freed.
+/// Frees a list and its sub-lists, but not the blocks that they name.
 pub async fn free(os: &Objset, obj: ObjectId, tx: &Tx) -> Result<()> {
-    // An object freed is not found again, so a circle of lists ends with an error.
+    // A freed object is not found again, so a cycle of lists ends with an error.
     let mut todo = vec![obj];
     while let Some(obj) = todo.pop() {
         let list = Bpobj::open(os, obj).await?;
@@ -133,15 +133,15 @@ impl Bpobj {
         }
         Ok(list)
     }
-    /// Its object.
+    /// Its object number.
     pub fn object(&self) -> ObjectId {
         self.dn.object()
     }
-    /// The header as it is now.
+    /// The current header.
     pub fn header(&self) -> Result<BpobjPhys> {
         self.dn.with_bonus(BpobjPhys::parse).at(|| self.place())
     }
-    /// What the list stands for.
+    /// The space of its pointers.
     pub fn space(&self) -> Result<BpobjSpace> {
         let h = self.header()?;
         Ok(BpobjSpace { bytes: h.bytes, comp: h.comp, uncomp: h.uncomp })
@@ -165,7 +165,7 @@ impl Bpobj {
         lock.0.lock_same_rank_owned().await
     }
 
-    /// Adds pointers, each with its dsize. Holes do not count.
+    /// Adds pointers, each with its dsize. Holes are skipped.
     pub async fn enqueue(&self, bps: &[(Blkptr, u64)], tx: &Tx) -> Result<()> {
         let _lock = self.lock().await;
         let mut h = self.header()?;
@@ -206,7 +206,7 @@ impl Bpobj {
     /// Numbers `from..to` of the sub-lists.
     async fn sub_numbers(&self, h: &BpobjPhys, from: u64, to: u64) -> Result<Vec<ObjectId>> {
         let dn = self.os.hold(ObjectId(h.subobjs)).await.at(|| self.place())?;
-        // Checked against what the object can hold, so that a wrong number cannot take all memory.
+        // Checked against the size of the object, so that a wrong number cannot take all memory.
         let room = (dn.max_blkid().saturating_add(1)).saturating_mul(u64::from(dn.block_size())) / SUB;
         if to > room {
             return Err(Error::corrupt(format!("{} has {to} lists where {room} have room", self.place())));
@@ -282,8 +282,8 @@ impl Bpobj {
         Ok(())
     }
 
-    /// Takes up to `max` pointers off the end. `dsize` gives what each was counted with. Sub-lists
-    /// that become empty are freed. Fewer than `max` means that the list is empty now.
+    /// Takes up to `max` pointers off the end. `dsize` gives the size that each was counted with.
+    /// Sub-lists that become empty are freed. Fewer than `max` means that the list is empty now.
     pub async fn drain(&self, max: usize, tx: &Tx, dsize: &dyn Fn(&Blkptr) -> u64) -> Result<Vec<Blkptr>> {
         let mut out = Vec::new();
         self.drain_at(max, tx, dsize, &mut out, 0).await?;
@@ -345,8 +345,8 @@ impl Bpobj {
         })
     }
 
-    /// Frees the blocks that `left` pointers do not need. What stays of the last block behind them
-    /// is of no consequence.
+    /// Frees the blocks behind the first `left` pointers. Old pointers in the rest of the last
+    /// block are never read.
     async fn cut(&self, left: u64, before: u64, tx: &Tx) -> Result<()> {
         let size = u64::from(self.dn.block_size());
         let keep = (left * BP).div_ceil(size);
@@ -356,9 +356,8 @@ impl Bpobj {
         Ok(())
     }
 
-    /// Makes `sub`, which nothing else refers to, a part of this list: its pointers are copied and
-    /// it is freed if it is small, else it becomes a sub-list. It must not be the shared empty
-    /// list.
+    /// Adds the list `sub`, which nothing else refers to: a small one is copied and freed, else it
+    /// becomes a sub-list. It must not be the shared empty list.
     pub async fn enqueue_subobj(&self, sub: ObjectId, tx: &Tx) -> Result<()> {
         if sub == self.object() {
             return Err(Error::invalid(format!("{} cannot be a part of itself", self.place())));
@@ -369,7 +368,7 @@ impl Bpobj {
         let mut s = list.header()?;
         let space = list.space()?;
         if h.has_subobjs() && s.subobjs != 0 && s.num_subobjs <= MOVE_UP_MAX {
-            // Its sub-lists become ours, and their space is no longer its own.
+            // Its sub-lists move to this list, with their space.
             let numbers = list.sub_numbers(&s, 0, s.num_subobjs).await?;
             let mut moved = BpobjSpace::default();
             for &n in &numbers {

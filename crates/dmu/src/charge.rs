@@ -1,12 +1,11 @@
-//! What changes may cost: bytes that are in flight from the moment something becomes dirty until
-//! its txg has synced.
+//! Worst-case space of changes: bytes that are in flight from the moment a block becomes dirty
+//! until its txg has synced.
 //!
 //! Charges are bytes as datasets are charged, from the geometry of the pool (`vdev::cost`): the
-//! largest space that the copies of a block may take, wherever they go and in however many pieces.
-//! They must never be less than the sync takes, for on a full pool the sync of an admitted txg
-//! finds no other place. What a sync writes that no change of a block names (the object set's own
-//! block, accounting of owners, records of the dataset) is charged once for each object set and
-//! txg.
+//! largest space that the copies of a block may take, on any vdev and in any number of gang pieces.
+//! They must never be less than the sync takes: on a full pool the sync of an admitted txg has no
+//! other space. Blocks of a sync beside the changed ones (the object set's own block, accounting of
+//! owners, records of the dataset) are charged once for each object set and txg.
 
 use base::Txg;
 use ondisk::dnode::DNODE_BLOCK_SIZE;
@@ -23,7 +22,7 @@ const OBJSET_SIZE: u64 = 4096;
 const OWNERS_SIZE: u64 = 16 << 10;
 /// Bytes of an indirect block of the meta-dnode with few pointers, stored.
 const META_INDIRECT_SIZE: u64 = 1024;
-/// Levels of indirect blocks that a meta-dnode has at most.
+/// Most levels of indirect blocks of a meta-dnode.
 const META_INDIRECTS: u64 = 5;
 /// Blocks of the MOS that hold the records of a dataset and of its directory.
 const RECORD_BLOCKS: u64 = 2;
@@ -44,7 +43,7 @@ impl Cost<'_> {
     pub fn metadata(&self, size: u64) -> u64 {
         self.zio.tree().worst_dsize(size, (u64::from(self.props.copies) + 1).min(COPIES_MAX))
     }
-    /// A block of data: with the entry of the block that it replaces in a deadlist, and its own in
+    /// A block of data, with the deadlist entry of the block that it replaces and its own entry in
     /// a deduplication table.
     pub fn data(&self, size: u64) -> u64 {
         let tree = self.zio.tree();
@@ -59,11 +58,11 @@ impl Cost<'_> {
     pub fn killed(&self, blocks: u64) -> u64 {
         blocks.saturating_mul(BLKPTR_SIZE * COPIES_MAX)
     }
-    /// Blocks of the meta-dnode for a first object that changes there.
+    /// Blocks of the meta-dnode for the first changed object of a dnode block.
     pub fn dnode_block(&self) -> u64 {
         self.metadata(DNODE_BLOCK_SIZE as u64)
     }
-    /// What the sync of any change writes besides what changed.
+    /// Blocks that the sync of any change writes beside the changed ones.
     pub fn objset(&self) -> u64 {
         let records = self.zio.tree().worst_dsize(DNODE_BLOCK_SIZE as u64, COPIES_MAX);
         self.metadata(OBJSET_SIZE)
@@ -74,7 +73,7 @@ impl Cost<'_> {
 }
 
 impl Objset {
-    /// What a block of data of `size` bytes is charged at worst.
+    /// The worst-case charge of a data block of `size` bytes.
     pub fn charge_of_block(&self, size: u64) -> u64 {
         self.0.cost().data(size)
     }
@@ -93,13 +92,13 @@ impl ObjsetInner {
     pub(crate) fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate.take_log_block(bytes, txg))
     }
-    /// What `cost` says is in flight until `txg` has synced.
+    /// Charges `cost` to `txg` until it has synced.
     pub(crate) fn will_use(&self, txg: Txg, cost: impl FnOnce(Cost<'_>) -> u64) {
         if let Some(gate) = &self.gate {
             gate.will_use(cost(self.cost()), txg);
         }
     }
-    /// So many blocks at most are given up in `txg`.
+    /// At most `blocks` blocks are freed in `txg`.
     pub(crate) fn will_kill(&self, txg: Txg, blocks: u64) {
         if let Some(gate) = &self.gate {
             gate.will_kill(self.cost().killed(blocks), txg);

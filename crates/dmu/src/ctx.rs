@@ -1,7 +1,7 @@
-//! What one pool offers to its object sets, and what object sets ask of the layers above.
+//! The context of a pool's object sets, and the traits that the layers above implement for them.
 //!
-//! Calls go down only. What the layers above must do for us is named here as small traits: account
-//! for blocks ([`BlockAccounting`]), grant space ([`SpaceGate`]), note the first use of a feature
+//! Calls go down only. The layers above implement small traits: they account for blocks
+//! ([`BlockAccounting`]), grant space ([`SpaceGate`]) and note the first use of a feature
 //! ([`FeatureUse`]). Feature flags and properties are pushed down by value.
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use rt::Rt;
 use txg::{ThrottlePolicy, TxgPool};
 use zio::{DataKey, DedupMode, Prio, WriteDone, Zio};
 
-/// Where blocks of an object set are accounted. Called only while its txg syncs; must not wait, and
+/// Accounts for the blocks of an object set. Called only while its txg syncs; must not wait, and
 /// must not read or change the object set that calls.
 pub trait BlockAccounting {
     /// `bp` (never a hole) became part of the object set in `txg`.
@@ -27,7 +27,7 @@ pub trait BlockAccounting {
     fn kill(&self, bp: &Blkptr, txg: Txg);
 }
 
-/// Against which limit a transaction's space is checked (format page 14 section 1).
+/// The limit that a transaction's space is checked against (format page 14 section 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TxSpace {
     /// Against quotas and the normal capacity.
@@ -37,13 +37,13 @@ pub enum TxSpace {
     /// Administration: a quarter of the slop space is kept.
     Reserved,
     /// Replay of an intent log: admitted before the crash, so it is never refused. While the log's
-    /// blocks are still allocated there may be no room for its worst case; what it dirties was in
-    /// flight beside them before.
+    /// blocks are still allocated there may be no room for its worst case; its changes were in
+    /// flight beside the log before the crash.
     Replayed,
 }
 
-/// Space promised to a transaction. Dropping it runs its closure, which takes the charge back: the
-/// transaction has ended, and what it dirtied was charged by [`SpaceGate::will_use`].
+/// Space reserved for a transaction. Dropping it runs its closure, which takes the charge back: the
+/// transaction has ended, and its dirty blocks were charged by [`SpaceGate::will_use`].
 #[derive(Default)]
 pub struct Reservation(pub Option<Box<dyn FnOnce()>>);
 
@@ -55,20 +55,19 @@ impl Drop for Reservation {
     }
 }
 
-/// Who decides whether a transaction may take space.
+/// Decides whether a transaction may take space.
 pub trait SpaceGate {
-    /// Promises `bytes`, the worst-case charge as datasets are charged (`vdev::cost`), in `txg`.
-    /// Errors: `NoSpace`, `Quota`, or `Restart` to be asked again in the next txg.
+    /// Reserves `bytes`, the worst-case charge as datasets are charged (`vdev::cost`), in `txg`.
+    /// Errors: `NoSpace`, `Quota`, or `Restart` to try again in the next txg.
     fn reserve(&self, bytes: u64, kind: TxSpace, txg: Txg) -> Result<Reservation>;
-    /// `bytes`, the worst case of what a change just dirtied for the first time in `txg`, are in
-    /// flight until the txg has synced. Called in open context, within a transaction whose
-    /// reservation covers them.
+    /// Charges `bytes`, the worst case of blocks that became dirty in `txg`, until the txg has
+    /// synced. Called in open context, within a transaction whose reservation covers them.
     fn will_use(&self, bytes: u64, txg: Txg);
-    /// Blocks are given up in `txg` whose entries in a deadlist take `bytes`: in flight if a
-    /// snapshot may hold them.
+    /// Charges `bytes` for the deadlist entries of blocks that are freed in `txg`, if a snapshot
+    /// may hold the blocks.
     fn will_kill(&self, bytes: u64, txg: Txg);
     /// Whether a log block, or a block that a log names, may take `bytes` of the space that syncs
-    /// need; if so they are in flight until `txg` has synced.
+    /// need; if so they are charged until `txg` has synced.
     fn take_log_block(&self, bytes: u64, txg: Txg) -> bool;
 }
 
@@ -78,15 +77,14 @@ pub trait FeatureUse {
     fn activate(&self, feature_guid: &'static str, txg: Txg);
 }
 
-/// How much metadata is stored in an extra copy (property `redundant_metadata`, format page 02
-/// section 4).
+/// Which metadata has an extra copy (property `redundant_metadata`, format page 02 section 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RedundantMetadata {
     /// All metadata.
     All,
     /// Metadata objects, and indirect blocks of data from level 2 on.
     Most,
-    /// Little: indirect blocks from level 2 on of metadata objects.
+    /// Indirect blocks from level 2 on of metadata objects.
     Some,
     /// None.
     None,
@@ -98,19 +96,19 @@ pub enum RedundantMetadata {
 pub struct ObjsetProps {
     /// Compression of user data.
     pub compression: Compression,
-    /// Checksum of user data, and of metadata if it is good enough for that.
+    /// Checksum of user data, and of metadata if it is strong enough for metadata.
     pub checksum: ChecksumAlgo,
     /// Copies of user data, 1 to 3; metadata gets one more, at most 3. 3 for the MOS.
     pub copies: u8,
     /// Largest block of a file, in bytes.
     pub recordsize: u32,
-    /// What metadata gets its extra copy.
+    /// Which metadata has an extra copy.
     pub redundant_metadata: RedundantMetadata,
     /// Bytes of a new dnode of a file, 512 when legacy.
     pub dnodesize: u32,
-    /// The checksum that user data is deduplicated by, and how, if it is.
+    /// Checksum and mode of deduplication of user data, if it is on.
     pub dedup: Option<(ChecksumAlgo, DedupMode)>,
-    /// Blocks of files stored in no more bytes than this go where metadata goes
+    /// File blocks of at most this stored size go to the special class, as metadata does
     /// (`special_small_blocks`); 0: none.
     pub special_small: u32,
 }
@@ -148,7 +146,7 @@ pub struct DmuFeatures {
     pub lz4: bool,
 }
 
-/// Settings of the DMU.
+/// Tunables of the DMU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmuTunables {
     /// Clean dnodes kept in memory per object set.
@@ -176,12 +174,12 @@ struct Inner {
     features: Cell<DmuFeatures>,
     tunables: Cell<DmuTunables>,
     /// Blocks whose device writes have not ended: they are read from here, since the device may
-    /// still have what was there before.
+    /// still have the old content.
     in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
 }
 
-/// What one pool offers to its object sets: block I/O, the cache, the txg pipeline; for those of
-/// encrypted datasets also their key. Cheap to clone.
+/// The context of a pool's object sets: block I/O, the cache, the txg pipeline; for encrypted
+/// datasets also the key. Cheap to clone.
 #[derive(Clone)]
 pub struct DmuCtx(Rc<Inner>, Option<Rc<DataKey>>);
 
@@ -207,7 +205,7 @@ impl DmuCtx {
     pub fn key(&self) -> Option<&Rc<DataKey>> {
         self.1.as_ref()
     }
-    /// The world.
+    /// The runtime.
     pub fn rt(&self) -> &Rt {
         &self.0.rt
     }
@@ -227,20 +225,20 @@ impl DmuCtx {
     pub fn features(&self) -> DmuFeatures {
         self.0.features.get()
     }
-    /// Changes the feature flags; blocks written from now on follow.
+    /// Changes the feature flags, for blocks written from now on.
     pub fn set_features(&self, features: DmuFeatures) {
         self.0.features.set(features);
     }
-    /// Settings in force.
+    /// The tunables.
     pub fn tunables(&self) -> DmuTunables {
         self.0.tunables.get()
     }
-    /// Changes the settings.
+    /// Changes the tunables.
     pub fn set_tunables(&self, tunables: DmuTunables) {
         self.0.tunables.set(tunables);
     }
 
-    /// The block: from a write that has not ended, the cache, or a device.
+    /// Reads the block: from a write in flight, the cache, or a device.
     pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
         match self.in_flight(bp) {
             Some(b) => Ok(b),
@@ -255,7 +253,7 @@ impl DmuCtx {
         let map = self.0.in_flight.borrow();
         if map.is_empty() || bp.ndvas() == 0 { None } else { map.get(&place(bp)).map(|(b, _)| b.clone()) }
     }
-    /// Waits for the write of `bp`, if it has not ended: its place is about to be overwritten.
+    /// Waits for the write of `bp`, if it is in flight: its DVA is about to be overwritten.
     pub(crate) async fn wait_written(&self, bp: &Blkptr) -> Result<()> {
         let done =
             if bp.ndvas() == 0 { None } else { self.0.in_flight.borrow().get(&place(bp)).map(|(_, d)| d.clone()) };
@@ -264,7 +262,8 @@ impl DmuCtx {
             None => Ok(()),
         }
     }
-    /// Takes note of a block just issued, whose content is `data`.
+    /// Keeps the content of a block whose write was just issued: in the list of writes in flight
+    /// and in the cache.
     pub(crate) fn track_write(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool) {
         if bp.ndvas() == 0 {
             return;
@@ -281,15 +280,15 @@ impl DmuCtx {
         }
         self.0.arc.insert(bp, data, metadata);
     }
-    /// The block is no longer part of anything.
+    /// The block is freed: drops it from the cache.
     pub(crate) fn forget(&self, bp: &Blkptr) {
         self.0.arc.forget(bp);
     }
     pub(crate) fn dirty_add(&self, txg: Txg, bytes: u64) {
         self.0.txg.dirty_add(txg, bytes);
     }
-    /// Takes `dirty` bytes back as their write goes: when it is over or, under the policy of 2013,
-    /// a share with every device that has written its part.
+    /// Subtracts `dirty` bytes when their write ends or, with the policy of 2013, a share when each
+    /// device has written its part.
     pub(crate) fn dirty_done_on_write(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
         let pool = self.txg().clone();
         if pool.tunables().policy != ThrottlePolicy::OpenZfs2013 {
@@ -299,7 +298,7 @@ impl DmuCtx {
         let left = Rc::new(Cell::new(dirty));
         let (part_left, part_pool) = (left.clone(), pool.clone());
         done.on_parts(move |nth, of, result| {
-            // What a device failed to take is taken back with the whole.
+            // The share of a failed device is subtracted at the end.
             if result.is_ok() {
                 let share = txg::throttle::part_share(dirty, of, nth).min(part_left.get());
                 part_left.set(part_left.get() - share);

@@ -1,46 +1,45 @@
-//! The data blocks of an object that one txg writes: their content, and the place of those that
-//! were stored before the sync.
+//! Dirty data blocks of an object in one txg: their content, and the pointers of those that were
+//! stored before the sync.
 //!
 //! # States
 //!
 //! A dirty block is in one of three states ([`DirtyBlk`]):
 //!
 //! * `Mut`: its content is in memory that nothing else uses; it can be changed without a copy.
-//! * `Frozen`: the content is shared, with readers, with the writer that brought it, or with an
-//!   early write. Changing it copies it first, so shared content never changes.
+//! * `Frozen`: the content is shared, with readers, with its writer, or with an early write.
+//!   Changing it copies it first, so shared content never changes.
 //! * `Overridden` (`DR_OVERRIDDEN` of OpenZFS): frozen, and stored already, by the rules that the
 //!   sync would follow, as a block born in this txg. The sync of the txg puts that pointer into the
 //!   tree and writes nothing.
 //!
-//! The early write itself is no state: it works on shared content, so the block may be changed,
-//! freed or shared while it runs. When it has its place, and only if the block still has *the same
-//! memory* as content, the block becomes overridden ([`DirtyBlocks::override_with`]). Shared memory
-//! never changes, so equal memory is equal content.
+//! An early write in progress is not a state: it works on shared content, so the block may be
+//! changed, freed or shared meanwhile. When its DVA is allocated, and only if the block still has
+//! *the same memory* as content, the block becomes overridden ([`DirtyBlocks::override_with`]).
+//! Shared memory never changes, so equal memory is equal content.
 //!
 //! # Transitions
 //!
 //! | event | `Mut`, `Frozen` | `Overridden` |
 //! |---|---|---|
-//! | an early write of this content has its place | `Overridden` | refused: the second write is given up |
+//! | an early write of this content has its DVA | `Overridden` | refused: the second write is given up |
 //! | written, in whole or in part | `Mut` or `Frozen` | the same, the pointer is given up |
 //! | the block size changes | `Mut` | the same, the pointer is given up |
 //! | its range, or the object, is freed | gone | gone, the pointer is given up |
 //! | the txg syncs | written | the pointer goes into the tree |
 //! | the txg syncs, the early write had failed | written | given up, and written as if never stored |
-//! | the txg fails, or the power | gone | gone: no space map on disk knows of the place |
+//! | the txg fails, or the power | gone | gone: no space map on disk has the DVA |
 //!
-//! A pointer that is *given up* is freed by the sync of the same txg, in which it was born. So it
-//! was never part of the object: it is charged to no dataset, is in no snapshot, and goes into no
-//! deadlist. Until that txg is on disk its place is not given out again, so a log record that names
-//! it can be replayed as long as it counts. What becomes part of the object is accounted by the
-//! sync like any block, once.
+//! A pointer that is *given up* (`dbuf_unoverride`) is freed by the sync of the same txg, in which
+//! it was born. So it was never part of the object: it is charged to no dataset, is in no snapshot,
+//! and goes into no deadlist. Its DVA is not allocated again before that txg is on disk, so a log
+//! record that names it can be replayed as long as the record is needed. A pointer that becomes
+//! part of the object is accounted by the sync once, like any block.
 //!
-//! The early write holds the txg until its device writes are over. Therefore the sync meets no
-//! write that is still under way, knows of each whether it failed, and the flush before the
-//! uberblock covers all of them.
+//! The early write holds the txg until its device writes end. Therefore all early writes have ended
+//! when the sync begins, their results are known, and the flush before the uberblock covers them.
 //!
-//! A newer txg that changes the block has its own version of it; the older version stays as it is,
-//! and so does its pointer.
+//! A newer txg that changes the block has its own version of it; the older version keeps its
+//! content and pointer.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -52,22 +51,22 @@ use zio::WriteDone;
 /// A block that was stored before the sync of its txg.
 #[derive(Clone)]
 pub(crate) struct Stored {
-    /// Its pointer, perhaps a hole or with the data in itself.
+    /// Its pointer; may be a hole or embedded.
     pub bp: Blkptr,
     /// Its device writes.
     pub done: WriteDone,
 }
 
 impl Stored {
-    /// Whether the write is over and no device has the block.
+    /// Whether the write has ended and no device has the block.
     fn has_failed(&self) -> bool {
         self.done.result().is_some_and(|r| r.is_err())
     }
 }
 
-/// The content of a block that was written but has not synced.
+/// The content of a dirty block.
 pub(crate) enum DirtyBlk {
-    /// Still changeable without a copy.
+    /// Changeable without a copy.
     Mut(Buf),
     /// Shared with readers, a writer or the sync.
     Frozen(Bytes),
@@ -92,7 +91,7 @@ impl DirtyBlk {
             DirtyBlk::Mut(_) => unreachable!("just frozen"),
         }
     }
-    /// The content to change, and the pointer that does not describe it any more.
+    /// The content to change, and the pointer of the old content, to be given up.
     fn make_mut(&mut self) -> (&mut Buf, Option<Blkptr>) {
         let gone = match self {
             DirtyBlk::Mut(_) => None,
@@ -111,7 +110,7 @@ impl DirtyBlk {
             _ => unreachable!("just thawed"),
         }
     }
-    /// Its pointer, if it is stored.
+    /// Its early write, if there is one.
     fn stored(&self) -> Option<&Stored> {
         match self {
             DirtyBlk::Overridden(_, stored) => Some(stored),
@@ -143,7 +142,7 @@ fn is_same(a: &Bytes, b: &Bytes) -> bool {
 #[derive(Default)]
 pub(crate) struct DirtyBlocks {
     blocks: BTreeMap<u64, DirtyBlk>,
-    /// Pointers of blocks stored early whose content is not that of the object any more.
+    /// Pointers of early writes whose content has been replaced.
     given_up: Vec<Blkptr>,
 }
 
@@ -168,7 +167,7 @@ impl DirtyBlocks {
         self.blocks.range(range).nth(1).is_some()
     }
 
-    /// Gives a block new content. Whether it was not dirty before.
+    /// Gives a block new content. True if it was not dirty before.
     pub fn put(&mut self, blkid: u64, blk: DirtyBlk) -> bool {
         let old = self.blocks.insert(blkid, blk);
         self.given_up.extend(old.as_ref().and_then(DirtyBlk::stored).map(|s| s.bp));
@@ -184,7 +183,7 @@ impl DirtyBlocks {
         self.given_up.extend(gone);
         Some(buf)
     }
-    /// Cuts a block or pads it with zeros; nothing if it is not dirty. Gives its length before.
+    /// Truncates a block or pads it with zeros, if it is dirty. Returns its old length.
     pub fn resize(&mut self, blkid: u64, len: usize) -> Option<u64> {
         let old = self.blocks.get(&blkid)?.as_slice();
         let old_len = old.len() as u64;
@@ -194,7 +193,8 @@ impl DirtyBlocks {
         }
         Some(old_len)
     }
-    /// Drops the blocks `first..end` (`u64::MAX`: all from there on). Gives the sum of their bytes.
+    /// Drops the blocks `first..end` (`u64::MAX`: all from there on). Returns the sum of their
+    /// bytes.
     pub fn free(&mut self, first: u64, end: u64) -> u64 {
         let mut gone = self.blocks.split_off(&first);
         if end != u64::MAX {
@@ -204,8 +204,8 @@ impl DirtyBlocks {
         gone.values().map(|b| b.as_slice().len() as u64).sum()
     }
 
-    /// `data` was stored as block `blkid`. If that is still the block's content, and it is not
-    /// stored already, the sync will use that pointer; else false: it is the caller's to free.
+    /// `data` was stored as block `blkid`. If that is still the block's content, and it has no
+    /// early write yet, the sync will use that pointer; else false: the caller frees it.
     pub fn override_with(&mut self, blkid: u64, data: &Bytes, stored: Stored) -> bool {
         let Some(blk) = self.blocks.get_mut(&blkid) else { return false };
         let unchanged = matches!(blk, DirtyBlk::Frozen(b) if is_same(b, data));
@@ -214,7 +214,7 @@ impl DirtyBlocks {
         }
         unchanged
     }
-    /// Where `data`, the content of a block, is stored already.
+    /// The early write of `data`, if that is the block's content.
     pub fn stored(&self, blkid: u64, data: &Bytes) -> Option<Stored> {
         match self.blocks.get(&blkid) {
             Some(DirtyBlk::Overridden(b, stored)) if is_same(b, data) && !stored.has_failed() => {
@@ -223,9 +223,8 @@ impl DirtyBlocks {
             _ => None,
         }
     }
-    /// For the sync: the pointer that stands for writing the block, if there is one that can be
-    /// used. `is_usable` says whether it is one that the object can have. Answers the same each
-    /// time.
+    /// For the sync: the pointer to use instead of writing the block, if there is a usable one.
+    /// `is_usable` checks it against the object. Repeated calls give the same answer.
     pub fn overridden(&mut self, blkid: u64, is_usable: impl FnOnce(&Blkptr, u64) -> bool) -> Option<Blkptr> {
         let DirtyBlk::Overridden(data, stored) = self.blocks.get(&blkid)? else { return None };
         assert!(stored.done.is_done(), "the txg was held until block {blkid} was stored");
@@ -237,7 +236,7 @@ impl DirtyBlocks {
         self.put(blkid, again);
         None
     }
-    /// The pointers to be freed in this txg.
+    /// Takes the pointers to free in this txg.
     pub fn take_given_up(&mut self) -> Vec<Blkptr> {
         std::mem::take(&mut self.given_up)
     }

@@ -1,11 +1,10 @@
-//! Dnodes in memory: one object's committed shape and what open transaction groups change about it.
+//! Dnodes in memory: the committed state of one object and its changes in open txgs.
 //!
-//! There is no cache of blocks here: clean blocks live in the ARC. A cached dnode ([`DnodeInner`],
-//! in its object set's map) holds the *committed* dnode, and for each of up to four txgs that have
-//! not synced a [`DirtyTxg`]: data blocks written (module `dirty`), ranges of blocks freed, a new
-//! bonus, spill block, block size or type. A read looks from the newest txg to the oldest, then in
-//! the committed block tree (`tree`). What the newest txg sees of the small fields is kept in
-//! [`State`] directly.
+//! There is no cache of blocks here: clean blocks are in the ARC. A cached dnode ([`DnodeInner`],
+//! in its object set's map) holds the *committed* dnode, and for each of up to four unsynced txgs a
+//! [`DirtyTxg`]: data blocks written (module `dirty`), ranges of blocks freed, a new bonus, spill
+//! block, block size or type. A read searches from the newest txg to the oldest, then the committed
+//! block tree (`tree`). The newest values of the small fields are in [`State`] directly.
 //!
 //! Order within a txg: ranges are freed first, then blocks are written; so writing a block after
 //! freeing it only adds it, and freeing a range drops the blocks written in it.
@@ -31,25 +30,25 @@ use crate::objset::{Objset, ObjsetInner};
 use crate::ranges::RangeSet;
 use crate::tx::Tx;
 
-/// What one txg changes about an object.
+/// The changes of an object in one txg.
 pub(crate) struct DirtyTxg {
     pub txg: Txg,
-    /// Counts changes, so that a sync can tell that nobody changed what it writes.
+    /// Counts changes, so that a sync can assert that there were none meanwhile.
     pub mods: u64,
     /// Blocks written; all of the block size that this txg sees.
     pub blocks: DirtyBlocks,
     /// Blocks freed before those were written.
     pub freed: RangeSet,
-    /// The object was cut: its highest block id is at most this, blocks written apart.
+    /// The object was truncated: its highest block id is at most this, apart from blocks written.
     pub cap: Option<u64>,
     pub blksz: Option<u32>,
     pub otype: Option<ObjectType>,
     pub bonus: Option<(ObjectType, Rc<[u8]>)>,
     /// New spill block, or none any more.
     pub spill: Option<Option<Bytes>>,
-    /// The object comes to be in this txg.
+    /// The object is allocated in this txg.
     pub alloc: bool,
-    /// The object goes away in this txg.
+    /// The object is freed in this txg.
     pub free: bool,
 }
 
@@ -61,21 +60,21 @@ pub(crate) enum Spill {
     Memory(Bytes),
 }
 
-/// A read for a partial write that is under way.
+/// A read in progress for a partial write.
 struct Rmw {
     id: u64,
     blkid: u64,
-    /// Somebody changed the block meanwhile: what the read finds is old.
+    /// The block changed meanwhile: the result of the read is outdated.
     stale: bool,
 }
 
 /// The mutable part of a cached dnode.
 pub(crate) struct State {
-    /// As last synced. Of an object that has not synced yet: its shape without blocks.
+    /// As last synced. For an object that has not synced yet: its fields without blocks.
     pub phys: DnodePhys,
     /// Whether `phys` is in the object set on disk.
     pub on_disk: bool,
-    // What the newest txg sees:
+    // The state in the newest txg:
     pub exists: bool,
     pub otype: ObjectType,
     pub blksz: u32,
@@ -83,7 +82,7 @@ pub(crate) struct State {
     pub bonustype: ObjectType,
     pub bonus: Rc<[u8]>,
     pub spill: Spill,
-    /// By `Txg::slot`.
+    /// Changes by `Txg::slot`.
     pub dirty: [Option<Box<DirtyTxg>>; TXG_SIZE],
     rmw: Vec<Rmw>,
     rmw_next: u64,
@@ -148,7 +147,7 @@ impl State {
         self.rmw.push(Rmw { id, blkid, stale: false });
         id
     }
-    /// Ends the read; whether its result still counts.
+    /// Ends the read; whether its result is still valid.
     pub fn rmw_end(&mut self, id: u64) -> bool {
         match self.rmw.iter().position(|r| r.id == id) {
             Some(i) => !self.rmw.swap_remove(i).stale,
@@ -186,12 +185,12 @@ impl State {
     }
 }
 
-/// Sequential readers are recognised by where the next read would begin.
+/// Read-ahead state: recognises sequential readers by the start of the next read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ReadAhead {
-    /// Block that the next read of a sequence begins in.
+    /// First block of the next read of a sequence.
     pub next: u64,
-    /// First block that has not been asked for ahead.
+    /// First block that has not been read ahead.
     pub ahead: u64,
     /// Reads of the sequence so far.
     pub run: u32,
@@ -201,12 +200,12 @@ pub(crate) struct ReadAhead {
 pub(crate) struct DnodeInner {
     pub obj: ObjectId,
     pub st: RefCell<State>,
-    /// Counts syncs of this object: a reader that failed looks again if the tree has changed.
+    /// Counts syncs of this object: a failed read is tried again if the tree has changed.
     pub tree_gen: Cell<u64>,
     /// Used since the last eviction sweep.
     pub recent: Cell<bool>,
     pub read_ahead: Cell<ReadAhead>,
-    /// Transactions that named this object in their plan: how many, and their txg.
+    /// Transactions that named this object in their plan: their txg and number.
     pub tx_holds: Cell<(Txg, u32)>,
     pub tx_released: Notify,
     attached: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
@@ -225,13 +224,13 @@ impl DnodeInner {
             attached: RefCell::new(Vec::new()),
         })
     }
-    /// Whether nobody would miss it: no handle, nothing dirty, no attached state in use.
+    /// Whether it can be evicted: no handle, no changes, no attached state in use.
     pub fn is_evictable(self: &Rc<Self>) -> bool {
         Rc::strong_count(self) == 1
             && !self.st.borrow().is_dirty()
             && self.attached.borrow().iter().all(|(_, a)| Rc::strong_count(a) == 1)
     }
-    /// Drops attached state (of an object that is no more).
+    /// Drops attached state (of a freed object).
     pub fn detach_all(&self) {
         let gone = std::mem::take(&mut *self.attached.borrow_mut());
         drop(gone);
@@ -264,7 +263,7 @@ impl Dnode {
     pub fn exists(&self) -> bool {
         self.n.st.borrow().exists
     }
-    /// What its data is.
+    /// Type of its data.
     pub fn otype(&self) -> ObjectType {
         self.n.st.borrow().otype
     }
@@ -272,7 +271,7 @@ impl Dnode {
     pub fn block_size(&self) -> u32 {
         self.n.st.borrow().blksz
     }
-    /// Highest block id ever written, lowered by cutting; 0 also when nothing was.
+    /// Highest block id ever written, lowered by truncation; 0 also if no block was written.
     pub fn max_blkid(&self) -> u64 {
         self.n.st.borrow().maxblkid
     }
@@ -292,7 +291,7 @@ impl Dnode {
     pub fn committed(&self) -> DnodePhys {
         self.n.st.borrow().phys.clone()
     }
-    /// What the bonus is.
+    /// Type of the bonus.
     pub fn bonus_type(&self) -> ObjectType {
         self.n.st.borrow().bonustype
     }
@@ -314,13 +313,12 @@ impl Dnode {
     pub fn bonus(&self) -> Rc<[u8]> {
         self.n.st.borrow().bonus.clone()
     }
-    /// Looks at the bonus.
+    /// Calls `f` with the bonus.
     pub fn with_bonus<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         let b = self.bonus();
         f(&b)
     }
-    /// Replaces the bonus; its length becomes the bonus length. `Invalid` when the dnode has no
-    /// room for it.
+    /// Replaces the bonus and its length. `Invalid` if the dnode has no room for it.
     pub fn set_bonus(&self, bytes: &[u8], tx: &Tx) -> Result<()> {
         self.set_bonus_typed(self.bonus_type(), bytes, tx)
     }
@@ -431,7 +429,7 @@ impl Dnode {
         st.otype = otype;
         Ok(())
     }
-    /// Makes the object dirty without changing it: its dnode is written in this txg.
+    /// Makes the object dirty without a change: its dnode is written in this txg.
     pub fn touch(&self, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         let mut st = self.n.st.borrow_mut();

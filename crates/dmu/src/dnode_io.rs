@@ -1,10 +1,10 @@
 //! Reading and changing the data of an object.
 //!
 //! Reading a block: the newest txg that wrote or freed it decides, else the committed tree.
-//! Changing one: a whole block is simply put in the transaction's dirty state; a part of a block
-//! that the txg has not written yet starts from the content that an older txg or the disk has.
-//! Waiting for the disk, others may change the same block: such a read is marked
-//! (`State::invalidate_rmw`) and done again, so no lock is held.
+//! Changing one: a whole block is put into the transaction's dirty state; a partial write of a
+//! block that the txg has not written yet starts from its content in an older txg or on disk. While
+//! it waits for the disk, other tasks may change the same block: the read is then marked
+//! (`State::invalidate_rmw`) and repeated, so no lock is held.
 
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
@@ -14,29 +14,29 @@ use crate::dirty::{DirtyBlk, fit, resized};
 use crate::dnode::{Dnode, ReadAhead, State};
 use crate::tx::Tx;
 
-/// Blocks that one read asks for side by side.
+/// Blocks that one read has in flight at once.
 const READ_WINDOW: usize = 32;
-/// Bytes that a sequential reader is kept ahead at most.
+/// Most bytes read ahead of a sequential reader.
 const READ_AHEAD_MAX: u64 = 8 << 20;
-/// Reads in sequence after which reading ahead begins.
+/// Sequential reads after which read-ahead begins.
 const READ_AHEAD_MIN_RUN: u32 = 2;
 /// log2 of a block pointer's bytes.
 const BLKPTR_SHIFT: u8 = 7;
 /// Highest offset that an object's data may end at.
 const MAX_OFFSET: u64 = i64::MAX as u64;
 
-/// What dirty state says about a block.
+/// A block in the dirty state of txgs.
 pub(crate) enum Overlay {
     /// Its content.
     Data(Bytes),
     /// It was freed; so were all blocks before this one.
     Freed(u64),
-    /// Nothing: the committed tree decides.
+    /// Not dirty: the committed tree decides.
     None,
 }
 
 impl State {
-    /// What txgs up to `upto` (all if `None`) say about a block.
+    /// The newest state of a block in txgs up to `upto` (all if `None`).
     fn overlay_mut(&mut self, blkid: u64, upto: Option<base::Txg>) -> Overlay {
         let mut best: Option<(base::Txg, usize)> = None;
         let mut freed = None;
@@ -61,7 +61,7 @@ impl State {
             }
         }
     }
-    /// Whether the committed tree surely has nothing at `blkid`.
+    /// Whether the committed tree certainly has no block `blkid`.
     fn beyond_committed(&self, blkid: u64) -> bool {
         !self.on_disk || blkid > self.phys.maxblkid
     }
@@ -73,7 +73,7 @@ impl Dnode {
         if st.is_dirty() { st.overlay_mut(blkid, None) } else { Overlay::None }
     }
 
-    /// The block as the newest txg sees it, `None` for a hole.
+    /// The block in the newest txg, `None` for a hole.
     pub(crate) async fn block(&self, blkid: u64) -> Result<Option<Bytes>> {
         match self.overlay(blkid) {
             Overlay::Data(b) => Ok(Some(b)),
@@ -83,8 +83,7 @@ impl Dnode {
         }
     }
 
-    /// The block if it is at hand without waiting: dirty, cached, or a hole that is known to be one
-    /// (zeros).
+    /// The block if it is available without a wait: dirty, cached, or a known hole (zeros).
     pub fn peek_block(&self, blkid: u64) -> Option<Bytes> {
         let size = self.block_size() as usize;
         match self.overlay(blkid) {
@@ -107,10 +106,10 @@ impl Dnode {
         self.read_block_slow(blkid).await
     }
 
-    /// As [`Dnode::read_block`] for a block that was not at hand just now.
+    /// As [`Dnode::read_block`], after [`Dnode::peek_block`] found nothing.
     async fn read_block_slow(&self, blkid: u64) -> Result<Bytes> {
-        // Boxed: the state of a read that waits is large, and would be part of everybody's who may
-        // have to read.
+        // Boxed: the future of a read that waits is large, and would enlarge the futures of all
+        // callers.
         let data = Box::pin(self.block(blkid)).await?;
         let size = self.block_size() as usize;
         Ok(data.map_or_else(|| Bytes::zeroed(size), |b| fit(b, size)))
@@ -154,7 +153,7 @@ impl Dnode {
             let (from, to) = (off.max(start) - start, end.min(start.saturating_add(size)) - start);
             fit(block, size as usize).slice(from as usize..to as usize)
         };
-        // What is at hand needs no window of futures.
+        // Available blocks need no window of futures.
         let mut blkid = first;
         while blkid <= last {
             let Some(block) = self.peek_block(blkid) else { break };
@@ -184,7 +183,7 @@ impl Dnode {
         Ok(out)
     }
 
-    /// Recognises sequential readers and reads ahead for them.
+    /// Recognises sequential readers and reads ahead for them (`dmu_zfetch`).
     fn read_ahead(&self, first: u64, last: u64, size: u64) {
         let mut ra = self.n.read_ahead.get();
         if first == ra.next || (ra.next > 0 && first + 1 == ra.next) {
@@ -227,7 +226,7 @@ impl Dnode {
                 if !matches!(dn.overlay(blkid), Overlay::None) {
                     continue;
                 }
-                // An error is met again, and reported, by whoever needs the block.
+                // A later read of the block reports the error.
                 window.push(dn.read_committed(blkid)).await;
             }
             while window.next().await.is_some() {}
@@ -276,7 +275,7 @@ impl Dnode {
         Ok(())
     }
 
-    /// Changes a block in place: `f` gets its present content (zeros for a hole).
+    /// Changes a block in place: `f` gets its current content (zeros for a hole).
     pub async fn update_block<R>(&self, blkid: u64, tx: &Tx, f: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         let size = self.check_write(blkid.saturating_mul(u64::from(self.block_size())), 1)?;
         self.modify(blkid, (0, size as usize), tx, f).await
@@ -317,8 +316,8 @@ impl Dnode {
         Ok(())
     }
 
-    /// Before a block changes: newer txgs that freed it get it as zeros, so that the change has a
-    /// place in them.
+    /// Before a change of a block: newer txgs that freed it get it as zeros, so that the change can
+    /// be applied to them.
     fn unfree_in_newer(&self, st: &mut State, blkid: u64, tx: &Tx) {
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_ref().expect("newer_than gives slots in use");
@@ -329,7 +328,7 @@ impl Dnode {
         }
     }
 
-    /// Puts the block into the txg's state, with everything that goes along.
+    /// Puts the block into the txg's state: dirty bytes, space charge, highest block id.
     fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, txg: base::Txg) {
         let len = blk.as_slice().len() as u64;
         let (levels, shift) = (u64::from(st.phys.nlevels), st.phys.indblkshift);
@@ -348,8 +347,8 @@ impl Dnode {
         st.invalidate_rmw(blkid, blkid + 1);
     }
 
-    /// Whether the object lives in the object set block: what is written of it while syncing is not
-    /// dirty data of anybody's.
+    /// Whether the object is in the object set block: its blocks are written during the sync, and
+    /// not counted as dirty data.
     pub(crate) fn is_special(&self) -> bool {
         self.n.obj == base::ObjectId::META || self.n.obj.0 >= base::ObjectId::PROJECTUSED.0
     }
@@ -405,8 +404,7 @@ impl Dnode {
             };
             self.insert(st, blkid, DirtyBlk::Mut(buf), tx.txg());
         } else {
-            // Counts the change, and brings the block to the present block size if a newer txg
-            // changed that.
+            // Counts the change, and resizes the block if a newer txg changed the block size.
             self.slot(st, tx.txg());
         }
         self.unfree_in_newer(st, blkid, tx);
@@ -429,7 +427,7 @@ impl Dnode {
         Ok(r)
     }
 
-    /// Changes the block size. Only while at most block 0 exists; its content is kept, cut or
+    /// Changes the block size. Only while at most block 0 exists; its content is kept, truncated or
     /// padded with zeros.
     pub fn set_block_size(&self, blksz: u32, tx: &Tx) -> Result<()> {
         self.check_tx()?;
@@ -508,7 +506,7 @@ impl Dnode {
         Ok(())
     }
 
-    /// Zeroes part of a block, unless it is a hole anyway.
+    /// Zeroes part of a block, unless it is a hole.
     async fn zero_part(&self, blkid: u64, from: usize, to: usize, tx: &Tx) -> Result<()> {
         let hole = match self.overlay(blkid) {
             Overlay::Data(_) => false,
@@ -542,14 +540,14 @@ impl Dnode {
         }
     }
 
-    /// `bytes` of blocks will not be written after all.
+    /// `bytes` of dirty blocks were dropped.
     pub(crate) fn release(&self, txg: base::Txg, bytes: u64) {
         if !self.is_special() && bytes > 0 {
             self.os.ctx.dirty_done(txg, bytes);
         }
     }
 
-    /// The first block at or after `from` that has data, as the newest txg sees it.
+    /// The first block at or after `from` that has data in the newest txg.
     pub(crate) async fn next_data_block(&self, from: u64) -> Result<Option<u64>> {
         let mut from = from;
         loop {
@@ -562,7 +560,7 @@ impl Dnode {
             };
             match self.overlay(blkid) {
                 Overlay::Freed(u64::MAX) => {
-                    // Everything committed from here on is gone; newer blocks may follow.
+                    // All committed blocks from here on are freed; newer blocks may follow.
                     let st = self.n.st.borrow();
                     let next = st.newest_first().filter_map(|d| d.blocks.first_in(blkid + 1..)).min();
                     match next {
@@ -581,7 +579,7 @@ impl Dnode {
         }
     }
 
-    /// The first offset at or after `off` where data may be; `None` when only holes follow.
+    /// The first offset at or after `off` that may have data; `None` if only holes follow.
     pub async fn next_data(&self, off: u64) -> Result<Option<u64>> {
         let size = u64::from(self.block_size());
         Ok(self.next_data_block(off / size).await?.map(|b| off.max(b * size)))
@@ -608,7 +606,7 @@ impl Dnode {
     }
 }
 
-/// Takes a read for a partial write off the list, even when its task is dropped while waiting.
+/// Removes a read for a partial write from the list, even if its task is dropped while it waits.
 struct RmwGuard<'a> {
     dn: &'a Dnode,
     id: u64,
@@ -620,7 +618,7 @@ impl Drop for RmwGuard<'_> {
     }
 }
 
-/// Ends the read; keeps what it found if that still counts.
+/// Ends the read; keeps its result if that is still valid.
 fn finish_rmw(guard: RmwGuard<'_>, base: &mut Option<Option<Bytes>>, data: Result<Option<Bytes>>) -> Result<()> {
     let fresh = guard.dn.n.st.borrow_mut().rmw_end(guard.id);
     drop(guard);

@@ -1,21 +1,21 @@
 //! Writing a block of a file before its txg syncs, for an intent log that names the block instead
 //! of holding a copy of its bytes (`WR_INDIRECT`; `dmu_sync` of OpenZFS).
 //!
-//! The block is stored by the rules that hold for blocks of its object. If it is dirty in the txg
-//! that is open, and nothing has changed it by the time that its place is known, the sync of that
-//! txg uses the pointer instead of writing the block again: it is *overridden* (module `dirty`).
-//! Else the place is given up in the txg in which it was allocated (`dmu_sync_late_arrival`), and
-//! the sync stores the content of its own moment. It is not given out again before that txg is on
-//! disk, and then nobody reads the log record that names it any more. Given up are also
+//! The block is stored by the policy of its object. If it is dirty in the open txg, and unchanged
+//! when its DVA is allocated, the sync of that txg uses the pointer instead of writing the block
+//! again: it is *overridden* (module `dirty`). Else the DVA is given up in the txg in which it was
+//! allocated (`dmu_sync_late_arrival`), and the sync writes the content of that time. The DVA is
+//! not allocated again before that txg is on disk, and then the log record that names it is not
+//! needed any more. Also given up are
 //!
-//! * blocks of datasets with deduplication: only the sync asks the table of shared blocks;
-//! * gang blocks, whose pieces are named in their headers on the device.
+//! * blocks of datasets with deduplication: only the sync looks up the deduplication table;
+//! * gang blocks, whose pieces are named only in their headers on the device.
 //!
 //! A block that is overridden already and has not changed since is not stored again: the next
-//! record names the same place, which claims and replays take once.
+//! record names the same DVA, which claim and replay handle once.
 //!
-//! Space: what is dirty is charged for one place. An early write may be given up, so it is charged
-//! besides, as long as its txg has not synced.
+//! Space: a dirty block is charged for one write. An early write may be given up, so it is charged
+//! in addition until its txg has synced.
 
 use base::{Error, ErrorKind, Result, Txg};
 use bdev::Bytes;
@@ -29,11 +29,11 @@ use crate::policy::BlockKind;
 
 impl Dnode {
     /// Stores `data`, which is or was the content of block `blkid` of the object, in the txg of
-    /// `hold`. That txg is held until the write is over, and no longer: whoever waits for a txg may
-    /// have asked for this.
+    /// `hold`. That txg is held until the write ends, and no longer: the caller may wait for a txg
+    /// afterwards.
     ///
     /// # Errors
-    /// `NoSpace` where the rest of the pool is kept for txgs, or why the block cannot be stored.
+    /// `NoSpace` if the rest of the pool is reserved for txgs, or the error of the write.
     pub async fn store_early(&self, blkid: u64, data: Bytes, hold: TxgHold) -> Result<(Blkptr, WriteDone)> {
         if let Some(stored) = self.stored_early(blkid, &data) {
             return Ok((stored.bp, stored.done));
@@ -52,8 +52,8 @@ impl Dnode {
         }
         let out = ctx.zio().write(req).await?;
         if out.bp.is_gang() {
-            // Names of its pieces are only in its header, which must be there before the block can
-            // be given up: in the txg that is still held.
+            // Its pieces are named only in its header, which must be written before the block can
+            // be freed, in the txg that is still held.
             out.done.clone().await?;
             ctx.zio().free_gang(&out.bp, txg).await?;
             drop(hold);
@@ -65,7 +65,7 @@ impl Dnode {
         }
         let written = out.done.clone();
         let txg_held = async move {
-            // Who waits for the write hears of an error.
+            // The waiters of the write get its error.
             let _ = written.await;
             drop(hold);
         };
@@ -73,13 +73,13 @@ impl Dnode {
         Ok((out.bp, out.done))
     }
 
-    /// Where `data` is stored, if it is what the newest txg has as the block's content.
+    /// The early write of `data`, if that is the block's content in the newest txg.
     fn stored_early(&self, blkid: u64, data: &Bytes) -> Option<Stored> {
         let st = self.n.st.borrow();
         st.newest_first().find(|d| d.blocks.contains(blkid))?.blocks.stored(blkid, data)
     }
 
-    /// Has the sync of `txg`, which is held, use what is stored. False if that is not the block's
+    /// Makes the sync of `txg`, which is held, use `stored`. False if `data` is not the block's
     /// content in that txg.
     fn override_block(&self, blkid: u64, data: &Bytes, stored: Stored, txg: Txg) -> bool {
         let mut st = self.n.st.borrow_mut();

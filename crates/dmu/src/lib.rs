@@ -5,11 +5,11 @@
 //! changes are made under a [`Tx`], which belongs to a transaction group; they stay in memory until
 //! [`Objset::sync`] of that group writes them copy-on-write.
 //!
-//! Reading order of the code: `ctx` (what the pool offers), `tx`, `dnode` (reading and dirtying),
-//! `dirty` (the blocks that a txg writes), `early` (those that an intent log stores before),
-//! `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how a
-//! block is stored), `sync_block`, `sync_tree`, `sync_dnode` and `sync` (writing), `userused` (space
-//! by owner); on top of them `zap`, `sa`, `bpobj`.
+//! Reading order of the code: `ctx` (the context of the pool), `tx`, `dnode` (reading and
+//! dirtying), `dirty` (dirty blocks of a txg), `early` (blocks that an intent log stores before the
+//! sync), `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how
+//! a block is stored), `sync_block`, `sync_tree`, `sync_dnode` and `sync` (writing), `userused`
+//! (space by owner); on top of them `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;
@@ -44,5 +44,5 @@ pub use objset::{IntentLog, Objset, ObjsetHooks};
 pub use sync::SyncedRoot;
 pub use tx::{Tx, TxPlan};
 
-/// A boxed future that is not `Send`: what object-safe async methods return.
+/// A boxed future that is not `Send`: the return type of object-safe async methods.
 pub type LocalBoxFuture<'a, T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + 'a>>;

@@ -2,9 +2,8 @@
 //!
 //! In memory an object set is the header part of its block, the meta-dnode (whose data are the
 //! dnodes of all objects), the three accounting dnodes, and a map of cached dnodes. The map holds
-//! every dnode that has a handle or unsynced changes, and clean ones that nobody holds as long as
-//! there is room. Changes are noted per txg (`dirty`); [`Objset::sync`] (module `sync`) writes
-//! them.
+//! every dnode that has a handle or unsynced changes, and clean ones without a handle up to a
+//! limit. Changes are recorded per txg (`dirty`); [`Objset::sync`] (module `sync`) writes them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,17 +25,17 @@ use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
 use crate::dnode::{Dnode, DnodeInner};
 use crate::tx::Tx;
 
-/// Estimate of the memory that a cached dnode takes, in bytes.
+/// Estimated memory of a cached dnode, in bytes.
 const DNODE_MEMORY: i64 = 1536;
 /// Levels of a new meta-dnode outside of the MOS (format page 03 section 3).
 const META_LEVELS: u8 = 6;
 
-/// Changes of the header part, waiting for their txg.
+/// Changes of the header part in one txg.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct HeaderChange {
     pub zil: Option<ZilHeader>,
     pub flags: Option<u64>,
-    /// The block is to be written though nothing else changed.
+    /// The block is written even without another change.
     pub touch: bool,
 }
 
@@ -44,9 +43,9 @@ pub(crate) struct ObjsetInner {
     pub ctx: DmuCtx,
     pub id: u64,
     pub writable: bool,
-    /// It is encrypted and opened without its key: nothing but its header can be changed.
+    /// It is encrypted and opened without its key: only its header can be changed.
     pub sealed: bool,
-    /// Header as last synced; its dnodes are not kept up to date here.
+    /// Header as last synced; the dnodes in it are not kept up to date.
     pub phys: RefCell<ObjsetPhys>,
     pub root: Cell<Blkptr>,
     pub header: [Cell<Option<HeaderChange>>; TXG_SIZE],
@@ -54,10 +53,9 @@ pub(crate) struct ObjsetInner {
     /// Objects -1, -2, -3; made when first needed.
     pub accounting: RefCell<[Option<Rc<DnodeInner>>; 3]>,
     pub map: RefCell<BTreeMap<u64, Rc<DnodeInner>>>,
-    /// Where the eviction sweep goes on.
+    /// Object at which the eviction sweep continues.
     sweep: Cell<u64>,
-    /// Counts dnodes that left the map: what was read before may be older than what was written
-    /// meanwhile.
+    /// Counts evictions: a block read before one may be older than the dnodes written meanwhile.
     pub evictions: Cell<u64>,
     pub dirty: [RefCell<BTreeMap<u64, Rc<DnodeInner>>>; TXG_SIZE],
     /// The txg that each slot of `dirty` and `header` belongs to.
@@ -67,11 +65,11 @@ pub(crate) struct ObjsetInner {
     pub gate: Option<Rc<dyn SpaceGate>>,
     pub feat: Option<Rc<dyn FeatureUse>>,
     pub alloc: RefCell<AllocState>,
-    /// The task that syncs this object set now.
+    /// The task that syncs this object set.
     pub sync_task: Cell<Option<TaskId>>,
     /// Whether that sync may overwrite blocks in place.
     pub sync_in_place: Cell<bool>,
-    /// A sync of one object, or of the whole, has ended.
+    /// A sync of one object, or of the whole object set, has ended.
     pub synced: Notify,
     /// Its intent log, while it is in use.
     pub log: RefCell<Option<Weak<dyn IntentLog>>>,
@@ -79,12 +77,12 @@ pub(crate) struct ObjsetInner {
 
 /// The intent log of an object set, as its sync sees it; implemented in `zil`.
 pub trait IntentLog {
-    /// `txg` is synced: gives up the log blocks that are not needed any more once it is on disk,
-    /// and says what the header is then; nothing if it does not change. Called once for each txg in
-    /// which the object set is written. Must not wait.
+    /// `txg` syncs: frees the log blocks that are not needed when it is on disk, and returns the
+    /// new header; `None` if it does not change. Called once for each txg in which the object set
+    /// is written. Must not wait.
     fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>>;
-    /// Makes everything logged durable by its txg and gives up all blocks of the log; what is
-    /// logged from then on gets new ones.
+    /// Waits until all logged operations are durable with their txg, and frees all blocks of the
+    /// log; later records get new blocks.
     fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>>;
 }
 
@@ -92,13 +90,13 @@ pub trait IntentLog {
 #[derive(Clone)]
 pub struct Objset(pub(crate) Rc<ObjsetInner>);
 
-/// What the layers above do for an object set.
+/// The traits of the layers above, for one object set.
 pub struct ObjsetHooks {
     /// Accounts for its blocks.
     pub acct: Rc<dyn BlockAccounting>,
     /// Grants space to its transactions; none: unlimited.
     pub gate: Option<Rc<dyn SpaceGate>>,
-    /// Notes features used.
+    /// Notes the first use of features.
     pub feat: Option<Rc<dyn FeatureUse>>,
 }
 
@@ -115,7 +113,7 @@ impl ObjsetInner {
             self.will_use(txg, |c| c.dnode_block());
         }
     }
-    /// Takes the slot for `txg`; what a synced txg left is gone.
+    /// Claims the slot for `txg`; the txg that had it must have synced.
     fn claim_slot(&self, txg: Txg) {
         let slot = txg.slot();
         if self.dirty_txg[slot].get() != txg {
@@ -125,12 +123,12 @@ impl ObjsetInner {
             self.will_use(txg, |c| c.objset());
         }
     }
-    /// Whether a task other than this one syncs the object set and may overwrite blocks that
-    /// readers still look for: not in the first pass of a txg.
+    /// Whether a task other than this one syncs the object set and may overwrite blocks in place
+    /// under readers: not in the first pass of a txg.
     pub(crate) fn is_syncing(&self) -> bool {
         self.sync_in_place.get() && self.sync_task.get().is_some_and(|t| t != self.ctx.rt().current_task())
     }
-    /// Waits until the sync that runs, if any, has finished with some object.
+    /// Waits until a running sync has finished its current object.
     pub(crate) async fn wait_sync_step(&self) {
         if self.is_syncing() {
             self.synced.notified().await;
@@ -142,7 +140,7 @@ impl ObjsetInner {
         f(&mut h);
         self.header[txg.slot()].set(Some(h));
     }
-    /// The newest value that some header change gives.
+    /// The newest value among the header changes.
     fn newest<T>(&self, get: impl Fn(&HeaderChange) -> Option<T>) -> Option<T> {
         let mut best: Option<(Txg, T)> = None;
         for (h, txg) in self.header.iter().zip(&self.dirty_txg) {
@@ -154,8 +152,7 @@ impl ObjsetInner {
         }
         best.map(|(_, v)| v)
     }
-    /// Drops clean dnodes that nobody holds until there are at most as many as allowed, looking at
-    /// a bounded number.
+    /// Evicts clean dnodes without handles down to the limit; looks at a bounded number of them.
     fn evict(&self) {
         let max = self.ctx.tunables().dnodes_max;
         let mut map = self.map.borrow_mut();
@@ -185,7 +182,7 @@ impl ObjsetInner {
         self.note_evicted(gone.len());
         drop(gone);
     }
-    /// `n` dnodes left the map.
+    /// Accounts for `n` evicted dnodes.
     pub(crate) fn note_evicted(&self, n: usize) {
         if n > 0 {
             self.evictions.set(self.evictions.get() + 1);
@@ -291,7 +288,7 @@ impl Objset {
     }
 
     /// Opens an encrypted object set without its key, only to change the header of its intent log,
-    /// which nothing authenticates.
+    /// which is not authenticated.
     pub async fn open_sealed(
         ctx: DmuCtx,
         id: u64,
@@ -333,7 +330,7 @@ impl Objset {
     pub fn id(&self) -> u64 {
         self.0.id
     }
-    /// What it is.
+    /// Its type.
     pub fn os_type(&self) -> ObjsetType {
         self.0.phys.borrow().os_type
     }
@@ -353,11 +350,11 @@ impl Objset {
     pub fn set_zil_header(&self, header: ZilHeader, txg: Txg) {
         self.0.change_header(txg, |h| h.zil = Some(header));
     }
-    /// Sets, or takes away, the intent log that the sync asks.
+    /// Sets or removes the intent log that the sync calls.
     pub fn set_log(&self, log: Option<Weak<dyn IntentLog>>) {
         *self.0.log.borrow_mut() = log;
     }
-    /// Has the intent log, if one is in use, give up all of its blocks ([`IntentLog::end_chain`]).
+    /// Makes the intent log, if one is in use, free all of its blocks ([`IntentLog::end_chain`]).
     pub async fn end_log_chain(&self) -> Result<()> {
         let log = self.0.log.borrow().as_ref().and_then(Weak::upgrade);
         match log {
@@ -369,7 +366,7 @@ impl Objset {
     pub fn has_log(&self) -> bool {
         self.0.log.borrow().as_ref().is_some_and(|log| log.strong_count() > 0)
     }
-    /// Makes `txg` write the object set's block even if nothing else changes.
+    /// Makes `txg` write the object set's block even without another change.
     pub fn touch(&self, txg: Txg) {
         self.0.change_header(txg, |h| h.touch = true);
     }
@@ -381,7 +378,7 @@ impl Objset {
     pub fn used_objects(&self) -> u64 {
         self.0.meta.st.borrow().phys.fill()
     }
-    /// Highest object number that may be in use, as of now.
+    /// Highest object number that may be in use now.
     pub fn max_object(&self) -> ObjectId {
         let disk = (self.0.meta.st.borrow().maxblkid + 1) * DNODES_PER_BLOCK as u64 - 1;
         ObjectId(self.0.map.borrow().last_key_value().map_or(disk, |(&k, _)| k.max(disk)))
@@ -401,7 +398,7 @@ impl Objset {
     pub fn props(&self) -> ObjsetProps {
         self.0.props.get()
     }
-    /// Changes its properties; blocks written from now on follow.
+    /// Changes its properties, for blocks written from now on.
     pub fn set_props(&self, props: ObjsetProps) {
         self.0.props.set(props);
     }
@@ -411,7 +408,7 @@ impl Objset {
         self.0.dirty_txg[slot].get() == txg
             && (self.0.header[slot].get().is_some() || !self.0.dirty[slot].borrow().is_empty())
     }
-    /// Cached dnodes.
+    /// Number of cached dnodes.
     pub fn cached(&self) -> usize {
         self.0.map.borrow().len()
     }
@@ -420,7 +417,7 @@ impl Objset {
     pub fn meta(&self) -> Dnode {
         Dnode { os: self.0.clone(), n: self.0.meta.clone() }
     }
-    /// An accounting object by its number (-1 to -3), if it is there.
+    /// An accounting object by its number (-1 to -3), if it exists.
     pub fn accounting(&self, obj: ObjectId) -> Option<Dnode> {
         let index = (u64::MAX - obj.0) as usize;
         let n = self.0.accounting.borrow().get(index)?.clone()?;
@@ -470,14 +467,14 @@ impl Objset {
         }
     }
 
-    /// The first object in use at or after `from`, as the newest txg sees it.
+    /// The first object in use at or after `from`, in the newest txg.
     pub async fn objects(&self, from: ObjectId) -> Result<Option<ObjectId>> {
         let mut from = from.0.max(1);
         loop {
             let disk = self.next_on_disk(from).await?;
             let map = self.0.map.borrow();
             let upto = disk.map_or(Bound::Unbounded, Bound::Excluded);
-            // Objects in the cache that disk does not have yet.
+            // Objects in the cache that are not on disk yet.
             if let Some((&obj, _)) = map.range((Bound::Included(from), upto)).find(|(_, n)| n.st.borrow().exists) {
                 return Ok(Some(ObjectId(obj)));
             }
@@ -507,7 +504,7 @@ impl Objset {
         Ok(None)
     }
 
-    /// Object -1, -2 or -3 for a change in syncing context; whether it had to be made.
+    /// Object -1, -2 or -3 for a change in syncing context; true if it was made.
     pub(crate) fn accounting_for(&self, obj: ObjectId, tx: &Tx) -> (Dnode, bool) {
         if let Some(dn) = self.accounting(obj) {
             return (dn, false);

@@ -1,9 +1,9 @@
-//! The storage policy: how a block is compressed, summed up and copied, and where it goes, by what
-//! it is and by the properties of its object set.
+//! The storage policy: compression, checksum, copies and class of a block, by its kind and the
+//! properties of its object set (`dmu_write_policy`).
 //!
 //! [`ObjsetInner::policy`] decides for a kind of block, [`Policy::request`] makes the write of one
-//! block of that kind: for the sync of an object, of an object set's own block, and for what an
-//! intent log stores early.
+//! block of that kind: for the sync of an object, of an object set's own block, and for early
+//! writes of an intent log.
 
 use base::{BlkId, ObjectId, Txg};
 use bdev::Bytes;
@@ -17,13 +17,13 @@ use crate::objset::ObjsetInner;
 /// A block as the storage policy sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockKind {
-    /// Type of its object; of a spill block that of the bonus.
+    /// Type of its object; for a spill block that of the bonus.
     pub otype: ObjectType,
     pub level: u8,
     /// It is the spill block of its object.
     pub spill: bool,
-    /// Compression and checksum as the object's dnode has them (raw numbers, 0: none of its own),
-    /// which count for data only.
+    /// Compression and checksum of the object's dnode (raw numbers, 0: inherited), used for data
+    /// only.
     pub own: (u8, u8),
 }
 
@@ -32,13 +32,13 @@ impl BlockKind {
     pub fn new(otype: ObjectType, level: u8) -> BlockKind {
         BlockKind { otype, level, spill: false, own: (0, 0) }
     }
-    /// Type, level or spill make it metadata.
+    /// Whether type, level or spill make it metadata.
     fn is_metadata(&self) -> bool {
         self.level > 0 || self.spill || self.otype.is_metadata()
     }
 }
 
-/// How blocks of one kind are to be stored.
+/// How blocks of one kind are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Policy {
     pub kind: BlockKind,
@@ -50,9 +50,9 @@ pub(crate) struct Policy {
     pub metadata: bool,
     pub dedup: Option<DedupMode>,
     pub class: ClassKind,
-    /// Stored in no more bytes than this it goes to the special class.
+    /// A block of at most this stored size goes to the special class.
     pub special_small: u32,
-    /// The sync pass that it holds for, from 1.
+    /// The sync pass that it is for, from 1.
     pub pass: u32,
 }
 
@@ -131,8 +131,8 @@ impl ObjsetInner {
 }
 
 impl Policy {
-    /// What encryption changes (format page 12, section 5): at most two copies of what is
-    /// encrypted, nothing in pointers, dnodes and object sets as they are.
+    /// The policy with encryption (format page 12, section 5): at most two copies of encrypted
+    /// blocks, no embedded data, no compression of dnodes and object sets.
     fn encrypted(mut self) -> Policy {
         let BlockKind { otype, level, .. } = self.kind;
         if otype.is_encrypted_ok() {
@@ -145,8 +145,8 @@ impl Policy {
         self
     }
 
-    /// The request to store `data`, block `blkid` of `object` at the level of its kind, with what
-    /// `txg` writes of `os`. Its fill count is that of a data block.
+    /// The request to store `data`, block `blkid` of `object` at the level of its kind, in `txg`.
+    /// Its fill count is that of a data block.
     pub(crate) fn request(
         &self,
         os: &ObjsetInner,
@@ -173,9 +173,9 @@ impl Policy {
     }
 }
 
-/// The class of writes of an object set. The MOS is written in passes, which wait for blocks of the
-/// pass before when they overwrite them; behind all data of the txg each pass would wait for the
-/// device to have nothing more to do.
+/// The priority of writes of an object set. The MOS is written in passes, which wait for blocks of
+/// the pass before when they overwrite them; at the priority of data each pass would wait for all
+/// data of the txg.
 fn write_prio(objset: u64) -> Prio {
     if objset == 0 { Prio::SyncWrite } else { Prio::AsyncWrite }
 }

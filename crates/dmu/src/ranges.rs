@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Disjoint, non-touching half-open ranges. A range that ends at `u64::MAX` reaches to the end of
-/// everything.
+/// Disjoint, non-touching half-open ranges. A range that ends at `u64::MAX` has no end.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct RangeSet(BTreeMap<u64, u64>);
 
 impl RangeSet {
-    /// Adds `start..end`, merging what it touches.
+    /// Adds `start..end`, merged with the ranges that it touches.
     pub fn insert(&mut self, start: u64, end: u64) {
         if start >= end {
             return;

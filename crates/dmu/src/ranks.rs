@@ -3,8 +3,8 @@
 
 use rt::rank::Rank;
 
-/// The layouts of a file system's system attributes, while one is added; the layouts ZAP is changed
-/// under it.
+/// The layouts of a file system's system attributes, while one is added; held during the change of
+/// the layouts ZAP.
 pub const SA_LAYOUTS: Rank = Rank(680, "system attribute layouts");
 /// A block pointer list. Lists inside it are taken with the same rank, outer before inner.
 pub const BPOBJ: Rank = Rank(690, "block pointer list");

@@ -2,10 +2,10 @@
 //! the object set's block.
 //!
 //! Order of one call: the tree of each dirty object (`sync_dnode`), whose new dnode goes into a
-//! dirty block of the meta-dnode; the accounting objects, with what the objects' changes add up to
-//! (`userused`); the meta-dnode's own tree; the block itself. No device write is waited for: all
-//! pointers are final as soon as their blocks are issued, and the caller waits for
-//! [`SyncedRoot::done`] before it makes the txg permanent.
+//! dirty block of the meta-dnode; the accounting objects, with the sums of the objects' changes
+//! (`userused`); the meta-dnode's own tree; the block itself. The sync does not wait for device
+//! writes: all pointers are final when their blocks are issued, and the caller waits for
+//! [`SyncedRoot::done`] before it commits the txg.
 //!
 //! May be called again in a later pass of the same txg. Then blocks born in this txg are
 //! overwritten in place where they fit.
@@ -33,11 +33,11 @@ use crate::userused::Deltas;
 pub struct SyncedRoot {
     /// Its new block.
     pub bp: Blkptr,
-    /// Writes that have not ended: to be waited for before the txg is made permanent.
+    /// Writes in flight; the caller waits for them before it commits the txg.
     pub done: Vec<WriteDone>,
 }
 
-/// Says that a task syncs the object set, and ends that however the sync ends.
+/// Marks the object set as syncing; dropping it removes the mark, also after an error.
 struct Syncing<'a>(&'a ObjsetInner);
 
 impl Drop for Syncing<'_> {
@@ -48,8 +48,8 @@ impl Drop for Syncing<'_> {
 }
 
 impl Objset {
-    /// Writes everything that is dirty in `txg`; `None` if nothing is. `pass` counts the sync
-    /// passes of the txg from 1.
+    /// Writes all changes of `txg`; `None` if there are none. `pass` counts the sync passes of the
+    /// txg from 1.
     pub async fn sync(&self, txg: Txg, pass: u32) -> Result<Option<SyncedRoot>> {
         if !self.is_dirty(txg) {
             return Ok(None);

@@ -18,7 +18,7 @@ use zio::{Prepared, WriteDone, WriteReq};
 use crate::objset::Objset;
 use crate::policy::Policy;
 
-/// What the syncs of all objects of one call share.
+/// Shared state of the syncs of all objects in one call.
 pub(crate) struct SyncCx<'a> {
     pub os: &'a Objset,
     pub txg: Txg,
@@ -30,26 +30,26 @@ impl<'a> SyncCx<'a> {
     pub fn new(os: &'a Objset, txg: Txg, pass: u32) -> SyncCx<'a> {
         SyncCx { os, txg, pass, done: RefCell::default() }
     }
-    /// Before work that takes `cost` beside what [`zio`] counts for the block itself.
+    /// Charges `cost` before the work, beside the cost that [`zio`] charges for the block.
     pub fn spend(&self, cost: Nanos) -> rt::Spend<'_> {
         self.os.ctx().rt().spend(cost)
     }
     pub fn hole_birth(&self) -> bool {
         self.os.ctx().features().hole_birth
     }
-    /// What takes the place of `old` when nothing is stored (format page 02 section 1): a hole that
-    /// knows its birth if there was something before.
+    /// The pointer in place of `old` if no data is stored (format page 02 section 1): a hole with a
+    /// birth txg if `old` had one.
     pub fn hole_in_place_of(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
         if self.hole_birth() && old.birth().0 != 0 {
-            // An embedded pointer of a damaged pool may claim any number of bytes, and what is
-            // given up is not looked at closely.
+            // An embedded pointer of a damaged pool may have any size, and freed pointers are not
+            // validated.
             let lsize = lsize.next_multiple_of(base::SECTOR).max(base::SECTOR);
             Blkptr::punched_hole(lsize, otype, level, self.txg)
         } else {
             Blkptr::hole()
         }
     }
-    /// The block is no more.
+    /// The block is freed: accounts for it and drops it from the cache.
     pub fn kill(&self, bp: &Blkptr) {
         self.os.0.acct.kill(bp, self.txg);
         self.os.ctx().forget(bp);
@@ -77,13 +77,13 @@ impl<'a> SyncCx<'a> {
         p.request(&self.os.0, data, place, self.txg)
     }
 
-    /// Whether `old` was written by an earlier pass of this txg, so that its place may be used
-    /// again.
+    /// Whether `old` was written by an earlier pass of this txg, so that it may be overwritten in
+    /// place.
     pub fn is_rewrite(&self, old: &Blkptr) -> bool {
         self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
     }
 
-    /// As [`SyncCx::put`] for `data` that is stored at `bp` already, by a write that is over.
+    /// As [`SyncCx::put`] for `data` that an early write has stored at `bp`.
     pub fn put_stored(
         &self,
         bp: Blkptr,
@@ -106,8 +106,8 @@ impl<'a> SyncCx<'a> {
         bp
     }
 
-    /// Stores a block in place of `old` and settles the accounts. `dirty` bytes are dirty no more
-    /// when the device has it. What was prepared before had its `rewrite` set then.
+    /// Stores a block in place of `old` and accounts for both. `dirty` bytes stop being dirty when
+    /// the write ends. A `prepared` request has its `rewrite` set already.
     pub async fn put(
         &self,
         req: WriteReq,
@@ -129,7 +129,7 @@ impl<'a> SyncCx<'a> {
             }
         };
         if again {
-            // Its place may be used again: two writes to it must not be on their way at once.
+            // It may be overwritten in place: two writes to one DVA must not be in flight at once.
             ctx.wait_written(old).await?;
         }
         let out = ctx.zio().issue(prepared).await?;

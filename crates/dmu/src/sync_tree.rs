@@ -10,7 +10,7 @@
 //!    it), its changed children are done first, then it is written; when all of its children are
 //!    holes it is freed instead.
 //!
-//! A bounded number of indirect blocks per level is in memory at a time, whatever the size of the
+//! A bounded number of indirect blocks per level is in memory at a time, with any size of the
 //! object: the current one, and those whose compression has not ended (it runs on the CPU pool, and
 //! one after the other would take a txg's time in hand-overs). Data blocks that are costly to
 //! compress are prepared ahead, several at once. Both are issued in block order, so that neighbours
@@ -34,18 +34,18 @@ use crate::policy::{BlockKind, Policy};
 use crate::sync_block::SyncCx;
 use crate::tree::{shl_sat, shr};
 
-/// Bytes of blocks that are prepared ahead at most.
+/// Most bytes of blocks that are prepared ahead.
 const AHEAD_BYTES: u64 = 8 << 20;
-/// Blocks that are prepared ahead at most.
+/// Most blocks that are prepared ahead.
 const AHEAD_BLOCKS: u64 = 32;
-/// Blocks that need no preparation, passed over at once in search of some that do.
+/// Most overridden blocks to skip in one search for blocks to prepare.
 const SKIP_MAX: usize = 64;
 /// Indirect blocks read ahead at once.
 const INDIRECT_READS: usize = 16;
 /// Indirect blocks of one level that are compressed at once.
 const COMPRESSING_MAX: usize = 16;
 
-/// Whether preparing such a block takes long enough to do it away from the engine.
+/// Whether preparing such a block takes long enough for the CPU pool.
 fn is_costly(p: &Policy, len: u64) -> bool {
     let cheap_sum = matches!(
         p.checksum,
@@ -59,16 +59,16 @@ fn is_costly(p: &Policy, len: u64) -> bool {
     !(cheap_sum && (none || quick && len <= 64 << 10))
 }
 
-/// Dnodes in a block of them: its fill count.
+/// Dnodes in a dnode block: its fill count.
 fn count_dnodes(block: &[u8]) -> Result<u64> {
     Ok(slots(block)?.into_iter().filter(|s| matches!(s, Slot::Dnode(_))).count() as u64)
 }
 
-/// What became of an indirect block.
+/// The result for an indirect block.
 enum Node {
     /// Its new pointer is known.
     Done(Blkptr),
-    /// It is to be written.
+    /// It must be written.
     Write(WriteReq),
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct TreeSync<'a> {
     indirect: [Policy; 2],
     /// Bytes charged to the object.
     pub used: u64,
-    /// Pointers pushed down by growth: the level of the block with id 0 that begins with them.
+    /// Pointers pushed down by growth, and the level whose block 0 begins with them.
     pushed: Option<(u8, Buf)>,
     /// Blocks being prepared, in order, and the first that is not.
     ahead: Pipeline<LocalBoxFuture<'a, Result<Prepared>>>,
@@ -144,8 +144,8 @@ impl<'a> TreeSync<'a> {
         self.cx.kill(bp);
     }
 
-    /// Frees what was stored before the sync for content that the object does not have any more:
-    /// born in this txg, and never part of the object.
+    /// Frees early writes whose content was replaced: born in this txg, and never part of the
+    /// object.
     pub fn free_given_up(&self) -> Result<()> {
         let zio = self.cx.os.ctx().zio();
         self.slot(|d| d.blocks.take_given_up()).iter().try_for_each(|bp| zio.free(bp, self.cx.txg))
@@ -156,7 +156,7 @@ impl<'a> TreeSync<'a> {
         self.slot(|d| d.blocks.share(blkid)).expect("the block was found dirty")
     }
 
-    /// The pointer of a dirty data block that was stored before the sync, if that can be used.
+    /// The pointer of a dirty data block's early write, if it is usable.
     fn overridden(&self, blkid: u64) -> Option<Blkptr> {
         let (otype, txg) = (self.otype, self.cx.txg);
         self.slot(|d| {
@@ -199,7 +199,7 @@ impl<'a> TreeSync<'a> {
         Ok(())
     }
 
-    /// A data block that changes.
+    /// Writes or frees a changed data block.
     async fn sync_leaf(&mut self, blkid: u64, old: &Blkptr) -> Result<Blkptr> {
         let Some(len) = self.slot(|d| d.blocks.len_of(blkid)) else {
             if old.is_hole() {
@@ -210,8 +210,7 @@ impl<'a> TreeSync<'a> {
         };
         let dirty_bytes = if self.dn.is_special() { 0 } else { len };
         let bp = if let Some(bp) = self.overridden(blkid) {
-            // What comes before the next block to be prepared has been seen, however few were
-            // skipped ahead.
+            // The search for blocks to prepare must not go back before this block.
             self.ahead_next = self.ahead_next.map(|next| next.max(blkid + 1));
             self.cx.spend(DMU_BLOCK).await;
             self.cx.put_stored(bp, self.content(blkid), old, (self.otype, 0), self.data.metadata, dirty_bytes)
@@ -228,7 +227,7 @@ impl<'a> TreeSync<'a> {
             let req = self.leaf_request(blkid)?;
             self.cx.spend(DMU_BLOCK).await;
             if self.otype == ObjectType::DNODE && req.fill == 0 {
-                // The last dnode went: whatever the compression, nothing is stored.
+                // A dnode block without dnodes becomes a hole, with any compression.
                 if !old.is_hole() {
                     self.kill(old);
                 }
@@ -240,8 +239,8 @@ impl<'a> TreeSync<'a> {
         Ok(bp)
     }
 
-    /// Gives `phys` the height that its highest block id needs. A tree that grows moves the pointers
-    /// of the dnode into the first block of the first new level.
+    /// Gives `phys` the height that its highest block id needs. A tree that grows moves the
+    /// pointers of the dnode into the first block of the first new level.
     pub fn grow(&mut self, phys: &mut DnodePhys) {
         let levels = phys.nlevels_needed(phys.maxblkid);
         assert!(
@@ -293,8 +292,8 @@ impl<'a> TreeSync<'a> {
         Ok(())
     }
 
-    /// Does what changes among the pointers in `buf`, which name blocks `first..` of `level`.
-    /// Whether any changed.
+    /// Syncs the changed children in `buf`, the pointers of blocks `first..` of `level`. True if a
+    /// pointer changed.
     fn sync_children<'b>(&'b mut self, level: u8, first: u64, buf: &'b mut [u8]) -> LocalBoxFuture<'b, Result<bool>> {
         Box::pin(async move {
             let n = buf.len() / BLKPTR_SIZE;
@@ -355,8 +354,8 @@ impl<'a> TreeSync<'a> {
         })
     }
 
-    /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. Whether
-    /// that changed anything.
+    /// Issues the first of the blocks being compressed, and puts its pointer into `buf`. True if
+    /// the pointer changed.
     async fn issue_compressed(&mut self, compressing: &mut Compressing<'a>, buf: &mut [u8]) -> Result<bool> {
         let prepared = compressing.window.next().await.expect("somebody is in the window")?;
         let (i, old) = compressing.which.pop_front().expect("as many as in the window");
@@ -368,8 +367,8 @@ impl<'a> TreeSync<'a> {
         Ok(bp != old)
     }
 
-    /// Reads some of the indirect blocks that come next side by side, so that they are cached when
-    /// their turn comes. Gives the index up to which it looked.
+    /// Prefetches the next indirect blocks to change, several at once. Returns the index up to
+    /// which it searched.
     async fn prefetch_indirect(&self, level: u8, first: u64, from: usize, buf: &[u8]) -> usize {
         let span = u32::from(level) * self.epbs;
         let n = buf.len() / BLKPTR_SIZE;
@@ -393,7 +392,7 @@ impl<'a> TreeSync<'a> {
         let ctx = self.cx.os.ctx();
         bps.retain(|bp| ctx.peek(bp).is_none());
         if bps.len() > 1 {
-            // Errors are met again when the block is used.
+            // The use of the block reports the error.
             join_all(bps.iter().map(|bp| ctx.read(bp)).collect()).await;
         }
         i
@@ -412,7 +411,7 @@ impl<'a> TreeSync<'a> {
         Ok(block)
     }
 
-    /// Indirect block `id` of `level`, with everything below it.
+    /// Syncs indirect block `id` of `level`, with all blocks below it.
     async fn sync_indirect(&mut self, level: u8, id: u64, old: &Blkptr) -> Result<Node> {
         let span = u32::from(level) * self.epbs;
         let (lo, hi) = (shl_sat(id, span), shl_sat(id + 1, span));
@@ -439,7 +438,7 @@ impl<'a> TreeSync<'a> {
             return Ok(Node::Done(*old));
         }
         let (mut fill, mut holes) = (0u64, true);
-        // Most of an indirect block is often empty.
+        // Zero pointers are skipped: most of an indirect block is often empty.
         for bytes in buf.chunks_exact(BLKPTR_SIZE).filter(|bytes| **bytes != [0; BLKPTR_SIZE]) {
             let bp = Blkptr::at(bytes, 0).expect("a chunk is a pointer");
             fill = fill.saturating_add(bp.fill());
@@ -460,7 +459,7 @@ impl<'a> TreeSync<'a> {
         Ok(Node::Write(req))
     }
 
-    /// An indirect block in place of a hole. What a punched hole covers was punched with it.
+    /// An indirect block in place of a hole; its pointers are holes with the same birth.
     fn empty_indirect(&self, level: u8, old: &Blkptr) -> Buf {
         let mut buf = Buf::zeroed(self.indblksz);
         if self.cx.hole_birth() && old.birth().0 != 0 {
@@ -474,7 +473,7 @@ impl<'a> TreeSync<'a> {
         buf
     }
 
-    /// Frees a block and everything under it.
+    /// Frees a block and all blocks below it.
     fn free_tree(&mut self, level: u8, bp: Blkptr, content: Option<Bytes>) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             if level > 0 {

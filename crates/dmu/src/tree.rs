@@ -1,8 +1,8 @@
 //! Walking the committed block tree of an object, and finding blocks in it without visiting holes.
 //!
 //! The tree read here is that of the last finished sync of the object. While a sync of it runs, a
-//! new tree is built aside, and the old one stays readable because what it names is not reused
-//! before later txgs. A walk that fails because its tree was replaced meanwhile is begun again.
+//! new tree is built aside, and the old one stays readable because its blocks are not allocated
+//! again before later txgs. A walk that fails because its tree was replaced meanwhile is repeated.
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
@@ -27,7 +27,7 @@ pub(crate) fn shr(x: u64, n: u32) -> u64 {
     x.checked_shr(n).unwrap_or(0)
 }
 
-/// Where a walk begins: a consistent copy of the dnode's fields.
+/// The start of a walk: a consistent copy of the dnode's fields.
 struct Start {
     bp: Blkptr,
     nlevels: u8,
@@ -36,7 +36,7 @@ struct Start {
 }
 
 impl Dnode {
-    /// The top pointer over `blkid`; `None` beyond the reach of the tree.
+    /// The dnode's pointer above `blkid`; `None` beyond the reach of the tree.
     fn start(&self, blkid: u64) -> Option<Start> {
         let st = self.n.st.borrow();
         let p = &st.phys;
@@ -98,8 +98,8 @@ impl Dnode {
         Some(bp)
     }
 
-    /// Runs `step` again when it failed on a tree that was replaced meanwhile, and once after a
-    /// sync that runs has finished with the object set.
+    /// Repeats `step` if it failed on a tree that was replaced meanwhile, and once after a running
+    /// sync of the object set.
     pub(crate) async fn retry<T>(&self, mut step: impl AsyncFnMut() -> Result<T>) -> Result<T> {
         let mut waited = false;
         loop {
@@ -141,7 +141,7 @@ impl Dnode {
                 let mut level = s.nlevels - 1;
                 loop {
                     if bp.is_hole() {
-                        // Past everything that the hole covers.
+                        // To the end of the range of the hole.
                         let span = u32::from(level) * s.epbs;
                         blkid = shl_sat(shr(blkid, span) + 1, span);
                         if blkid == u64::MAX {
@@ -157,7 +157,7 @@ impl Dnode {
                     let span = u32::from(level) * s.epbs;
                     let mut index = (shr(blkid, span) & ((1 << s.epbs) - 1)) as usize;
                     bp = self.child(&block, index, level)?;
-                    // Holes side by side are skipped here rather than by descending again for each.
+                    // Adjacent holes are skipped here, without another descent for each.
                     while bp.is_hole() && index + 1 < 1 << s.epbs {
                         index += 1;
                         blkid = shl_sat(shr(blkid, span) + 1, span);
@@ -171,8 +171,8 @@ impl Dnode {
     }
 
     /// For the meta-dnode: the first block at or after `from` with room for new dnodes by the
-    /// committed fill counts (at least a quarter of it), at latest the first block past all that
-    /// exist.
+    /// committed fill counts (at least a quarter of it), at latest the first block after the last
+    /// one.
     pub(crate) async fn next_with_room(&self, from: u64) -> Result<u64> {
         let per_block = DNODES_PER_BLOCK as u64;
         self.retry(async || {

@@ -1,12 +1,12 @@
-//! Transactions: changes that become durable together.
+//! Transactions: changes that become durable in the same txg.
 //!
-//! A [`TxPlan`] says beforehand what a transaction may do; [`TxPlan::assign`] waits until there is
-//! room for it (the write throttle, space) and gives a [`Tx`] in the open txg. Take all locks
-//! before assigning, and wait for nothing but reads and other short things while holding a `Tx`:
+//! A [`TxPlan`] declares the possible changes of a transaction; [`TxPlan::assign`] waits until
+//! there is room for it (the write throttle, space) and gives a [`Tx`] in the open txg. Take all
+//! locks before assigning, and wait only for reads and other short operations while holding a `Tx`:
 //! the txg cannot sync before it is dropped.
 //!
-//! An object named in the plan of a transaction that has not ended is not given to a transaction of
-//! a later txg: so changes of one object by different txgs never interleave.
+//! While a transaction that named an object in its plan is open, transactions of later txgs that
+//! name the object wait: so changes of one object by different txgs never interleave.
 
 use base::{ErrorKind, Result, Txg};
 use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE};
@@ -22,13 +22,13 @@ pub struct Tx {
     txg: Txg,
     objects: Vec<Dnode>,
     _reservation: Option<Reservation>,
-    /// Last: what the others do on drop belongs to the txg. `None` in syncing context.
+    /// Last: the drops of the other fields still belong to the txg. `None` in syncing context.
     _hold: Option<TxgHold>,
 }
 
 impl Tx {
-    /// A transaction in syncing context: no hold, no reservation. Only for the MOS, and for what
-    /// belongs to the sync of `txg` itself.
+    /// A transaction in syncing context: no hold, no reservation. Only for the MOS, and for changes
+    /// by the sync of `txg` itself.
     pub fn syncing(txg: Txg) -> Tx {
         Tx { txg, objects: Vec::new(), _reservation: None, _hold: None }
     }
@@ -54,23 +54,23 @@ impl Drop for Tx {
     }
 }
 
-/// Blocks charged for changing a ZAP, and their size: a few blocks of the largest microzap's size,
-/// or of a fat ZAP.
+/// Blocks charged for a change of a ZAP, and their size: a few blocks of the size of the largest
+/// microzap, or of a fat ZAP.
 const ZAP_BLOCKS: u64 = 3;
 const ZAP_BLOCK: u64 = 128 << 10;
-/// Bytes of a spill block at most.
+/// Most bytes of a spill block.
 const SPILL_SIZE_MAX: u64 = 128 << 10;
-/// The size of block by which what is written to a new object is charged.
+/// The block size by which writes to a new object are charged.
 const NEW_BLOCK: u64 = 128 << 10;
 
-/// What a transaction may do, collected before it is assigned to a txg.
+/// The possible changes of a transaction, collected before it is assigned to a txg.
 #[must_use = "a plan does nothing before it is assigned"]
 pub struct TxPlan {
     os: Objset,
     objects: Vec<Dnode>,
     /// For the throttle: bytes that become dirty.
     bytes: u64,
-    /// For the gate: what they take at worst.
+    /// For the gate: the worst-case space of the changes.
     cost: u64,
     kind: TxSpace,
 }
@@ -99,7 +99,7 @@ impl TxPlan {
         let size = u64::from(dn.block_size());
         self.write_blocks(dn, off, len, size)
     }
-    /// The same where the transaction changes the block size to `size` first.
+    /// As [`TxPlan::write`], if the transaction changes the block size to `size` first.
     pub fn write_blocks(mut self, dn: &Dnode, off: u64, len: u64, size: u64) -> TxPlan {
         // Whole blocks: a partial write rewrites its block.
         let first = off / size;
@@ -118,7 +118,7 @@ impl TxPlan {
         self.charge(u64::from(n) * DNODE_BLOCK_SIZE as u64, |c| u64::from(n) * c.dnode_block());
         self
     }
-    /// Adding to, or removing from, a ZAP.
+    /// Adding an entry to a ZAP, or removing one.
     pub fn zap(mut self, dn: &Dnode) -> TxPlan {
         self.charge(ZAP_BLOCKS * ZAP_BLOCK, |c| ZAP_BLOCKS * c.metadata(ZAP_BLOCK));
         self.object(dn)
@@ -144,7 +144,7 @@ impl TxPlan {
     pub fn reserved(self) -> TxPlan {
         self.of_kind(TxSpace::Reserved)
     }
-    /// The transaction replays a record of the intent log, whatever else it does.
+    /// The transaction replays a record of the intent log; overrides the other kinds.
     pub fn replayed(self) -> TxPlan {
         self.of_kind(TxSpace::Replayed)
     }
@@ -155,8 +155,8 @@ impl TxPlan {
         self
     }
 
-    /// Waits for room and gives the transaction. Errors: `NoSpace`, `Quota`, or why the pool takes
-    /// no transactions.
+    /// Waits for room and gives the transaction. Errors: `NoSpace`, `Quota`, or the error of a pool
+    /// that takes no transactions.
     pub async fn assign(self) -> Result<Tx> {
         let ctx = self.os.ctx().clone();
         ctx.rt().spend(rt::cost::DMU_TX).await;

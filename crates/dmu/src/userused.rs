@@ -1,9 +1,9 @@
-//! Space and objects by owner: what a sync adds to objects -1 (users), -2 (groups) and -3
-//! (projects), format pages 08 section 7 and 16 section 7.
+//! Space and objects by owner: each sync updates objects -1 (users), -2 (groups) and -3 (projects),
+//! format pages 08 section 7 and 16 section 7.
 //!
-//! Every object whose bonus holds a file's attributes counts 512 bytes and the space charged to it,
-//! and one object. A sync subtracts what an object counted before, by its old owner, and adds what
-//! it counts now. The sums are applied once per sync.
+//! Every object whose bonus has a file's attributes counts 512 bytes plus its charged space, and
+//! one object. A sync subtracts the old figures of an object from its old owners and adds the new
+//! ones to its new owners. The sums are applied once per sync.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::sync_dnode::Synced;
 use crate::tx::Tx;
 use crate::zap;
 
-/// What an object counts beside its blocks, whatever the size of its dnode.
+/// Bytes counted for an object beside its blocks, for any dnode size.
 const DNODE_CHARGE: i64 = 512;
 /// Magic of an attribute buffer, format page 08 section 3.
 const SA_MAGIC: u32 = 0x002F_505A;
 /// Flag of a file that has a project id.
 const ZFS_PROJID: u64 = 0x8000 << 32;
 
-/// Who owns an object.
+/// The owners of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Owners {
     pub user: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Owners {
     pub project: u64,
 }
 
-/// The owners in an attribute buffer, `None` if it is no such buffer.
+/// The owners in an attribute buffer; `None` if it is no attribute buffer.
 fn owners_in_sa(b: &[u8]) -> Option<Owners> {
     if try_le32(b, 0)? != SA_MAGIC {
         return None;
@@ -45,7 +45,7 @@ fn owners_in_sa(b: &[u8]) -> Option<Owners> {
     Some(Owners { user: word(24), group: word(32), project })
 }
 
-/// The owners that the bonus names; `None` for objects that nobody owns.
+/// The owners in the bonus; `None` for objects without owners.
 fn owners_in_bonus(bonustype: ObjectType, bonus: &[u8]) -> Option<Owners> {
     match bonustype {
         ObjectType::SA => Some(owners_in_sa(bonus).unwrap_or_default()),
@@ -58,7 +58,7 @@ fn owners_in_bonus(bonustype: ObjectType, bonus: &[u8]) -> Option<Owners> {
     }
 }
 
-/// What changed, by kind (index into objects -1, -2, -3) and owner: bytes and objects.
+/// Changes by kind (index into objects -1, -2, -3) and owner: bytes and objects.
 pub(crate) struct Deltas {
     space: bool,
     objects: bool,
@@ -88,8 +88,7 @@ impl Deltas {
         self.owners(dn, &phys).await
     }
 
-    /// The owners that a dnode names, in its bonus or, if that is empty of attributes, in its spill
-    /// block.
+    /// The owners of a dnode, from its bonus or, if that has no attributes, from its spill block.
     async fn owners(&self, dn: &Dnode, phys: &DnodePhys) -> Result<Option<Owners>> {
         let Some(mut owners) = owners_in_bonus(phys.bonustype, phys.bonus()) else { return Ok(None) };
         if phys.bonustype == ObjectType::SA

@@ -1,5 +1,5 @@
-//! Many tasks at once: parts of one block, readers beside the sync, objects made and freed while
-//! txgs follow each other closely.
+//! Many tasks at once: writes to parts of one block, readers during the sync, objects made and
+//! freed in quick txgs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use rt::join::join_all;
 use sim::Rng;
 
 /// Tasks own every eighth piece of 512 bytes of a file of 16 KiB blocks: all changes are
-/// read-modify-writes of shared blocks, most of them of what the disk has.
+/// read-modify-writes of shared blocks, most of them of blocks on disk.
 #[test]
 fn pieces_of_shared_blocks() {
     for seed in 1..5u64 {
@@ -102,7 +102,8 @@ fn pieces_of_shared_blocks() {
     }
 }
 
-/// Objects come and go in many tasks; numbers are never given out twice, and freed ones come back.
+/// Many tasks make and free objects; numbers are never allocated twice, and freed ones are used
+/// again.
 #[test]
 fn object_numbers() {
     let sim = world(9);
@@ -224,8 +225,8 @@ fn the_dirty_limit_holds() {
     });
 }
 
-/// What a change costs, in real time: `cargo test --release -p dmu --test concurrent cost --
-/// --ignored --nocapture`.
+/// The cost of a change, in real time:
+/// `cargo test --release -p dmu --test concurrent cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_overwrites() {

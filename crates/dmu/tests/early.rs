@@ -1,4 +1,4 @@
-//! Blocks that are stored before their sync: what reaches the disk, what becomes of the places.
+//! Early writes of blocks: the content on disk, and the use of their DVAs.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -50,7 +50,7 @@ impl Case {
         let data = self.dn.read_block(blkid).await.unwrap();
         self.dn.store_early(blkid, data, self.env.ctx.txg().hold()).await.unwrap()
     }
-    /// Syncs everything and compares places with what is allocated. Gives the pointers of the
+    /// Syncs all changes and compares the DVAs with the allocated ones. Returns the pointers of the
     /// object's blocks.
     async fn end(&mut self) -> Vec<Blkptr> {
         self.env.stop(self.task.take().unwrap()).await;

@@ -18,7 +18,7 @@ use ondisk::objset::ObjsetType;
 use sim::Rng;
 use zio::{Prio, WriteDone};
 
-/// An object as it should be. Data by sectors of 512 bytes; what is not there is zero.
+/// The expected state of an object. Data by sectors of 512 bytes; missing ones are zero.
 #[derive(Clone, Default)]
 struct Model {
     blksz: u32,
@@ -84,7 +84,7 @@ fn content(r: &mut Rng, len: usize) -> Vec<u8> {
     v
 }
 
-/// Where a range begins: near one of a few places, some far out.
+/// The start of a range: near one of a few offsets, some of them large.
 fn place(r: &mut Rng, blksz: u32, far: bool) -> u64 {
     let bases = [
         0,
@@ -133,7 +133,7 @@ async fn compare(dn: &Dnode, m: &Model, r: &mut Rng, thorough: bool) {
             break;
         }
     }
-    // Holes and data tell the truth: all data is where next_data says some may be.
+    // Holes and data are right: all data is at offsets that next_data reports.
     let mut at = 0;
     while let Some(data) = dn.next_data(at).await.unwrap() {
         assert!(m.data.range(at.div_ceil(512)..data / 512).all(|(_, d)| *d == [0; 512]), "{dn:?}: data before {data}");
@@ -150,7 +150,7 @@ async fn compare(dn: &Dnode, m: &Model, r: &mut Rng, thorough: bool) {
 struct Early(Rc<RefCell<Vec<(Blkptr, WriteDone, Bytes)>>>);
 
 impl Early {
-    /// What a log record names can be read until its txg is on disk, whatever has become of the
+    /// A block of a log record can be read until its txg is on disk, with any later state of the
     /// object's block.
     async fn check(&self, env: &Env) {
         let synced = env.ctx.txg().last_synced();
@@ -350,8 +350,8 @@ fn run(cfg: Run) {
                     models.remove(&obj);
                 }
                 83..90 if !cfg.again => {
-                    // Stored for a log, mostly while other operations go on: what was just written,
-                    // or anything else.
+                    // An early write for a log, mostly during other operations: of the data just
+                    // written, or of other data.
                     let (dn, off) = match os.hold(ObjectId(last.0)).await {
                         Ok(dn) if r.below(4) > 0 => (dn, last.1),
                         _ => (dn, place(&mut r, m.blksz, cfg.far)),
@@ -418,7 +418,7 @@ fn run(cfg: Run) {
     });
 }
 
-/// Seeds from `first` on: one, or as many as DMU_SEEDS says.
+/// Seeds from `first` on: one, or DMU_SEEDS of them.
 fn seeds(first: u64) -> std::ops::Range<u64> {
     first..first + std::env::var("DMU_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
 }

@@ -1,5 +1,5 @@
-//! Pools that OpenZFS wrote: everything in them is walked, then their object sets are changed (in
-//! memory) and walked again. Single-disk pools only.
+//! Pools written by OpenZFS: all blocks are walked, then their object sets are changed (in memory)
+//! and walked again. Single-disk pools only.
 //!
 //! `WEIR_POOL_IMAGES` names the images, separated by colons; without it there is nothing to do.
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ use sim::{DiskImage, Model, Rng, Sim, SimDisk};
 use vdev::{DirtyGauge, Leaf, QueueTunables, Top, TopSpec, VdevKind, VdevTree};
 use zio::{Zio, ZioOpts};
 
-/// Keeps the set of places; frees only what is on the second, empty device.
+/// Keeps the set of DVAs; frees only those on the second, empty device.
 struct Ledger {
     live: RefCell<BTreeMap<(u32, u64), u64>>,
     zio: Zio,

@@ -133,7 +133,7 @@ async fn file(dn: &Dnode, t: &Rc<SaTable>, seen: &mut Seen) {
     if sa.is_znode() {
         seen.znodes += 1;
     } else {
-        // Where everything is agrees with the rule.
+        // The division of attributes agrees with the rule.
         let layout = |b: &[u8]| t.layout(parse_header(b).unwrap().unwrap().0).unwrap();
         let spill = dn.spill().await.unwrap();
         seen.spills += u64::from(spill.is_some());
@@ -220,7 +220,7 @@ async fn object_set(os: &Objset, zio: &Zio, seen: &mut Seen) {
     }
 }
 
-/// Changes all ZAPs and files; nothing of it is ever written.
+/// Changes all ZAPs and files, only in memory.
 async fn edit(os: &Objset, tx: &Tx) {
     if os.os_type() != ObjsetType::Zfs {
         return;

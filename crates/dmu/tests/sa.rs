@@ -1,5 +1,4 @@
-//! System attributes: where they go, what is left of them after txgs and reopenings, and against a
-//! model.
+//! System attributes: their layout, their values after txgs and reopenings, and against a model.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -112,7 +111,7 @@ fn layouts_of_real_files() {
         // In place, and with everything else in the bonus.
         sa.set(SaAttr::Dxattr, &[3; 200], &tx).await.unwrap();
         sa.set_attrs(&ZnodeAttrs { size: 77, ..p }, &tx).await.unwrap();
-        // Behind what is in the spill block.
+        // Behind the attributes in the spill block.
         sa.set_attrs(&ZnodeAttrs { size: 77, xattr: 55, ..p }, &tx).await.unwrap();
         assert_eq!(shape(&with_project, &t).await, (project_layout.clone(), 192, Some(vec![20, 9])));
         assert_eq!(sa.attrs().await.unwrap(), ZnodeAttrs { size: 77, xattr: 55, ..p });

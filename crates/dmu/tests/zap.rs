@@ -18,7 +18,7 @@ use sim::Rng;
 
 type Model = BTreeMap<Vec<u8>, ZapValue>;
 
-/// Checks everything that the format demands of a ZAP's blocks; whether it is fat.
+/// Checks the rules of the format for a ZAP's blocks; returns whether it is fat.
 async fn verify(dn: &Dnode) -> bool {
     let block = dn.read_block(0).await.unwrap();
     if ondisk::zap::kind(&block).unwrap() == ZapKind::Micro {
@@ -320,7 +320,7 @@ fn cursors_survive_changes() {
             assert!(others > 0);
             assert_eq!(seen.len() as u64, keep, "entries that were there all the time");
             assert!(seen.values().all(|&n| n == 1));
-            // A walk that removes what it finds.
+            // A walk that removes the entries that it returns.
             let mut c = Cursor::new(&dn);
             while let Some((e, _)) = c.next().await.unwrap() {
                 zap::remove(&dn, &e.name, &tx).await.unwrap();
@@ -522,7 +522,7 @@ fn damage() {
     });
 }
 
-/// Futures of the hot path are part of many others: what waits or is rare in them is boxed.
+/// Futures of the hot path are part of many others: their waiting or rare parts are boxed.
 #[test]
 fn futures_are_small() {
     let sim = world(8);

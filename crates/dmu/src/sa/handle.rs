@@ -18,14 +18,14 @@ const SPILL_BP: usize = 128;
 /// 320 bytes or more.
 const MIN_CAPACITY: usize = 2 * SPILL_BP;
 
-/// The attributes of one object, to be read and changed. Holds nothing but the two references.
+/// The attributes of one object, to read and change.
 #[derive(Clone, Copy)]
 pub struct SaHandle<'a> {
     dn: &'a Dnode,
     table: &'a Rc<SaTable>,
 }
 
-/// An attribute taken out of its buffer.
+/// An attribute copied out of its buffer.
 struct Value {
     num: u16,
     attr: Option<SaAttr>,
@@ -109,7 +109,7 @@ impl<'a> SaHandle<'a> {
         }
         Ok(b)
     }
-    /// The znode of an object that has one: its ACL and what follows are there.
+    /// The znode of an object that has one, with its ACL.
     pub fn znode(&self) -> Result<Option<ZnodePhys>> {
         if !self.is_znode() {
             return Ok(None);
@@ -157,8 +157,8 @@ impl<'a> SaHandle<'a> {
         Ok(a)
     }
 
-    /// Writes all attributes of fixed length. Those that the object has are overwritten in place;
-    /// one that it has not is added if it is not 0.
+    /// Writes all attributes of fixed length. Existing attributes are overwritten in place; a
+    /// missing one is added if it is not 0.
     pub async fn set_attrs(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<()> {
         if self.is_znode() {
             let mut b = self.znode_bonus()?.to_vec();
@@ -171,7 +171,7 @@ impl<'a> SaHandle<'a> {
         Ok(())
     }
 
-    /// The short way of [`SaHandle::set_attrs`]; false if it does not lead there.
+    /// The fast path of [`SaHandle::set_attrs`]: patches the bonus; false if that is not enough.
     fn patch_bonus(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<bool> {
         let old = self.dn.bonus();
         if self.dn.has_spill() || is_swapped(&old) {
@@ -195,13 +195,13 @@ impl<'a> SaHandle<'a> {
         Ok(true)
     }
 
-    /// One attribute's bytes. Of a znode only the fixed ones and the symlink's target in the bonus
-    /// are given.
+    /// One attribute's bytes. A znode has only the fixed ones and the symlink's target in the
+    /// bonus.
     pub async fn get(&self, attr: SaAttr) -> Result<Option<Vec<u8>>> {
         Ok(self.get_many(&[attr]).await?.pop().flatten())
     }
 
-    /// The bytes of several attributes, in the order asked for.
+    /// The bytes of several attributes, in the order of `attrs`.
     pub async fn get_many(&self, attrs: &[SaAttr]) -> Result<Vec<Option<Vec<u8>>>> {
         let mut out = vec![None; attrs.len()];
         if self.is_znode() {
@@ -240,7 +240,7 @@ impl<'a> SaHandle<'a> {
         Ok(out)
     }
 
-    /// The target of a symbolic link: an attribute, or behind or beside a znode.
+    /// The target of a symbolic link: an attribute, or bytes behind a znode or in its data.
     pub async fn symlink(&self) -> Result<Option<Vec<u8>>> {
         if let Some(target) = self.get(SaAttr::Symlink).await? {
             return Ok(Some(target));
@@ -262,7 +262,7 @@ impl<'a> SaHandle<'a> {
     pub async fn set(&self, attr: SaAttr, bytes: &[u8], tx: &Tx) -> Result<()> {
         self.update(None, &[(attr, Some(bytes))], tx).await
     }
-    /// Removes one attribute; [`ErrorKind::NoAttr`] if it is not there.
+    /// Removes one attribute; [`ErrorKind::NoAttr`] if it does not exist.
     pub async fn remove(&self, attr: SaAttr, tx: &Tx) -> Result<()> {
         if self.get(attr).await?.is_none() {
             return Err(Error::new(ErrorKind::NoAttr, format!("object {} has no {}", self.dn.object(), attr.name())));
@@ -271,8 +271,8 @@ impl<'a> SaHandle<'a> {
     }
 
     /// Changes many attributes at once: all of fixed length to those of `a`, then each of `changes`
-    /// to its bytes or, with `None`, to not being there. An error of kind `TooBig` when they do not
-    /// fit even with a spill block; nothing is changed then.
+    /// is set or, with `None`, removed. An error of kind `TooBig` if they do not fit even with a
+    /// spill block; nothing is changed then.
     pub async fn update(&self, a: Option<&ZnodeAttrs>, changes: &[(SaAttr, Option<&[u8]>)], tx: &Tx) -> Result<()> {
         if self.is_znode() {
             if !changes.is_empty() {
@@ -359,7 +359,7 @@ impl<'a> SaHandle<'a> {
             assert!(spill.len() == plan.spill_len && spill.len() <= SPILL_MAX, "spill of {} bytes", spill.len());
             Some(Bytes::from(spill))
         };
-        // No waits from here on: either all of it is changed or nothing. The side that shrinks goes
+        // No waits from here on: either both sides change or neither. The side that shrinks goes
         // first.
         if spill.is_none() && self.dn.has_spill() {
             self.dn.set_spill(None, tx)?;
@@ -379,7 +379,7 @@ impl<'a> SaHandle<'a> {
     }
 }
 
-/// What a new file has besides its fixed attributes.
+/// Attributes of a new file besides the fixed ones.
 #[derive(Clone, Copy, Default)]
 pub struct NewZnode<'a> {
     /// The ACL's entries as bytes (`ondisk::zpl::aces_to_bytes`).
@@ -392,7 +392,7 @@ pub struct NewZnode<'a> {
     pub rdev: bool,
 }
 
-/// Attributes that an object need not have, whose value says that it must.
+/// Optional attributes that the object lacks and whose value in `a` is not 0.
 fn missing_optional(a: &ZnodeAttrs, has: impl Fn(SaAttr) -> bool) -> impl Iterator<Item = SaAttr> {
     [(SaAttr::Projid, a.projid), (SaAttr::Rdev, a.rdev), (SaAttr::Xattr, a.xattr), (SaAttr::DaclCount, a.dacl_count)]
         .into_iter()
@@ -400,8 +400,8 @@ fn missing_optional(a: &ZnodeAttrs, has: impl Fn(SaAttr) -> bool) -> impl Iterat
         .map(|(attr, _)| attr)
 }
 
-/// Adds an attribute: at the end, but the project id, whose place is fixed, behind the links
-/// (format page 16 section 2).
+/// Adds an attribute at the end; the project id goes to its fixed place behind the links (format
+/// page 16 section 2).
 fn insert(list: &mut Vec<Value>, v: Value) {
     let links = list.iter().position(|v| v.attr == Some(SaAttr::Links));
     match (v.attr, links) {

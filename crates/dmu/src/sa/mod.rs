@@ -1,21 +1,21 @@
-//! System attributes of objects: a file's mode, size, owner, times and whatever else it has (format
+//! System attributes of objects: a file's mode, size, owner, times, ACL, xattrs and others (format
 //! pages 08 sections 2 and 3, 16 section 1).
 //!
-//! A file system has one [`SaTable`]: which attributes there are, and which *layouts*, numbered
-//! sequences of attributes. An object's attributes are in its bonus and, when they are too many, in
-//! its spill block; a [`SaHandle`] reads and changes them.
+//! A file system has one [`SaTable`] of its attributes and *layouts*, numbered sequences of
+//! attributes. An object's attributes are in its bonus and, if they do not fit, in its spill block;
+//! a [`SaHandle`] reads and changes them.
 //!
-//! The hot path is [`SaHandle::attrs`] and [`SaHandle::set_attrs`]: everything that `stat` shows in
-//! one go ([`ZnodeAttrs`]), read from the bonus by one walk along its layout, written back by
-//! patching a copy of the bonus. Whatever changes the set of attributes or a length goes the long
-//! way: list all, change the list, divide it anew between bonus and spill block, find or add the
+//! The hot path is [`SaHandle::attrs`] and [`SaHandle::set_attrs`]: all attributes that `stat`
+//! shows ([`ZnodeAttrs`]), read from the bonus by one walk along its layout, written back by
+//! patching a copy of the bonus. A change of the set of attributes or of a length takes the slow
+//! path: list all, change the list, divide it anew between bonus and spill block, find or add the
 //! layouts, build both sides.
 //!
 //! Objects of file systems before version 5 have a *znode* in the bonus instead (bonus type 17).
 //! They are read, and their fixed fields changed in place; they are not converted.
 //!
-//! There is no lock over an object's attributes: whoever changes them holds the file's lock. Adding
-//! a layout locks the table.
+//! There is no lock over an object's attributes: the caller holds the file's lock. Adding a layout
+//! locks the table.
 
 mod handle;
 mod znode;
@@ -48,7 +48,7 @@ struct Item {
     len: u16,
 }
 
-/// Where a value is in a buffer.
+/// The range of a value in a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     num: u16,
@@ -64,10 +64,10 @@ pub struct SaTable {
     registry: Cell<Option<ObjectId>>,
     layouts_obj: Cell<Option<ObjectId>>,
     attrs: RefCell<AttrTable>,
-    /// All attributes that we know are in the registry.
+    /// All known attributes are in the registry.
     complete: Cell<bool>,
     layouts: RefCell<Layouts>,
-    /// Layouts in the form that walks need.
+    /// Layouts in the form for walks.
     shapes: RefCell<BTreeMap<u16, Rc<[Item]>>>,
     adding: Mutex<()>,
 }
@@ -87,7 +87,7 @@ impl SaTable {
         Ok(master.object())
     }
 
-    /// Reads the table that hangs on the master object.
+    /// Reads the table of the master object.
     pub async fn load(os: &Objset, master: ObjectId) -> Result<Rc<SaTable>> {
         let dn = os.hold(master).await.at(|| "system attribute master object")?;
         let registry = zap::lookup_u64(&dn, REGISTRY).await?.map(ObjectId);
@@ -199,7 +199,7 @@ impl SaTable {
 
     /// Registers the attributes that the file system lacks; every writer does so first.
     async fn register_all(&self, tx: &Tx) -> Result<()> {
-        // Boxed, because it is long and rare: the futures of all writers would have room for it.
+        // Boxed: it is large and rare, and would enlarge the futures of all writers.
         if self.complete.get() { Ok(()) } else { Box::pin(self.register_missing(tx)).await }
     }
 

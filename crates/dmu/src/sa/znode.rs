@@ -36,7 +36,7 @@ pub struct ZnodeAttrs {
     pub links: u64,
     /// Xattr directory, 0 without one.
     pub xattr: u64,
-    /// Device number, 0 for what is no device.
+    /// Device number, 0 if the file is no device.
     pub rdev: u64,
     /// Project, 0 by default.
     pub projid: u64,
@@ -73,7 +73,7 @@ impl ZnodeAttrs {
             _ => return None,
         })
     }
-    /// Takes an attribute's bytes; others than those of the struct do not count.
+    /// Loads an attribute's bytes; attributes outside the struct are ignored.
     pub(super) fn load(&mut self, attr: Attr, v: &[u8]) {
         match self.field(attr) {
             Some(Field::Word(w)) if v.len() == 8 => *w = le64(v, 0),
@@ -81,7 +81,7 @@ impl ZnodeAttrs {
             _ => {}
         }
     }
-    /// Puts an attribute's bytes into `out`; false if it is none of the struct.
+    /// Stores an attribute's bytes into `out`; false if it is not in the struct.
     pub(super) fn store(&mut self, attr: Attr, out: &mut [u8]) -> bool {
         match self.field(attr) {
             Some(Field::Word(w)) if out.len() == 8 => put_le64(out, 0, *w),
@@ -116,7 +116,7 @@ impl ZnodeAttrs {
         a.dacl_count = if le16(b, 188) == 0 { u64::from(le32(b, 184)) } else { u64::from(le16(b, 190)) };
         a
     }
-    /// Changes the fields of a znode. Project and ACL do not count.
+    /// Changes the fields of a znode; project and ACL are ignored.
     pub(super) fn to_znode(mut self, b: &mut [u8]) {
         assert!(b.len() >= ZNODE_SIZE, "znode of {} bytes", b.len());
         for (attr, at) in ZNODE_FIELDS {

@@ -1,8 +1,8 @@
 //! Walks over a ZAP in (hash, cd) order, resumable by a number (format page 04 section 7).
 //!
-//! The order does not depend on the form of the ZAP or on what else is in it: an entry that is
-//! there all the time is given exactly once, whatever is added or removed meanwhile, even when the
-//! walk is resumed from its number in another life of the pool.
+//! The order does not depend on the form of the ZAP or on its other entries: an entry that exists
+//! all the time is given exactly once, with any additions and removals meanwhile, even if the walk
+//! is resumed from its number after another import of the pool.
 
 use base::{Error, Result, ResultExt};
 use bdev::Bytes;
@@ -13,7 +13,7 @@ use super::{Form, ZapEntry, ZapState, place};
 use crate::Dnode;
 
 enum Place {
-    /// Not yet translated: how many bits a hash has is in the ZAP.
+    /// Not yet translated: the ZAP determines the number of hash bits.
     Cookie(u64),
     /// The first entry at or after this is next.
     At(u64, u32),
@@ -22,13 +22,13 @@ enum Place {
 
 /// A leaf read ahead.
 struct Batch {
-    /// The state of the ZAP that it shows.
+    /// The ZAP's count of changes when it was read.
     changes: u64,
     leaf: Bytes,
     entries: Vec<LeafEntry>,
-    /// Index of the next entry to give.
+    /// Index of the next entry.
     next: usize,
-    /// Where the next leaf begins.
+    /// First hash of the next leaf.
     next_hash: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl Cursor {
     pub fn new(dn: &Dnode) -> Cursor {
         Cursor::at(dn, 0)
     }
-    /// From where a cookie says: 0 is the beginning, `u64::MAX` the end.
+    /// From a cookie: 0 is the beginning, `u64::MAX` the end.
     pub fn at(dn: &Dnode, serialized: u64) -> Cursor {
         Cursor { dn: dn.clone(), place: Place::Cookie(serialized), batch: None }
     }
@@ -130,7 +130,7 @@ impl Cursor {
                     let (_, bytes) = f.leaf(&self.dn, hash).await?;
                     let leaf = Leaf::open(&bytes[..], kind)?;
                     let (mut entries, next_hash) = (leaf.entries()?, leaf.next_hash());
-                    // Entries of another leaf's range would send the walk back.
+                    // Entries outside the leaf's range would move the walk back.
                     if let Some(e) = entries.iter().find(|e| !leaf.covers(e.hash)) {
                         return Err(Error::corrupt(format!(
                             "fat ZAP leaf has an entry with foreign hash {:#x}",
@@ -148,7 +148,7 @@ impl Cursor {
                 let entry = ZapEntry { name: leaf.key(e)?, value: leaf.value(e)? };
                 return Ok(Some((e.hash, e.cd, entry)));
             }
-            // The leaf covers `hash`, so what follows it is larger: the walk ends.
+            // The leaf covers `hash`, so the next hash is larger: the walk ends.
             match batch.next_hash {
                 Some(next) => (hash, cd) = (next, 0),
                 None => return Ok(None),

@@ -1,12 +1,12 @@
 //! Fat ZAPs: a header with a pointer table, and leaves.
 //!
 //! A lookup reads the table's word for the hash (in block 0 while the table is small) and one leaf.
-//! A change that its leaf has room for touches the header, for the count, and the leaf. One that
-//! needs room works on an [`Overlay`]: copies of the blocks, changed until the entry is in, then
-//! all written; leaves split and the table doubles there. The same way a micro ZAP is converted.
+//! A change that fits into its leaf writes the header, for the count, and the leaf. One that does
+//! not fit works on an [`Overlay`]: copies of the blocks, changed until the entry is in, then all
+//! written; there leaves split and the table doubles. A micro ZAP is converted in the same way.
 //!
-//! Whole blocks are written without reading, so once an overlay is complete nothing but the end of
-//! the object set's life can keep it from being written.
+//! Whole blocks are written without a read, so writing a complete overlay fails only if the object
+//! set has ended.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,19 +23,19 @@ use super::micro::Put;
 use super::{Change, Form, ZapEntry, ZapState, exists, missing};
 use crate::{Dnode, Tx};
 
-/// Block ids beyond this are damage: the ZAP would be larger than any pool.
+/// Highest block id; beyond it the ZAP is damaged: it would be larger than any pool.
 const MAX_BLKID: u64 = 1 << 38;
-/// Most blocks of a pointer table that is doubled at once: far more than a billion names need.
+/// Most blocks of a pointer table that is doubled in one step: far more than a billion names need.
 const MAX_TABLE_BLOCKS: u64 = 8 << 10;
-/// More splits than a hash has bits mean damage.
+/// Most splits for one entry, one for each hash bit; more mean damage.
 const MAX_SPLITS: u32 = 64;
 
-/// What is cached of a fat ZAP.
+/// The cached form of a fat ZAP.
 pub(super) struct FatForm {
     header: Cell<Header>,
 }
 
-/// An entry found, and the leaf that it was found in.
+/// A found entry, and its leaf.
 pub(super) struct Found {
     blk: u64,
     bytes: Bytes,
@@ -53,7 +53,7 @@ impl Found {
     }
 }
 
-/// A block as the leaf that the table promised for `hash`.
+/// Opens a block as the leaf of `hash`, and checks its prefix.
 fn open_leaf<B: AsRef<[u8]>>(bytes: B, h: &Header, hash: u64) -> Result<Leaf<B>> {
     let leaf = Leaf::open(bytes, h.params.key_kind())?;
     if !leaf.covers(hash) || leaf.prefix_len() > h.table_shift {
@@ -133,7 +133,7 @@ impl FatForm {
                 }
             }
             None if room => {
-                // The header first: what can go wrong with the leaf can still be undone then.
+                // The header first: if the change of the leaf fails, the header can be restored.
                 let new = Header { num_entries: h.num_entries.saturating_add(1), ..h };
                 dn.update_block(0, tx, |b| new.write_to(b)).await?;
                 let edit = |b: &mut [u8]| Leaf::open(b, kind)?.insert(name, hash, None, value);
@@ -152,7 +152,8 @@ impl FatForm {
         Ok(())
     }
 
-    /// Stores an entry that its leaf has no room for. `replace`: the name is there.
+    /// Stores an entry for which its leaf has no room: splits the leaf, grows the table. `replace`:
+    /// the name exists.
     async fn insert_with_split(
         &self,
         dn: &Dnode,
@@ -180,7 +181,7 @@ impl FatForm {
         Ok(())
     }
 
-    /// Ends a change of header and leaf: keeps the new header, or puts the old one back.
+    /// Ends a change of header and leaf: keeps the new header, or restores the old one.
     async fn finish(
         &self,
         dn: &Dnode,
@@ -215,12 +216,12 @@ impl FatForm {
     }
 }
 
-/// Copies of blocks while a change that spans several is prepared.
+/// Copies of blocks, for a change of several blocks.
 struct Overlay<'a> {
     dn: &'a Dnode,
     header: Header,
     blocks: BTreeMap<u64, Buf>,
-    /// Blocks of outgrown pointer tables: first and number.
+    /// Blocks of replaced pointer tables, to free: first and number.
     outgrown: Vec<(u64, u64)>,
 }
 
@@ -231,7 +232,7 @@ impl<'a> Overlay<'a> {
     fn block_size(&self) -> usize {
         1 << self.header.block_shift
     }
-    /// Reads the block if it is not there yet.
+    /// Reads the block if it is not loaded yet.
     async fn load(&mut self, blk: u64) -> Result<()> {
         if !self.blocks.contains_key(&blk) {
             let bytes = self.dn.read_block(blk).await?;
@@ -267,7 +268,7 @@ impl<'a> Overlay<'a> {
         Err(Error::new(ErrorKind::NoSpace, "fat ZAP cannot make room: too many names with similar hashes"))
     }
 
-    /// Splits the leaf in `blk`, which the table leads to.
+    /// Splits the leaf in `blk`, which the table names.
     async fn split(&mut self, blk: u64) -> Result<()> {
         self.finish_growth().await?;
         let kind = self.header.params.key_kind();
@@ -339,8 +340,8 @@ impl<'a> Overlay<'a> {
         self.outgrown.push((first, n));
     }
 
-    /// Completes a growth of the table by degrees that another implementation has begun (format
-    /// page 04 section 5).
+    /// Completes a gradual growth of the table that another implementation has begun (format page
+    /// 04 section 5).
     async fn finish_growth(&mut self) -> Result<()> {
         let h = self.header;
         if h.table_nextblk == 0 {
@@ -359,7 +360,7 @@ impl<'a> Overlay<'a> {
         Ok(())
     }
 
-    /// Writes everything; the header as it now is.
+    /// Writes all blocks and returns the new header.
     async fn commit(mut self, tx: &Tx) -> Result<Header> {
         let header = self.header;
         header.write_to(self.block(0).await?);
@@ -383,7 +384,7 @@ pub(super) async fn init(dn: &Dnode, shift: u32, params: ZapParams, tx: &Tx) -> 
     dn.write_bytes(1 << shift, leaf.freeze(), tx).await
 }
 
-/// Makes the micro ZAP fat; its new form.
+/// Converts a micro ZAP to a fat one; returns its new form.
 pub(super) async fn convert(dn: &Dnode, st: &ZapState, tx: &Tx) -> Result<Rc<Form>> {
     let block = dn.read_block(0).await?;
     let mz = MicroZap::open(&block[..])?;

@@ -1,8 +1,8 @@
 //! Micro ZAPs: one block of entries, indexed in memory by hash.
 //!
-//! The block itself has no order, so without an index every operation would look at all of up to
-//! 2047 entries. The index and the set of free slots follow each change; they change in the same
-//! step as the block, after the last wait, so they cannot come apart.
+//! The entries in the block have no order, so without an index every operation would scan up to
+//! 2047 entries. The index and the set of free slots change in the same step as the block, after
+//! the last wait, so they always agree.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,14 +15,14 @@ use crate::{Dnode, Tx};
 /// Bytes by which the block grows.
 const GROW: usize = 512;
 
-/// Whether a name that is there is an error.
+/// Whether an existing name is an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Put {
     Add,
     Update,
 }
 
-/// What came of a change.
+/// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
@@ -61,17 +61,17 @@ impl FreeSlots {
     }
 }
 
-/// What is cached of a micro ZAP.
+/// The cached form of a micro ZAP.
 pub(super) struct MicroForm {
     params: ZapParams,
     index: RefCell<MicroIndex>,
     free: RefCell<FreeSlots>,
     capacity: Cell<usize>,
-    /// Where the memory of all this is charged.
+    /// Accounts for the memory of the index.
     arc: arc::Arc,
 }
 
-/// What the index of a block with room for so many entries is charged as, in bytes.
+/// Bytes charged for the index of a block with room for `capacity` entries.
 fn memory(capacity: usize) -> i64 {
     256 + 40 * capacity as i64
 }
@@ -108,7 +108,7 @@ impl MicroForm {
         self.params.hash_bits()
     }
 
-    /// Calls `f` with the entry that `name` means.
+    /// Calls `f` with the entry `name`.
     async fn with<R>(
         &self,
         dn: &Dnode,
@@ -130,7 +130,7 @@ impl MicroForm {
     pub async fn find(&self, dn: &Dnode, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
         self.with(dn, name, how, |e| ZapEntry { name: e.name.to_vec(), value: ZapValue::from_u64(e.value) }).await
     }
-    /// The first entry at or after a place, and its place.
+    /// The first entry at or after a (hash, cd), and its (hash, cd).
     pub async fn next_from(&self, dn: &Dnode, hash: u64, cd: u32) -> Result<Option<(u64, u32, ZapEntry)>> {
         let Some((hash, cd, slot)) = self.index.borrow().next_from(hash, cd) else { return Ok(None) };
         let block = dn.read_block(0).await?;
@@ -176,7 +176,7 @@ impl MicroForm {
         Ok(Outcome::Done)
     }
 
-    /// Makes the block larger; false when it is as large as it may be.
+    /// Grows the block; false if it has its largest size.
     fn grow(&self, dn: &Dnode, tx: &Tx) -> Result<bool> {
         let size = dn.block_size() as usize + GROW;
         if size > MICRO_MAX_SIZE {

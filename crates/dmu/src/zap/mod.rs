@@ -1,21 +1,20 @@
-//! ZAP objects in use: named values that many tasks look up and change at once (format page 04).
+//! ZAP objects: named values that many tasks look up and change at once (format page 04).
 //!
-//! What the blocks mean is in `ondisk::zap`. Here are the operations over a [`Dnode`]: which blocks
-//! to read and to dirty, in which order, under which lock. Every ZAP has one lock and one cached
-//! *form*, kept with the cached dnode (`ZapState`): lookups and walks share the lock, changes
-//! exclude. The form is what one must know of the ZAP before touching any entry: of a *micro* ZAP
-//! an index of its entries by hash and its free slots (`micro`), of a *fat* one the header (`fat`).
-//! It always describes the newest state, is built on first use, and is forgotten when a change
-//! fails half-way.
+//! The format of the blocks is in `ondisk::zap`. Here are the operations over a [`Dnode`]: which
+//! blocks to read and to dirty, in which order, under which lock. Every ZAP has one lock and one
+//! cached *form*, kept with the cached dnode (`ZapState`): lookups and walks share the lock,
+//! changes exclude. The form of a *micro* ZAP is an index of its entries by hash and its free slots
+//! (`micro`), that of a *fat* one is the header (`fat`). It always describes the newest state, is
+//! built on first use, and is dropped if a change fails half-way.
 //!
 //! The normal path of a change: take the lock, find the name, then change one 64-byte entry (micro)
-//! or one leaf and the count in the header (fat). A micro ZAP that cannot hold something becomes
+//! or one leaf and the count in the header (fat). A micro ZAP that cannot hold an entry becomes
 //! fat; a full leaf splits. Both are rare and work on copies of the blocks (`fat::Overlay`), which
-//! are written only when all have come out right.
+//! are written only when all of them are complete.
 //!
 //! Names are bytes without NUL. Operations compare them byte for byte; [`lookup_norm`] follows the
-//! rules of case-insensitive and normalising directories (format page 16 section 6) and tells the
-//! stored name, with which the other operations are then called.
+//! rules of case-insensitive and normalising directories (format page 16 section 6) and returns the
+//! stored name, for use with the other operations.
 
 mod cursor;
 mod fat;
@@ -49,7 +48,7 @@ pub struct ZapEntry {
     pub value: ZapValue,
 }
 
-/// What is cached of a ZAP.
+/// The cached form of a ZAP.
 enum Form {
     Micro(MicroForm),
     Fat(FatForm),
@@ -59,7 +58,7 @@ enum Form {
 struct ZapState {
     lock: RwLock<()>,
     form: RefCell<Option<Rc<Form>>>,
-    /// Counts changes, so that cursors know when what they read ahead is old.
+    /// Counts changes, so that cursors notice outdated batches.
     changes: Cell<u64>,
 }
 
@@ -70,7 +69,7 @@ impl ZapState {
     fn of(dn: &Dnode) -> Rc<ZapState> {
         dn.attach(ZapState::new)
     }
-    /// The form, built from block 0 if need be. The caller holds the lock.
+    /// The form, built from block 0 on first use. The caller holds the lock.
     async fn form(&self, dn: &Dnode) -> Result<Rc<Form>> {
         if let Some(form) = self.form.borrow().as_ref() {
             return Ok(form.clone());
@@ -89,8 +88,8 @@ impl ZapState {
     }
 }
 
-/// A change under way: unless it is seen through to [`Change::done`], the cached form is forgotten,
-/// since nobody knows what it should say.
+/// A change in progress: unless it reaches [`Change::done`], the cached form is dropped, since its
+/// state is unknown.
 struct Change<'a>(Option<&'a ZapState>);
 
 impl<'a> Change<'a> {
@@ -149,8 +148,8 @@ pub async fn create_with_bonus(
     Ok(dn)
 }
 
-/// As [`create`], for an object specified freely: a directory with its bonus and dnode size. The
-/// block size asked for does not count.
+/// As [`create`], with all parameters of the object: a directory with its bonus and dnode size. The
+/// block size in `spec` is ignored.
 pub async fn create_spec(os: &Objset, spec: ObjSpec, normflags: u64, tx: &Tx) -> Result<Dnode> {
     let dn = os.alloc(ObjSpec { blksz: NEW_BLOCK, ..spec }, tx).await?;
     init(&dn, normflags, tx).await?;
@@ -177,7 +176,7 @@ pub async fn create_at(os: &Objset, obj: ObjectId, spec: ObjSpec, normflags: u64
     Ok(dn)
 }
 
-/// Makes an empty ZAP of an existing object that has no data. Its type is the caller's affair.
+/// Turns an existing object without data into an empty ZAP. The caller sets its type.
 pub async fn init(dn: &Dnode, normflags: u64, tx: &Tx) -> Result<()> {
     let st = ZapState::of(dn);
     let _lock = st.lock.write().await;
@@ -187,7 +186,7 @@ pub async fn init(dn: &Dnode, normflags: u64, tx: &Tx) -> Result<()> {
     }
     let salt = dn.objset().ctx().rt().rng_u64() | 1;
     dn.update_block(0, tx, |b| MicroZap::init(b, salt, normflags).params()).await.at(|| place(dn))?;
-    // A form cached before this would be of something else.
+    // Dropped without `done`: a form cached before is invalid.
     drop(change);
     Ok(())
 }
@@ -225,8 +224,8 @@ fn single(dn: &Dnode, name: &[u8], v: &ZapValue) -> Result<u64> {
     })
 }
 
-/// The entry that `name` means under the rule `how`; of several the one with the lowest collision
-/// number.
+/// The entry that matches `name` by the rule `how`; of several the one with the lowest collision
+/// differentiator (cd).
 pub async fn lookup_norm(dn: &Dnode, name: &[u8], how: Match) -> Result<Option<ZapEntry>> {
     let st = ZapState::of(dn);
     let _lock = st.lock.read().await;
@@ -240,7 +239,7 @@ async fn find(dn: &Dnode, st: &ZapState, name: &[u8], how: Match) -> Result<Opti
     }
 }
 
-/// Adds an entry; [`ErrorKind::Exists`] if the name is there.
+/// Adds an entry; [`ErrorKind::Exists`] if the name exists.
 pub async fn add(dn: &Dnode, name: &[u8], value: &ZapValue, tx: &Tx) -> Result<()> {
     store(dn, name, value, Put::Add, tx).await
 }
@@ -291,8 +290,7 @@ async fn remove_locked(dn: &Dnode, st: &ZapState, name: &[u8], tx: &Tx) -> Resul
     }
 }
 
-/// Adds `delta` to the u64 under `name`, which counts as 0 if it is not there. An entry that
-/// becomes 0 is removed.
+/// Adds `delta` to the u64 under `name`, 0 if there is none. An entry that becomes 0 is removed.
 pub async fn increment(dn: &Dnode, name: &[u8], delta: i64, tx: &Tx) -> Result<()> {
     if delta == 0 {
         return Ok(());

@@ -23,7 +23,7 @@ use zio::{Prio, Zio, ZioOpts};
 pub const DISK: u64 = 4 << 30;
 const ASHIFT: u8 = 9;
 
-/// What is allocated, as born and kill tell it.
+/// The allocated blocks, by calls of born and kill.
 pub struct Acct {
     zio: RefCell<Option<Zio>>,
     pub live: RefCell<BTreeMap<(u32, u64), u64>>,
@@ -76,7 +76,7 @@ pub struct Env {
     pub features: DmuFeatures,
     pub props: ObjsetProps,
     pub cache: u64,
-    /// The root of the last txg that is on disk: what a power cut leaves.
+    /// The root of the last txg on disk: the state after a power cut.
     pub committed: Rc<Cell<Blkptr>>,
 }
 
@@ -120,7 +120,7 @@ impl Env {
     pub fn create(&self, os_type: ObjsetType) -> Objset {
         Objset::create(self.ctx.clone(), 0, os_type, self.props, self.hooks(), self.ctx.txg().open_txg())
     }
-    /// Begins again with nothing in memory.
+    /// Opens the pool again, with empty caches.
     pub async fn reopen(&mut self, os: Objset) -> Objset {
         let (root, next) = (os.root_bp(), self.ctx.txg().open_txg().next());
         assert!(!os.is_dirty(self.ctx.txg().open_txg()));
@@ -177,7 +177,7 @@ pub async fn sync_all(os: &Objset, alloc: &Rc<Allocator>, txg: Txg, again: Optio
     Ok(())
 }
 
-/// What a walk over everything under a root found.
+/// The result of a walk over all blocks under a root.
 #[derive(Default)]
 pub struct Walk {
     pub places: BTreeMap<(u32, u64), u64>,
@@ -187,7 +187,7 @@ pub struct Walk {
     pub max_level: u8,
 }
 
-/// Walks everything from the root with nothing but block I/O, and checks what the format demands.
+/// Walks all blocks from the root by block I/O alone, and checks the rules of the format.
 pub async fn walk(zio: &Zio, root: &Blkptr, hole_birth: bool) -> Walk {
     let mut w = Walk::default();
     assert!(!root.is_hole());
@@ -216,7 +216,7 @@ impl Walk {
             assert!(old.is_none(), "{bp} is referred to twice");
         }
     }
-    /// Checks an object; gives its fill.
+    /// Checks an object; returns its fill.
     async fn object(
         &mut self,
         zio: &Zio,
@@ -294,7 +294,7 @@ impl Walk {
     }
 }
 
-/// Walks the object set and compares what it refers to with what is allocated.
+/// Walks the object set and compares its blocks with the allocated ones.
 pub async fn check(env: &Env, os: &Objset) -> Walk {
     let w = walk(&env.zio, &os.root_bp(), env.features.hole_birth).await;
     assert_eq!(w.places, *env.acct.live.borrow(), "allocated and referred to");
@@ -303,10 +303,10 @@ pub async fn check(env: &Env, os: &Objset) -> Walk {
     w
 }
 
-/// Reads what a power cut at this moment would leave: the tree of the last txg on disk must be
-/// whole whatever has been written since.
+/// Reads the state that a power cut now would leave: the tree of the last txg on disk must be
+/// whole, with any later writes.
 pub async fn check_committed(env: &Env) {
-    // At most one more txg gets to the disk meanwhile, and nothing that it frees is given out.
+    // At most one more txg gets to the disk meanwhile, and its frees are not allocated again.
     let _hold = env.ctx.txg().hold();
     let root = env.committed.get();
     if !root.is_hole() {
@@ -314,7 +314,7 @@ pub async fn check_committed(env: &Env) {
     }
 }
 
-/// A seeded world whose tasks may not hog the engine.
+/// A seeded world that limits the cost of a task's poll.
 pub fn world(seed: u64) -> Sim {
     Sim::new(SimConfig::seeded(seed))
 }
