@@ -1,10 +1,10 @@
-//! Bookmarks: names for the moment of a snapshot that outlive it (format pages 05 section 11, 15
+//! Bookmarks: the txg of a snapshot under a name that outlives it (format pages 05 section 11, 15
 //! section 5).
 //!
-//! A bookmark belongs to a head and remembers guid, txg and time. With the feature
-//! `bookmark_written` it also remembers what the snapshot referenced, and sums what of that is
-//! freed until the next snapshot (*freed before next*), so that `written#bookmark` can be told.
-//! Those that still count are kept in memory with their head as [`FreedMark`]s.
+//! A bookmark belongs to a head and stores guid, txg and time. With the feature `bookmark_written`
+//! it also stores the referenced space of the snapshot, and the space of it that is freed before
+//! the next snapshot (*freed before next*, FBN), for `written#bookmark`. Bookmarks whose FBN may
+//! still grow are in memory with their head as [`FreedMark`]s.
 
 use std::rc::Rc;
 
@@ -25,12 +25,12 @@ const BOOKMARKS_KEY: &[u8] = b"com.delphix:bookmarks";
 /// Words of the long form (`bookmark_v2`); the last one is the guid of the IV set of an encrypted
 /// snapshot.
 const WORDS_V2: usize = 12;
-/// Flag: the figures of what was freed are kept.
+/// Flag: the figures of freed space are kept (`ZBM_FLAG_HAS_FBN`).
 const HAS_FBN: u64 = 1;
-/// Flag: the snapshot still exists.
+/// Flag: the snapshot still exists (`ZBM_FLAG_SNAPSHOT_EXISTS`).
 const SNAPSHOT_EXISTS: u64 = 2;
 
-/// A bookmark as it is stored.
+/// A bookmark as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bookmark {
     /// The part of its name behind `#`.
@@ -54,21 +54,21 @@ impl Bookmark {
     pub fn creation_time(&self) -> u64 {
         self.word(2)
     }
-    /// The guid of the IV set of an encrypted snapshot, 0 of others.
+    /// The guid of the IV set of an encrypted snapshot, 0 for others.
     pub fn ivset_guid(&self) -> u64 {
         self.word(WORDS_V2 - 1)
     }
-    /// Whether what was freed is counted.
+    /// Whether freed space is counted.
     pub fn has_freed(&self) -> bool {
         self.words.len() >= WORDS_V2 && self.word(4) & HAS_FBN != 0
     }
-    /// What the snapshot referenced, if that is known.
+    /// Bytes that the snapshot referenced, if known.
     pub fn referenced(&self) -> Option<u64> {
         self.has_freed().then(|| self.word(5))
     }
 }
 
-/// A bookmark of a head that counts what is freed after it.
+/// A bookmark of a head that counts the space freed after it.
 #[derive(Clone, Debug)]
 pub struct FreedMark {
     mark: Bookmark,
@@ -76,8 +76,8 @@ pub struct FreedMark {
 }
 
 impl FreedMark {
-    /// A block of the head was given up: it counts if it was there at the bookmark and the
-    /// bookmark's next snapshot is still to come.
+    /// Counts a killed block of the head, if it was not born after the bookmark and there is no
+    /// snapshot after the bookmark yet.
     pub(crate) fn killed(&mut self, birth: u64, last_snap: u64, space: Space) {
         let txg = self.mark.creation_txg();
         if txg >= last_snap && birth <= txg {
@@ -122,7 +122,7 @@ impl DslPool {
         Ok(out)
     }
 
-    /// Reads the bookmarks that count, once for each head.
+    /// Reads the bookmarks that count freed space, once for each head.
     pub(crate) async fn load_marks(&self, head: &Dataset) -> Result<()> {
         if head.marks_loaded() {
             return Ok(());
@@ -133,7 +133,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Writes those whose figures changed.
+    /// Writes the bookmarks whose figures changed.
     pub(crate) async fn write_marks(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let changed: Vec<Bookmark> = head.with_marks(|marks| {
             let dirty = marks.iter_mut().filter_map(|m| std::mem::take(&mut m.dirty).then(|| m.mark.clone()));
@@ -149,7 +149,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Txgs of bookmarks that count, above `after`: each needs a key of its own in deadlists.
+    /// Txgs above `after` of bookmarks that count: each needs its own key in deadlists.
     pub(crate) fn mark_txgs(head: &Dataset, after: u64) -> Vec<u64> {
         let mut all: Vec<u64> = head.with_marks(|marks| marks.iter().map(|m| m.mark.creation_txg()).collect());
         all.retain(|t| *t > after);
@@ -158,9 +158,9 @@ impl DslPool {
         all
     }
 
-    /// A snapshot goes: bookmarks between it and the one before take over what was freed after
-    /// them, and its own lose their snapshot. Whether a bookmark at its txg still counts (then its
-    /// key stays in deadlists).
+    /// A snapshot is destroyed: bookmarks between it and the one before add their space of
+    /// `freed_upto`, and bookmarks of the snapshot itself lose the flag. True if a bookmark at its
+    /// txg still counts (then its key stays in deadlists).
     pub(crate) async fn marks_snapshot_gone(
         &self,
         head: &Dataset,
@@ -201,8 +201,8 @@ impl DslPool {
         Ok(stays)
     }
 
-    /// The head was taken back to its snapshot of txg `at`: nothing was freed after bookmarks of
-    /// that moment.
+    /// The head was rolled back to its snapshot of txg `at`: bookmarks of that txg have nothing
+    /// freed after them.
     pub(crate) async fn reset_marks(&self, head: &Dataset, at: u64, tx: &Tx) -> Result<()> {
         head.with_marks(|marks| {
             for mark in marks.iter_mut().filter(|m| m.mark.creation_txg() >= at) {
@@ -241,7 +241,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Removes a bookmark's entry and its counts; the ZAP goes with the last.
+    /// Removes a bookmark's entry and its counts; frees the ZAP with the last bookmark.
     async fn remove_bookmark(&self, head: &Rc<Dataset>, mark: &Bookmark, tx: &Tx) -> Result<()> {
         let Some(dn) = self.bookmark_zap(head).await? else { return Ok(()) };
         zap::remove(&dn, mark.name.as_bytes(), tx).await?;
@@ -263,7 +263,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Refuses what is more than a plain bookmark: redaction lists are not kept yet.
+    /// Refuses bookmarks with redaction lists, which weir does not keep.
     fn check_plain(head: &Dataset, mark: &Bookmark) -> Result<()> {
         if mark.word(3) != 0 {
             return Err(Error::unsupported(format!(
@@ -307,7 +307,7 @@ impl DslPool {
                     let snap = pool.find_snapshot(&from).await?;
                     let p = snap.phys();
                     let mut words = vec![p.guid, p.creation_txg, p.creation_time];
-                    // A raw stream from the bookmark names the set of IVs that it goes on from.
+                    // A raw stream from the bookmark names the IV set that it starts from.
                     let ivset = pool.ivset_guid(snap.object).await?.unwrap_or(0);
                     if pool.features().is_enabled(FeatureId::BookmarkWritten) {
                         let next = pool.hold_dataset(ObjectId(p.next_snap_obj)).await?;
@@ -371,7 +371,7 @@ impl DslPool {
         .await
     }
 
-    /// The key of a txg goes from the deadlists of a head and of all clones made later.
+    /// Removes the key of a txg from the deadlists of a head and of all clones made later.
     async fn remove_key_of(&self, head: &Rc<Dataset>, key: u64, tx: &Tx) -> Result<()> {
         let mut list = head.take_deadlist().await?;
         let removed = list.remove_key(self, key, tx).await;
@@ -388,7 +388,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// True if a head has bookmarks that weir cannot destroy.
+    /// Fails if a head has bookmarks that weir cannot destroy.
     pub(crate) async fn check_bookmarks_plain(&self, head: &Dataset) -> Result<()> {
         self.bookmarks(head).await?.iter().try_for_each(|m| Self::check_plain(head, m))
     }

@@ -13,8 +13,8 @@ use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
 
 impl DslPool {
-    /// Stores or removes a local value of a property, in the ZAP, in memory and where else it is
-    /// kept (syncing context).
+    /// Stores or removes a local value of a property: in the ZAP, in memory, and in the records
+    /// that have a copy (syncing context).
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
         if let Some(value) = value {
             self.ensure_salt(name, value, tx).await?;
@@ -135,7 +135,7 @@ impl DslPool {
         }
     }
 
-    /// Drops local values, so that the dataset takes those of its ancestors again.
+    /// Drops local values, so that the dataset inherits those of its ancestors again.
     pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str) -> Result<()> {
         match props::find(prop) {
             Some(known) if !known.settable() => {
@@ -162,7 +162,7 @@ impl DslPool {
         .await
     }
 
-    /// Renames a dataset within the pool, with everything below it.
+    /// Renames a dataset within the pool, with all its descendants.
     pub async fn rename(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let (from, to) = (from.to_string(), to.to_string());

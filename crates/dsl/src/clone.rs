@@ -1,4 +1,4 @@
-//! Clones: file systems that begin with the content of a snapshot; and rolling back (format page 05
+//! Clones: file systems that start with the content of a snapshot; and rollback (format page 05
 //! section 7).
 
 use std::rc::Rc;
@@ -40,12 +40,11 @@ impl DslPool {
                     props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                 }
                 snap.check_complete()?;
-                // Its block may still be on the way to the disk, and its deadlist is this txg's
-                // affair.
+                // Its block may not be on disk yet, and this txg still changes its deadlist.
                 if snap.phys().creation_txg >= tx.txg().0 {
                     return Err(ErrorKind::Restart.into());
                 }
-                // Opened before anything changes, so that damage and encryption are refused.
+                // Opened before any change, so that a damaged or locked one is refused.
                 snap.objset().await?;
                 pool.check_space(SpaceCheck::Normal, 20)?;
                 let made = async {
@@ -66,8 +65,8 @@ impl DslPool {
         .await
     }
 
-    /// A root block taken from a snapshot may name the log that its head had then, which is not
-    /// this dataset's: the block is written without it.
+    /// A root block taken from a snapshot may name the log of its head at that time, which does not
+    /// belong to this dataset: writes the block without it.
     async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let os = head.objset().await?;
         if os.zil_header() != ZilHeader::default() {
@@ -76,8 +75,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Takes a file system back to its most recent snapshot, whose full name is given. Nobody may
-    /// use it; later bookmarks must be gone.
+    /// Rolls a file system back to its most recent snapshot, whose full name is given. It must not
+    /// be in use, and have no later bookmarks.
     pub async fn rollback(self: &Rc<Self>, snapshot: &str) -> Result<()> {
         let name = snapshot.to_string();
         if let Some((head, _)) = name.split_once('@')
@@ -101,7 +100,7 @@ impl DslPool {
                 if at >= tx.txg().0 {
                     return Err(ErrorKind::Restart.into());
                 }
-                // The snapshot must be readable before what it replaces is given up.
+                // The snapshot must be readable before the head's blocks are freed.
                 snap.objset().await?;
                 if !head.objset().await?.zil_header().log.is_hole() {
                     return Err(Error::unsupported(format!(
@@ -141,11 +140,11 @@ impl DslPool {
         self.load_marks(head).await?;
         self.drop_remaps(head, tx).await?;
         let old = head.take_deadlist().await?;
-        // What the head has beyond what it shares with the snapshot.
+        // Space of the head that it does not share with the snapshot.
         let mut own = Space::referenced(&h);
         own.add(Space::referenced(&s).negated());
         own.add(old.space().await?);
-        // What it gave up is its own again.
+        // Blocks on its deadlist belong to it again.
         let back = old.space_range(self, dir.origin_txg(), u64::MAX).await?;
         let keys = if old.is_flat() {
             self.chain_keys(snap.object).await?.into_iter().filter(|k| *k < s.creation_txg).collect()

@@ -1,9 +1,9 @@
-//! What all parts of the DSL share while a txg syncs: where freed blocks go and what the MOS itself
-//! uses.
+//! State that all parts of the DSL share while a txg syncs: freed blocks, space of the MOS,
+//! internal history.
 //!
-//! A block that nothing refers to any more goes back to its metaslab at once in the first pass;
-//! from the second pass on it is put on the deferred list instead (`zfs_sync_pass_deferred_free` 2,
-//! format page 06 section 9), so that the passes converge.
+//! A block without references is returned to its metaslab at once in the first pass; from the
+//! second pass on it goes to the deferred list instead (`zfs_sync_pass_deferred_free` 2, format
+//! page 06 section 9), so that the passes converge.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// What one block takes.
+    /// The space of one block.
     pub fn of(bp: &Blkptr, zio: &Zio) -> Space {
         if bp.is_hole() {
             return Space::default();
@@ -47,11 +47,11 @@ impl Space {
     pub fn of_list(s: BpobjSpace) -> Space {
         Space::of_figures(s.bytes, s.comp, s.uncomp)
     }
-    /// What a dataset refers to.
+    /// The referenced space of a dataset.
     pub(crate) fn referenced(p: &DslDatasetPhys) -> Space {
         Space::of_figures(p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes)
     }
-    /// What a directory and everything below it uses.
+    /// The space used by a directory and its descendants.
     pub(crate) fn used_by(p: &DslDirPhys) -> Space {
         Space::of_figures(p.used_bytes, p.compressed_bytes, p.uncompressed_bytes)
     }
@@ -76,34 +76,34 @@ pub(crate) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// The change from `old` to `new`, within the range of its type whatever the disk says.
+/// The change from `old` to `new`, saturated for any figures from disk.
 pub(crate) fn change(old: u64, new: u64) -> i64 {
     if new >= old { signed(new - old) } else { -signed(old - new) }
 }
 
-/// Hears of changes to the chain of datasets in syncing context: a scan of the pool goes along it.
+/// Is told of changes to the chain of datasets in syncing context, for a scan of the pool, which
+/// follows that chain.
 pub trait DatasetWatch {
-    /// The dataset `object` is destroyed; of a snapshot `next` is the dataset that follows it.
+    /// The dataset `object` is destroyed; for a snapshot `next` is the dataset after it.
     fn destroyed(&self, object: ObjectId, next: Option<ObjectId>);
     /// The head `head` got the snapshot `snapshot`.
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId);
 }
 
-/// Something that the pool's history is told besides commands (`zpool history -i`), with OpenZFS's
-/// name for it.
+/// An internal event of the pool's history (`zpool history -i`), with OpenZFS's name for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// What happened.
+    /// Its name.
     pub name: &'static str,
-    /// The particulars.
+    /// Its details.
     pub text: String,
     /// The txg in which it happened.
     pub txg: Txg,
-    /// Name and object of the dataset that it concerns, if it is one.
+    /// Name and object of the dataset that it concerns, if any.
     pub dataset: Option<(String, ObjectId)>,
 }
 
-/// Events kept for one txg at most: the ring on disk holds little more.
+/// Most events of one txg: the ring on disk holds little more.
 const EVENTS_MAX: usize = 4096;
 
 /// State shared by datasets, directories and the pool.
@@ -112,7 +112,7 @@ pub struct Core {
     pub zio: Zio,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
-    /// Freed blocks that must wait (deferred, or gangs, which need reads to free).
+    /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
     frees: RefCell<Vec<Blkptr>>,
     mos: Cell<Space>,
     error: RefCell<Option<Error>>,
@@ -122,7 +122,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Over this block layer.
+    /// For this block layer.
     pub fn new(zio: Zio) -> Rc<Core> {
         Rc::new(Core {
             zio,
@@ -136,7 +136,7 @@ impl Core {
         })
     }
 
-    /// Really frees a block: now in the first pass, on the list otherwise.
+    /// Frees a block: at once in the first pass, else by the list.
     pub fn free(&self, bp: &Blkptr, txg: Txg) {
         if bp.is_hole() || bp.is_embedded() {
             return;
@@ -150,7 +150,7 @@ impl Core {
         }
     }
 
-    /// Who hears of changes to the chain of datasets from now on.
+    /// Sets the watch of changes to the chain of datasets.
     pub fn set_dataset_watch(&self, watch: Option<Rc<dyn DatasetWatch>>) {
         *self.watch.borrow_mut() = watch;
     }
@@ -160,12 +160,12 @@ impl Core {
         }
     }
 
-    /// Tells the pool's history of something that the pool as a whole did in `txg`. What is too
-    /// much for one txg is dropped.
+    /// Adds an event of the whole pool in `txg` to its history (`spa_history_log_internal`). Events
+    /// beyond [`EVENTS_MAX`] are dropped.
     pub fn log_internal(&self, name: &'static str, text: String, txg: Txg) {
         self.push_event(Event { name, text, txg, dataset: None });
     }
-    /// The same of something that concerns a dataset.
+    /// As [`Core::log_internal`], for an event of a dataset (`spa_history_log_internal_ds`).
     pub(crate) fn log_internal_ds(&self, name: &'static str, of: (String, ObjectId), text: String, tx: &Tx) {
         self.push_event(Event { name, text, txg: tx.txg(), dataset: Some(of) });
     }
@@ -175,17 +175,17 @@ impl Core {
             events.push(event);
         }
     }
-    /// What happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&self) -> Vec<Event> {
         self.events.take()
     }
 
-    /// Notes an error, which must stop the txg.
+    /// Records an error, which must fail the txg.
     pub(crate) fn fail(&self, error: Error) {
         self.error.borrow_mut().get_or_insert(error);
     }
 
-    /// The first error of a free, which must stop the txg.
+    /// Takes the first error recorded; it must fail the txg.
     pub fn take_error(&self) -> Option<Error> {
         self.error.take()
     }
@@ -195,18 +195,18 @@ impl Core {
         std::mem::take(&mut *self.frees.borrow_mut())
     }
 
-    /// True if some wait.
+    /// True if that list is not empty.
     pub fn has_frees(&self) -> bool {
         !self.frees.borrow().is_empty()
     }
 
-    /// Takes what the MOS gained since the last call; it is charged to `$MOS` one pass later
-    /// (format page 05 section 5).
+    /// Takes the change of the MOS's space since the last call; it is charged to `$MOS` one pass
+    /// later (format page 05 section 5).
     pub fn take_mos_delta(&self) -> Space {
         self.mos.take()
     }
 
-    /// True if the MOS gained or lost since the last call of `take_mos_delta`.
+    /// True if the MOS's space changed since the last call of `take_mos_delta`.
     pub fn has_mos_delta(&self) -> bool {
         self.mos.get() != Space::default()
     }

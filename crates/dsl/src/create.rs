@@ -1,9 +1,9 @@
 //! Making directories and datasets: the skeleton of a new pool and new file systems (format pages
 //! 05 sections 3 and 7, 10 section 2).
 //!
-//! Every head is, in the format's eyes, a clone of a snapshot: ordinary file systems of the empty
-//! snapshot `$ORIGIN@$ORIGIN`, which exists from the start. A new head gets a new object set that
-//! its initialiser fills in the same txg.
+//! In the format every head is a clone of a snapshot: ordinary file systems are clones of the empty
+//! snapshot `$ORIGIN@$ORIGIN`, which every pool has. A new head gets a new object set that its
+//! initialiser fills in the same txg.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where the empty part of a name is.
+/// Describes the place of the empty part of a name.
 fn empty_part(name: &str) -> String {
     match name {
         n if n.starts_with('/') => format!("leading slash in name '{n}'"),
@@ -174,8 +174,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// A head in `dir` made from the snapshot `origin`: with its content and features, or, from
-    /// `$ORIGIN`, still without an object set.
+    /// Makes a head in `dir` from the snapshot `origin`: with its content and features, or, from
+    /// `$ORIGIN`, without an object set yet.
     pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
         let mos = self.mos();
         let from = origin.phys();
@@ -219,7 +219,7 @@ impl DslPool {
         Ok(ds)
     }
 
-    /// Enters a head into the list of clones of a directory's snapshots, which is made if there is
+    /// Adds a head to the list of clones of a directory's snapshots; makes the list if there is
     /// none.
     pub(crate) async fn add_clone(&self, origin_dir: &Rc<Dir>, head: ObjectId, tx: &Tx) -> Result<()> {
         if origin_dir.phys().clones == 0 {
@@ -229,7 +229,7 @@ impl DslPool {
         zap::add_int(&self.mos().hold(ObjectId(origin_dir.phys().clones)).await?, head.0, head.0, tx).await
     }
 
-    /// Gives a new dataset the features of the one that it was made from.
+    /// Copies the features of a dataset to a new one made from it.
     pub(crate) async fn copy_features(
         &self,
         object: ObjectId,
@@ -298,7 +298,7 @@ impl DslPool {
         self.create_fs_encrypted(name, props, NewCrypt::default(), init).await
     }
 
-    /// As [`DslPool::create_fs`], with a say in how it is encrypted.
+    /// As [`DslPool::create_fs`], with the choice of encryption.
     pub async fn create_fs_encrypted(
         self: &Rc<Self>,
         name: &str,
@@ -315,7 +315,7 @@ impl DslPool {
         }
         let name = name.to_string();
         let crypt = Rc::new(self.prepare_crypt(crypt).await?);
-        // Taken by the try that has room.
+        // Taken by the attempt that passes the checks.
         let init = Rc::new(Cell::new(Some(init)));
         let object = self
             .sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Rc<Dataset>>> {

@@ -6,15 +6,16 @@
 //! gave a key of its own is an *encryption root*; those below it that have none have key objects of
 //! their own, which the root's wrapping key opens. A clone shares the key object of its origin.
 //!
-//! *Loading* a key unwraps the master keys of its root and of everything that inherits from it,
-//! after which their object sets open; *unloading* forgets them; *changing* it wraps the same
-//! master keys anew, so that no data is rewritten. What is in memory here is lost with the pool:
-//! keys are never stored.
+//! *Loading* a key unwraps the master keys of its root and of all datasets that inherit it, so that
+//! their object sets can be opened; *unloading* drops them from memory; *changing* it wraps the
+//! same master keys anew, so that no data is rewritten. Loaded keys are never stored: they are lost
+//! when the pool closes.
 //!
-//! Keys are in the pool's [`KeyMemory`], which is locked and overwritten; nothing here copies one
-//! out of it. They are made from the system's entropy.
+//! Keys are in the pool's [`KeyMemory`], which is locked and overwritten; this module copies no key
+//! out of it. Keys are made from the system's entropy.
 //!
-//! Blocks and their tags are the business of `zio`.
+//! `zio` encrypts blocks and makes their tags. Files: `wrapping` (keys from passphrases),
+//! `key_object`, `create` (new datasets), `root` (changes of roots).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ pub(crate) use self::key_object::KeyObject;
 pub use self::wrapping::check_location;
 use self::wrapping::{WrappingKey, derive};
 
-/// In which form the user keeps a key (property `keyformat`).
+/// The form in which the user keeps a key (property `keyformat`).
 #[repr(u64)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyFormat {
@@ -70,8 +71,8 @@ impl KeyFormat {
     }
 }
 
-/// What the user typed or keeps in a file; newlines at its end do not count but in raw keys. The
-/// memory is the caller's choice.
+/// A key as typed or read from a file; a trailing newline is ignored except in raw keys. The caller
+/// chooses the memory.
 #[derive(Clone)]
 pub struct KeyMaterial(Rc<dyn AsRef<[u8]>>);
 
@@ -105,7 +106,7 @@ pub struct NewKey {
     pub location: String,
 }
 
-/// How a new dataset is to be encrypted.
+/// The encryption of a new dataset.
 #[derive(Clone, Debug, Default)]
 pub struct NewCrypt {
     /// `encryption=`: `None` as the parent, `Some(None)` off.
@@ -114,7 +115,7 @@ pub struct NewCrypt {
     pub key: Option<NewKey>,
 }
 
-/// What is known of a dataset's encryption without its key.
+/// A dataset's encryption, as known without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptInfo {
     /// Suite.
@@ -129,7 +130,7 @@ pub struct CryptInfo {
     pub iters: u64,
     /// Whether the key is loaded.
     pub available: bool,
-    /// Whether the dataset has a key object of its own, which a clone has not.
+    /// Guid of the master key (`DSL_CRYPTO_GUID`); clones share it with their origin.
     pub guid: u64,
 }
 
@@ -137,12 +138,12 @@ pub struct CryptInfo {
 pub(crate) struct Keys {
     memory: Rc<KeyMemory>,
     objects: RefCell<BTreeMap<ObjectId, Rc<KeyObject>>>,
-    /// Wrapping keys that are loaded, by the root's directory.
+    /// Loaded wrapping keys, by the root's directory.
     wrapping: RefCell<BTreeMap<ObjectId, WrappingKey>>,
 }
 
 impl Keys {
-    /// No keys yet, and the memory for them.
+    /// No keys, and the memory for them.
     pub(crate) fn new(rt: &Rt) -> Keys {
         let memory = Rc::new(KeyMemory::new(rt.page_lock()));
         Keys { memory, objects: RefCell::default(), wrapping: RefCell::default() }
@@ -150,13 +151,13 @@ impl Keys {
 }
 
 impl DslPool {
-    /// False once the system refused to lock memory with keys of this pool, so that they may be
+    /// False if the system refused to lock memory with keys of this pool, so that they may be
     /// swapped.
     pub fn keys_are_locked(&self) -> bool {
         self.keys().memory.is_locked()
     }
 
-    /// What is known of a directory's encryption; `None` if it is not encrypted.
+    /// The encryption of a directory; `None` if it is not encrypted.
     pub fn crypt_info(&self, dir: &Dir) -> Option<CryptInfo> {
         let crypt = dir.crypt()?;
         let root = self.dir_of(crypt.root.get().0).ok();
@@ -208,9 +209,9 @@ impl DslPool {
         self.keys().objects.borrow().values().filter(|k| k.root.get() == root).cloned().collect()
     }
 
-    /// Loads the key of an encryption root, for it and everything that inherits it. `check_only`:
-    /// only whether it is the right one (also when it is loaded). Errors: `Denied` for a wrong key,
-    /// `Exists` if it is loaded already.
+    /// Loads the key of an encryption root, for it and all datasets that inherit it. `check_only`:
+    /// only checks the key (also if it is loaded). Errors: `Denied` for a wrong key, `Exists` if it
+    /// is loaded already.
     pub async fn load_key(&self, name: &str, material: &KeyMaterial, check_only: bool) -> Result<()> {
         let (dir, crypt) = self.encryption_root(name)?;
         if !check_only && crypt.key.borrow().is_some() {
@@ -237,7 +238,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Forgets the key of an encryption root. `Busy` while a dataset that needs it is in use.
+    /// Unloads the key of an encryption root. `Busy` while a dataset that needs it is in use.
     pub async fn unload_key(&self, name: &str) -> Result<()> {
         let (dir, crypt) = self.encryption_root(name)?;
         if crypt.key.borrow().is_none() {
@@ -259,7 +260,7 @@ impl DslPool {
         };
         busy()?;
         if self.is_writable() {
-            // What was written last needs the key until it is on disk.
+            // Unsynced changes need the key until they are on disk.
             self.txg().wait_synced(Txg(0)).await?;
             busy()?;
         }
@@ -274,10 +275,10 @@ impl DslPool {
     }
 }
 
-/// What a wrong key is.
+/// The error kind of a wrong or missing key.
 const WRONG_KEY: ErrorKind = ErrorKind::Denied;
 
-/// The error of who needs a key that is not loaded.
+/// The error for a key that is not loaded.
 pub(crate) fn key_missing(name: &str, root: &str) -> Error {
     Error::new(
         WRONG_KEY,

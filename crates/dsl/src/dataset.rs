@@ -2,8 +2,8 @@
 //!
 //! A *head* is written to; a *snapshot* never. The object set is opened on first use. While a txg
 //! syncs, the object set reports every block that is born or killed to [`Account`], which keeps the
-//! figures of the dataset and of its directory and frees what nothing else refers to (format page
-//! 05 section 5).
+//! figures of the dataset and of its directory and frees blocks without other references (format
+//! page 05 section 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub struct Dataset {
     pub object: ObjectId,
     account: Rc<Account>,
     snapshot: bool,
-    /// The last part of a snapshot's name, if that is known.
+    /// The last part of a snapshot's name, if known.
     snapname: RefCell<Option<String>>,
     mos: Objset,
     ctx: DmuCtx,
@@ -45,18 +45,18 @@ pub struct Dataset {
     gone: Cell<bool>,
 }
 
-/// The part of a dataset that its object set talks to.
+/// The part of a dataset that its object set calls.
 pub struct Account {
     core: Rc<Core>,
     owner: Weak<Dataset>,
     dir: RefCell<Rc<Dir>>,
     phys: RefCell<DslDatasetPhys>,
-    /// What the dataset's ZAP says of features; none before it was read.
+    /// Feature entries of the dataset's ZAP; `None` before they are read.
     features: RefCell<Option<BTreeMap<String, ZapValue>>>,
     new_features: RefCell<BTreeSet<&'static str>>,
     /// Killed blocks that an older snapshot still holds.
     deadlisted: RefCell<Vec<Blkptr>>,
-    /// Bookmarks that want to know what is freed after them.
+    /// Bookmarks that count the space freed after them.
     marks: RefCell<Vec<FreedMark>>,
     marks_loaded: Cell<bool>,
     refquota: Cell<u64>,
@@ -72,8 +72,7 @@ impl Account {
         f(&mut self.phys.borrow_mut())
     }
 
-    /// Sets the unique space; what the refreservation holds back follows (format page 05 section
-    /// 5).
+    /// Sets the unique space and adjusts the unused refreservation (format page 05 section 5).
     fn set_unique(&self, unique: u64) {
         let old = self.change(|p| std::mem::replace(&mut p.unique_bytes, unique));
         let reserved = self.refreservation.get();
@@ -101,12 +100,12 @@ impl Account {
         self.phys.borrow().prev_snap_txg > 1
     }
 
-    /// What the refreservation still holds back.
+    /// The unused refreservation.
     fn unused_refreservation(&self) -> u64 {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
     }
 
-    /// The part of a charge of `bytes` that goes beyond it.
+    /// The part of a charge of `bytes` beyond the unused refreservation.
     fn beyond_refreservation(&self, bytes: u64) -> u64 {
         let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
         bytes.saturating_add(in_flight).saturating_sub(self.unused_refreservation()).min(bytes)
@@ -152,7 +151,7 @@ impl SpaceGate for Account {
         if refquota != 0 && kind == TxSpace::Normal {
             let referenced = self.phys.borrow().referenced_bytes;
             let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
-            // What is in flight may give space back: it is waited for.
+            // Changes in flight may free space: wait for them.
             if referenced >= refquota && in_flight > 0 {
                 return Err(ErrorKind::Restart.into());
             }
@@ -163,7 +162,7 @@ impl SpaceGate for Account {
                 return Err(ErrorKind::Restart.into());
             }
         }
-        // What the refreservation still holds back is this dataset's to use.
+        // This dataset may use its unused refreservation.
         let beyond = self.beyond_refreservation(bytes);
         let mut charges = Vec::new();
         if beyond > 0 || self.unused_refreservation() == 0 {
@@ -213,7 +212,7 @@ impl FeatureUse for Account {
     }
 }
 
-/// Where a new handle stands.
+/// The relations of a new handle.
 pub(crate) struct Place<'a> {
     pub dir: Rc<Dir>,
     pub mos: &'a Objset,
@@ -289,7 +288,7 @@ impl Dataset {
     pub(crate) fn set_snapname(&self, name: &str) {
         *self.snapname.borrow_mut() = Some(name.to_string());
     }
-    /// What stands behind the `@` of a snapshot's name; empty for a head.
+    /// The part of a snapshot's name behind the `@`; empty for a head.
     pub fn snapname(&self) -> String {
         self.snapname.borrow().clone().unwrap_or_default()
     }
@@ -304,7 +303,7 @@ impl Dataset {
         self.writable
     }
 
-    /// The record as it is now.
+    /// The current record.
     pub fn phys(&self) -> DslDatasetPhys {
         *self.account.phys.borrow()
     }
@@ -317,14 +316,14 @@ impl Dataset {
     pub(crate) fn account(&self) -> &Rc<Account> {
         &self.account
     }
-    /// Sets the unique space; what the refreservation holds back follows.
+    /// Sets the unique space and adjusts the unused refreservation.
     pub(crate) fn set_unique(&self, unique: u64) {
         self.account.set_unique(unique);
     }
     pub(crate) fn add_unique(&self, used: i64) {
         self.account.add_unique(used);
     }
-    /// Changes the refreservation in force; what it holds back follows.
+    /// Changes the refreservation in force and its unused part.
     pub(crate) fn set_refreservation(&self, reserved: u64) {
         let unique = self.phys().unique_bytes;
         let old = self.account.refreservation.replace(reserved);
@@ -336,7 +335,7 @@ impl Dataset {
     pub(crate) fn set_refquota(&self, quota: u64) {
         self.account.refquota.set(quota);
     }
-    /// The refreservation in force.
+    /// The refquota in force.
     pub(crate) fn refquota(&self) -> u64 {
         self.account.refquota.get()
     }
@@ -355,8 +354,8 @@ impl Dataset {
         *self.account.marks.borrow_mut() = marks;
     }
 
-    /// Takes the deadlist, opened now if it was not; [`Dataset::put_deadlist`] gives it back. Only
-    /// for the sync loop, one at a time.
+    /// Takes the deadlist, opened on first use; [`Dataset::put_deadlist`] returns it. Only for the
+    /// sync loop, one at a time.
     pub(crate) async fn take_deadlist(&self) -> Result<Deadlist> {
         let kept = self.deadlist.take().filter(|d| d.object.0 == self.phys().deadlist_obj);
         match kept {
@@ -367,14 +366,14 @@ impl Dataset {
             }
         }
     }
-    /// Gives the deadlist back. That of a head is kept at hand.
+    /// Returns the deadlist. That of a head stays open.
     pub(crate) fn put_deadlist(&self, list: Deadlist) {
         if !self.snapshot {
             *self.deadlist.borrow_mut() = Some(list);
         }
     }
 
-    /// What the dataset's ZAP says of features: guids and their values.
+    /// Feature entries of the dataset's ZAP: guids and their values.
     pub(crate) async fn load_features(&self) -> Result<BTreeMap<String, ZapValue>> {
         if let Some(known) = &*self.account.features.borrow() {
             return Ok(known.clone());
@@ -407,7 +406,7 @@ impl Dataset {
         self.account.in_flight[txg.slot()].set(0);
     }
 
-    /// Feature guids that this dataset uses, as far as they were read.
+    /// Feature guids that this dataset uses, as far as read.
     pub fn features(&self) -> BTreeSet<String> {
         self.account.features.borrow().iter().flat_map(|f| f.keys().cloned()).collect()
     }
@@ -415,8 +414,8 @@ impl Dataset {
         self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
-    /// An error if the dataset's content must not be shown, because it is not all there: a receive
-    /// has filled it in part, or it was received from a redacted stream.
+    /// Fails if the dataset's content is incomplete and must not be shown: a receive was
+    /// interrupted, or the stream was redacted.
     pub fn check_complete(&self) -> Result<()> {
         if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
             return Err(Error::new(
@@ -433,22 +432,22 @@ impl Dataset {
         Ok(())
     }
 
-    /// Somebody begins to use the file system (a mount); such a dataset is busy.
+    /// A use of the file system begins (a mount): the dataset is busy.
     pub fn begin_use(&self) {
         self.users.set(self.users.get() + 1);
     }
-    /// The use ends.
+    /// A use ends.
     pub fn end_use(&self) {
         self.users.set(self.users.get().saturating_sub(1));
     }
-    /// True when it has been destroyed: whoever still has a handle must not read from it.
+    /// True if it has been destroyed: remaining handles must not read from it.
     pub fn is_gone(&self) -> bool {
         self.gone.get()
     }
     pub(crate) fn set_gone(&self) {
         self.gone.set(true);
     }
-    /// True while somebody uses it.
+    /// True while it is in use.
     pub fn is_used(&self) -> bool {
         self.users.get() > 0
     }
@@ -466,12 +465,12 @@ impl Dataset {
         }
         *self.objset.borrow_mut() = os;
     }
-    /// What the object set is opened with.
+    /// The hooks of the object set.
     pub(crate) fn hooks(&self) -> ObjsetHooks {
         ObjsetHooks { acct: self.account.clone(), gate: Some(self.account.clone()), feat: Some(self.account.clone()) }
     }
 
-    /// The object set, opened now if it was not.
+    /// The object set, opened on first use.
     pub async fn objset(&self) -> Result<Objset> {
         if let Some(os) = self.opened() {
             return Ok(os);
@@ -508,7 +507,7 @@ impl Dataset {
         }
     }
 
-    /// The header of its intent log, which is in clear whether the key is there or not.
+    /// The header of its intent log, which is never encrypted.
     pub async fn zil_header(&self) -> Result<ondisk::zil::ZilHeader> {
         if let Some(os) = self.opened() {
             return Ok(os.zil_header());
@@ -539,20 +538,20 @@ impl Dataset {
         Ok(())
     }
 
-    /// Closes the object set if it was opened without the key. What [`Dataset::set_zil_header`]
-    /// changed must be on disk.
+    /// Closes the object set if it was opened without the key. Changes by
+    /// [`Dataset::set_zil_header`] must be on disk.
     pub fn close_sealed(&self) {
         if self.opened().is_some_and(|os| os.is_sealed()) {
             self.set_objset(None);
         }
     }
 
-    /// What the object set must know of the properties.
+    /// The properties for the object set.
     pub fn objset_props(&self) -> ObjsetProps {
         let dir = self.dir();
         let num = |name: &str| dir.prop(name).0.num();
         let compression = match Compression::from_prop(num("compression")) {
-            // What `on` means depends on the pool.
+            // The meaning of `on` depends on the pool.
             Some(c) => c,
             None => Compression::OFF,
         };
@@ -591,7 +590,7 @@ impl Dataset {
     /// Bytes that may still be written, quotas and reservations counted.
     pub fn available(&self) -> u64 {
         let phys = self.phys();
-        // What its refreservation still holds back is counted as used everywhere but here.
+        // Its unused refreservation counts as used, except for the dataset itself.
         let held = self.account.refreservation.get().saturating_sub(phys.unique_bytes);
         let available = self.dir().available().saturating_add(held);
         let refquota = self.account.refquota.get();
@@ -599,7 +598,7 @@ impl Dataset {
     }
 }
 
-/// Bit of the property `dedup` for comparing bytes.
+/// Bit of the property `dedup`: compare bytes (`verify`).
 const DEDUP_VERIFY: u64 = 0x100;
 
 /// The property `dedup` by its number: a checksum, `on` for sha256, and a bit for `verify` (format
@@ -610,7 +609,7 @@ fn dedup_of(value: u64) -> Option<(ChecksumAlgo, DedupMode)> {
         ChecksumAlgo::On => ChecksumAlgo::Sha256,
         algo => algo,
     };
-    // Without comparing, only a hash that cannot be forged will do.
+    // Without a comparison only a collision-resistant hash is safe.
     let verify = value & DEDUP_VERIFY != 0 || !algo.is_dedup_strong();
     Some((algo, if verify { DedupMode::Verify } else { DedupMode::Checksum }))
 }

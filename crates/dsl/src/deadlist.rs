@@ -1,14 +1,14 @@
-//! Deadlists: what a dataset gave up that an older snapshot still holds (format pages 05 section 4,
-//! 15 section 2).
+//! Deadlists: blocks that a dataset freed and an older snapshot still references (format pages 05
+//! section 4, 15 section 2).
 //!
-//! A deadlist is a ZAP from a txg, the *key*, to a list of block pointers; a pointer stands under
-//! the largest key below its birth. There is a key for every older snapshot (the one that came
-//! before it), so that the pointers which die with a snapshot are exactly whole lists. Lists
-//! without pointers are mostly references to one shared object. Before pool version 26 a deadlist
-//! is one bare list (the *flat* form); datasets of upgraded pools keep theirs.
+//! A deadlist is a ZAP from a txg, the *key*, to a list of block pointers; a pointer is under the
+//! largest key below its birth. There is a key for every older snapshot (the txg of the one before
+//! it), so that destroying a snapshot frees whole lists. Empty lists are mostly references to one
+//! shared object. Before pool version 26 a deadlist is one list without keys (the *flat* form);
+//! datasets of upgraded pools keep theirs.
 //!
-//! Only for syncing context. A handle knows all keys; there is at most one handle that changes a
-//! deadlist, which its dataset keeps.
+//! Only for syncing context. A handle has all keys in memory; the dataset keeps the only handle
+//! that changes its deadlist.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Deadlist {
         Ok(Deadlist { mos: mos.clone(), object, form: Form::Keyed { total, keys } })
     }
 
-    /// A new deadlist with these keys and nothing in it; in a pool before version 26 a flat one.
+    /// A new, empty deadlist with these keys; a flat one in a pool before version 26.
     pub async fn create(pool: &DslPool, keys: impl IntoIterator<Item = u64>, tx: &Tx) -> Result<Deadlist> {
         let mos = pool.mos().clone();
         if pool.version() < VERSION_KEYED {
@@ -96,7 +96,7 @@ impl Deadlist {
         keys.into_iter().flatten()
     }
 
-    /// What all pointers stand for.
+    /// The space of all pointers.
     pub async fn space(&self) -> Result<Space> {
         match &self.form {
             Form::Keyed { total, .. } => Ok(*total),
@@ -104,8 +104,8 @@ impl Deadlist {
         }
     }
 
-    /// What the pointers under keys from `min` to below `max` stand for: blocks born after `min`
-    /// and not after `max`, if both are keys.
+    /// The space of pointers under keys from `min` to below `max`: blocks born after `min` and not
+    /// after `max`, if both are keys.
     pub async fn space_range(&self, pool: &DslPool, min: u64, max: u64) -> Result<Space> {
         let mut sum = Space::default();
         match &self.form {
@@ -176,7 +176,7 @@ impl Deadlist {
         self.write_total(tx).await
     }
 
-    /// The list under `key`, one of its own if it was the shared empty one.
+    /// The list under `key`; replaces the shared empty list by a private one.
     async fn private_list(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<ObjectId> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(self.object) };
         let list = keys[&key];
@@ -197,7 +197,7 @@ impl Deadlist {
         Ok(())
     }
 
-    /// Adds a key without pointers; nothing happens if it is there.
+    /// Adds a key without pointers; does nothing if it exists.
     pub async fn add_key(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<()> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(()) };
         if keys.contains_key(&key) {
@@ -207,8 +207,8 @@ impl Deadlist {
         self.set_key(key, list, tx).await
     }
 
-    /// Removes a key; what is under it goes to the key before. Nothing happens if it is not there,
-    /// or the first.
+    /// Removes a key; its pointers move to the key before. Does nothing if the key does not exist
+    /// or is the first.
     pub async fn remove_key(&mut self, pool: &DslPool, key: u64, tx: &Tx) -> Result<()> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(()) };
         let before = keys.range(..key).next_back().map(|(k, _)| *k);
@@ -225,7 +225,7 @@ impl Deadlist {
         Ok(())
     }
 
-    /// Puts a whole list under a key; totals are the caller's affair.
+    /// Adds a whole list under a key; the caller updates the totals.
     async fn add_list(&mut self, pool: &DslPool, key: u64, list: ObjectId, tx: &Tx) -> Result<()> {
         if pool.is_shared_empty(list) || Bpobj::open(&self.mos, list).await?.is_empty()? {
             return pool.drop_empty_list(list, tx).await;
@@ -241,7 +241,7 @@ impl Deadlist {
         Bpobj::open(&self.mos, ours).await?.enqueue_subobj(list, tx).await
     }
 
-    /// Takes over everything of another deadlist, which is gone afterwards.
+    /// Moves all pointers of another deadlist here and frees it.
     pub async fn merge(&mut self, pool: &DslPool, other: Deadlist, tx: &Tx) -> Result<()> {
         if self.is_flat() || other.is_flat() {
             for bps in other.all_pointers(pool).await? {
@@ -285,7 +285,8 @@ impl Deadlist {
         Ok(out)
     }
 
-    /// Moves everything under keys from `min` on into a list, keys and all; what that was.
+    /// Moves all pointers under keys from `min` on into a list and drops those keys; returns their
+    /// space.
     pub async fn move_to(&mut self, pool: &DslPool, to: &Bpobj, min: u64, tx: &Tx) -> Result<Space> {
         let Form::Keyed { keys, .. } = &self.form else { return Ok(Space::default()) };
         let moved: Vec<(u64, ObjectId)> = keys.range(min..).map(|(k, l)| (*k, *l)).collect();
@@ -310,7 +311,7 @@ impl Deadlist {
         Ok(sum)
     }
 
-    /// Frees the deadlist; its pointers are forgotten.
+    /// Frees the deadlist, but not the blocks in it.
     pub async fn free(self, pool: &DslPool, tx: &Tx) -> Result<()> {
         match self.form {
             Form::Flat => bpobj::free(&self.mos, self.object, tx).await,
@@ -337,7 +338,7 @@ pub(crate) struct EmptyRefs {
 }
 
 impl EmptyRefs {
-    /// An empty list: a reference, or a list of its own where the feature is off.
+    /// An empty list: a reference to the shared one, or a private list if the feature is off.
     pub async fn add_ref(&mut self, pool: &DslPool, tx: &Tx) -> Result<ObjectId> {
         match pool.shared_empty(tx).await? {
             Some(list) => {
@@ -347,7 +348,7 @@ impl EmptyRefs {
             None => bpobj::create(pool.mos(), ondisk::bpobj::BPOBJ_BLKSZ, tx).await,
         }
     }
-    /// One reference less.
+    /// Drops one reference.
     pub fn drop_ref(&mut self) {
         self.delta -= 1;
     }

@@ -1,8 +1,8 @@
 //! Destroying a file system (format page 05 section 8).
 //!
-//! Its name, dataset and directory go in one txg. Its blocks go to the bptree, whose trees are
-//! freed in the background; in a pool without the feature `async_destroy` they are freed in the
-//! same txg.
+//! One txg removes its name, dataset and directory. Its tree of blocks goes to the bptree, which is
+//! freed in the background; without the feature `async_destroy` its blocks are freed in the same
+//! txg.
 
 use std::rc::Rc;
 
@@ -60,8 +60,8 @@ impl DslPool {
         self.check_space(SpaceCheck::ExtraReserved, 0)
     }
 
-    /// Frees the intent log that a crash left to a head and nobody replayed: what it says is not
-    /// wanted any more. That of an encrypted one stays without the key.
+    /// Frees the intent log of a head that a crash left and no mount replayed: its records are not
+    /// needed any more. The log of an encrypted head stays if the key is not loaded.
     pub(crate) async fn free_log(&self, ds: &Dataset) -> Result<()> {
         if !self.is_writable() || ds.is_used() || ds.phys().bp.is_hole() || ds.zil_header().await?.log.is_hole() {
             return Ok(());
@@ -72,8 +72,8 @@ impl DslPool {
         }
     }
 
-    /// Nobody uses a head, and nothing of it waits to be written or is being written: `Busy`, or
-    /// `Restart`.
+    /// Checks that a head is not in use (`Busy`) and has no changes that are not on disk
+    /// (`Restart`).
     pub(crate) fn check_idle(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
         if ds.is_used() {
             return Err(Error::new(
@@ -89,7 +89,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// What the head alone holds goes: in the background, or now. `space` is what it comes to.
+    /// Frees the blocks that only the head references: in the background, or now. `space` is their
+    /// space.
     pub(crate) async fn free_head_blocks(&self, ds: &Dataset, space: Space, tx: &Tx) -> Result<()> {
         let (phys, dir) = (ds.phys(), ds.dir());
         dir.did_use(Used::Head, space.negated());
@@ -152,7 +153,7 @@ impl DslPool {
     }
 }
 
-/// Removes a number from a ZAP of numbers, if there is such a ZAP and it is in it.
+/// Removes a number from a ZAP of numbers, if the ZAP exists and contains it.
 pub(crate) async fn remove_listed(pool: &DslPool, list: u64, object: ObjectId, tx: &Tx) -> Result<()> {
     if list == 0 {
         return Ok(());

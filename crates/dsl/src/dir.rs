@@ -1,10 +1,10 @@
 //! DSL directories: the tree of names, with quota, reservation, properties and the breakdown of
 //! used space.
 //!
-//! The whole tree is loaded when the pool opens. The physical record in memory changes only while a
-//! txg syncs; the registry then knows that its bonus must be written in this pass. Space use flows
-//! up: what a directory uses, or reserves if that is more, is its parent's CHILD share (format page
-//! 05 sections 1 and 5).
+//! The whole tree is loaded when the pool opens. The record in memory changes only while a txg
+//! syncs; the registry then lists its bonus for writing in this pass. Space use propagates up: the
+//! use of a directory, or its reservation if that is larger, is part of its parent's CHILD share
+//! (format page 05 sections 1 and 5).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,9 +30,9 @@ pub enum Used {
     Head = 0,
     /// Blocks that only snapshots hold.
     Snap = 1,
-    /// What children use.
+    /// Space used by children.
     Child = 2,
-    /// What children reserve beyond their use.
+    /// Reservations of children beyond their use.
     ChildRsrv = 3,
     /// Unused refreservation.
     RefRsrv = 4,
@@ -49,12 +49,12 @@ pub struct Dir {
     props: RefCell<BTreeMap<String, PropValue>>,
     head: RefCell<Option<Rc<Dataset>>>,
     in_flight: [Cell<u64>; TXG_SIZE],
-    /// Whether the registry knows of charges of the txg in that slot.
+    /// Whether the registry lists this directory for the charges of the txg in that slot.
     charged: [Cell<bool>; TXG_SIZE],
     crypt: RefCell<Option<Rc<KeyObject>>>,
     pool_space: Rc<Cell<PoolSpace>>,
     /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born
-    /// until then belong to the origin's directory.
+    /// up to that txg belong to the origin's directory.
     origin_txg: Cell<u64>,
     /// The livelist of a clone that OpenZFS made.
     livelist: Cell<Option<u64>>,
@@ -118,7 +118,7 @@ impl Dir {
         self.parent.borrow().upgrade()
     }
 
-    /// A number that is set here and never inherited, 0 if it is not.
+    /// The local value of a number property that is not inherited; 0 if not set.
     pub(crate) fn local_number(&self, name: &str) -> u64 {
         self.props.borrow().get(name).map_or(0, PropValue::num)
     }
@@ -139,12 +139,12 @@ impl Dir {
         false
     }
 
-    /// Children in order of name, the hidden `$MOS`, `$FREE`, `$ORIGIN` included.
+    /// Children in order of name, including the hidden `$MOS`, `$FREE`, `$ORIGIN`.
     pub fn children(&self) -> Vec<Rc<Dir>> {
         self.children.borrow().values().cloned().collect()
     }
 
-    /// This directory and all below it, parents before children, the hidden ones included.
+    /// This directory and its descendants, parents first, including the hidden ones.
     pub(crate) fn subtree(self: &Rc<Self>) -> Vec<Rc<Dir>> {
         let mut out = vec![self.clone()];
         let mut i = 0;
@@ -177,12 +177,12 @@ impl Dir {
     pub(crate) fn set_crypt(&self, crypt: Option<Rc<KeyObject>>) {
         *self.crypt.borrow_mut() = crypt;
     }
-    /// Whether what it holds is encrypted.
+    /// Whether its datasets are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.crypt.borrow().is_some()
     }
 
-    /// The record as it is now.
+    /// The current record.
     pub fn phys(&self) -> DslDirPhys {
         *self.phys.borrow()
     }
@@ -229,7 +229,8 @@ impl Dir {
         }
     }
 
-    /// Records a change of what this directory uses, here and up the tree (syncing context).
+    /// Records a change of used space, here and up the tree (`dsl_dir_diduse_space`, syncing
+    /// context).
     pub(crate) fn did_use(&self, kind: Used, space: Space) {
         let above = self.change(|p| {
             let above = space::parent_delta(p.used_bytes, p.reserved, space.used);
@@ -246,7 +247,7 @@ impl Dir {
         }
     }
 
-    /// Moves bytes from one share to another.
+    /// Moves bytes from one share to another (`dsl_dir_transfer_space`).
     pub(crate) fn transfer(&self, delta: i64, from: Used, to: Used) {
         if delta != 0 {
             self.change(|p| {
@@ -258,7 +259,7 @@ impl Dir {
         }
     }
 
-    /// Sets the reservation and tells the parent the difference (syncing context).
+    /// Sets the reservation and passes the difference to the parent (syncing context).
     pub(crate) fn set_reservation(&self, reserved: u64) {
         let delta = self.change(|p| {
             let before = p.used_bytes.max(p.reserved);
@@ -270,7 +271,7 @@ impl Dir {
         }
     }
 
-    /// What this directory and those below may still write, in bytes (page 14 section 1).
+    /// Bytes that this directory and its descendants may still write (page 14 section 1).
     pub fn available(&self) -> u64 {
         let p = self.phys.borrow();
         let mut mine = if p.quota == 0 { u64::MAX } else { p.quota };
@@ -289,16 +290,16 @@ impl Dir {
         self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add)
     }
 
-    /// What `bytes` more here, on top of those in flight, are for the directory above: less while
-    /// they come out of a reservation.
+    /// The parent's share of `bytes` more here, on top of those in flight: less while they are
+    /// covered by a reservation.
     fn parent_share(&self, bytes: u64) -> u64 {
         let p = self.phys.borrow();
         let used = p.used_bytes.saturating_add(self.in_flight());
         space::parent_delta(used, p.reserved, signed(bytes)).max(0) as u64
     }
 
-    /// Asks for room for `bytes` in `txg`, here and up the tree, and charges it until
-    /// [`Dir::unreserve`] is told of each of `charges`.
+    /// Requests `bytes` in `txg`, here and up the tree, and charges them until [`Dir::unreserve`]
+    /// is called for each of `charges`.
     pub(crate) fn reserve(
         self: &Rc<Self>,
         bytes: u64,
@@ -353,14 +354,14 @@ impl Dir {
         slot.set(slot.get().saturating_add(bytes));
     }
 
-    /// Takes back what a transaction was charged here. It holds its txg open, so the charge is
-    /// still there.
+    /// Ends the charge of a transaction. It holds its txg, so the charge still exists.
     pub(crate) fn unreserve(&self, bytes: u64, txg: Txg) {
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_sub(bytes));
     }
 
-    /// Charges what became dirty in `txg`, here and up the tree, until the txg has synced.
+    /// Charges bytes that became dirty in `txg`, here and up the tree, until the txg has synced
+    /// (`dsl_dir_willuse_space`).
     pub(crate) fn will_use(&self, bytes: u64, txg: Txg) {
         if let Some(parent) = self.parent() {
             let above = self.parent_share(bytes);
@@ -371,7 +372,7 @@ impl Dir {
         self.charge(bytes, txg);
     }
 
-    /// As [`dmu::SpaceGate::take_log_block`], of the root directory. No dataset is charged for log
+    /// As [`dmu::SpaceGate::take_log_block`], for the root directory. No dataset is charged for log
     /// blocks; they are allocated already.
     pub(crate) fn take_log_block(&self, bytes: u64, txg: Txg) -> bool {
         let used = self.phys.borrow().used_bytes;
@@ -382,7 +383,7 @@ impl Dir {
         fits
     }
 
-    /// The charges of `txg` end: what it really used is in the record now.
+    /// Ends the charges of `txg`: its real use is in the record now.
     pub(crate) fn synced(&self, txg: Txg) {
         self.in_flight[txg.slot()].set(0);
         self.charged[txg.slot()].set(false);
@@ -401,7 +402,7 @@ impl Dir {
         };
     }
 
-    /// A property's effective value and where it comes from.
+    /// A property's effective value and its source.
     pub fn prop(&self, name: &str) -> (PropValue, PropSource) {
         let prop = props::find(name);
         let name = prop.map_or(name, |p| p.name);
@@ -434,7 +435,7 @@ impl Dir {
         (default, PropSource::Default)
     }
 
-    /// A mount point is inherited together with the path from the ancestor that has it.
+    /// An inherited mount point is followed by the path below the ancestor that has it.
     fn inherited_mountpoint(&self, from: &Dir, value: PropValue) -> PropValue {
         let text = value.text();
         if text == "none" || text == "legacy" {

@@ -1,6 +1,6 @@
-//! Feature flags of one pool: which are enabled, how often each is used, kept in the MOS (format
-//! page 15 section 8). Pools older than feature flags (versions 1 to
-//! 28) have none of them and none of the objects that keep them.
+//! Feature flags of one pool: enabled features and their counts, stored in the MOS (format page 15
+//! section 8). Pools older than feature flags (versions 1 to 28) have no features and none of these
+//! objects.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ const FOR_WRITE: &[u8] = b"features_for_write";
 const DESCRIPTIONS: &[u8] = b"feature_descriptions";
 const ENABLED_TXG: &[u8] = b"feature_enabled_txg";
 
-/// The two ZAPs that count, and the one that describes.
+/// The two ZAPs of counts, and the one of descriptions.
 struct Zaps {
     read: Dnode,
     write: Dnode,
@@ -52,7 +52,7 @@ impl Features {
         })
     }
 
-    /// Those of a pool without feature flags: none.
+    /// No features, for a pool without feature flags.
     pub fn none(mos: &Objset) -> Features {
         Features {
             mos: mos.clone(),
@@ -95,12 +95,12 @@ impl Features {
     pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> {
         Self::counts_of(self.zaps.as_ref().map(|z| &z.read)).await
     }
-    /// The same of the write ZAP.
+    /// Features of the write ZAP with their counts, unknown ones included.
     pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> {
         Self::counts_of(self.zaps.as_ref().map(|z| &z.write)).await
     }
 
-    /// What the pool says about a feature, by guid; none if it says nothing.
+    /// The pool's description of a feature, by guid, if there is one.
     pub async fn description(&self, guid: &str) -> Result<Option<String>> {
         let Some(zaps) = &self.zaps else { return Ok(None) };
         let text = zap::lookup(&zaps.descriptions, guid.as_bytes()).await?;
@@ -125,12 +125,12 @@ impl Features {
     pub fn is_active(&self, id: FeatureId) -> bool {
         self.count(id.get().guid).is_some_and(|n| n > 0)
     }
-    /// True once if an active feature that labels list came or went since the last call.
+    /// True once if a feature in the labels became active or inactive since the last call.
     pub fn take_label_changed(&self) -> bool {
         self.label_changed.replace(false)
     }
 
-    /// Guids that labels list: active features with the MOS flag.
+    /// Guids for the labels: active features with the MOS flag.
     pub fn for_labels(&self) -> Vec<String> {
         let listed = ondisk::feature::FEATURES.iter().filter(|f| f.mos && self.count(f.guid).is_some_and(|n| n > 0));
         listed.map(|f| f.guid.to_string()).collect()
@@ -148,11 +148,11 @@ impl Features {
     /// Changes the count of an enabled feature (syncing context).
     pub async fn add(&self, id: FeatureId, delta: i64, tx: &Tx) -> Result<()> {
         let feature = id.get();
-        // A pool may hold what a feature describes and lack the feature.
+        // A damaged pool may use a feature that is not enabled.
         let old = self.count(feature.guid).ok_or_else(|| {
             Error::corrupt(format!("the pool uses the feature {}, which is not enabled in it", feature.guid))
         })?;
-        // The count comes from disk, and may be too low there.
+        // The count comes from disk, and may be too low.
         let new = old.checked_add_signed(delta).ok_or_else(|| {
             Error::corrupt(format!("feature {} is counted {old} times, {delta} are to be added", feature.guid))
         })?;

@@ -1,17 +1,17 @@
-//! Freeing in the background: what a destroyed snapshot or file system held is freed over the txgs
-//! that follow (format page 15 section 4).
+//! Freeing in the background: the blocks of a destroyed snapshot or file system are freed over the
+//! following txgs (format page 15 section 4).
 //!
 //! Blocks of destroyed snapshots wait in the list `free_bpobj`, whole trees of destroyed file
-//! systems in the *bptree*, an array of entries {root, blocks born after, how far it has come}.
-//! Their space belongs to the hidden directory `$FREE` meanwhile, which is what the property
-//! `freeing` tells. Each txg frees a bounded number of blocks and remembers in the same txg how far
-//! it came, so that it goes on after a power cut with nothing freed twice or forgotten.
+//! systems in the *bptree*, an array of entries {root, minimal birth, bookmark of progress}. Their
+//! space belongs to the hidden directory `$FREE` meanwhile; the property `freeing` shows it. Each
+//! txg frees a bounded number of blocks and stores its progress in the same txg, so that after a
+//! power cut no block is freed twice or lost.
 //!
-//! A tree is walked ([`crate::walk`]) so that a block comes after everything below it. The place of
-//! an entry names the block that is freed next, and everything below that is free already; it is
-//! the order of OpenZFS, which may go on where weir stopped: at a block of level 0, never at an
-//! indirect block or an object set, as it asserts. An unreadable block loses what is below it; that
-//! space then belongs to `$LEAK`.
+//! A tree is walked ([`crate::walk`]) children first. The bookmark of an entry names the next block
+//! to free; all blocks below it are freed already. The order is that of OpenZFS, which may continue
+//! the work of weir: the bookmark is a block of level 0, never an indirect block or an object set,
+//! as OpenZFS asserts. The blocks below an unreadable block are leaked; their space then belongs to
+//! `$LEAK`.
 
 use std::cell::{Cell, RefCell};
 
@@ -31,22 +31,22 @@ use crate::dir::Used;
 use crate::pool::DslPool;
 use crate::walk::{self, Child, DNODES, Order, Step, Visitor, span};
 
-/// Blocks freed in one txg at most: a few seconds of a slow disk's allocator work at worst, 2 GiB
-/// of usual records.
+/// Most blocks freed in one txg: a few seconds of a slow disk's allocator work at worst, 2 GiB of
+/// usual records.
 const BLOCKS_PER_TXG: usize = 16 << 10;
-/// Blocks of the list freed in one go.
+/// Blocks of the list freed in one batch.
 const FREES: usize = 128;
-/// The object set in the place of an entry: none (`ZB_DESTROYED_OBJSET`).
+/// The object set in the bookmark of an entry (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: u64 = u64::MAX;
 
-/// What waits to be freed.
+/// Blocks and trees to free.
 pub(crate) struct Freeing {
-    /// Blocks freed in one txg at most.
+    /// Most blocks freed in one txg.
     per_txg: Cell<usize>,
     list: Cell<Option<ObjectId>>,
     tree: Cell<Option<ObjectId>>,
     pending: Cell<bool>,
-    /// Txg of the last tree added: its blocks may still be on their way to the disk.
+    /// Txg of the last tree added: its blocks may not be on disk yet.
     added: Cell<Txg>,
     stuck: RefCell<Option<Error>>,
 }
@@ -70,7 +70,7 @@ impl DslPool {
         self.freeing.per_txg.set(blocks.max(1));
     }
 
-    /// Finds what an earlier import left.
+    /// Loads the list and trees that an earlier import left.
     pub(crate) async fn load_freeing(&self) -> Result<()> {
         let list = zap::lookup_u64(self.directory(), b"free_bpobj").await?.map(ObjectId);
         let tree = zap::lookup_u64(self.directory(), b"bptree_obj").await?.map(ObjectId);
@@ -87,11 +87,11 @@ impl DslPool {
         self.freeing.list.set(Some(list));
     }
 
-    /// True if blocks wait and freeing goes on.
+    /// True if blocks wait and no damage has stopped freeing.
     pub fn has_freeing(&self) -> bool {
         self.freeing.pending.get() && self.freeing.stuck.borrow().is_none()
     }
-    /// Bytes that wait to be freed (the pool property `freeing`).
+    /// Bytes to free (the pool property `freeing`).
     pub fn freeing(&self) -> u64 {
         self.root().child("$FREE").map_or(0, |d| d.phys().used_bytes)
     }
@@ -108,7 +108,7 @@ impl DslPool {
             None => Ok(None),
         }
     }
-    /// Something was added.
+    /// Blocks or a tree were added.
     pub(crate) fn begin_freeing(&self) {
         self.freeing.pending.set(true);
     }
@@ -118,14 +118,14 @@ impl DslPool {
             dir.did_use(Used::Head, space);
         }
     }
-    /// The space of a list or tree that now waits to be freed.
+    /// Charges the space of an added list or tree to `$FREE`.
     pub(crate) fn charge_freeing(&self, space: Space) {
         self.charge_free(space);
         self.begin_freeing();
     }
 
-    /// Adds a tree: everything below `root` born after `after` is freed in the background. `space`
-    /// is what that comes to (syncing context).
+    /// Adds a tree: all blocks below `root` born after `after` are freed in the background. `space`
+    /// is their space (syncing context).
     pub(crate) async fn add_tree(&self, root: Blkptr, after: u64, space: Space, tx: &Tx) -> Result<()> {
         let dn = match self.freeing.tree.get() {
             Some(object) => self.mos().hold(object).await?,
@@ -156,8 +156,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Frees some of what waits. Damage in the lists themselves stops it until the next import, not
-    /// the pool.
+    /// Frees some of the waiting blocks (`dsl_process_async_destroys`). Damage in the lists stops
+    /// it until the next import, but not the pool.
     pub(crate) async fn process_async_destroys(&self, tx: &Tx) -> Result<()> {
         if !self.has_freeing() {
             return Ok(());
@@ -179,7 +179,7 @@ impl DslPool {
         let zio = self.core().zio.clone();
         while *left > 0 && !list.is_empty()? {
             let bps = list.drain((*left).min(4096), tx, &|bp| zio.dsize(bp)).await?;
-            // A list of nothing but empty lists shrinks as well.
+            // Dropping empty sub-lists counts as progress, too.
             *left -= bps.len().max(1);
             for some in bps.chunks(FREES) {
                 self.ctx().rt().spend(Nanos(FREE.0 * some.len() as u64)).await;
@@ -194,7 +194,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Whether nothing waits any more.
+    /// True if no tree is left.
     async fn free_from_tree(&self, left: &mut usize, tx: &Tx) -> Result<bool> {
         let list_empty = match self.free_list().await? {
             Some(list) => list.is_empty()?,
@@ -259,7 +259,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// What could not be found to be freed stays allocated; it is told under `$LEAK`.
+    /// Blocks that could not be found stay allocated; their space moves to `$LEAK`.
     async fn charge_leak(&self, space: Space, tx: &Tx) -> Result<()> {
         let root = self.root();
         let leak = match root.child("$LEAK") {
@@ -272,12 +272,12 @@ impl DslPool {
     }
 }
 
-/// A walk through one tree.
+/// A walk of one tree that frees its blocks.
 struct TreeWalk<'a> {
     pool: &'a DslPool,
     tx: &'a Tx,
     after: u64,
-    /// Where to go on; none once that place is found.
+    /// The bookmark to continue at; `None` after it was reached.
     resume: Option<Bookmark>,
     left: &'a mut usize,
     freed: Space,
@@ -289,7 +289,7 @@ fn is_same_bookmark(a: &Bookmark, b: &Bookmark) -> bool {
     (a.object, a.level, a.blkid) == (b.object, b.level, b.blkid)
 }
 
-/// The objects that a block belongs to or leads to.
+/// The range of objects that a block belongs to or that are below it.
 fn objects(at: &Bookmark, meta_shift: u8) -> (u128, u128) {
     if at.object == 0 && at.level >= 0 {
         let (start, end) = span(at.level, at.blkid, meta_shift);
@@ -299,7 +299,7 @@ fn objects(at: &Bookmark, meta_shift: u8) -> (u128, u128) {
     }
 }
 
-/// Whether a block and everything below it is freed already.
+/// Whether a block and all blocks below it are freed already.
 fn is_freed(at: &Bookmark, resume: &Bookmark, shift: u8, meta_shift: u8) -> bool {
     if at.level < 0 {
         return false;
@@ -357,7 +357,7 @@ impl Visitor for TreeWalk<'_> {
         }
     }
     fn visit(&mut self, child: &Child) {
-        // OpenZFS goes on at blocks of level 0 only.
+        // OpenZFS continues at blocks of level 0 only.
         if *self.left == 0 && child.at.level == 0 {
             self.stopped = Some(Bookmark { objset: DESTROYED, ..child.at });
             return;
@@ -373,7 +373,7 @@ impl Visitor for TreeWalk<'_> {
         self.is_born_after(&child.bp) && !freed
     }
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
-        // Encryption leaves pointers in clear: no key is needed.
+        // Pointers are not encrypted: no key is needed.
         Box::pin(async move {
             if bp.is_encrypted_data() {
                 self.pool.core().zio.read_sealed(bp, zio::Prio::SyncRead).await

@@ -1,14 +1,14 @@
-//! Limits of what a dataset and all below it may read and write: bytes a second (`iolimit_bw_*`)
-//! and operations a second (`iolimit_op_*`).
+//! I/O limits of a dataset and its descendants: bytes a second (`iolimit_bw_*`) and operations a
+//! second (`iolimit_op_*`).
 //!
-//! Every directory of the DSL has a [`Limiter`]: for each limit the moment up to which its rate is
+//! Every directory of the DSL has a [`Limiter`]: for each limit the time up to which its rate is
 //! used up. An operation may start when all its limits, its own dataset's and those of the
 //! directories above, have at most [`BURST`] of debt; it then adds its own cost to each. So a
-//! single large operation is never cut, what comes after pays for it; operations start in the order
-//! in which they come; and a limit of a parent is shared by whoever comes first.
+//! single large operation is never split, and later ones wait for it; operations start in the order
+//! in which they come; and descendants share a parent's limit first come, first served.
 //!
-//! Invariants: without limits nobody waits and nothing is counted; limits that change hold for
-//! those that wait already, within [`RECHECK`].
+//! Invariants: without limits no operation waits or is counted; changed limits apply to waiting
+//! operations within [`RECHECK`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,9 +18,9 @@ use rt::Rt;
 
 use crate::dir::Dir;
 
-/// How far a dataset may be ahead of its rate.
+/// Time that a dataset may be ahead of its rate.
 const BURST: Nanos = Nanos(100_000_000);
-/// How often one that waits looks whether limits have changed.
+/// Interval at which a waiting operation checks for changed limits.
 const RECHECK: Nanos = Nanos(100_000_000);
 
 /// The properties, in the order of [`Limiter`]'s fields.
@@ -33,30 +33,30 @@ pub const PROPS: [&str; 6] = [
     "iolimit_op_total",
 ];
 
-/// The limits of one directory and how far each is used up.
+/// The limits of one directory and the time up to which each is used up.
 #[derive(Default, Debug)]
 pub(crate) struct Limiter {
     /// By [`PROPS`]; 0: none.
     limits: [Cell<u64>; 6],
     used_until: [Cell<Nanos>; 6],
     any: Cell<bool>,
-    /// How often limits have changed.
+    /// Number of changes of limits.
     changes: Cell<u64>,
 }
 
-/// Which limits count for a read or a write.
+/// The limits that apply to a read or a write.
 fn limits_of(write: bool) -> [usize; 4] {
     if write { [1, 2, 4, 5] } else { [0, 2, 3, 5] }
 }
 
-/// The time that an operation of `bytes` uses up of a limit.
+/// The time that an operation of `bytes` uses of a limit.
 fn cost(which: usize, limit: u64, bytes: u64) -> Nanos {
     let amount = if which < 3 { bytes } else { 1 };
     Nanos(u64::try_from(u128::from(amount) * 1_000_000_000 / u128::from(limit.max(1))).unwrap_or(u64::MAX / 4))
 }
 
 impl Limiter {
-    /// Takes over a property; whether it is one of these.
+    /// Sets a limit by its property; false if it is no such property.
     pub(crate) fn set(&self, name: &str, value: u64) -> bool {
         let Some(i) = PROPS.iter().position(|p| *p == name) else { return false };
         self.limits[i].set(value);
@@ -66,7 +66,7 @@ impl Limiter {
         true
     }
 
-    /// When an operation may start that comes now.
+    /// The earliest start of an operation that comes now.
     fn start(&self, now: Nanos, write: bool) -> Nanos {
         let mut at = now;
         for i in limits_of(write).into_iter().filter(|&i| self.limits[i].get() > 0) {
@@ -85,7 +85,7 @@ impl Limiter {
 }
 
 impl Dir {
-    /// This directory and those above it, as far as any has a limit; empty if none has.
+    /// This directory and those above it, if any of them has a limit; else empty.
     fn limited(self: &Rc<Self>) -> Vec<Rc<Dir>> {
         let (mut out, mut at) = (Vec::new(), Some(self.clone()));
         while let Some(dir) = at {
@@ -102,8 +102,7 @@ impl Dir {
         !self.limited().is_empty()
     }
 
-    /// Waits until the limits of this dataset, and of those that it is in, let an operation of
-    /// `bytes` pass.
+    /// Waits until the limits of this dataset and its ancestors allow an operation of `bytes`.
     pub async fn io_limit(self: &Rc<Self>, rt: &Rt, write: bool, bytes: u64) {
         let changes = |dirs: &[Rc<Dir>]| dirs.iter().fold(0u64, |n, d| n.wrapping_add(d.limiter().changes.get()));
         loop {
@@ -121,8 +120,7 @@ impl Dir {
                     return;
                 }
                 rt.sleep_until(start.min(now + RECHECK)).await;
-                // Asked anew with the limits of now; what was counted was forgotten when they
-                // changed.
+                // Starts again with the new limits; a change of limits resets the counts.
                 if changes(&dirs) != seen {
                     break;
                 }

@@ -1,11 +1,11 @@
 //! The DSL: directories and datasets, their names, properties and space accounting, and the sync
 //! tasks that change them.
 //!
-//! Reading order: [`props`] and [`space`] (policy), [`core`] (where freed blocks go), [`dir`],
-//! [`dataset`], [`deadlist`], [`features`], [`pool`] (the tree), `sync` (what happens in a txg);
-//! then the tasks: `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`,
-//! `destroy`, `snap_destroy`, and `freeing`, which goes on with what they leave ([`walk`]: how
-//! trees of blocks are gone through).
+//! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
+//! [`deadlist`], [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks:
+//! `create`, `change`, `snapshot`, `bookmark`, `clone` (and rollback), `promote`, `destroy`,
+//! `snap_destroy`, [`crypto`] (keys), and `freeing`, which frees the blocks of destroyed datasets
+//! ([`walk`]: walks of block trees).
 
 pub mod bookmark;
 mod change;

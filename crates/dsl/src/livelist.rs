@@ -1,9 +1,9 @@
 //! Livelists of clones, which weir does not keep (format page 15 section 3).
 //!
-//! A clone that OpenZFS made may list its own blocks, to be destroyed without a walk. A list that
-//! misses a change would free the wrong blocks later, so it is removed before the first change of
-//! its clone; such a clone is then destroyed like any other file system. Lists of clones that are
-//! destroyed already are left as they are.
+//! A clone made by OpenZFS may list its own blocks, so that it can be destroyed without a walk. A
+//! list that misses a change would free the wrong blocks later, so it is removed before the first
+//! change of its clone; the clone is then destroyed like any other file system. Lists of clones
+//! that are destroyed already are not changed.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::pool::DslPool;
 pub(crate) const LIVELIST_KEY: &[u8] = b"com.delphix:livelist";
 
 impl DslPool {
-    /// Removes the livelist of a clone; the blocks that it names are not touched (syncing context).
+    /// Removes the livelist of a clone, but does not free the blocks in it (syncing context).
     pub(crate) async fn drop_livelist(&self, dir: &Rc<Dir>, tx: &Tx) -> Result<()> {
         let Some(object) = dir.take_livelist() else { return Ok(()) };
         Deadlist::open(self.mos(), ObjectId(object)).await?.free(self, tx).await?;

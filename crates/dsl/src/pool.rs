@@ -1,8 +1,8 @@
 //! The DSL of one pool: the tree of directories and datasets.
 //!
-//! All directories and heads are in memory from the start; snapshots are read when somebody asks,
-//! and there is never more than one handle for a dataset, so that its record has one place. What
-//! happens while a txg syncs is in `sync.rs`.
+//! All directories and heads are in memory from the start; snapshots are read on demand. There is
+//! at most one handle for a dataset, so that its record exists once in memory. The sync of a txg is
+//! in `sync.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,7 +43,7 @@ pub struct DslPool {
     features: Rc<Features>,
     space: Rc<Cell<PoolSpace>>,
     root: RefCell<Option<Rc<Dir>>>,
-    /// Datasets that somebody holds: heads through their directories.
+    /// Datasets with a handle; directories hold their heads.
     datasets: RefCell<BTreeMap<ObjectId, Weak<Dataset>>>,
     dirs: RefCell<BTreeMap<ObjectId, Weak<Dir>>>,
     origin_snap: Cell<ObjectId>,
@@ -55,7 +55,7 @@ pub struct DslPool {
     version: u64,
 }
 
-/// What a pool hands to its DSL.
+/// The parts of a pool that its DSL needs.
 pub struct DslSetup {
     /// The DMU of the pool.
     pub ctx: DmuCtx,
@@ -144,7 +144,7 @@ impl DslPool {
         Ok(pool)
     }
 
-    /// What a clone's accounts need to know of its origin.
+    /// Loads the origin txgs that the accounting of clones needs.
     async fn load_origins(&self) -> Result<()> {
         for dir in self.root().subtree() {
             let origin = ObjectId(dir.phys().origin_obj);
@@ -204,7 +204,7 @@ impl DslPool {
         dir
     }
 
-    /// The directory in an object, which is in memory.
+    /// The directory of an object number.
     pub(crate) fn dir_of(&self, object: u64) -> Result<Rc<Dir>> {
         let found = self.dirs.borrow().get(&ObjectId(object)).and_then(Weak::upgrade);
         found.ok_or_else(|| Error::corrupt(format!("directory object {object} is not in the tree of names")))
@@ -214,7 +214,7 @@ impl DslPool {
         self.registry().forget(dir.object);
     }
 
-    /// The dataset in an object.
+    /// The dataset of an object number.
     pub(crate) async fn hold_dataset(&self, object: ObjectId) -> Result<Rc<Dataset>> {
         self.load_dataset(object, None).await
     }
@@ -226,7 +226,7 @@ impl DslPool {
         }
         let place = || format!("dataset object {object}");
         let dn = self.mos.hold(object).await.map_err(|e| e.at(place()))?;
-        // Somebody else may have read it meanwhile.
+        // Another task may have read it meanwhile.
         if let Some(ds) = held() {
             return Ok(ds);
         }
@@ -302,7 +302,7 @@ impl DslPool {
         self.origin_snap.set(object);
     }
 
-    /// Forgets all directories and datasets, which refer to each other. The pool is not used any
+    /// Drops all directories and datasets, which refer to each other. The pool must not be used any
     /// more.
     pub fn close(&self) {
         self.datasets.borrow_mut().clear();
@@ -321,12 +321,12 @@ impl DslPool {
         let settled = self.root.borrow().as_ref().map_or(0, |root| root.phys().used_bytes);
         self.space.set(PoolSpace { settled, ..space });
     }
-    /// The size as last pushed.
+    /// The size as last set.
     pub fn space(&self) -> PoolSpace {
         self.space.get()
     }
 
-    /// The dataset is no more.
+    /// The dataset is destroyed: drops its handle.
     pub(crate) fn forget_dataset(&self, ds: &Dataset) {
         ds.set_gone();
         ds.set_objset(None);
@@ -354,7 +354,7 @@ impl DslPool {
         Ok(dir)
     }
 
-    /// All heads in order of name, parents before children, the hidden ones left out.
+    /// All heads in order of name, parents before children, without the hidden ones.
     pub fn all(&self) -> Vec<Rc<Dataset>> {
         fn walk(dir: &Rc<Dir>, out: &mut Vec<Rc<Dataset>>) {
             if dir.name().starts_with('$') {

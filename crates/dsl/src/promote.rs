@@ -1,9 +1,8 @@
-//! Promotion: a clone and the file system that it was made from change roles (format page 15
-//! section 7).
+//! Promotion: a clone and the file system of its origin change roles (format page 15 section 7).
 //!
-//! The snapshots from the clone's origin back move to the clone, with the space that they hold, and
-//! the other file system becomes a clone of the last of them. Nothing else moves: chains of
-//! snapshots stay as they are, only which dataset counts as "next" of the origin changes.
+//! The snapshots from the clone's origin back move to the clone, with their space, and the other
+//! file system becomes a clone of the last of them. Chains of snapshots do not change; only the
+//! "next" dataset of the origin becomes one of the clone's chain.
 
 use std::rc::Rc;
 
@@ -19,7 +18,7 @@ use crate::dir::{Dir, Used};
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
-/// What is known before anything changes.
+/// The checked plan of a promotion, made before any change.
 struct Plan {
     clone: Rc<Dir>,
     clone_head: Rc<Dataset>,
@@ -30,7 +29,7 @@ struct Plan {
     moving: Vec<(Rc<Dataset>, String)>,
     /// Datasets of the clone, from its head back.
     clone_chain: Vec<Rc<Dataset>>,
-    /// Where the other file system came from itself: a snapshot, or `$ORIGIN`'s.
+    /// The origin of the other file system: a snapshot, or `$ORIGIN`'s.
     origin_origin: Option<Rc<Dataset>>,
     /// Space that moves.
     space: Space,
@@ -80,7 +79,7 @@ impl DslPool {
         Deadlist::open(self.mos(), ObjectId(ds.phys().deadlist_obj)).await
     }
 
-    /// What datasets gave up that was born after `txg`.
+    /// Space on the deadlists of datasets, of blocks born after `txg`.
     async fn dead_space_after(&self, chain: impl Iterator<Item = &Rc<Dataset>>, txg: u64) -> Result<i64> {
         let mut sum = Space::default();
         for ds in chain {
@@ -99,7 +98,7 @@ impl DslPool {
         if clone_head.phys().flags & DS_FLAG_NOPROMOTE != 0 {
             return Err(Error::new(ErrorKind::Denied, format!("cannot promote '{name}': it was received in parts")));
         }
-        // What this txg gives up must be on the lists.
+        // Blocks freed in this txg must be on the deadlists first.
         let settled = |ds: &Dataset| !ds.opened().is_some_and(|os| os.is_dirty(tx.txg()));
         let old = origin.dir();
         let old_head = old.head().ok_or_else(|| Error::corrupt(format!("'{}' has no head", old.full_name())))?;
@@ -227,7 +226,8 @@ impl DslPool {
 
         let snap_share = |dir: &Dir| signed(dir.phys().used_breakdown[Used::Snap as usize]);
         let only = |used: i64| Space { used, ..Space::default() };
-        // First what grows, then what shrinks: no ancestor's figure goes below 0 in between.
+        // First the growing figures, then the shrinking ones: no ancestor's figure goes below 0 in
+        // between.
         let delta = p.clone_snap.saturating_sub(snap_share(&p.clone));
         p.clone.did_use(Used::Head, Space { used: p.space.used.saturating_sub(delta), ..p.space });
         p.clone.did_use(Used::Snap, only(delta));

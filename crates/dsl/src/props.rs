@@ -12,7 +12,7 @@ use base::{Error, Result};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::feature::FeatureId;
 
-/// What a property's value looks like.
+/// The type of a property's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PropType {
     /// A size in bytes; `none` stands for 0 where `none_is_zero`.
@@ -293,8 +293,7 @@ pub const PROPS: &[Prop] = &[
     size("iolimit_op_total", PropKind::Default, 0, true, "<operations a second> | none"),
 ];
 
-/// The feature without which a value cannot be set, for a property whose values are not all as old
-/// as the format.
+/// The feature that a value needs, for properties with values newer than the base format.
 pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
     let n = value.num();
     match name {
@@ -335,7 +334,7 @@ pub fn check_feature(name: &str, value: &PropValue, is_enabled: impl Fn(FeatureI
     }
 }
 
-/// A property's value as it is stored.
+/// A property's value as stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PropValue {
     /// Numbers, sizes, words.
@@ -355,7 +354,7 @@ impl PropValue {
     }
 }
 
-/// Where a value comes from, as the SOURCE column of `zfs get` says it.
+/// The source of a value, as in the SOURCE column of `zfs get`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PropSource {
     /// `-`: computed.
@@ -415,7 +414,7 @@ pub fn find(name: &str) -> Option<&'static Prop> {
     PROPS.iter().find(|p| p.name == name)
 }
 
-/// True for `module:property`, which users may invent (8192 bytes at most, format of OpenZFS's
+/// True for a user property, `module:property` (8192 bytes at most, format of OpenZFS's
 /// `zfs_prop_user`).
 pub fn is_user_prop(name: &str) -> bool {
     name.len() < 256
@@ -453,7 +452,7 @@ pub fn parse_size(text: &str) -> Result<u64> {
 }
 
 impl Prop {
-    /// True if descendants take the value over.
+    /// True if descendants inherit the value.
     pub fn inheritable(&self) -> bool {
         self.kind == PropKind::Inherit
     }
@@ -472,7 +471,7 @@ impl Prop {
         }
     }
 
-    /// Parses what a user typed, with the range checks of OpenZFS.
+    /// Parses a user's input, with the range checks of OpenZFS.
     pub fn parse(&self, text: &str) -> Result<PropValue> {
         let name = self.name;
         let bad = || match self.ty {

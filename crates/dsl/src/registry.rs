@@ -1,8 +1,8 @@
-//! Who has something to do: directories and datasets whose records changed, heads with an open
-//! object set, and directories that charged a txg.
+//! Lists of work for a sync: directories and datasets with changed records, heads with an open
+//! object set, and directories with charges in a txg.
 //!
-//! A txg looks only at these, so its cost follows what changed and not how many datasets there are.
-//! Order is that of object numbers, never of hashing.
+//! A txg visits only these, so its cost depends on the changes and not on the number of datasets.
+//! The order is that of object numbers, never of hashing.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,21 +35,21 @@ impl Registry {
     pub fn is_dirty(&self) -> bool {
         !self.dirty_dirs.borrow().is_empty() || !self.dirty_datasets.borrow().is_empty()
     }
-    /// Takes the directories to be written.
+    /// Takes the directories to write.
     pub fn take_dirs(&self) -> Vec<Rc<Dir>> {
         std::mem::take(&mut *self.dirty_dirs.borrow_mut()).into_values().collect()
     }
-    /// Takes the datasets to be written.
+    /// Takes the datasets to write.
     pub fn take_datasets(&self) -> Vec<Rc<Dataset>> {
         std::mem::take(&mut *self.dirty_datasets.borrow_mut()).into_values().collect()
     }
-    /// The object is gone: nothing is written to it any more.
+    /// The object is freed: drops it from the lists.
     pub fn forget(&self, object: ObjectId) {
         self.dirty_dirs.borrow_mut().remove(&object);
         self.dirty_datasets.borrow_mut().remove(&object);
         self.open.borrow_mut().remove(&object);
     }
-    /// A writable head got its object set, or lost it.
+    /// A writable head opened or closed its object set.
     pub fn set_open(&self, ds: Rc<Dataset>, open: bool) {
         if open {
             self.open.borrow_mut().insert(ds.object, ds);
@@ -74,7 +74,7 @@ impl Registry {
         let list = std::mem::take(&mut *self.charged[txg.slot()].borrow_mut());
         list.iter().filter_map(Weak::upgrade).collect()
     }
-    /// Forgets everything: the pool is closed.
+    /// Clears all lists: the pool is closed.
     pub fn clear(&self) {
         self.dirty_dirs.borrow_mut().clear();
         self.dirty_datasets.borrow_mut().clear();

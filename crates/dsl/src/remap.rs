@@ -1,11 +1,11 @@
-//! Remap deadlists: what OpenZFS noted about removed vdevs that a snapshot still needs (format page
-//! 14 section 5).
+//! Remap deadlists of OpenZFS: ranges of removed vdevs that a snapshot still needs (format page 14
+//! section 5).
 //!
-//! When OpenZFS rewrites an indirect block it may point past a removed vdev; while a snapshot has
-//! the old pointer, the old range is noted in the *remap deadlist* of the dataset, in the manner of
-//! a deadlist. Weir never does that, but keeps such lists right: they go with their dataset's place
-//! in the chain of snapshots, and what no snapshot needs any more moves to the pool's list of
-//! obsolete ranges.
+//! OpenZFS may rewrite a pointer to a removed vdev with its new location; while a snapshot has the
+//! old pointer, the old range is in the *remap deadlist* of the dataset, which works like a
+//! deadlist. Weir never rewrites such pointers, but maintains these lists: they follow the chain of
+//! snapshots, and ranges that no snapshot needs any more move to the pool's list of obsolete
+//! ranges.
 
 use base::{ObjectId, Result};
 use dmu::bpobj::{self, Bpobj};
@@ -19,13 +19,13 @@ use crate::pool::DslPool;
 
 /// Key of a dataset: its remap deadlist.
 const REMAP_KEY: &[u8] = b"com.delphix:remap_deadlist";
-/// Entry of the MOS directory: ranges of removed vdevs that became obsolete and are not in a map
+/// Entry of the MOS directory: obsolete ranges of removed vdevs that are not in an obsolete map
 /// yet.
 const OBSOLETE_LIST: &[u8] = b"com.delphix:obsolete_bpobj";
 
 impl DslPool {
     async fn remap_list(&self, ds: ObjectId) -> Result<Option<ObjectId>> {
-        // Only pools with removed vdevs have them: no look-up for all others.
+        // Only pools with removed vdevs have them; others skip the lookup.
         if !self.features().is_active(FeatureId::ObsoleteCounts) {
             return Ok(None);
         }
@@ -36,15 +36,15 @@ impl DslPool {
         Ok(zap::lookup_u64(&dn, REMAP_KEY).await?.map(ObjectId))
     }
 
-    /// The head's list goes to the snapshot that was just made of it.
+    /// Moves the head's list to its new snapshot.
     pub(crate) async fn remap_to_snapshot(&self, head: &Dataset, snap: ObjectId, tx: &Tx) -> Result<()> {
         let Some(list) = self.remap_list(head.object).await? else { return Ok(()) };
         zap::remove(&self.mos().hold(head.object).await?, REMAP_KEY, tx).await?;
         zap::add_u64(&self.zapify(snap, tx).await?, REMAP_KEY, list.0, tx).await
     }
 
-    /// Snapshot `snap`, the one before `next`, goes: what only it needed is obsolete, the rest is
-    /// `next`'s. `before`: the txg of the snapshot before it.
+    /// Snapshot `snap`, the one before `next`, is destroyed: ranges that only it needed become
+    /// obsolete, the rest moves to `next`. `before`: the txg of the snapshot before it.
     pub(crate) async fn remap_snapshot_destroyed(
         &self,
         snap: &Dataset,
@@ -75,7 +75,7 @@ impl DslPool {
         self.features().add(FeatureId::ObsoleteCounts, -1, tx).await
     }
 
-    /// A head goes, or goes back to its snapshot: what it noted means nothing any more.
+    /// Drops the list of a head that is destroyed or rolled back.
     pub(crate) async fn drop_remaps(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let Some(list) = self.remap_list(head.object).await? else { return Ok(()) };
         Deadlist::open(self.mos(), list).await?.free(self, tx).await?;
@@ -83,7 +83,7 @@ impl DslPool {
         self.features().add(FeatureId::ObsoleteCounts, -1, tx).await
     }
 
-    /// The key of a snapshot that goes is not needed in the lists after it either.
+    /// Removes the key of a destroyed snapshot from the list of a later dataset.
     pub(crate) async fn remap_remove_key(&self, ds: &Dataset, key: u64, tx: &Tx) -> Result<()> {
         let Some(list) = self.remap_list(ds.object).await? else { return Ok(()) };
         Deadlist::open(self.mos(), list).await?.remove_key(self, key, tx).await

@@ -1,8 +1,7 @@
 //! The pool's salt, which keys the checksums skein, edonr and blake3 (format page 02 section 3,
 //! page 03 section 5).
 //!
-//! A pool has none until a dataset is first told to use such a checksum; then it is random and
-//! never changes.
+//! A pool gets its random salt when a dataset is first set to such a checksum; it never changes.
 
 use base::{Error, Result};
 use codec::ChecksumAlgo;
@@ -15,7 +14,7 @@ use crate::props::PropValue;
 const SALT: &[u8] = b"org.illumos:checksum_salt";
 
 impl DslPool {
-    /// Gives the salt, if there is one, to block I/O.
+    /// Passes the salt, if there is one, to block I/O.
     pub(crate) async fn load_salt(&self) -> Result<()> {
         let Some(value) = zap::lookup(self.directory(), SALT).await? else { return Ok(()) };
         let bytes: Vec<u8> = value.ints().map(|b| b as u8).collect();

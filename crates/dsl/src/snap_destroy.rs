@@ -1,8 +1,9 @@
 //! Destroying snapshots (format page 05 section 8).
 //!
-//! With S goes what only S held: the blocks on the deadlist of the next dataset that were born
-//! after the snapshot before S. They move to the pool's free list as whole lists and are freed in
-//! the background. What is left of S's own deadlist joins that of the next one.
+//! Destroying snapshot S frees the blocks that only S references: those on the deadlist of the next
+//! dataset that were born after the snapshot before S. They move to the pool's free list as whole
+//! lists and are freed in the background. The rest of S's own deadlist is merged into that of the
+//! next dataset.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -22,8 +23,8 @@ use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
 impl DslPool {
-    /// Destroys snapshots, all in one txg or none. With `defer` those that are held or have clones
-    /// go when nothing needs them any more.
+    /// Destroys snapshots, all in one txg or none. With `defer` those with holds or clones are
+    /// destroyed when the last hold or clone is gone.
     pub async fn destroy_snapshots(self: &Rc<Self>, names: Vec<String>, defer: bool) -> Result<()> {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let names = names.clone();
@@ -70,14 +71,14 @@ impl DslPool {
             let name = snap.name();
             return busy(format!("dataset is busy: it's being held, run 'zfs holds -r {name}' to see holders"));
         }
-        // What it was made in must be on disk.
+        // The txg of its creation must be on disk.
         if snap.phys().creation_txg >= tx.txg().0 {
             return Err(ErrorKind::Restart.into());
         }
         Ok(())
     }
 
-    /// Removes a snapshot that nothing needs (syncing context).
+    /// Removes a snapshot without holds or clones (syncing context).
     pub(crate) async fn remove_snapshot(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let mos = self.mos();
         let (s, dir) = (snap.phys(), snap.dir());
@@ -135,7 +136,7 @@ impl DslPool {
         self.remap_snapshot_destroyed(snap, &next, s.prev_snap_txg, tx).await?;
 
         if next.is_snapshot() {
-            // Blocks that only S and the next one shared, given up between that and the one after
+            // Blocks that only S and the next snapshot shared, freed between that and the one after
             // it.
             let after = self.hold_dataset(ObjectId(next.phys().next_snap_obj)).await?;
             let list = after.take_deadlist().await?;
@@ -170,7 +171,7 @@ impl DslPool {
         self.free_dataset(snap, tx).await
     }
 
-    /// Frees a dataset's object and what hangs on it, and takes back its feature counts.
+    /// Frees a dataset's object and the objects that it names, and decrements its feature counts.
     pub(crate) async fn free_dataset(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let mos = self.mos();
         let p = ds.phys();
@@ -201,8 +202,8 @@ impl DslPool {
         Ok(String::from_utf8_lossy(&found.name).into_owned())
     }
 
-    /// A deadlist without keys must be looked through: what S alone held is freed, the rest goes to
-    /// S's own list, which the next dataset takes over.
+    /// A deadlist without keys must be scanned: blocks that only S references are freed, the rest
+    /// moves to S's own list, which the next dataset takes over.
     async fn split_flat(
         &self,
         snap: &Rc<Dataset>,
@@ -240,7 +241,7 @@ impl DslPool {
         Ok(own)
     }
 
-    /// The key of a txg goes from the deadlists of the heads cloned later from snapshots of a
+    /// Removes the key of a txg from the deadlists of the heads cloned later from snapshots of a
     /// directory, and of their clones.
     pub(crate) async fn remove_key_of_clones(&self, dir: &Rc<Dir>, key: u64, tx: &Tx) -> Result<()> {
         let mut todo = vec![dir.clone()];
@@ -284,8 +285,8 @@ impl DslPool {
         }
     }
 
-    /// Bytes written to `ds` since the older snapshot or bookmark at `since` (txg): what is
-    /// referenced now and was not then, given what was freed between (`written@...`).
+    /// Bytes written to `ds` since the older snapshot `since`: the growth of the referenced space
+    /// plus the space freed between (`written@...`).
     pub async fn written_since(&self, ds: &Dataset, since: &Dataset) -> Result<u64> {
         let mut sum = Space::referenced(&ds.phys());
         sum.add(Space::referenced(&since.phys()).negated());

@@ -1,8 +1,8 @@
 //! Snapshots: making, naming and holding them (format pages 05 section 6, 15 section 6).
 //!
-//! A snapshot takes over the head's root pointer, figures and deadlist; the head goes on with an
-//! empty deadlist and without unique space. Any number of snapshots are made in one txg, or none:
-//! so they show one moment, which is the end of that txg.
+//! A snapshot takes over the head's root pointer, figures and deadlist; the head continues with an
+//! empty deadlist and without unique space. All snapshots of one call are made in one txg, or none:
+//! so all have the state at the end of that txg.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::pool::{DslPool, NAME_MAX};
 use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
 
-/// Key of a directory's number of snapshots, kept where limits were ever used.
+/// Key of a directory's number of snapshots, kept if limits were ever used.
 const SNAPSHOT_COUNT: &[u8] = b"com.joyent:snapshot_count";
 /// Key of the guid of an encrypted snapshot's set of IVs (format page 12).
 const DATASET_KEY_IVSET: &[u8] = b"com.datto:ivset_guid";
@@ -123,7 +123,7 @@ impl DslPool {
         let full = format!("{}@{snap}", head.name());
         check_component(&full, snap)?;
         let phys = head.phys();
-        // One snapshot in a txg; and what this txg still writes would be missing.
+        // One snapshot per txg; and unsynced changes of this txg would be missing.
         if phys.prev_snap_txg >= tx.txg().0 || head.opened().is_some_and(|os| os.is_dirty(tx.txg())) {
             return Err(ErrorKind::Restart.into());
         }
@@ -134,8 +134,8 @@ impl DslPool {
                 format!("cannot create snapshot '{full}': dataset already exists"),
             ));
         }
-        // What was the dataset's own use is a snapshot's from now on, and the reservation must hold
-        // as much again.
+        // The unique space now belongs to the snapshot, so the refreservation needs the same space
+        // again.
         let needed = head.refreservation().min(phys.unique_bytes);
         if needed > head.dir().available() {
             let why =
@@ -216,7 +216,7 @@ impl DslPool {
         Ok(ds)
     }
 
-    /// The guid of the IV set of an encrypted snapshot; none if it has none.
+    /// The guid of the IV set of an encrypted snapshot, if it has one.
     pub async fn ivset_guid(&self, snap: ObjectId) -> Result<Option<u64>> {
         let dn = self.mos().hold(snap).await?;
         if dn.otype() != ObjectType::OTN_ZAP_METADATA {
@@ -241,8 +241,8 @@ impl DslPool {
         Ok(keys)
     }
 
-    /// Keys below `txg` of the deadlist of a directory's head: those of a clone made from a
-    /// snapshot of that txg.
+    /// Keys of the deadlist of a clone made from `origin`: those of the deadlist of the directory's
+    /// head below the txg of `origin`.
     pub(crate) async fn keys_below(&self, dir: &Rc<Dir>, origin: &Dataset) -> Result<Vec<u64>> {
         let head = dir.head().ok_or_else(|| Error::corrupt(format!("'{}' has no head", dir.full_name())))?;
         let txg = origin.phys().creation_txg;
@@ -256,7 +256,7 @@ impl DslPool {
         Ok(keys)
     }
 
-    /// In the list of a snapshot's clones one dataset takes the place of another.
+    /// Replaces a dataset in the list of a snapshot's clones.
     pub(crate) async fn replace_clone(&self, snap: &Dataset, old: ObjectId, new: ObjectId, tx: &Tx) -> Result<()> {
         let clones = snap.phys().next_clones_obj;
         if clones == 0 {
@@ -264,14 +264,14 @@ impl DslPool {
         }
         let dn = self.mos().hold(ObjectId(clones)).await?;
         match zap::remove_int(&dn, old.0, tx).await {
-            // Old pools kept no such lists for their first snapshots.
+            // Old pools have no such lists for their first snapshots.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             other => other?,
         }
         zap::add_int(&dn, new.0, new.0, tx).await
     }
 
-    /// Counts snapshots of a directory and all above it, where that is kept.
+    /// Adds `delta` to the snapshot counts of a directory and all above it, where they exist.
     pub(crate) async fn count_snapshots(&self, dir: &Rc<Dir>, delta: i64, tx: &Tx) -> Result<()> {
         let mut at = Some(dir.clone());
         while let Some(dir) = at {
@@ -286,8 +286,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Gives a snapshot another last part of its name; with `recursive` also those of that name
-    /// below.
+    /// Renames a snapshot; with `recursive` also the snapshots of that name below.
     pub async fn rename_snapshot(self: &Rc<Self>, from: &str, to: &str, recursive: bool) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
@@ -335,7 +334,7 @@ impl DslPool {
         .await
     }
 
-    /// Sets user properties of a snapshot; no value removes one.
+    /// Sets user properties of a snapshot; `None` removes one.
     pub async fn set_snapshot_props(
         self: &Rc<Self>,
         name: &str,
@@ -406,8 +405,7 @@ impl DslPool {
         }
     }
 
-    /// The snapshots that a command means: those named, with `recursive` also those of the same
-    /// name below.
+    /// The snapshots of a command: those named, with `recursive` also those of the same name below.
     async fn resolve_snapshots(&self, names: &[String], recursive: bool) -> Result<Vec<Rc<Dataset>>> {
         let mut out = Vec::new();
         for name in names {
@@ -466,7 +464,7 @@ impl DslPool {
         .await
     }
 
-    /// Releases holds; a snapshot that was to be destroyed then goes with its last one.
+    /// Releases holds; a snapshot marked for deferred destruction is destroyed with its last hold.
     pub async fn release(self: &Rc<Self>, tag: &str, names: Vec<String>, recursive: bool) -> Result<()> {
         let tag = tag.to_string();
         self.sync_task(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
@@ -506,7 +504,7 @@ impl DslPool {
         .await
     }
 
-    /// Destroys a snapshot that was to go when nothing needs it, if that is so now.
+    /// Destroys a snapshot marked for deferred destruction, if it has no holds or clones now.
     pub(crate) async fn destroy_if_deferred(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let p = snap.phys();
         let due = p.flags & DS_FLAG_DEFER_DESTROY != 0 && p.num_children <= 1 && self.hold_count(snap).await? == 0;

@@ -1,30 +1,28 @@
-//! How much space there is and who may use it: pure policy (format page 14, sections 1 and 2).
+//! Space of the pool and its admission: pure policy (format page 14, sections 1 and 2).
 //!
 //! * **dspace**: the normal class in deflated bytes.
-//! * **slop**: the part of it that ordinary writes never get, so that freeing always has room to
-//!   work in.
-//! * **adjusted(check)**: what an operation of that kind may fill.
-//! * A directory admits a transaction if, from the dataset up to the root, what is used on disk and
-//!   what is in flight stay under the quota; the root's "quota" is the adjusted size of the pool.
-//! * At the root there is also an end that nothing in flight may reach, since syncs must find room
-//!   for what was admitted and for themselves: a quarter of the slop before what is really
-//!   allocatable. Intent log blocks in the normal class, which no dataset is charged for, count
-//!   against it.
+//! * **slop**: the part of it that ordinary writes never get, so that frees always have room.
+//! * **adjusted(check)**: the space that an operation of that kind may fill.
+//! * A directory admits a transaction if, from the dataset up to the root, used space plus charges
+//!   in flight stay under the quota; the root's "quota" is the adjusted size of the pool.
+//! * At the root there is also a hard limit for charges in flight, since syncs must find room for
+//!   admitted changes and their own blocks: the allocatable space less a quarter of the slop.
+//!   Intent log blocks in the normal class, which no dataset is charged for, count against it.
 
 use base::ErrorKind;
 
 use crate::core::change;
 
-/// Who asks for space (page 14 section 1).
+/// The kind of a space check (page 14 section 1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SpaceCheck {
-    /// Data transactions, creating datasets: the whole slop is kept away.
+    /// Data transactions, creating datasets: the whole slop is reserved.
     Normal,
     /// Net-freeing transactions, renames, properties: half of the slop may be used.
     Reserved,
     /// Destroying, quotas, reservations: three quarters may be used.
     ExtraReserved,
-    /// Everything.
+    /// The whole pool may be used.
     None,
 }
 
@@ -33,9 +31,9 @@ pub enum SpaceCheck {
 pub struct PoolSpace {
     /// Usable space of the normal class.
     pub dspace: u64,
-    /// What deduplication saves: datasets are charged for it.
+    /// Space saved by deduplication: datasets are charged for it.
     pub dedup_saved: u64,
-    /// What embedded log metaslabs take, already outside `dspace`.
+    /// Space of embedded log metaslabs, not part of `dspace`.
     pub embedded_log: u64,
     /// Space that a checkpoint holds.
     pub checkpoint: u64,
@@ -45,8 +43,8 @@ pub struct PoolSpace {
     pub deferred: u64,
     /// Allocated in the normal class, `deferred` included.
     pub alloc: u64,
-    /// What the root directory used then. What a txg frees while it syncs is used until that has
-    /// ended.
+    /// Space used by the root directory at that time. Space freed by a syncing txg counts as used
+    /// until the sync has ended.
     pub settled: u64,
 }
 
@@ -63,7 +61,7 @@ impl PoolSpace {
         slop.max((s / 2).min(128 * MIB))
     }
 
-    /// What operations of this kind may fill.
+    /// The space that operations of this kind may fill.
     pub fn adjusted(&self, check: SpaceCheck) -> u64 {
         let slop = match check {
             SpaceCheck::Normal => self.slop(),
@@ -75,8 +73,8 @@ impl PoolSpace {
         dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
     }
 
-    /// What can be allocated, where datasets use `used`, but for a part of the slop that syncs keep
-    /// for themselves: a quarter, of which operations that give space back may take half.
+    /// Allocatable space if datasets use `used`, less the part of the slop that is reserved for
+    /// syncs: a quarter, of which operations that free space may use half.
     pub fn room(&self, used: u64, check: SpaceCheck) -> u64 {
         let kept = if check == SpaceCheck::Normal { self.slop() / 4 } else { self.slop() / 8 };
         let held = self.checkpoint.saturating_add(self.deferred_bpobj).saturating_add(self.deferred);
@@ -85,29 +83,29 @@ impl PoolSpace {
     }
 }
 
-/// What one directory says to a transaction.
+/// The answer of one directory to a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// There is room here; ask the parent.
+    /// There is room here; the parent decides next.
     Admit,
-    /// Something in flight or being freed may make room: try again in the next txg.
+    /// Changes in flight or frees may make room: try again in the next txg.
     Restart,
-    /// There is none.
+    /// There is no room.
     Refuse(ErrorKind),
 }
 
-/// What the root directory knows besides.
+/// The additional input at the root directory.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolRequest {
     /// The pool.
     pub pool: PoolSpace,
-    /// What the transaction may fill.
+    /// The kind of check.
     pub check: SpaceCheck,
     /// It replays a record of an intent log.
     pub replayed: bool,
 }
 
-/// What one directory knows when it decides.
+/// Input of the decision of one directory.
 #[derive(Clone, Copy, Debug)]
 pub struct SpaceRequest {
     /// Bytes used on disk, as of the last synced change.
@@ -120,12 +118,12 @@ pub struct SpaceRequest {
     pub quota: u64,
     /// The transaction frees more than it writes.
     pub net_free: bool,
-    /// Of the root directory only.
+    /// For the root directory only.
     pub root: Option<PoolRequest>,
 }
 
-/// Decides for one directory (page 14 section 2). The new charge itself is not counted but at the
-/// end of the pool: a transaction under the limit may go over it once.
+/// Decides for one directory (page 14 section 2). The new charge itself counts only against the
+/// hard limit of the pool: a transaction under a quota may exceed it once.
 pub fn admit(a: SpaceRequest) -> Admission {
     let limit = if a.net_free || a.quota == 0 { u64::MAX } else { a.quota };
     let below = |limit: u64| a.used < limit;
@@ -139,9 +137,9 @@ pub fn admit(a: SpaceRequest) -> Admission {
     match a.root {
         None => Admission::Admit,
         Some(root) => match admit_to_pool(a, root) {
-            // One at a time, after everything else is on disk and what was freed has come back: its
-            // worst case may be more than the room that the log has left, what it dirties was
-            // beside the log before the crash.
+            // One at a time, after all other changes and frees are on disk: its worst case may
+            // exceed the room beside the log, but its changes had room beside the log before the
+            // crash.
             Admission::Refuse(_) if root.replayed => Admission::Admit,
             answer => answer,
         },
@@ -153,8 +151,7 @@ fn admit_to_pool(a: SpaceRequest, root: PoolRequest) -> Admission {
     let used = a.used.max(pool.settled);
     let limit = pool.adjusted(root.check).saturating_sub(pool.deferred);
     if used >= limit {
-        // Deferred frees come back by themselves in a txg or two: worth waiting if they cover the
-        // excess.
+        // Deferred frees become allocatable in a txg or two: wait if they cover the excess.
         let back = used - limit < pool.deferred || a.used < limit;
         return if back { Admission::Restart } else { Admission::Refuse(ErrorKind::NoSpace) };
     }
@@ -170,9 +167,9 @@ fn admit_to_pool(a: SpaceRequest, root: PoolRequest) -> Admission {
     Admission::Admit
 }
 
-/// Decides for a task of the syncing context that changes `blocks` blocks of the MOS, each of which
-/// has three copies (page 14 section 2). OpenZFS refuses also where deferred frees are all that is
-/// in the way; here the task waits for them, so that freeing works at any time.
+/// Decides for a sync task that changes `blocks` blocks of the MOS, each with three copies (page 14
+/// section 2). OpenZFS refuses even if deferred frees would make room; here the task waits for
+/// them, so that freeing always works.
 pub fn admit_task(pool: PoolSpace, used: u64, check: SpaceCheck, blocks: u64) -> Admission {
     let limit = pool.adjusted(check);
     let wanted = used.saturating_add(3 * (blocks << 14));
@@ -185,13 +182,13 @@ pub fn admit_task(pool: PoolSpace, used: u64, check: SpaceCheck, blocks: u64) ->
     }
 }
 
-/// Whether a log block of `bytes` leaves the syncs of what is in flight, and of itself, their room:
-/// where it does not, commits wait for their txg.
+/// Whether a log block of `bytes` leaves enough room for the syncs of charges in flight and its
+/// own; if not, commits wait for their txg.
 pub fn log_block_fits(pool: PoolSpace, used: u64, in_flight: u64, bytes: u64) -> bool {
     in_flight.saturating_add(bytes) <= pool.room(used.max(pool.settled), SpaceCheck::Reserved)
 }
 
-/// By how much a directory's parent sees its use change, when the directory has a reservation (page
+/// The change of a directory's use as its parent counts it, with the directory's reservation (page
 /// 05 section 5).
 pub fn parent_delta(used: u64, reserved: u64, delta: i64) -> i64 {
     let new = used.saturating_add_signed(delta);
@@ -284,14 +281,14 @@ mod tests {
     #[test]
     fn admission_to_the_pool() {
         use Admission::{Admit, Refuse, Restart};
-        // 1000 MiB with a slop of 128: writers fill 872, at 968 of what is allocatable nothing more
-        // is taken.
+        // 1000 MiB with a slop of 128: writers fill 872; the hard limit is 968 of the allocatable
+        // space.
         let refuse = Refuse(ErrorKind::NoSpace);
         for (used, in_flight, charge, deferred, alloc, want) in [
             (0, 0, 0, 0, 0, Admit),
             (871, 0, 90, 0, 871, Admit),
             (872, 0, 1, 0, 872, refuse),
-            // What comes back is worth waiting for.
+            // Deferred frees: wait for them.
             (865, 0, 1, 10, 875, Restart),
             (900, 0, 1, 10, 910, refuse),
             // In flight: up to a quarter of the slop beyond the limit, less where that is a 32nd of
@@ -314,7 +311,7 @@ mod tests {
             let asking = SpaceRequest { used, in_flight, charge, quota: 0, net_free: false, root };
             let text = format!("{used} {in_flight} {charge} {deferred} {alloc}");
             assert_eq!(admit(asking), want, "{text}");
-            // What a sync has given up so far is used until it has ended.
+            // Space freed by a sync counts as used until the sync has ended.
             let early = SpaceRequest { used: used / 2, ..asking };
             let want = if used >= 872 * MIB - deferred { Restart } else { want };
             assert_eq!(admit(early), want, "{text}");
@@ -325,7 +322,7 @@ mod tests {
         let asking = SpaceRequest { used: 930 * MIB, in_flight: 0, charge: 54 * MIB, quota: 1, net_free: true, root };
         assert_eq!(admit(asking), Admit);
         assert_eq!(admit(SpaceRequest { charge: 55 * MIB, ..asking }), refuse);
-        // A replay waits for what is in flight, and is then admitted.
+        // A replay waits for changes in flight, and is then admitted.
         let root = Some(PoolRequest { pool: full, check: SpaceCheck::Reserved, replayed: true });
         let replay = SpaceRequest { charge: 55 * MIB, root, ..asking };
         assert_eq!(admit(SpaceRequest { in_flight: MIB, ..replay }), Restart);

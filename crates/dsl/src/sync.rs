@@ -1,13 +1,13 @@
-//! What the DSL does while a txg syncs.
+//! The sync of the DSL in a txg, and sync tasks.
 //!
-//! Each pass of a txg (format page 06 section 9): dirty object sets are written, the space that the
-//! MOS gained in the pass before is charged to `$MOS`, sync tasks run and work under way goes on
-//! (in the first pass), and the records of changed directories and datasets go into their bonuses.
-//! The MOS itself and the space maps are written by `spa` afterwards, which calls again until
-//! nothing is dirty.
+//! Each pass of a txg (format page 06 section 9): dirty object sets are written, the change of the
+//! MOS's space in the pass before is charged to `$MOS`, sync tasks run and background frees
+//! continue (in the first pass), and changed records of directories and datasets are written to
+//! their bonuses. Then `spa` writes the MOS and the space maps, and calls again until nothing is
+//! dirty.
 //!
-//! Only the sync loop changes the MOS. Whoever wants a change hands in a *sync task*
-//! ([`DslPool::sync_task`]) and waits for its txg.
+//! Only the sync loop changes the MOS. All other changes are *sync tasks* ([`DslPool::sync_task`]),
+//! whose callers wait for the txg.
 
 use std::rc::Rc;
 
@@ -25,13 +25,12 @@ use crate::dir::Used;
 use crate::pool::DslPool;
 use crate::space::{self, Admission, SpaceCheck};
 
-/// Txgs in which a task may be refused before it gives up.
+/// Txgs in which a task may fail with `Restart` before it gives up.
 const RESTARTS_MAX: u32 = 100;
 
 impl DslPool {
     /// Runs `task` in the syncing context of the next txg and waits until that txg is on disk. The
-    /// task must check everything before it changes anything: an error from it must leave the MOS
-    /// as it was.
+    /// task must make all checks before its first change: an error must leave the MOS unchanged.
     pub async fn sync_task<T: 'static>(
         self: &Rc<Self>,
         task: impl FnOnce(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + 'static,
@@ -49,7 +48,7 @@ impl DslPool {
         self.tasks[txg.slot()].borrow_mut().push_back(Box::new(move |pool, tx| {
             Box::pin(async move {
                 let result = task(pool, tx).await;
-                // Whoever asked may have gone away; the change stays.
+                // The caller may have been dropped; the change stays.
                 let _ = sender.send(result);
             })
         }));
@@ -61,8 +60,7 @@ impl DslPool {
             .unwrap_or_else(|| Err(Error::new(ErrorKind::Interrupted, "the pool stopped before the change was made")))
     }
 
-    /// A task that says `Restart` when the txg is not one in which it can be done: tried again in
-    /// the next.
+    /// As [`DslPool::sync_task`]; a task that fails with `Restart` runs again in the next txg.
     pub(crate) async fn sync_task_again<T: 'static>(
         self: &Rc<Self>,
         task: impl Fn(Rc<DslPool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<T>> + Clone + 'static,
@@ -80,8 +78,8 @@ impl DslPool {
         }
     }
 
-    /// Once a task has begun to change the MOS an error stops the txg: what is on disk stays as it
-    /// was.
+    /// After the first change of a task an error must fail the whole txg, so that the state on disk
+    /// stays consistent.
     pub(crate) fn fail_txg_on_error<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
             self.core().fail(e.clone());
@@ -89,8 +87,8 @@ impl DslPool {
         result
     }
 
-    /// Fails with ENOSPC if a task that changes `blocks` blocks has no room (page 14 section 2),
-    /// and with `Restart` if what was freed will make room by itself.
+    /// Fails with `NoSpace` if a task that changes `blocks` blocks has no room (page 14 section 2),
+    /// and with `Restart` if deferred frees will make room.
     pub(crate) fn check_space(&self, check: SpaceCheck, blocks: u64) -> Result<()> {
         match space::admit_task(self.space(), self.root().phys().used_bytes, check, blocks) {
             Admission::Admit => Ok(()),
@@ -102,7 +100,7 @@ impl DslPool {
         }
     }
 
-    /// True if something of the DSL still waits to be written in `txg`.
+    /// True if the DSL has unwritten changes in `txg`.
     pub fn is_dirty(&self, txg: Txg) -> bool {
         !self.tasks[txg.slot()].borrow().is_empty()
             || self.core().has_mos_delta()
@@ -110,7 +108,7 @@ impl DslPool {
             || self.registry().any_open(|ds| ds.opened().is_some_and(|os| os.is_dirty(txg)))
     }
 
-    /// Writes what is dirty in `txg`; returns the device writes still under way.
+    /// Writes all changes of `txg`; returns the device writes in flight.
     pub async fn sync(self: &Rc<Self>, txg: Txg, pass: u32) -> Result<Vec<WriteDone>> {
         let tx = Rc::new(Tx::syncing(txg));
         self.core().pass.set(pass);
@@ -154,8 +152,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// Puts what a head gave up, and its last snapshot still holds, on its deadlist (format page 05
-    /// section 5).
+    /// Writes the blocks that a head killed and its last snapshot still references to its deadlist
+    /// (format page 05 section 5).
     async fn write_deadlisted(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dead = ds.take_deadlisted();
         if dead.is_empty() {
@@ -173,7 +171,7 @@ impl DslPool {
         result
     }
 
-    /// Marks features that a dataset began to use in this txg.
+    /// Stores and counts the features that a dataset began to use in this txg.
     pub(crate) async fn activate_features(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
         for guid in ds.take_new_features() {
             let Some(id) = FeatureId::by_guid(guid) else { continue };
@@ -198,7 +196,7 @@ impl DslPool {
         Ok(dn)
     }
 
-    /// Writes the records that changed.
+    /// Writes the changed records.
     pub(crate) async fn write_records(&self, tx: &Tx) -> Result<()> {
         for dir in self.registry().take_dirs() {
             self.mos().hold(dir.object).await?.set_bonus(&dir.phys().to_bytes(), tx)?;
@@ -209,7 +207,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// The txg is on disk: charges of its transactions end.
+    /// The txg is on disk: ends the charges of its transactions.
     pub fn synced(&self, txg: Txg) {
         for dir in self.registry().take_charged(txg) {
             dir.synced(txg);
@@ -222,8 +220,8 @@ impl DslPool {
         }
     }
 
-    /// The list that all empty ones share, made on first use and not counted here; none where the
-    /// feature is off (format page 15 section 1).
+    /// The shared empty list, made on first use without counting a reference; `None` if the feature
+    /// is off (format page 15 section 1).
     pub(crate) async fn shared_empty(&self, tx: &Tx) -> Result<Option<ObjectId>> {
         if !self.features().is_enabled(FeatureId::EmptyBpobj) {
             return Ok(None);
@@ -236,7 +234,7 @@ impl DslPool {
         Ok(self.empty_bpobj.get())
     }
 
-    /// True for the list that all empty ones share.
+    /// True for the shared empty list.
     pub(crate) fn is_shared_empty(&self, list: ObjectId) -> bool {
         self.empty_bpobj.get() == Some(list)
     }
@@ -246,7 +244,7 @@ impl DslPool {
         EmptyRefs::default()
     }
 
-    /// Counts references to the shared empty list; without any it is freed.
+    /// Adds `delta` to the references of the shared empty list; frees it at 0.
     pub(crate) async fn count_empty(&self, delta: i64, tx: &Tx) -> Result<()> {
         if delta != 0 {
             self.features().add(FeatureId::EmptyBpobj, delta, tx).await?;
@@ -261,7 +259,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// An empty list: a reference to the shared one, or a list of its own.
+    /// An empty list: a reference to the shared one, or a private list.
     pub(crate) async fn empty_list(&self, tx: &Tx) -> Result<ObjectId> {
         let mut refs = self.empty_refs();
         let list = refs.add_ref(self, tx).await?;
@@ -269,7 +267,7 @@ impl DslPool {
         Ok(list)
     }
 
-    /// Gives back a list of no entries: a reference to the shared one, or the object itself.
+    /// Drops an empty list: a reference to the shared one, or the object itself.
     pub(crate) async fn drop_empty_list(&self, object: ObjectId, tx: &Tx) -> Result<()> {
         if self.is_shared_empty(object) {
             self.count_empty(-1, tx).await

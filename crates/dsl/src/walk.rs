@@ -1,14 +1,14 @@
-//! The walk of a tree of blocks: from the root block of an object set to everything below it, in
-//! the order of OpenZFS, in pieces.
+//! The walk of a block tree: from the root block of an object set to all blocks below it, in the
+//! order of OpenZFS, in pieces.
 //!
-//! Below the root block are the meta-dnode and the objects that count who uses what; below the
-//! meta-dnode the blocks of dnodes; below these all other objects. A walk goes either way: *parents
-//! first* (scans) or *children first* (freeing). What is done with a block, which blocks are left
-//! out and where a piece ends is the [`Visitor`]'s; its places ([`Bookmark`]) are those that pools
-//! store, so that OpenZFS can go on where weir stopped and the other way round.
+//! Below the root block are the meta-dnode and the accounting objects; below the meta-dnode the
+//! blocks of dnodes; below these all other objects. A walk goes *parents first* (scans) or
+//! *children first* (freeing). The [`Visitor`] handles each block, skips blocks, and ends a piece;
+//! positions ([`Bookmark`]) are those that pools store, so that OpenZFS can continue a walk of weir
+//! and weir one of OpenZFS.
 //!
-//! Blocks that have others below them are read ahead, some at once. What cannot be read is told to
-//! the visitor, and the walk goes on beside it.
+//! Blocks with children are read ahead, several at once. The visitor is told of unreadable blocks,
+//! and the walk continues after them.
 
 use base::{Error, ObjectId, Result};
 use bdev::Bytes;
@@ -22,7 +22,7 @@ use rt::Rt;
 use rt::cost::SCAN_VISIT;
 use rt::join::join_all;
 
-/// Block number of a spill block in a place.
+/// Block id of a spill block in a bookmark.
 pub const SPILL: u64 = u64::MAX;
 /// Dnodes of a block of the meta-dnode.
 pub const DNODES: u64 = 32;
@@ -33,61 +33,61 @@ const READS_MAX: usize = 32;
 /// Deepest tree: levels of the meta-dnode, of an object, and the object set's block.
 const DEPTH_MAX: u32 = 40;
 
-/// Which way a walk goes.
+/// The order of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// A block comes before what is below it; of the objects that count, those of groups, users,
+    /// A block comes before its children; the accounting objects in the order groups, users,
     /// projects.
     ParentsFirst,
-    /// A block comes after what is below it; of the objects that count, those of projects, groups,
+    /// A block comes after its children; the accounting objects in the order projects, groups,
     /// users.
     ChildrenFirst,
 }
 
-/// A block below another.
+/// A block of the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Child {
     /// Its pointer.
     pub bp: Blkptr,
-    /// Its place.
+    /// Its position.
     pub at: Bookmark,
     /// log2 of the bytes of an indirect block of its object.
     pub shift: u8,
 }
 
-/// What is to be done about a block.
+/// The action for a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Nothing, nor about what is below it.
+    /// It and the blocks below it are skipped.
     Skip,
-    /// It is visited; what is below it is not.
+    /// It is visited, the blocks below it are not.
     BlockOnly,
-    /// It and what is below it are visited.
+    /// It and the blocks below it are visited.
     Subtree,
 }
 
-/// Who walks.
+/// The callbacks of a walk.
 pub trait Visitor {
-    /// Which way.
+    /// The order of the walk.
     fn order(&self) -> Order;
-    /// The world, for turns.
+    /// The runtime, for turns.
     fn rt(&self) -> &Rt;
-    /// What to do about a block that the walk has come to. `meta_shift` is the shift of the
-    /// meta-dnode.
+    /// Decides the action for the next block. `meta_shift` is the shift of the meta-dnode.
     fn enter(&mut self, child: &Child, meta_shift: u8) -> Step;
     /// Visits a block.
     fn visit(&mut self, child: &Child);
-    /// Whether a block with others below it will be read, as far as that can be told before.
+    /// Whether a block with children will be read, as far as known beforehand: it is then read
+    /// ahead.
     fn will_read(&self, child: &Child, meta_shift: u8) -> bool;
-    /// Reads a block to look at its pointers.
+    /// Reads a block for its pointers.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>>;
-    /// What is below a block cannot be found.
+    /// The blocks below a block cannot be found.
     fn lost(&mut self, at: Bookmark);
-    /// Whether the piece has come to its end.
+    /// Whether the piece has ended.
     fn is_stopped(&self) -> bool;
 }
 
-/// First and last-but-one of what a block covers, in blocks of level 0.
+/// The range that a block covers, in blocks of level 0: start and end, exclusive.
 pub fn span(level: i64, blkid: u64, shift: u8) -> (u128, u128) {
     let bits = (level.clamp(0, 16) as u32) * u32::from(shift.saturating_sub(7));
     let size = 1u128 << bits.min(100);
@@ -95,7 +95,7 @@ pub fn span(level: i64, blkid: u64, shift: u8) -> (u128, u128) {
     (start, start.saturating_add(size))
 }
 
-/// Whether blocks may be below it.
+/// Whether it may have children.
 pub fn has_children(bp: &Blkptr) -> bool {
     bp.level() > 0 || !bp.is_embedded() && (bp.otype() == ObjectType::DNODE || bp.otype() == ObjectType::OBJSET)
 }
@@ -111,13 +111,14 @@ fn push_dnode(dn: &DnodePhys, objset: u64, object: u64, out: &mut Vec<Child>) {
     }
 }
 
-/// A walk under way.
+/// A walk in progress.
 struct Walk<'v, V> {
     visitor: &'v mut V,
     meta_shift: u8,
 }
 
-/// Walks the tree below the root block `root` of an object set, which places call `objset`.
+/// Walks the tree below the root block `root` of an object set, which has the number `objset` in
+/// bookmarks.
 pub async fn walk<V: Visitor>(visitor: &mut V, root: Blkptr, objset: u64) {
     let at = Bookmark { objset, object: 0, level: -1, blkid: 0 };
     let mut walk = Walk { visitor, meta_shift: META_SHIFT };

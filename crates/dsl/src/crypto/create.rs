@@ -28,17 +28,17 @@ pub(crate) struct PreparedCrypt {
     wrapping: Option<(Wrapping, String)>,
 }
 
-/// What [`DslPool::plan_crypt`] has found out about a dataset to be made.
+/// The decision of [`DslPool::plan_crypt`] about a new dataset.
 pub(crate) struct CryptPlan {
     suite: Suite,
-    /// Root and wrapping; for a root of its own the directory is not there yet.
+    /// The encryption root; `None` if the new dataset is one.
     root: Option<ObjectId>,
     wrapping: Wrapping,
     location: Option<String>,
 }
 
 impl DslPool {
-    /// Derives the wrapping key that a new dataset brings along, away from the sync.
+    /// Derives the wrapping key of a new encryption root, outside of the sync.
     pub(crate) async fn prepare_crypt(&self, new: NewCrypt) -> Result<PreparedCrypt> {
         let wrapping = match &new.key {
             Some(key) => Some((new_wrapping(self.ctx().rt(), &self.keys().memory, key).await?, key.location.clone())),
@@ -47,7 +47,7 @@ impl DslPool {
         Ok(PreparedCrypt { suite: new.suite, wrapping })
     }
 
-    /// Decides how a dataset below `parent` is to be encrypted; `None`: not at all.
+    /// Decides how a new dataset below `parent` is encrypted; `None`: it is not.
     pub(crate) fn plan_crypt(&self, name: &str, parent: &Dir, new: &PreparedCrypt) -> Result<Option<CryptPlan>> {
         let inherited = parent.crypt();
         let suite = match (new.suite, &inherited) {
@@ -108,7 +108,7 @@ impl DslPool {
         Ok(())
     }
 
-    /// Makes `dir`, a clone of something in `origin`, use the same key object (syncing context).
+    /// Makes `dir`, a clone of a snapshot of `origin`, use the same key object (syncing context).
     pub(crate) async fn share_crypt(&self, dir: &Rc<Dir>, origin: &Dir, tx: &Tx) -> Result<()> {
         let Some(key) = origin.crypt() else { return Ok(()) };
         zap::add_u64(&self.zapify(dir.object, tx).await?, KEY_OBJ, key.object.0, tx).await?;
@@ -119,8 +119,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The directory is destroyed: its reference to the key object goes, the last one with the
-    /// object (syncing context).
+    /// The directory is destroyed: drops its reference to the key object, and frees the object with
+    /// the last one (syncing context).
     pub(crate) async fn drop_crypt(&self, dir: &Dir, tx: &Tx) -> Result<()> {
         let Some(key) = dir.crypt() else { return Ok(()) };
         dir.set_crypt(None);

@@ -47,7 +47,7 @@ impl KeyObject {
         Ok(DataKey::new(master, memory.clone(), wrapped.guid, wrapped.version))
     }
 
-    /// Writes what changes with the wrapping.
+    /// Writes the fields that change with the wrapping.
     pub(super) async fn store_wrapping(&self, dn: &Dnode, tx: &Tx) -> Result<()> {
         let w = self.wrapped.borrow().clone();
         zap::update_u64(dn, b"DSL_CRYPTO_ROOT_DDOBJ", self.root.get().0, tx).await?;
@@ -118,8 +118,7 @@ impl DslPool {
                 KeyFormat::from_u64(format)
                     .ok_or_else(|| Error::unsupported(format!("keyformat {format} is not known")))?,
             ),
-            // Of what inherits its key only the root's values count, and old writers left out the
-            // others.
+            // Only the root's values are used, and old writers left out those of descendants.
             salt: Cell::new(optional("pbkdf2salt").await?.unwrap_or(0)),
             iters: Cell::new(optional("pbkdf2iters").await?.unwrap_or(0)),
             refcount: Cell::new(optional("DSL_CRYPTO_REFCOUNT").await?.unwrap_or(1)),

@@ -18,8 +18,7 @@ use crate::pool::DslPool;
 use crate::props::PropValue;
 
 impl DslPool {
-    /// Gives a dataset another key, which makes it an encryption root if it was none. The old key
-    /// must be loaded.
+    /// Gives a dataset another key, which makes it an encryption root. The old key must be loaded.
     pub async fn change_key(self: &Rc<Self>, name: &str, new: NewKey) -> Result<()> {
         let wrapping = new_wrapping(self.ctx().rt(), &self.keys().memory, &new).await?;
         let name = name.to_string();
@@ -80,7 +79,7 @@ impl DslPool {
         self.wrapping_of(&crypt).map(drop)
     }
 
-    /// Wraps the keys of `dir` and of what inherits through it with another wrapping key, that of
+    /// Wraps the keys of `dir` and of its inheriting descendants with another wrapping key, that of
     /// `root` (syncing context).
     async fn rewrap(&self, dir: &Rc<Dir>, root: ObjectId, wrapping: &Wrapping, tx: &Tx) -> Result<()> {
         let old_root = dir.crypt().map_or(ObjectId(0), |c| c.root.get());
@@ -111,9 +110,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// Whether a clone may take its origin's place: either the origin's directory is an encryption
-    /// root, which moves, or nothing about keys changes, which it would if the two stood below
-    /// different roots (format page 12 section 3). Error: `Denied`.
+    /// Checks that a clone may be promoted: either the origin's directory is an encryption root,
+    /// which moves to the clone, or both are below the same root, so that no key changes (format
+    /// page 12 section 3). Error: `Denied`.
     pub(crate) fn check_promotion_keys(&self, clone: &Dir, origin: &Dir) -> Result<()> {
         if origin.crypt().is_none() || self.is_encryption_root(origin) {
             return Ok(());
@@ -127,8 +126,8 @@ impl DslPool {
         Err(Error::new(ErrorKind::Denied, why))
     }
 
-    /// Everything that is wrapped with the key of the root `old` has `new` for its root, and so has
-    /// `keylocation` (syncing context). The keys stay as they are.
+    /// Makes `new` the root of all key objects of the root `old`, and moves `keylocation` (syncing
+    /// context). The wrapped keys do not change.
     pub(crate) async fn move_encryption_root(&self, old: &Rc<Dir>, new: &Rc<Dir>, tx: &Tx) -> Result<()> {
         for key in self.keys_of(old.object) {
             key.root.set(new.object);
@@ -143,7 +142,7 @@ impl DslPool {
         self.write_prop(new, "keylocation", Some(&location), tx).await
     }
 
-    /// Refuses to move `dir` below `parent` if it inherits its key from elsewhere.
+    /// Refuses to move `dir` below `parent` if it inherits its key from another root.
     pub(crate) fn check_crypt_move(&self, dir: &Dir, parent: &Dir) -> Result<()> {
         let Some(crypt) = dir.crypt() else {
             return match parent.crypt() {

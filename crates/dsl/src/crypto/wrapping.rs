@@ -20,10 +20,10 @@ const PBKDF2_ITERS_MAX: u64 = 100_000_000;
 
 pub(super) type WrappingKey = Rc<KeyBox<[u8; WRAPPING_KEY_LEN]>>;
 
-/// A passphrase on its way to PBKDF2: its bytes, and how many count.
+/// A passphrase for PBKDF2: its bytes and length.
 type Passphrase = KeyBox<([u8; *PASSPHRASE_LEN.end()], usize)>;
 
-/// A wrapping key with what is stored to make it again.
+/// A wrapping key with the stored parameters to derive it again.
 #[derive(Clone)]
 pub(crate) struct Wrapping {
     pub(super) key: WrappingKey,
@@ -38,7 +38,7 @@ pub(super) fn random<const N: usize>(rt: &Rt) -> [u8; N] {
     out
 }
 
-/// The wrapping key that the user's key gives. PBKDF2 takes its time: it runs away from the engine.
+/// Derives the wrapping key from the user's key. PBKDF2 is slow: it runs on the CPU pool.
 pub(super) async fn derive(
     rt: &Rt,
     memory: &KeyMemory,
@@ -72,7 +72,7 @@ pub(super) async fn derive(
     Ok(Rc::new(key))
 }
 
-/// What of a typed passphrase counts. Error: too short or too long.
+/// A typed passphrase without its newline. Error: too short or too long.
 fn passphrase(memory: &KeyMemory, text: &[u8]) -> Result<Passphrase> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     if !PASSPHRASE_LEN.contains(&text.len()) {
@@ -84,7 +84,7 @@ fn passphrase(memory: &KeyMemory, text: &[u8]) -> Result<Passphrase> {
     Ok(words)
 }
 
-/// The wrapping of a key that the user gives for the first time.
+/// The wrapping of a new key of the user.
 pub(super) async fn new_wrapping(rt: &Rt, memory: &KeyMemory, new: &NewKey) -> Result<Wrapping> {
     let (mut salt, mut iters) = (0, 0);
     if new.format == KeyFormat::Passphrase {
