@@ -82,7 +82,7 @@ impl Request for PoolFlow {
 pub struct TraceStart {
     /// The pool.
     pub pool: String,
-    /// `dirty`, `txg`, `io`, `queue`, `delay` or `zil`.
+    /// `dirty`, `txg`, `io`, `queue`, `delay`, `zil`, `turns` or `all`.
     pub what: String,
 }
 
