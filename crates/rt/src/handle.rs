@@ -77,14 +77,14 @@ impl Rt {
     /// the task.
     pub fn spawn<T: 'static>(&self, name: &'static str, fut: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         let state = Rc::new(JoinState { value: RefCell::new(None), waker: RefCell::new(None), done: Cell::new(false) });
-        let theirs = state.clone();
+        let task_state = state.clone();
         let id = self.0.spawn(
             name,
             Box::pin(async move {
                 let value = fut.await;
-                *theirs.value.borrow_mut() = Some(value);
-                theirs.done.set(true);
-                let waker = theirs.waker.borrow_mut().take();
+                *task_state.value.borrow_mut() = Some(value);
+                task_state.done.set(true);
+                let waker = task_state.waker.borrow_mut().take();
                 if let Some(waker) = waker {
                     waker.wake();
                 }

@@ -110,8 +110,8 @@ pub(crate) enum Order {
 pub(crate) fn check(rank: Rank, order: Order) {
     let held = CURRENT.with_borrow(|current| current.as_ref().and_then(|record| record.highest()));
     let Some(held) = held else { return };
-    let fine = if order == Order::Strict { rank.0 > held.0 } else { rank.0 >= held.0 };
-    assert!(fine, "lock order: {rank} is waited for while {held} is held");
+    let allowed = if order == Order::Strict { rank.0 > held.0 } else { rank.0 >= held.0 };
+    assert!(allowed, "lock order: {rank} is waited for while {held} is held");
 }
 
 /// An entry in the record of held locks; removed when dropped.

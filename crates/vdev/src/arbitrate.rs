@@ -417,7 +417,7 @@ fn repair_replicas(
     states: &[StripeState<'_>],
     block: Bytes,
     expected: Vec<Vec<Expected>>,
-    certain: bool,
+    verified: bool,
     birth: Txg,
     repair: Option<Prio>,
 ) -> Verdict {
@@ -430,7 +430,7 @@ fn repair_replicas(
                     continue;
                 }
                 // Without a checksum it is unknown which of two is right.
-                if !certain && r.state == ReplicaState::Current && differs == Some(true) {
+                if !verified && r.state == ReplicaState::Current && differs == Some(true) {
                     continue;
                 }
                 if r.state == ReplicaState::Current {

@@ -368,7 +368,7 @@ impl Leaf {
                         stats.count(i.prio, write, i.len, now.since(i.since), now.since(started));
                     }
                 }
-                hand_out(items, done, offset);
+                complete_items(items, done, offset);
             }
             Err(_) if items.len() > 1 => {
                 // Retry each alone to find the failing sector.
@@ -410,7 +410,7 @@ impl Batch<Job> {
 }
 
 /// Completes every member of a batch; read buffers of gaps between members are dropped.
-fn hand_out(items: Vec<Item<Job>>, done: Done, offset: u64) {
+fn complete_items(items: Vec<Item<Job>>, done: Done, offset: u64) {
     let mut bufs = done.bufs.into_iter();
     let mut at = offset;
     for item in items {

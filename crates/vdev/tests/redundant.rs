@@ -126,7 +126,8 @@ impl Bench {
         (0..len.div_ceil(8)).flat_map(|_| self.rt.rng_below(u64::MAX).to_le_bytes()).take(len).collect()
     }
 
-    /// Writes blocks of all sizes one after the other from `offset` on; writes may fail.
+    /// Writes blocks of all sizes one after the other from `offset` on; enough devices must be
+    /// open.
     async fn fill(&self, offset: u64, count: usize, txg: Txg) -> Vec<Block> {
         let unit = self.top.asize_of(512);
         let mut at = offset.next_multiple_of(unit);
