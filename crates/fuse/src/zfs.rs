@@ -513,7 +513,7 @@ impl Handler for ZfsHandler {
                 for e in &list {
                     let entry = e.attr.as_ref().map(|a| self.entry(slot, a));
                     let (e, dtype) = (&e.entry, e.entry.kind as u8);
-                    if !out.push(&e.name, e.obj.0, dtype, e.next_cookie, entry.as_ref()) {
+                    if !out.push(&e.name, node_in(slot, e.obj), dtype, e.next_cookie, entry.as_ref()) {
                         return Ok(());
                     }
                     at = e.next_cookie;
@@ -524,7 +524,7 @@ impl Handler for ZfsHandler {
             } else {
                 let list = zfs.readdir(dir, at, step).await?;
                 for e in &list {
-                    if !out.push(&e.name, e.obj.0, e.kind as u8, e.next_cookie, None) {
+                    if !out.push(&e.name, node_in(slot, e.obj), e.kind as u8, e.next_cookie, None) {
                         return Ok(());
                     }
                     at = e.next_cookie;

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 use std::future::Future;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -53,8 +53,20 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
         let opts = MountOpts::default();
         let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(Snaps(pool.clone())))).await.unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();
+        let file = root.join("file");
+        host::blocking(move || fs::write(file, "x").unwrap()).await.unwrap();
         pool.dsl().snapshot(vec!["tank@a".into()], false, Vec::new()).await.unwrap();
         let ctl = root.join(".zfs/snapshot");
+        // Directory entries name the inodes that stat shows, in a snapshot too.
+        for folder in [root.clone(), ctl.join("a")] {
+            let inodes = host::blocking(move || {
+                let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap());
+                entries.map(|e| (e.file_name(), e.ino(), e.metadata().unwrap().ino())).collect::<Vec<_>>()
+            });
+            let inodes = inodes.await.unwrap();
+            assert!(inodes.iter().any(|(name, ..)| name == "file"));
+            assert!(inodes.iter().all(|(_, listed, own)| listed == own), "{inodes:?}");
+        }
         let is_there = async |name: &str| {
             let path = ctl.join(name);
             host::blocking(move || fs::metadata(path).is_ok()).await.unwrap()

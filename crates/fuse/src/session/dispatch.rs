@@ -1,5 +1,5 @@
-//! Requests and handler calls: each operation calls one method of the [`Handler`] and puts its result
-//! into a reply.
+//! Requests and handler calls: each operation calls one method of the [`Handler`] and puts its
+//! result into a reply.
 
 use std::rc::Rc;
 
