@@ -112,7 +112,8 @@ impl DslPool {
     pub(crate) async fn share_crypt(&self, dir: &Rc<Dir>, origin: &Dir, tx: &Tx) -> Result<()> {
         let Some(key) = origin.crypt() else { return Ok(()) };
         zap::add_u64(&self.zapify(dir.object, tx).await?, KEY_OBJ, key.object.0, tx).await?;
-        key.refcount.set(key.refcount.get() + 1);
+        // A damaged pool may have any count here.
+        key.refcount.set(key.refcount.get().saturating_add(1));
         let dn = self.mos().hold(key.object).await?;
         zap::update_u64(&dn, b"DSL_CRYPTO_REFCOUNT", key.refcount.get(), tx).await?;
         dir.set_crypt(Some(key));
