@@ -176,6 +176,10 @@ impl Pool {
     async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Reopened> {
         let dev = self.open_again(door, path).await?;
         let labels = read_labels(&*dev).await?;
+        // A replacement may have ended meanwhile, and its old device is then no part of the pool.
+        if top.kind().find(guid).is_none() {
+            return Err(Error::not_found(format!("no such device in pool '{}': '{path}' was detached", self.name())));
+        }
         let all: Vec<DeviceLabel> =
             labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
         let own = all.iter().any(|l| matches!(l, DeviceLabel::Pool(c) if c.pool_guid == self.guid && c.guid == guid));

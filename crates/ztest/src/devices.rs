@@ -220,8 +220,14 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::D
                 let conditions = tops.iter().flat_map(|top| top.kind().conditions());
                 let away: Vec<_> = conditions.filter(|(_, c)| c.health() == Health::Offline).map(|(g, _)| g).collect();
                 for guid in away {
-                    let online = pool.bring_online(&guid.0.to_string(), false).await;
-                    online.map_err(|e| format!("online {guid}: {e}"))?;
+                    // A replacement that ends meanwhile takes its old device out of the pool.
+                    let is_there = || pool.tree().tops.borrow().iter().any(|top| top.kind().find(guid).is_some());
+                    match pool.bring_online(&guid.0.to_string(), false).await {
+                        Err(e) if is_there() || e.kind() != ErrorKind::NotFound => {
+                            return Err(format!("online {guid}: {e}"));
+                        }
+                        Ok(()) | Err(_) => {}
+                    }
                 }
                 pool.wait_scan().await.map_err(|e| format!("resilver: {e}"))?;
                 for _ in 0..3 {
