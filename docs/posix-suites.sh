@@ -116,7 +116,7 @@ run_ltp() { # suite, file system, folder on it: the list comes in
     export TMPDIR=$top/mnt/$2/${3:-$1} LTP_COLORIZE_OUTPUT=n
     mkdir -p -m 1777 "$TMPDIR"
     while read -r tag cmd; do
-        (cd "$TMPDIR" && timeout -k 5 120 bash -c "$cmd") > "out/$2/$tag" 2>&1 < /dev/null
+        (cd "$TMPDIR" && timeout -k 5 300 bash -c "$cmd") > "out/$2/$tag" 2>&1 < /dev/null
         said_by $? 32 "$1" "$tag" "$2"
     done
 }

@@ -9,7 +9,7 @@
 //!
 //! Interfaces of the edges beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
 //! (reads and writes of descriptors with owned buffers, for FUSE), [`UnixListener`] and
-//! [`UnixStream`] (the control socket), and [`RemoteSpawner`], the only way into an engine from
+//! [`UnixStream`] (sockets on an engine), and [`RemoteSpawner`], the only way into an engine from
 //! another thread.
 #![allow(unsafe_code)]
 
