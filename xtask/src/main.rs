@@ -27,6 +27,7 @@ mod kill9_files;
 mod layers;
 mod rules;
 mod source;
+mod suite;
 mod test;
 mod width;
 

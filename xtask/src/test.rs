@@ -25,7 +25,6 @@ const STEPS: &[Step] = &[
         // are not.
         env: &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links")],
     },
-    step("tests", &["test", "--workspace", "--quiet", "--no-fail-fast"]),
 ];
 
 /// How long each fuzz target runs: enough to see that it does, and to run its corpus again.
@@ -76,6 +75,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .map_err(|e| e.to_string())
             .and_then(|s| if s.success() { Ok(()) } else { Err(format!("{s}")) });
         go = note(step.name, ok) && go;
+        println!("   {:.1} s", start.elapsed().as_secs_f64());
+    }
+    if go || keep_going {
+        let start = Instant::now();
+        println!("-- tests");
+        go = note("tests", crate::suite::run()) && go;
         println!("   {:.1} s", start.elapsed().as_secs_f64());
     }
     if !crate::book::has_mdbook() {
