@@ -99,7 +99,7 @@ pub(crate) struct ZfsHandler {
     posix_acl: bool,
     /// The kernel reads ACLs although there may be none.
     kernel_reads_acls: bool,
-    /// Files that are open with [`MAPPABLE`], and how often.
+    /// Files that are open with `MAPPABLE`, and how often.
     mappable: RefCell<BTreeMap<u64, u32>>,
     /// Files that are open without [`PAST_CACHE`], and how often.
     cached: RefCell<BTreeMap<u64, u32>>,

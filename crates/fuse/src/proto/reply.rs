@@ -12,7 +12,7 @@ pub struct InitReply {
     pub minor: u32,
     /// Most bytes to read ahead.
     pub max_readahead: u32,
-    /// The abilities in use, see [`init`].
+    /// The abilities in use, see [`super::init`].
     pub flags: u64,
     /// Requests of the background (readahead, direct I/O) that may be under way.
     pub max_background: u16,
