@@ -3,7 +3,7 @@
 //! A command waits in memory until the next txg that is written, which appends it to the ring in
 //! the history object; a pool without one gets it with its first record. Internal events (`zpool
 //! history -i`: create, destroy, set, scan, with their txgs) are collected while a txg is synced
-//! ([`dsl::core::Core::note`]) and appended by the same txg, in its first pass.
+//! ([`dsl::core::Core::log_internal`]) and appended by the same txg, in its first pass.
 //!
 //! The command that created the pool, or the first recorded one, stays at the front permanently,
 //! with the events before it; when the ring is full the oldest records behind it are overwritten.
