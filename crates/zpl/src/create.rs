@@ -129,8 +129,9 @@ impl Zfs {
             return Err(e);
         }
         self.change_attrs(&d, &tx, |da| {
-            da.size += 1;
-            da.links += u64::from(new.kind == FileKind::Dir);
+            // A damaged folder may have any size and count.
+            da.size = da.size.saturating_add(1);
+            da.links = da.links.saturating_add(u64::from(new.kind == FileKind::Dir));
             (da.mtime, da.ctime) = (a.mtime, a.mtime);
         })
         .await?;
@@ -300,7 +301,7 @@ impl Zfs {
         zap::add_u64(&d.dn, name, Dirent::new(a.mode, obj.0).pack(), &tx).await?;
         let now = self.now();
         self.change_attrs(&n, &tx, |a| {
-            a.links += 1;
+            a.links = a.links.saturating_add(1);
             a.parent = dir.0;
             a.ctime = now;
         })

@@ -178,7 +178,7 @@ impl Zfs {
         let kind = kind_of(n.obj(), a.mode)?;
         self.check_foreign_acl(n.obj(), a.flags);
         // The dnode counts too, as in OpenZFS's `stat`.
-        let blocks = ((n.dn.used() + 256) >> 9) + u64::from(n.dn.dnode_size() / 512);
+        let blocks = (n.dn.used().saturating_add(256) >> 9) + u64::from(n.dn.dnode_size() / 512);
         Ok(Attr {
             obj: n.obj(),
             generation: a.generation,

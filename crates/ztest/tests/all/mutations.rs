@@ -12,3 +12,11 @@ fn damage_gives_an_error_or_the_truth() {
     // Damage of all kinds was there: some refused, some read around, some without effect.
     assert!(tally.refused > 0 && tally.errors > 0 && tally.intact > 0, "{tally:?}");
 }
+
+/// Damage that once ended an import or a read with a panic; found by the campaign.
+#[test]
+fn what_once_panicked_is_read() {
+    let mut tally = MutateTally::default();
+    let victim = Victim::new(4_628_109).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(mutate(&victim, 925_621_995, &mut tally), None);
+}
