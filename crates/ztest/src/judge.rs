@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sim::DiskImage;
 
@@ -37,10 +38,13 @@ pub enum Verdict {
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new folder.
+    /// A new folder. Two of one name may live at the same time.
     pub fn new(name: &str) -> std::io::Result<Scratch> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
         let base = std::env::var_os("ZTEST_TMP").map_or_else(std::env::temp_dir, PathBuf::from);
-        let path = base.join(format!("ztest-{}-{name}", std::process::id()));
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = base.join(format!("ztest-{}-{number}-{name}", std::process::id()));
+        // Left behind by an earlier process of the same number.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path)?;
         Ok(Scratch(path))
@@ -101,18 +105,23 @@ pub(crate) fn utf8(dir: &Path) -> Check<&str> {
     dir.to_str().ok_or_else(|| format!("{}: the folder's name is not UTF-8", dir.display()))
 }
 
+/// The last lines of an output, in one line.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(4)..].join(" | ")
+}
+
 fn zdb(dir: &Path, flag: &str, pool: &str) -> Check {
     let (status, text) = zdb_run::zdb(&["-e", "-p", utf8(dir)?, flag, pool]).ok_or("zdb is not there")?;
     let blocks = flag == "-bcc";
     if blocks && !text.contains("No leaks (block sum matches space maps exactly)") {
-        let last: Vec<&str> = text.lines().rev().take(4).collect();
-        return Err(format!("zdb {flag}: status {status}: {}", last.join(" | ")));
+        return Err(format!("zdb {flag}: status {status}: {}", last_lines(&text)));
     }
     if blocks && let Some(bad) = trouble(&text) {
         return Err(format!("zdb {flag}: {bad}"));
     }
     if status != 0 {
-        return Err(format!("zdb {flag}: status {status}: {}", trouble(&text).unwrap_or_default()));
+        return Err(format!("zdb {flag}: status {status}: {}", trouble(&text).unwrap_or_else(|| last_lines(&text))));
     }
     if !blocks && let Some(line) = text.lines().find(|l| l.contains("mismatch") || l.contains("MOS_LEAK")) {
         return Err(format!("zdb {flag}: {line}"));
@@ -178,4 +187,19 @@ fn is_excused(said: &str, judges: &Path, dir: &Path, pool: &str) -> bool {
     let mut c = Command::new("python3");
     c.arg(judges.join("zfsdump.py")).arg("-p").arg(dir).args(["-n", pool, "check", "--strict"]);
     run(c).is_some_and(|(_, text)| judge_known::are_keys_of_bookmarks(text.lines()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_folders_of_one_name_do_not_meet() {
+        let first = Scratch::new("same").unwrap();
+        std::fs::write(first.path().join("a"), b"a").unwrap();
+        let second = Scratch::new("same").unwrap();
+        assert_ne!(first.path(), second.path());
+        drop(second);
+        assert!(first.path().join("a").exists());
+    }
 }

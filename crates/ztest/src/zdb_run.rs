@@ -11,7 +11,6 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::judge::Scratch;
 
@@ -46,8 +45,7 @@ fn library() -> Option<PathBuf> {
 
 /// Runs zdb with the tunables set.
 fn quick(library: &Path, args: &[&str]) -> Option<(i32, String)> {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let links = Scratch::new(&format!("libzpool-{}", COUNT.fetch_add(1, Ordering::Relaxed))).ok()?;
+    let links = Scratch::new("libzpool").ok()?;
     std::os::unix::fs::symlink(library, links.path().join("libzpool.so")).ok()?;
     let mut c = Command::new("zdb");
     c.env("LD_LIBRARY_PATH", links.path()).args(TUNABLES).args(args);
