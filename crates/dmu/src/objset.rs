@@ -378,11 +378,6 @@ impl Objset {
     pub fn used_objects(&self) -> u64 {
         self.0.meta.st.borrow().phys.fill()
     }
-    /// Highest object number that may be in use now.
-    pub fn max_object(&self) -> ObjectId {
-        let disk = (self.0.meta.st.borrow().maxblkid + 1) * DNODES_PER_BLOCK as u64 - 1;
-        ObjectId(self.0.map.borrow().last_key_value().map_or(disk, |(&k, _)| k.max(disk)))
-    }
     /// Whether it can be changed.
     pub fn is_writable(&self) -> bool {
         self.0.writable

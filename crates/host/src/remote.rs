@@ -96,11 +96,6 @@ impl RemoteSpawner {
         let _ = self.shared.post(Msg::Call(call));
         RemoteCall(cell)
     }
-
-    /// Whether two spawners lead to the same engine.
-    pub fn same_engine(&self, other: &RemoteSpawner) -> bool {
-        Arc::ptr_eq(&self.shared, &other.shared)
-    }
 }
 
 impl<T> RemoteCall<T> {

@@ -90,11 +90,6 @@ impl Replay {
         }
         Ok(self.allocated)
     }
-
-    /// The allocated ranges, without a check against the header.
-    pub fn into_allocated(self) -> RangeTree {
-        self.allocated
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@
 //! Nothing here fails, and every loop is bounded by the block.
 
 use crate::blkptr::BLKPTR_SIZE;
-use crate::bytes::le64;
 use crate::dnode::{DNODE_CORE, DNODE_SIZE, DNODE_SPILL_BLKPTR};
 use crate::object_type::{ObjectType, SwapClass};
 use crate::zap;
@@ -175,11 +174,6 @@ pub fn swap_aces(b: &mut [u8]) {
         }
         at += len;
     }
-}
-
-/// The first word of a block in the other byte order, as a number.
-pub fn swapped_first_word(b: &[u8]) -> Option<u64> {
-    (b.len() >= 8).then(|| le64(b, 0).swap_bytes())
 }
 
 #[cfg(test)]

@@ -79,11 +79,6 @@ impl ZilHeader {
     pub fn is_empty(&self) -> bool {
         *self == ZilHeader::default()
     }
-    /// Whether records wait to be replayed, as far as the header alone shows: it has a log that is
-    /// unclaimed or has [`ZIL_REPLAY_NEEDED`].
-    pub fn may_need_replay(&self) -> bool {
-        !self.log.is_hole() && (self.claim_txg.0 == 0 || self.flags & ZIL_REPLAY_NEEDED != 0)
-    }
 }
 
 /// A log block's chain part and where its records are.

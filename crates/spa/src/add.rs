@@ -9,7 +9,7 @@ use metaslab::{MsSummary, RangeTree};
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::VdevConfig;
 use vdev::labels::init_labels;
-use vdev::{Top, VdevKind};
+use vdev::Top;
 
 use crate::aux::AuxDevices;
 use crate::devices::create_top_objects;
@@ -150,11 +150,5 @@ impl Pool {
     /// The top-level vdev of an id.
     pub(crate) fn top_at(&self, id: VdevId) -> Result<Rc<Top>> {
         self.tree.top(id)
-    }
-
-    /// Whether the pool has a RAID-Z or dRAID vdev: the devices of such pools are not uniform.
-    pub fn has_parity(&self) -> bool {
-        let tops = self.tree.tops.borrow();
-        tops.iter().any(|t| matches!(t.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_)))
     }
 }

@@ -7,7 +7,7 @@
 //! being run on an imported one.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -257,13 +257,5 @@ pub fn candidates(dir: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     out.sort();
-    Ok(out)
-}
-
-/// The first bytes of a small file, for key and cache files given on the command line.
-pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>> {
-    let io = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
-    let mut out = Vec::new();
-    File::open(path).map_err(io)?.take(limit).read_to_end(&mut out).map_err(io)?;
     Ok(out)
 }

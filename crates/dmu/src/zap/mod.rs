@@ -379,7 +379,3 @@ pub async fn lookup_int(dn: &Dnode, key: u64) -> Result<Option<u64>> {
 pub async fn remove_int(dn: &Dnode, key: u64, tx: &Tx) -> Result<()> {
     remove(dn, &int_key(key), tx).await
 }
-/// [`increment`] under an integer.
-pub async fn increment_int(dn: &Dnode, key: u64, delta: i64, tx: &Tx) -> Result<()> {
-    increment(dn, &int_key(key), delta, tx).await
-}

@@ -4,7 +4,6 @@ use base::VdevId;
 
 use super::Allocator;
 use super::class::{ClassKind, Group};
-use crate::range_tree::Run;
 
 /// Space figures of a class, as of the last commit. The `_raw` ones are bytes of the vdevs, the
 /// others are deflated, as charged to datasets.
@@ -94,10 +93,5 @@ impl Allocator {
             });
         }
         out
-    }
-
-    /// The range of its vdev that a metaslab covers.
-    pub fn metaslab_run(&self, vdev: VdevId, ms: u64) -> Run {
-        self.inner.borrow_mut().ms(vdev, ms).run
     }
 }

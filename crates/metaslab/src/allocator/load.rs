@@ -12,7 +12,6 @@ use rt::sync::Notify;
 use super::{Allocator, Inner};
 use crate::metaslab::{Metaslab, State};
 use crate::store::LoadedMap;
-use crate::weight::Weight;
 
 impl Inner {
     pub(super) fn finish_load(&mut self, vdev: VdevId, ms: u64, map: Result<Option<LoadedMap>>) -> Result<()> {
@@ -90,22 +89,6 @@ impl Allocator {
             let guard = LoadGuard { allocator: self, vdev, ms };
             let map = self.store.load(vdev, ms).await;
             return guard.finish(map);
-        }
-    }
-
-    /// Loads the metaslabs likely to be used next, so that allocations need not wait. The metaslabs
-    /// keep their errors.
-    pub async fn preload(&self) {
-        let mut wanted = Vec::new();
-        {
-            let inner = self.inner.borrow();
-            for g in inner.groups.iter().filter(|g| g.top.is_usable()) {
-                let best = g.by_weight.iter().take(inner.tunables.preload_limit);
-                wanted.extend(best.filter(|(w, _)| w.0 != Weight(0)).map(|&(_, ms)| (g.vdev, ms)));
-            }
-        }
-        for (vdev, ms) in wanted {
-            drop(self.load(vdev, ms).await);
         }
     }
 

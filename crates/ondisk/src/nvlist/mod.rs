@@ -347,13 +347,6 @@ impl NvList {
     pub fn bool_flag(&self, name: &str) -> bool {
         matches!(self.get(name), Some(NvValue::Boolean | NvValue::BooleanValue(true)))
     }
-    /// The nested list `name`, to change it.
-    pub fn list_mut(&mut self, name: &str) -> Option<&mut NvList> {
-        match self.pairs.iter_mut().find(|(n, _)| n == name) {
-            Some((_, NvValue::List(l))) => Some(l),
-            _ => None,
-        }
-    }
     /// Any integer type, widened.
     pub fn integer(&self, name: &str) -> Option<i128> {
         self.get(name)?.as_integer()

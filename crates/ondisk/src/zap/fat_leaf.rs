@@ -138,10 +138,6 @@ impl<B: AsRef<[u8]>> Leaf<B> {
     pub fn nentries(&self) -> u16 {
         le16(self.bytes(), 30)
     }
-    /// Number of chunks in all.
-    pub fn num_chunks(&self) -> usize {
-        self.chunks
-    }
     /// Whether chains are promised to be in cd order (ZAPs that normalise names).
     pub fn is_sorted(&self) -> bool {
         self.bytes()[36] & FLAG_SORTED != 0

@@ -211,10 +211,6 @@ impl ZapValue {
     pub fn int_size(&self) -> u8 {
         self.int_size
     }
-    /// Whether a micro ZAP can hold it.
-    pub fn fits_micro(&self) -> bool {
-        self.as_u64().is_some()
-    }
     /// Fails unless the integer size is one of the four and the bytes are whole integers within the
     /// format's limit.
     pub fn check(&self) -> Result<()> {

@@ -201,11 +201,6 @@ impl<T> Mutex<T> {
         let held = self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await.into_held();
         OwnedMutexGuard { lock: self.clone(), held }
     }
-    /// Like [`Mutex::try_lock`], with a guard that keeps the mutex alive.
-    pub fn try_lock_owned(self: &Rc<Self>) -> Option<OwnedMutexGuard<T>> {
-        let held = self.core.try_acquire(Mode::Exclusive)?.into_held();
-        Some(OwnedMutexGuard { lock: self.clone(), held })
-    }
     /// Whether it is locked.
     pub fn is_locked(&self) -> bool {
         self.core.state.borrow().writer
@@ -294,31 +289,6 @@ impl<T> RwLock<T> {
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         self.core.try_acquire(Mode::Shared).map(|hold| self.read_guard(hold))
     }
-    /// Locks for writing if the lock is free and has no waiters. Never waits, so its rank is not
-    /// checked.
-    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        self.core.try_acquire(Mode::Exclusive).map(|hold| self.write_guard(hold))
-    }
-    /// Like [`RwLock::read`], with a guard that keeps the lock alive.
-    pub async fn read_owned(self: &Rc<Self>) -> OwnedReadGuard<T> {
-        let held = self.core.acquire(Mode::Shared, Order::Strict).await.into_held();
-        OwnedReadGuard { lock: self.clone(), held }
-    }
-    /// Like [`RwLock::read_same_rank`], with a guard that keeps the lock alive.
-    pub async fn read_same_rank_owned(self: &Rc<Self>) -> OwnedReadGuard<T> {
-        let held = self.core.acquire(Mode::Shared, Order::SameRankAllowed).await.into_held();
-        OwnedReadGuard { lock: self.clone(), held }
-    }
-    /// Like [`RwLock::write`], with a guard that keeps the lock alive.
-    pub async fn write_owned(self: &Rc<Self>) -> OwnedWriteGuard<T> {
-        let held = self.core.acquire(Mode::Exclusive, Order::Strict).await.into_held();
-        OwnedWriteGuard { lock: self.clone(), held }
-    }
-    /// Like [`RwLock::write_same_rank`], with a guard that keeps the lock alive.
-    pub async fn write_same_rank_owned(self: &Rc<Self>) -> OwnedWriteGuard<T> {
-        let held = self.core.acquire(Mode::Exclusive, Order::SameRankAllowed).await.into_held();
-        OwnedWriteGuard { lock: self.clone(), held }
-    }
     /// Whether it is locked, for reading or writing.
     pub fn is_locked(&self) -> bool {
         let state = self.core.state.borrow();
@@ -356,52 +326,6 @@ pub struct RwLockReadGuard<'a, T> {
 pub struct RwLockWriteGuard<'a, T> {
     value: RefMut<'a, T>,
     hold: Hold<'a>,
-}
-
-/// A [`RwLock`] locked for reading, kept alive by its guard.
-#[must_use = "the lock is released at once if its guard is dropped"]
-pub struct OwnedReadGuard<T> {
-    lock: Rc<RwLock<T>>,
-    held: Held,
-}
-
-/// A [`RwLock`] locked for changing, kept alive by its guard.
-#[must_use = "the lock is released at once if its guard is dropped"]
-pub struct OwnedWriteGuard<T> {
-    lock: Rc<RwLock<T>>,
-    held: Held,
-}
-
-impl<T> OwnedReadGuard<T> {
-    /// Borrows the value; must not be kept across an await.
-    pub fn borrow(&self) -> Ref<'_, T> {
-        self.lock.value.borrow()
-    }
-}
-
-impl<T> OwnedWriteGuard<T> {
-    /// Borrows the value; must not be kept across an await.
-    pub fn borrow(&self) -> Ref<'_, T> {
-        self.lock.value.borrow()
-    }
-    /// Borrows the value mutably; must not be kept across an await.
-    pub fn borrow_mut(&mut self) -> RefMut<'_, T> {
-        self.lock.value.borrow_mut()
-    }
-}
-
-impl<T> Drop for OwnedReadGuard<T> {
-    fn drop(&mut self) {
-        self.held.strike();
-        self.lock.core.release(Mode::Shared);
-    }
-}
-
-impl<T> Drop for OwnedWriteGuard<T> {
-    fn drop(&mut self) {
-        self.held.strike();
-        self.lock.core.release(Mode::Exclusive);
-    }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -449,6 +373,4 @@ hand_over! {
     RwLockReadGuard<'_, T> => hold.held;
     RwLockWriteGuard<'_, T> => hold.held;
     OwnedMutexGuard<T> => held;
-    OwnedReadGuard<T> => held;
-    OwnedWriteGuard<T> => held;
 }

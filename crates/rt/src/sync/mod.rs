@@ -15,9 +15,7 @@ pub mod range;
 pub mod semaphore;
 
 pub use gate::{Gate, Pass};
-pub use lock::{
-    Mutex, MutexGuard, OwnedMutexGuard, OwnedReadGuard, OwnedWriteGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+pub use lock::{Mutex, MutexGuard, OwnedMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use mpsc::channel;
 pub use notify::{Notified, Notify};
 pub use oneshot::oneshot;
@@ -25,6 +23,3 @@ pub use range::{RangeGuard, RangeLock};
 pub use semaphore::{Permit, Semaphore};
 
 pub use crate::rank::Rank;
-
-/// Another name of [`Gate`].
-pub type WaitGroup = Gate;
