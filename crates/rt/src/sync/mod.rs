@@ -8,7 +8,6 @@
 pub mod gate;
 mod list;
 pub mod lock;
-pub mod mpsc;
 pub mod notify;
 pub mod oneshot;
 pub mod range;
@@ -16,7 +15,6 @@ pub mod semaphore;
 
 pub use gate::{Gate, Pass};
 pub use lock::{Mutex, MutexGuard, OwnedMutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-pub use mpsc::channel;
 pub use notify::{Notified, Notify};
 pub use oneshot::oneshot;
 pub use range::{RangeGuard, RangeLock};

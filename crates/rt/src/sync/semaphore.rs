@@ -11,7 +11,6 @@ use super::list::WaitList;
 struct State {
     /// Units left; negative after a [`Semaphore::take_away`] of units that are in use.
     free: i64,
-    closed: bool,
     /// Waiters, each with its number of units.
     waiting: WaitList<u64>,
 }
@@ -26,14 +25,11 @@ impl Semaphore {
     /// A semaphore of `units`.
     pub fn new(units: u64) -> Semaphore {
         let free = i64::try_from(units).unwrap_or(i64::MAX);
-        Semaphore(Rc::new(RefCell::new(State { free, closed: false, waiting: WaitList::new() })))
+        Semaphore(Rc::new(RefCell::new(State { free, waiting: WaitList::new() })))
     }
     /// Waits for `n` units, forever if there are never that many.
     pub async fn acquire(&self, n: u64) -> Permit {
-        self.acquire_unless_closed(n).await.expect("a public semaphore is never closed")
-    }
-    pub(crate) fn acquire_unless_closed(&self, n: u64) -> Acquire {
-        Acquire { semaphore: self.clone(), n, place: Place::New }
+        Acquire { semaphore: self.clone(), n, place: Place::New }.await
     }
     /// `n` units if they are free and there are no waiters.
     pub fn try_acquire(&self, n: u64) -> Option<Permit> {
@@ -64,18 +60,6 @@ impl Semaphore {
     pub fn take_away(&self, n: u64) {
         let mut state = self.0.borrow_mut();
         state.free = state.free.saturating_sub(i64::try_from(n).unwrap_or(i64::MAX));
-    }
-    pub(crate) fn close(&self) {
-        self.0.borrow_mut().closed = true;
-        loop {
-            let entry = self.0.borrow_mut().waiting.pop();
-            let Some(entry) = entry else { break };
-            // To the waiter popping means granted; it then finds the semaphore closed and takes
-            // nothing, so no units are subtracted here.
-            if let Some(waker) = entry.waker {
-                waker.wake();
-            }
-        }
     }
     fn grant(&self) {
         loop {
@@ -111,24 +95,19 @@ enum Place {
 }
 
 /// Waits for units.
-pub(crate) struct Acquire {
+struct Acquire {
     semaphore: Semaphore,
     n: u64,
     place: Place,
 }
 
 impl Future for Acquire {
-    /// `None` if the semaphore was closed.
-    type Output = Option<Permit>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Permit>> {
+    type Output = Permit;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
         let n = self.n;
         let semaphore = self.semaphore.clone();
         let mut state = semaphore.0.borrow_mut();
         match self.place {
-            _ if state.closed => {
-                self.place = Place::Done;
-                return Poll::Ready(None);
-            }
             Place::New => {
                 if !(state.waiting.is_empty() && state.fits(n)) {
                     self.place = Place::Queued(state.waiting.push(n, Some(cx.waker().clone())));
@@ -145,7 +124,7 @@ impl Future for Acquire {
         }
         self.place = Place::Done;
         drop(state);
-        Poll::Ready(Some(Permit { semaphore, n }))
+        Poll::Ready(Permit { semaphore, n })
     }
 }
 
@@ -154,9 +133,6 @@ impl Drop for Acquire {
         let Place::Queued(id) = self.place else { return };
         let entry = {
             let mut state = self.semaphore.0.borrow_mut();
-            if state.closed {
-                return;
-            }
             let entry = state.waiting.remove(id);
             if entry.is_none() {
                 // Granted, but not polled since: release it.
@@ -181,10 +157,6 @@ impl Permit {
     /// Number of units.
     pub fn units(&self) -> u64 {
         self.n
-    }
-    /// Keeps the units for good: they are not released.
-    pub fn forget(mut self) {
-        self.n = 0;
     }
     /// Releases `n` of the units early (all if it holds fewer).
     pub fn release(&mut self, n: u64) {
