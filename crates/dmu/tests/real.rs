@@ -104,7 +104,7 @@ fn try_pool(path: &str) {
         let ub = labels.uberblocks.iter().max_by_key(|u| (u.ub.txg, u.ub.timestamp)).unwrap().ub.clone();
         let (old, new) = (top(&sim, 0, &disk, 9, size), top(&sim, 1, &spare, 9, 2 << 30));
         let tree = VdevTree::new(Guid(1), vec![old, new.clone()]);
-        let alloc = Allocator::new(rt.clone(), Rc::new(NoMaps), AllocTunables::default());
+        let alloc = Allocator::new(Rc::new(NoMaps), AllocTunables::default());
         alloc.add_top(new.clone(), ClassKind::Normal, vec![MsSummary::default(); new.ms_count() as usize]).unwrap();
         let zio = Zio::new(rt.clone(), tree, alloc.clone(), ZioOpts::default());
         let ledger = Rc::new(Ledger { live: RefCell::default(), zio: zio.clone() });

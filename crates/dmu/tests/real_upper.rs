@@ -266,7 +266,7 @@ fn try_pool(path: &str) {
             config: VdevConfig::new(ConfigKind::Disk, 0, Guid(20)),
         });
         let tree = VdevTree::new(Guid(1), vec![top]);
-        let alloc = Allocator::new(rt.clone(), Rc::new(NoMaps), AllocTunables::default());
+        let alloc = Allocator::new(Rc::new(NoMaps), AllocTunables::default());
         let zio = Zio::new(rt.clone(), tree, alloc, ZioOpts::default());
         let hooks = || ObjsetHooks { acct: Rc::new(Nothing), gate: None, feat: None };
         let ctx = Env::make_ctx(&rt, &zio, ub.txg.next(), 32 << 20, features());

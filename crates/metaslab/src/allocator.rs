@@ -18,7 +18,6 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg, VdevId};
 use ondisk::blkptr::Dva;
-use rt::Rt;
 use rt::sync::Notify;
 use vdev::Top;
 
@@ -125,7 +124,7 @@ impl Inner {
 
 impl Allocator {
     /// An allocator without any space, over the space maps in `store`.
-    pub fn new(_rt: Rt, store: Rc<dyn SpaceMapStore>, tunables: AllocTunables) -> Rc<Allocator> {
+    pub fn new(store: Rc<dyn SpaceMapStore>, tunables: AllocTunables) -> Rc<Allocator> {
         Rc::new(Allocator {
             store,
             inner: RefCell::new(Inner {
@@ -150,13 +149,12 @@ impl Allocator {
     }
 
     /// Allocates one segment for `psize` bytes of a block of `txg`. `avoid` are the places of its
-    /// other copies: this one goes to another vdev or far away if possible. `hint` is a place on
-    /// the preferred vdev. A class without vdevs or space falls back to the next one. `NoSpace` if
-    /// no class has room. `psize` is not 0. Does not wait if the metaslab is loaded, which is the
-    /// normal case.
-    pub async fn alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva], hint: Option<Dva>) -> Result<Dva> {
+    /// other copies: this one goes to another vdev or far away if possible. A class without vdevs
+    /// or space falls back to the next one. `NoSpace` if no class has room. `psize` is not 0. Does
+    /// not wait if the metaslab is loaded, which is the normal case.
+    pub async fn alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Dva> {
         loop {
-            let found = self.inner.borrow_mut().search(class, psize, txg, avoid, hint);
+            let found = self.inner.borrow_mut().search(class, psize, txg, avoid);
             match found {
                 Found::At(dva) => return Ok(dva),
                 // A metaslab that fails to load is skipped from now on.
@@ -170,15 +168,8 @@ impl Allocator {
     }
 
     /// As [`Allocator::alloc`], but `None` instead of waiting for a metaslab to be loaded.
-    pub fn try_alloc(
-        &self,
-        class: ClassKind,
-        psize: u64,
-        txg: Txg,
-        avoid: &[Dva],
-        hint: Option<Dva>,
-    ) -> Result<Option<Dva>> {
-        let found = self.inner.borrow_mut().search(class, psize, txg, avoid, hint);
+    pub fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>> {
+        let found = self.inner.borrow_mut().search(class, psize, txg, avoid);
         match found {
             Found::At(dva) => Ok(Some(dva)),
             Found::Load(..) => Ok(None),

@@ -34,9 +34,6 @@ pub struct AllocTunables {
     /// `zfs_embedded_slog_min_ms`: a normal vdev with more metaslabs than this reserves one for the
     /// intent log (format page 14 section 1).
     pub embedded_slog_min_ms: u64,
-    /// `metaslab_preload_limit`: metaslabs of a group that [`crate::Allocator::preload`] loads.
-    /// OpenZFS: 10; here 3, one for each copy.
-    pub preload_limit: usize,
     /// `metaslab_unload_delay`: txgs after which an idle metaslab is unloaded.
     pub unload_delay: u64,
     /// Memory of loaded metaslabs above which idle ones are unloaded at once, in bytes (OpenZFS:
@@ -58,7 +55,6 @@ impl Default for AllocTunables {
             condense_pct: 200,
             condense_min_bytes: 64 << 10,
             embedded_slog_min_ms: 64,
-            preload_limit: 3,
             unload_delay: 32,
             memory_limit: 32 << 20,
         }

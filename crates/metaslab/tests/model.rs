@@ -112,7 +112,7 @@ impl World {
             geometry: RefCell::new(geometry),
             loads: RefCell::default(),
         });
-        let alloc = Allocator::new(rt.clone(), store.clone(), tunables.clone());
+        let alloc = Allocator::new(store.clone(), tunables.clone());
         let mut w = World {
             rt,
             store,
@@ -131,7 +131,7 @@ impl World {
 
     /// A new allocator from the state of the last commit.
     fn import(&mut self) {
-        self.alloc = Allocator::new(self.rt.clone(), self.store.clone(), self.tunables.clone());
+        self.alloc = Allocator::new(self.store.clone(), self.tunables.clone());
         for top in &self.tops {
             let maps = self.store.maps.borrow();
             let summaries = (0..top.ms_count())
@@ -157,7 +157,7 @@ impl World {
     }
 
     async fn allocate(&mut self, psize: u64, txg: Txg, avoid: &[Dva]) -> Option<Dva> {
-        match self.alloc.alloc(ClassKind::Normal, psize, txg, avoid, None).await {
+        match self.alloc.alloc(ClassKind::Normal, psize, txg, avoid).await {
             Ok(dva) => {
                 let top = &self.tops[dva.vdev().0 as usize];
                 assert_eq!(dva.asize(), top.asize_of(psize));
@@ -462,9 +462,9 @@ fn a_vdev_with_many_metaslabs_sets_one_aside_for_the_log() {
         let w = World::new(rt, vec![top], AllocTunables::default());
         assert_eq!(w.alloc.space(ClassKind::EmbeddedLog).total, 1 << 20);
         assert_eq!(w.alloc.space(ClassKind::Normal).total, 64 << 20);
-        let dva = w.alloc.alloc(ClassKind::Log, 4096, Txg(4), &[], None).await.expect("room");
+        let dva = w.alloc.alloc(ClassKind::Log, 4096, Txg(4), &[]).await.expect("room");
         assert_eq!(dva.offset(), 0);
-        let dva = w.alloc.alloc(ClassKind::Normal, 4096, Txg(4), &[], None).await.expect("room");
+        let dva = w.alloc.alloc(ClassKind::Normal, 4096, Txg(4), &[]).await.expect("room");
         assert_eq!(dva.offset(), 1 << 20);
         let top = w.alloc.top_spaces()[0];
         assert_eq!((top.total, top.class), (65 << 20, ClassKind::Normal));
@@ -495,7 +495,7 @@ fn damage_is_an_error_and_nothing_else() {
         // A map that does not replay takes its metaslab out of service, and only that.
         w.store.maps.borrow_mut().get_mut(&(VdevId(0), 0)).expect("written").alloc += 512;
         w.import();
-        let next = w.alloc.alloc(ClassKind::Normal, 4096, Txg(6), &[], None).await.expect("others have room");
+        let next = w.alloc.alloc(ClassKind::Normal, 4096, Txg(6), &[]).await.expect("others have room");
         assert!(next.offset() >= 1 << 20);
         assert!(w.alloc.load(VdevId(0), 0).await.is_err());
         assert_eq!(w.alloc.broken_metaslabs().len(), 1);
@@ -508,7 +508,7 @@ fn damage_is_an_error_and_nothing_else() {
             (4, MsSummary { alloc: 2 << 20, object: Some(ObjectId(1)), ..good }),
             (4, MsSummary { alloc: 512, ..good }),
         ] {
-            let a = Allocator::new(rt.clone(), w.store.clone(), AllocTunables::default());
+            let a = Allocator::new(w.store.clone(), AllocTunables::default());
             let mut list = vec![good; count];
             list[1] = bad;
             let e = a.add_top(w.tops[0].clone(), ClassKind::Normal, list).expect_err("refused");

@@ -128,7 +128,7 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) fn new(rt: &Rt, tree: Rc<VdevTree>, first_open: Txg, gauge: DirtyGauge, opts: &EngineOpts) -> Stack {
         let store = MapStore::new();
-        let alloc = Allocator::new(rt.clone(), store.clone(), opts.alloc.clone());
+        let alloc = Allocator::new(store.clone(), opts.alloc.clone());
         let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio);
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);

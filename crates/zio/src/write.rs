@@ -58,9 +58,9 @@ impl Inner {
         };
         // The first call neither waits nor allocates memory; a metaslab that must be loaded is the
         // exception.
-        match self.alloc.try_alloc(class, psize, req.txg, avoid, None)? {
+        match self.alloc.try_alloc(class, psize, req.txg, avoid)? {
             Some(dva) => Ok(dva),
-            None => self.alloc.alloc(class, psize, req.txg, avoid, None).await,
+            None => self.alloc.alloc(class, psize, req.txg, avoid).await,
         }
     }
 

@@ -101,7 +101,7 @@ impl Env {
             config: VdevConfig::new(ConfigKind::Disk, 0, Guid(2)),
         });
         let tree = VdevTree::new(Guid(1), vec![top.clone()]);
-        let alloc = Allocator::new(rt.clone(), Rc::new(NoMaps), AllocTunables::default());
+        let alloc = Allocator::new(Rc::new(NoMaps), AllocTunables::default());
         alloc.add_top(top.clone(), ClassKind::Normal, vec![MsSummary::default(); top.ms_count() as usize]).unwrap();
         let zio = Zio::new(rt.clone(), tree, alloc.clone(), ZioOpts::default());
         let acct = Rc::new(Acct { zio: RefCell::new(Some(zio.clone())), live: RefCell::default(), used: Cell::new(0) });

@@ -35,12 +35,12 @@ enum Tier {
 }
 
 impl Inner {
-    pub(super) fn search(&mut self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva], hint: Option<Dva>) -> Found {
+    pub(super) fn search(&mut self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Found {
         assert!(psize > 0, "an allocation of nothing was asked for");
         for &choice in class.choices() {
             let count = self.classes[choice as usize].groups.len();
             for tier in [Tier::Far, Tier::Apart, Tier::Any] {
-                let first = self.first_group(choice, avoid, hint);
+                let first = self.first_group(choice, avoid);
                 for i in 0..count {
                     let at = (first + i) % count;
                     let group = self.classes[choice as usize].groups[at];
@@ -68,14 +68,10 @@ impl Inner {
 
     /// Index of the first group to search: a further copy starts at the group after the last
     /// copy's.
-    fn first_group(&self, class: ClassKind, avoid: &[Dva], hint: Option<Dva>) -> usize {
+    fn first_group(&self, class: ClassKind, avoid: &[Dva]) -> usize {
         let c = &self.classes[class as usize];
-        let place = |dva: Dva| c.groups.iter().position(|&g| self.groups[g].vdev == dva.vdev());
-        match (avoid.last(), hint) {
-            (Some(&last), _) => place(last).map_or(c.rotor, |p| p + 1),
-            (None, Some(hint)) => place(hint).unwrap_or(c.rotor),
-            (None, None) => c.rotor,
-        }
+        let place = |dva: &Dva| c.groups.iter().position(|&g| self.groups[g].vdev == dva.vdev());
+        avoid.last().and_then(place).map_or(c.rotor, |p| p + 1)
     }
 
     fn too_fragmented(&self, class: ClassKind, group: usize) -> bool {

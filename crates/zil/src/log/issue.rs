@@ -48,9 +48,9 @@ impl Inner {
     }
     async fn allocate(&self, size: u64, words: [u64; 4], txg: Txg) -> Result<Blkptr> {
         let alloc = self.os.ctx().zio().allocator().clone();
-        let dva = match alloc.try_alloc(self.class(), size, txg, &[], None)? {
+        let dva = match alloc.try_alloc(self.class(), size, txg, &[])? {
             Some(dva) => dva,
-            None => alloc.alloc(self.class(), size, txg, &[], None).await?,
+            None => alloc.alloc(self.class(), size, txg, &[]).await?,
         };
         // Datasets are charged for blocks of the normal class only, from which their syncs
         // allocate.

@@ -77,7 +77,7 @@ impl Lab {
             })
         };
         let tops: Vec<Rc<Top>> = (0..count).zip(&devs).map(top).collect();
-        let alloc = Allocator::new(rt.clone(), Rc::new(NoMaps), AllocTunables::default());
+        let alloc = Allocator::new(Rc::new(NoMaps), AllocTunables::default());
         for t in &tops {
             alloc.add_top(t.clone(), ClassKind::Normal, vec![MsSummary::default(); t.ms_count() as usize]).unwrap();
         }
