@@ -22,16 +22,10 @@ pub enum MemKind {
     Dnode,
     /// In-memory indexes of ZAPs.
     ZapIndex,
-    /// Range trees of loaded metaslabs.
-    Metaslab,
-    /// Changes that no txg has written yet.
-    Dirty,
-    /// Anything else.
-    Other,
 }
 
 /// How many kinds there are.
-const KINDS: usize = 5;
+const KINDS: usize = 2;
 
 /// A read in flight, and its waiters.
 #[derive(Default)]
