@@ -47,9 +47,6 @@ pub struct WriteReq {
     /// Whether up to 112 bytes may be embedded in the pointer (feature embedded_data, and the
     /// caller allows it).
     pub embed: bool,
-    /// Whether a hole keeps size, type, level and birth (feature hole_birth is active and the
-    /// pointer replaced had a birth).
-    pub hole_birth: bool,
     /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is
     /// embedded.
     pub crypt: Option<Rc<DataKey>>,
@@ -89,7 +86,6 @@ impl WriteReq {
             pass: 1,
             rewrite: None,
             embed: false,
-            hole_birth: false,
             crypt: None,
             sealed: false,
             fill: 1,

@@ -238,13 +238,7 @@ impl Zio {
         let z = &self.0;
         let (data, compress, checksum, seal) = match body {
             Body::Hole => {
-                let lsize = req.data.len() as u64;
-                let bp = if req.hole_birth {
-                    Blkptr::punched_hole(lsize, req.otype, req.level, req.txg)
-                } else {
-                    Blkptr::hole()
-                };
-                return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+                return Ok(WriteOut { bp: Blkptr::hole(), done: WriteDone::ready(Ok(())), rewritten_in_place: false });
             }
             Body::Embedded(bp) => {
                 return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
