@@ -13,6 +13,7 @@ use std::rc::{Rc, Weak};
 use base::{Error, ObjectId, Result, TXG_SIZE, Txg};
 use dmu::TxSpace;
 use ondisk::dsl::DslDirPhys;
+pub use ondisk::dsl::Used;
 
 use crate::core::{Space, change, signed};
 use crate::crypto::KeyObject;
@@ -21,22 +22,6 @@ use crate::iolimit::Limiter;
 use crate::props::{self, PropSource, PropValue};
 use crate::registry::Registry;
 use crate::space::{self, Admission, PoolRequest, PoolSpace, SpaceCheck, SpaceRequest};
-
-/// Shares of a directory's used space, as indexes of the breakdown on disk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Used {
-    /// Blocks of the head dataset.
-    Head = 0,
-    /// Blocks that only snapshots hold.
-    Snap = 1,
-    /// Space used by children.
-    Child = 2,
-    /// Reservations of children beyond their use.
-    ChildRsrv = 3,
-    /// Unused refreservation.
-    RefRsrv = 4,
-}
 
 /// One directory.
 pub struct Dir {

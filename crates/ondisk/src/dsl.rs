@@ -29,16 +29,22 @@ pub const DS_FLAG_DEFER_DESTROY: u64 = 8;
 /// Dataset flag: names are looked up without case.
 pub const DS_FLAG_CI_DATASET: u64 = 0x1_0000;
 
-/// Index of [`DslDirPhys::used_breakdown`]: the head's own space.
-pub const DD_USED_HEAD: usize = 0;
-/// Index: space that only snapshots hold.
-pub const DD_USED_SNAP: usize = 1;
-/// Index: children.
-pub const DD_USED_CHILD: usize = 2;
-/// Index: reservations of children beyond their use.
-pub const DD_USED_CHILD_RSRV: usize = 3;
-/// Index: the head's refreservation beyond its use.
-pub const DD_USED_REFRSRV: usize = 4;
+/// Shares of a directory's used space, as indexes of [`DslDirPhys::used_breakdown`] (`dd_used_t`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Used {
+    /// Blocks of the head dataset.
+    Head = 0,
+    /// Blocks that only snapshots hold.
+    Snap = 1,
+    /// Space used by children.
+    Child = 2,
+    /// Reservations of children beyond their use.
+    ChildRsrv = 3,
+    /// Unused refreservation.
+    RefRsrv = 4,
+}
+
 /// Entries of the breakdown.
 pub const DD_USED_NUM: usize = 5;
 
@@ -147,7 +153,7 @@ words! {
 pub struct DslDirPhys {
     /// The plain fields, reached as if they were here.
     pub w: DslDirWords,
-    /// Where `used_bytes` comes from: the `DD_USED_*` parts, which add up to it.
+    /// Where `used_bytes` comes from: the shares of [`Used`], which add up to it.
     pub used_breakdown: [u64; DD_USED_NUM],
 }
 
@@ -264,7 +270,7 @@ mod tests {
             prop_assert_eq!((again.referenced_bytes, again.userrefs_obj, again.guid, again.bp), (used, obj, all[14], ds.bp));
             let mut dd = DslDirPhys::parse(&b).unwrap();
             prop_assert_eq!(&dd.to_bytes()[..], &b[..DSL_DIR_SIZE]);
-            dd.used_breakdown[DD_USED_REFRSRV] = used;
+            dd.used_breakdown[Used::RefRsrv as usize] = used;
             dd.clones = obj;
             let again = DslDirPhys::parse(&dd.to_bytes()).unwrap();
             prop_assert_eq!((again.used_breakdown, again.clones, again.head_dataset_obj), (dd.used_breakdown, obj, all[1]));
