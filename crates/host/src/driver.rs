@@ -52,13 +52,6 @@ pub(crate) enum Raw {
         offset: u64,
         len: u64,
     },
-    Poll {
-        fd: RawFd,
-        events: i16,
-    },
-    Accept {
-        fd: RawFd,
-    },
 }
 
 /// An operation and the readiness to wait for first, if any.
@@ -76,12 +69,10 @@ impl Raw {
         Request { raw: self, poll_first: None, hot: false }
     }
 
-    /// The descriptor, if it is one that becomes ready (not a file or disk).
+    /// The descriptor, if it is one that becomes ready (not a file or disk), and what to poll for.
     pub(crate) fn stream_fd(&self) -> Option<(RawFd, i16)> {
         match *self {
-            Raw::Read { fd, offset: STREAM, .. } | Raw::Accept { fd } => Some((fd, libc::POLLIN)),
-            Raw::Write { fd, offset: STREAM, .. } => Some((fd, libc::POLLOUT)),
-            Raw::Poll { fd, events } => Some((fd, events)),
+            Raw::Read { fd, offset: STREAM, .. } => Some((fd, libc::POLLIN)),
             _ => None,
         }
     }
@@ -96,7 +87,6 @@ impl Raw {
             match self {
                 Raw::Read { fd, iov, n, offset: STREAM } => libc::readv(fd, iov, n as i32),
                 Raw::Read { fd, iov, n, offset } => libc::preadv(fd, iov, n as i32, offset as i64),
-                Raw::Write { fd, iov, n, offset: STREAM, .. } => libc::writev(fd, iov, n as i32),
                 Raw::Write { fd, iov, n, offset, durable: false } => libc::pwritev(fd, iov, n as i32, offset as i64),
                 Raw::Write { fd, iov, n, offset, durable: true } => {
                     libc::pwritev2(fd, iov, n as i32, offset as i64, libc::RWF_DSYNC)
@@ -109,13 +99,6 @@ impl Raw {
                     let range = [offset, len];
                     libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as isize
                 }
-                Raw::Poll { .. } => 0,
-                Raw::Accept { fd } => libc::accept4(
-                    fd,
-                    std::ptr::null_mut(),
-                    std::ptr::null_mut(),
-                    libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-                ) as isize,
             }
         };
         if r < 0 {

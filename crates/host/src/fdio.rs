@@ -1,4 +1,5 @@
-//! Reads and writes of descriptors that become ready: FUSE, pipes, sockets.
+//! Reads of descriptors that become ready, by an engine, and calls that read or write at once: FUSE,
+//! pipes, sockets.
 //!
 //! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
 //! a future asks the kernel to end the operation and abandons its result: bytes already read are
@@ -12,13 +13,13 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use base::Result;
-use bdev::{Buf, Bytes, MAX_SEGMENTS};
+use bdev::{Buf, MAX_SEGMENTS};
 use rt::Rt;
 
 use crate::driver::{Owner, Raw, Request, STREAM};
@@ -27,7 +28,7 @@ use crate::engine::{Handle, Inner};
 /// A descriptor that operations in flight share with its owner.
 pub type Fd = Rc<OwnedFd>;
 
-/// Operations on descriptors through an engine.
+/// Reads of descriptors through an engine.
 #[derive(Clone)]
 pub struct FdIo {
     engine: Handle,
@@ -48,8 +49,6 @@ pub struct ReadDone {
 struct Memory {
     header: Buf,
     payload: Vec<Buf>,
-    #[allow(dead_code)] // only kept
-    data: Vec<Bytes>,
 }
 
 struct State {
@@ -60,37 +59,16 @@ struct State {
 struct FdOp {
     fd: Fd,
     iov: Vec<libc::iovec>,
-    what: What,
+    hot: bool,
     memory: Memory,
     state: Rc<RefCell<State>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    Read,
-    /// A read of a descriptor that does not block.
-    HotRead,
-    Write,
-    Accept,
-    Poll(i16),
-}
-
 impl FdOp {
-    fn request(&self, wait_first: bool) -> Request {
-        let fd = self.fd.as_raw_fd();
+    fn request(&self) -> Request {
         let (iov, n) = (self.iov.as_ptr(), self.iov.len() as u32);
-        let raw = match self.what {
-            What::Read | What::HotRead => Raw::Read { fd, iov, n, offset: STREAM },
-            What::Write => Raw::Write { fd, iov, n, offset: STREAM, durable: false },
-            What::Accept => Raw::Accept { fd },
-            What::Poll(events) => Raw::Poll { fd, events },
-        };
-        let poll_first = match self.what {
-            What::Read | What::HotRead | What::Accept => Some(libc::POLLIN),
-            What::Write if wait_first => Some(libc::POLLOUT),
-            What::Write | What::Poll(_) => None,
-        };
-        Request { raw, poll_first, hot: self.what == What::HotRead }
+        let raw = Raw::Read { fd: self.fd.as_raw_fd(), iov, n, offset: STREAM };
+        Request { raw, poll_first: Some(libc::POLLIN), hot: self.hot }
     }
 }
 
@@ -99,11 +77,7 @@ impl Owner for FdOp {
         // The future is gone, so the result is not needed.
         let alone = Rc::strong_count(&self.state) == 1;
         if !alone && (res == -libc::EAGAIN || res == -libc::EINTR) {
-            return Some((self.request(true), self));
-        }
-        if alone && self.what == What::Accept && res >= 0 {
-            // SAFETY: a descriptor that the kernel has just made for this operation.
-            drop(unsafe { OwnedFd::from_raw_fd(res) });
+            return Some((self.request(), self));
         }
         let memory = std::mem::take(&mut self.memory);
         let waker = {
@@ -124,12 +98,11 @@ struct FdFuture {
     token: u64,
     state: Rc<RefCell<State>>,
     over: bool,
-    what: What,
 }
 
 impl Future for FdFuture {
-    type Output = (io::Result<usize>, Memory);
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    type Output = ReadDone;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ReadDone> {
         let result = {
             let mut s = self.state.borrow_mut();
             let result = s.result.take();
@@ -138,102 +111,57 @@ impl Future for FdFuture {
             }
             result
         };
-        let Some((res, memory)) = result else { return Poll::Pending };
+        let Some((res, Memory { header, payload })) = result else { return Poll::Pending };
         self.over = true;
-        let result = match usize::try_from(res) {
-            Ok(n) => Ok(n),
-            Err(_) => Err(io::Error::from_raw_os_error(-res)),
-        };
-        Poll::Ready((result, memory))
+        let result = usize::try_from(res).map_err(|_| io::Error::from_raw_os_error(-res));
+        Poll::Ready(ReadDone { result, header, payload })
     }
 }
 
 impl Drop for FdFuture {
     fn drop(&mut self) {
-        if self.over {
+        if self.over || self.state.borrow_mut().result.take().is_some() {
             return;
         }
-        let finished = self.state.borrow_mut().result.take();
-        match finished {
-            Some((fd, _)) if self.what == What::Accept && fd >= 0 => {
-                // SAFETY: a descriptor that the kernel made for this operation and that has no
-                // other owner.
-                drop(unsafe { OwnedFd::from_raw_fd(fd) });
-            }
-            Some(_) => {}
-            None => {
-                // The operation keeps its own handle on an empty state.
-                let token = self.token;
-                self.state = Rc::new(RefCell::new(State { result: None, waker: None }));
-                self.engine.0.cancel(token);
-            }
-        }
+        // The operation keeps its own handle on an empty state.
+        self.state = Rc::new(RefCell::new(State { result: None, waker: None }));
+        self.engine.0.cancel(self.token);
     }
 }
 
 impl FdIo {
-    /// Operations through the engine that `rt` belongs to.
+    /// Reads through the engine that `rt` belongs to.
     pub fn new(rt: &Rt) -> Result<FdIo> {
         Ok(FdIo { engine: Handle::need(rt)? })
     }
 
-    fn start(&self, fd: &Fd, what: What, mut memory: Memory) -> FdFuture {
+    fn start(&self, fd: &Fd, mut memory: Memory, hot: bool) -> FdFuture {
         let mut iov = Vec::new();
-        match what {
-            What::Read | What::HotRead => {
-                if !memory.header.is_empty() {
-                    iov.push(part(memory.header.as_raw_mut(), memory.header.len()));
-                }
-                iov.extend(memory.payload.iter_mut().map(|b| part(b.as_raw_mut(), b.len())));
-            }
-            What::Write => iov.extend(memory.data.iter().map(|b| part(b.as_ptr().cast_mut(), b.len()))),
-            What::Accept | What::Poll(_) => {}
+        if !memory.header.is_empty() {
+            iov.push(part(memory.header.as_raw_mut(), memory.header.len()));
         }
+        iov.extend(memory.payload.iter_mut().map(|b| part(b.as_raw_mut(), b.len())));
         assert!(iov.len() <= MAX_SEGMENTS, "more segments than an operation takes");
         let state = Rc::new(RefCell::new(State { result: None, waker: None }));
-        let op = Box::new(FdOp { fd: fd.clone(), iov, what, memory, state: state.clone() });
-        let request = op.request(false);
+        let op = Box::new(FdOp { fd: fd.clone(), iov, hot, memory, state: state.clone() });
+        let request = op.request();
         // SAFETY: the request points into buffers and a list that `op` owns on the heap until
         // `complete`.
         let token = unsafe { self.engine.0.start(request, op) };
-        FdFuture { engine: self.engine.clone(), token, state, over: false, what }
+        FdFuture { engine: self.engine.clone(), token, state, over: false }
     }
 
     /// Reads once, as much as there is, into `header` and then into `payload`: for FUSE, so that
     /// the data of a write is read into its final place. At most [`MAX_SEGMENTS`] buffers.
     pub async fn readv_fd(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
-        let (result, m) = self.start(fd, What::Read, Memory { header, payload, ..Memory::default() }).await;
-        ReadDone { result, header: m.header, payload: m.payload }
+        self.start(fd, Memory { header, payload }, false).await
     }
 
     /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from
     /// which more is likely to come at once: as long as the engine looks for completions it tries
     /// the read itself, which saves the kernel the detour over a wake-up of the ring.
     pub async fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
-        let (result, m) = self.start(fd, What::HotRead, Memory { header, payload, ..Memory::default() }).await;
-        ReadDone { result, header: m.header, payload: m.payload }
-    }
-
-    /// Writes once; the count may be less than all.
-    pub async fn writev_fd(&self, fd: &Fd, data: Vec<Bytes>) -> io::Result<usize> {
-        self.start(fd, What::Write, Memory { data, ..Memory::default() }).await.0
-    }
-
-    /// Waits until a read would not block, or the other end is gone.
-    pub async fn readable(&self, fd: &Fd) -> io::Result<()> {
-        self.start(fd, What::Poll(libc::POLLIN), Memory::default()).await.0.map(drop)
-    }
-
-    /// Waits until a write would not block, or the other end is gone.
-    pub async fn writable(&self, fd: &Fd) -> io::Result<()> {
-        self.start(fd, What::Poll(libc::POLLOUT), Memory::default()).await.0.map(drop)
-    }
-
-    /// Takes a connection from a listening socket.
-    pub(crate) async fn accept(&self, fd: &Fd) -> io::Result<OwnedFd> {
-        let raw = self.start(fd, What::Accept, Memory::default()).await.0?;
-        // SAFETY: a descriptor that the kernel has just made for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(raw as i32) })
+        self.start(fd, Memory { header, payload }, true).await
     }
 }
 

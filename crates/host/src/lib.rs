@@ -8,9 +8,8 @@
 //! wait is a `ppoll`; the layers above see no difference.
 //!
 //! Interfaces of the edges beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
-//! (reads and writes of descriptors with owned buffers, for FUSE), [`UnixListener`] and
-//! [`UnixStream`] (sockets on an engine), and [`RemoteSpawner`], the only way into an engine from
-//! another thread.
+//! (reads of descriptors with owned buffers, for FUSE), and [`RemoteSpawner`], the only way into an
+//! engine from another thread.
 #![allow(unsafe_code)]
 
 mod awake;
@@ -37,7 +36,6 @@ mod tempdir;
 mod terminal;
 mod timers;
 mod truncation;
-mod unix;
 pub mod usdt;
 mod waitfds;
 mod workers;
@@ -55,12 +53,11 @@ pub use ident::{entropy, host_identity, physmem_bytes};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
 pub use process::{
-    LocalTime, Signals, effective_gid, effective_uid, forbid_dumps, forbid_new_privileges, local_time, new_session,
-    peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,
+    LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_new_privileges, local_time,
+    new_session, peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use secret::{SecretBytes, raise_locked_memory};
 pub use tempdir::TempDir;
 pub use terminal::{Screen, Woken, terminal_size};
-pub use unix::{PeerCred, UnixListener, UnixStream};
 pub use waitfds::wait_readable;

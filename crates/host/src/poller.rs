@@ -108,11 +108,8 @@ impl Driver for Poller {
             if revents == 0 {
                 return true;
             }
-            let res = match raw {
-                Raw::Poll { .. } => i32::from(revents),
-                // SAFETY: the contract of `submit`.
-                _ => unsafe { raw.call() },
-            };
+            // SAFETY: the contract of `submit`.
+            let res = unsafe { raw.call() };
             if res == -libc::EAGAIN || res == -libc::EINTR {
                 return true;
             }

@@ -11,7 +11,6 @@ use std::os::unix::net::UnixStream;
 use base::Result;
 
 use crate::open::os_error;
-use crate::unix::PeerCred;
 
 /// The user that this process acts as.
 pub fn effective_uid() -> u32 {
@@ -23,6 +22,24 @@ pub fn effective_uid() -> u32 {
 pub fn effective_gid() -> u32 {
     // SAFETY: no preconditions.
     unsafe { libc::getegid() }
+}
+
+/// Credentials of the other end of a connection, as of when it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerCred {
+    /// Its process.
+    pub pid: i32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
+impl PeerCred {
+    /// Whether the peer is root or the user that this process runs as: those may control a daemon.
+    pub fn is_owner(&self) -> bool {
+        self.uid == 0 || self.uid == effective_uid()
+    }
 }
 
 /// Credentials of the other end of a Unix socket, as of when the connection was made (at the side

@@ -74,7 +74,6 @@ impl Ring {
             opcode::Fsync::CODE,
             opcode::Fallocate::CODE,
             opcode::PollAdd::CODE,
-            opcode::Accept::CODE,
             opcode::AsyncCancel::CODE,
         ] {
             if !probe.is_supported(code) {
@@ -119,10 +118,6 @@ impl Ring {
             Raw::PunchHole { fd, offset, len } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(offset).mode(PUNCH_HOLE).build()
             }
-            Raw::Poll { fd, events } => poll_entry(fd, events),
-            Raw::Accept { fd } => opcode::Accept::new(types::Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
-                .flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
-                .build(),
             Raw::BlockDiscard { .. } => unreachable!("goes to a worker thread"),
         };
         entry.user_data(token)

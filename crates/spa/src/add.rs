@@ -8,8 +8,8 @@ use dmu::Tx;
 use metaslab::{MsSummary, RangeTree};
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::VdevConfig;
-use vdev::labels::init_labels;
 use vdev::Top;
+use vdev::labels::init_labels;
 
 use crate::aux::AuxDevices;
 use crate::devices::create_top_objects;
