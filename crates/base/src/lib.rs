@@ -26,5 +26,14 @@ pub const TXG_DEFER: u64 = 2;
 /// Transaction groups that can be under way at once: open, quiescing, syncing
 /// (`TXG_CONCURRENT_STATES`).
 pub const TXG_CONCURRENT: u64 = 3;
+/// Sync pass of a txg, counted from 1, from which on freed blocks go to the deferred list: adding
+/// them to space maps would make blocks dirty in every pass (`zfs_sync_pass_deferred_free`).
+pub const SYNC_PASS_DEFERRED_FREE: u32 = 2;
+/// Sync pass from which on blocks are not compressed, so that sizes stop changing and the txg
+/// converges (`zfs_sync_pass_dont_compress`).
+pub const SYNC_PASS_DONT_COMPRESS: u32 = 8;
+/// Sync pass from which on a block written earlier in the same txg is overwritten in place
+/// (`zfs_sync_pass_rewrite`).
+pub const SYNC_PASS_REWRITE: u32 = 2;
 /// The txg that creates a pool (`TXG_INITIAL`, format page 03).
 pub const TXG_INITIAL: Txg = Txg(4);

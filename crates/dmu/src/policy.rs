@@ -5,7 +5,7 @@
 //! block of that kind: for the sync of an object, of an object set's own block, and for early
 //! writes of an intent log.
 
-use base::{BlkId, ObjectId, Txg};
+use base::{BlkId, ObjectId, SYNC_PASS_DONT_COMPRESS, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::object_type::ObjectType;
@@ -56,10 +56,6 @@ pub(crate) struct Policy {
     pub pass: u32,
 }
 
-/// From this pass on blocks are not compressed, so that sizes stop changing and the txg converges
-/// (behaviour 3.1).
-pub(crate) const PASS_DONT_COMPRESS: u32 = 8;
-
 /// The storage policy of a block (format page 02 section 4) of an object set that is not encrypted.
 fn policy(props: &ObjsetProps, features: DmuFeatures, kind: BlockKind, pass: u32) -> Policy {
     let (otype, level, metadata) = (kind.otype, kind.level, kind.is_metadata());
@@ -105,7 +101,7 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, kind: BlockKind, pass: u32
     if compression.algo == CompressAlgo::Inherit {
         compression.algo = CompressAlgo::Off;
     }
-    if pass >= PASS_DONT_COMPRESS {
+    if pass >= SYNC_PASS_DONT_COMPRESS {
         compression = Compression { algo: CompressAlgo::Off, level: 0 };
     }
     Policy {

@@ -12,7 +12,7 @@
 
 use std::rc::Rc;
 
-use base::{ObjectId, Result, Txg};
+use base::{ObjectId, Result, SYNC_PASS_REWRITE, Txg};
 use bdev::Buf;
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DNODES_PER_BLOCK};
@@ -61,7 +61,7 @@ impl Objset {
         );
         assert!(self.0.sync_task.get().is_none(), "object set {} is synced twice at once", self.0.id);
         self.0.sync_task.set(Some(self.0.ctx.rt().current_task()));
-        self.0.sync_in_place.set(pass > 1);
+        self.0.sync_in_place.set(pass >= SYNC_PASS_REWRITE);
         let _syncing = Syncing(&self.0);
         let cx = SyncCx::new(self, txg, pass);
         let slot = txg.slot();

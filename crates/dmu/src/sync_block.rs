@@ -8,7 +8,7 @@
 
 use std::cell::RefCell;
 
-use base::{Nanos, ObjectId, Result, Txg};
+use base::{Nanos, ObjectId, Result, SYNC_PASS_REWRITE, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::Blkptr;
@@ -80,7 +80,7 @@ impl<'a> SyncCx<'a> {
     /// Whether `old` was written by an earlier pass of this txg, so that it may be overwritten in
     /// place.
     pub fn is_rewrite(&self, old: &Blkptr) -> bool {
-        self.pass >= 2 && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
+        self.pass >= SYNC_PASS_REWRITE && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
     }
 
     /// As [`SyncCx::put`] for `data` that an early write has stored at `bp`.

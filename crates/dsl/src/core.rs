@@ -2,13 +2,13 @@
 //! internal history.
 //!
 //! A block without references is returned to its metaslab at once in the first pass; from the
-//! second pass on it goes to the deferred list instead (`zfs_sync_pass_deferred_free` 2, format
+//! second pass on it goes to the deferred list instead ([`SYNC_PASS_DEFERRED_FREE`], format
 //! page 06 section 9), so that the passes converge.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{Error, ObjectId, Txg};
+use base::{Error, ObjectId, SYNC_PASS_DEFERRED_FREE, Txg};
 use dmu::bpobj::BpobjSpace;
 use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
@@ -141,7 +141,7 @@ impl Core {
         if bp.is_hole() || bp.is_embedded() {
             return;
         }
-        if self.pass.get() == 1 && !bp.is_gang() {
+        if self.pass.get() < SYNC_PASS_DEFERRED_FREE && !bp.is_gang() {
             if let Err(e) = self.zio.free(bp, txg) {
                 self.error.borrow_mut().get_or_insert(e);
             }

@@ -19,7 +19,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use base::{Error, ErrorKind, Guid, Nanos, ObjectId, Result, ResultExt, Txg, VdevId};
+use base::{Error, ErrorKind, Guid, Nanos, ObjectId, Result, ResultExt, SYNC_PASS_DEFERRED_FREE, Txg, VdevId};
 use dmu::Tx;
 use dmu::bpobj::Bpobj;
 use metaslab::Run;
@@ -184,7 +184,7 @@ impl Pool {
         if frees.is_empty() {
             return Ok(());
         }
-        if pass == 1 {
+        if pass < SYNC_PASS_DEFERRED_FREE {
             for bp in &frees {
                 self.rt.spend(FREE).await;
                 self.free_now(bp, txg).await?;

@@ -59,13 +59,6 @@ pub struct TxgTunables {
     /// Of the policy `legacy-2008`: the sleep of a transaction in the last eighth of the limit
     /// (`zfs_throttle_delay`, one tick).
     pub throttle_delay: Nanos,
-    /// Sync passes from which on frees are put off to the next txg (`zfs_sync_pass_deferred_free`).
-    pub sync_pass_deferred_free: u32,
-    /// Sync pass from which on the MOS is not compressed any more (`zfs_sync_pass_dont_compress`).
-    pub sync_pass_dont_compress: u32,
-    /// Sync pass from which on blocks born in this txg are overwritten in place
-    /// (`zfs_sync_pass_rewrite`).
-    pub sync_pass_rewrite: u32,
 }
 
 impl TxgTunables {
@@ -91,9 +84,6 @@ impl TxgTunables {
             write_limit_max: (physmem / 8).max(32 << 20),
             write_limit_override: 0,
             throttle_delay: Nanos::from_ms(10),
-            sync_pass_deferred_free: 2,
-            sync_pass_dont_compress: 8,
-            sync_pass_rewrite: 2,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, SYNC_PASS_REWRITE};
 use bdev::Bytes;
 use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
@@ -209,11 +209,10 @@ impl Inner {
     }
 }
 
-/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (behaviour 3.1,
-/// `zfs_sync_pass_rewrite` 2): no committed txg refers to it. For a gang block the places of its
-/// pieces must be known too.
+/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (`zio_write_compress`):
+/// no committed txg refers to it. For a gang block the places of its pieces must be known too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
-    req.pass >= 2
+    req.pass >= SYNC_PASS_REWRITE
         && old.birth() == req.txg
         && old.phys_birth() == req.txg
         && !old.is_hole()
