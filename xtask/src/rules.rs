@@ -144,6 +144,10 @@ pub(crate) fn breaches() -> Vec<String> {
 impl Rules {
     /// Looks at a file of a crate; `file` is its path below `crates`.
     fn file(&mut self, file: &str, text: &str) {
+        for (n, line) in text.lines().enumerate().filter(|(_, line)| cites_behaviour(line)) {
+            let cite = "cite OpenZFS's name or a format page";
+            self.breaches.push(format!("crates/{file}:{}: {cite}, not {:?}", n + 1, line.trim()));
+        }
         let path = Path::new(file);
         let krate = file.split('/').next().unwrap_or_default();
         let engine = ORDER.contains(&krate);
@@ -201,6 +205,11 @@ impl Rules {
             say(n, format!("a {what} that only tests have: types are the same in tests"));
         }
     }
+}
+
+/// Whether `line` cites a numbered section on behaviour: no such document is in the repository.
+fn cites_behaviour(line: &str) -> bool {
+    line.split("behaviour ").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Whether `line` has `name` as whole words.
@@ -293,6 +302,7 @@ mod tests {
             "println!();",
             "const A: Rank = Rank(1, \"a\");\nconst B: Rank = Rank(1, \"a\");",
             "#[cfg(test)]\nfn a() { b() }\nuse std::env;",
+            "// As OpenZFS does (behaviour 3.1).",
         ] {
             assert_eq!(looked_at("dmu/src/x.rs", text).len(), 1, "{text}");
         }
@@ -302,6 +312,7 @@ mod tests {
     fn what_is_allowed_is_not() {
         for text in [
             "// std::fs, unsafe, todo!()",
+            "// OpenZFS's behaviour is another.",
             "let s = \"std::fs unsafe {\";",
             "fn f(a: &'static str) {}",
             "let unsafely = InstantLike;",

@@ -19,9 +19,9 @@ pub const MAX_BLOCK: u64 = 16 << 20;
 /// Largest block without the feature `large_blocks`, in bytes (`SPA_OLD_MAXBLOCKSIZE`, format page
 /// 02).
 pub const OLD_MAX_BLOCK: u64 = 128 << 10;
-/// Transaction groups that can exist at once, as array size (`TXG_SIZE`, behaviour 3.1).
+/// Transaction groups that can exist at once, as array size (`TXG_SIZE`).
 pub const TXG_SIZE: usize = 4;
-/// Transaction groups for which freed space stays unusable (`TXG_DEFER_SIZE`, behaviour 3.1).
+/// Transaction groups for which freed space stays unusable (`TXG_DEFER_SIZE`).
 pub const TXG_DEFER: u64 = 2;
 /// Transaction groups that can be under way at once: open, quiescing, syncing
 /// (`TXG_CONCURRENT_STATES`).

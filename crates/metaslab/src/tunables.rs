@@ -1,5 +1,4 @@
-//! Tunables of the allocator, with OpenZFS's defaults (behaviour 3.5) except where noted at a
-//! field.
+//! Tunables of the allocator, with OpenZFS's defaults (`metaslab.c`) except where noted at a field.
 
 /// Tunables of the allocator.
 #[derive(Clone, PartialEq, Eq, Debug)]

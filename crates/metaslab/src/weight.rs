@@ -1,5 +1,5 @@
 //! Weight and fragmentation of a metaslab: pure functions of its histogram (format page 06 sections
-//! 3 and 4, behaviour 3.5).
+//! 3 and 4, `metaslab_weight`).
 
 use crate::range_tree::BUCKETS;
 

@@ -1,5 +1,5 @@
 //! Feature flags: the format extensions of pools of version 5000, one table row each (format page
-//! 10 section 3, behaviour 4.3).
+//! 10 section 3, OpenZFS `zfeature_common.c`).
 //!
 //! A feature is *enabled* when it has an entry in one of the MOS's two feature ZAPs,
 //! `features_for_read` (without it the pool cannot be read) or `features_for_write` (without it the

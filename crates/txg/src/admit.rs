@@ -82,8 +82,7 @@ impl TxgPool {
         hold
     }
 
-    /// Blocks at the dirty limit until some bytes are written (behaviour 3.1, step 6): whether it
-    /// had to.
+    /// Blocks at the dirty limit until some bytes are written (`dmu_tx_wait`): whether it had to.
     async fn dirty_limit_gate(&self) -> Result<bool> {
         let p = &*self.0;
         if !policy::at_limit(p.dirty.get(), &p.tunables.get()) {

@@ -1,4 +1,5 @@
-//! The choice of a leaf queue's next class: classes, limits and priorities (behaviour 3.2).
+//! The choice of a leaf queue's next class: classes, limits and priorities (OpenZFS
+//! `vdev_queue.c`).
 //!
 //! Every operation belongs to a class. A class has a minimum and a maximum of operations in flight
 //! at one leaf. First come the classes that are below their minimum, round-robin from the one after
@@ -122,7 +123,7 @@ pub enum Cause {
 }
 
 /// The scheduler of before 2013: how many operations may be issued now (`zfs_vdev_min_pending` 4,
-/// `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2; behaviour 3.2).
+/// `zfs_vdev_max_pending` 10, `zfs_vdev_ramp_rate` 2).
 pub fn deadline_room(cause: Cause, active: u32, t: &QueueTunables) -> u32 {
     match cause {
         Cause::Arrival => t.min_pending.max(1).saturating_sub(active),

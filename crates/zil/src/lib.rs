@@ -1,5 +1,5 @@
 //! The intent log (ZIL): makes synchronous writes durable before their txg syncs (format page 07,
-//! behaviour 3.4).
+//! OpenZFS `zil.c`).
 //!
 //! A txg takes seconds to reach the disk, too long for `fsync`. So every operation on an object set
 //! is also noted in memory, in lists of records (`itx`). A commit writes the records that it needs

@@ -1,4 +1,4 @@
-//! The policy of the log: pure functions with the rules and defaults of OpenZFS (behaviour 3.4).
+//! The policy of the log: pure functions with the rules and defaults of OpenZFS (`zil.c`).
 
 use base::Nanos;
 
