@@ -8,9 +8,8 @@ use admin::fs::files::Zfs;
 use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
 use admin::fs::places::path_blocking;
 use base::{Error, Result};
-use dmu::LocalBoxFuture;
 use host::MountTable;
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 
 /// FUSE.
 pub(crate) struct FuseFrontEnd;

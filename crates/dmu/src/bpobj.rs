@@ -16,10 +16,11 @@ use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V2, BpobjPhys};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::cost::DMU_POINTER;
 use rt::sync::{Mutex, OwnedMutexGuard};
 
-use crate::{Dnode, LocalBoxFuture, ObjSpec, Objset, Tx, ranks};
+use crate::{Dnode, ObjSpec, Objset, Tx, ranks};
 
 /// Bytes of a block pointer.
 const BP: u64 = BLKPTR_SIZE as u64;

@@ -43,6 +43,3 @@ pub use dnode::Dnode;
 pub use objset::{IntentLog, Objset, ObjsetHooks};
 pub use sync::SyncedRoot;
 pub use tx::{Tx, TxPlan};
-
-/// A boxed future that is not `Send`: the return type of object-safe async methods.
-pub type LocalBoxFuture<'a, T> = std::pin::Pin<Box<dyn std::future::Future<Output = T> + 'a>>;

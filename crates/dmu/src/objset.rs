@@ -16,10 +16,10 @@ use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, s
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::zil::ZilHeader;
+use rt::LocalBoxFuture;
 use rt::TaskId;
 use rt::sync::Notify;
 
-use crate::LocalBoxFuture;
 use crate::alloc::AllocState;
 use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
 use crate::dnode::{Dnode, DnodeInner};

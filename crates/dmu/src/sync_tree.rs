@@ -24,11 +24,11 @@ use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DnodePhys, Slot, reach, slots};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::cost::{DMU_BLOCK, DMU_POINTER, FREE};
 use rt::join::{Pipeline, join_all};
 use zio::{Prepared, WriteReq};
 
-use crate::LocalBoxFuture;
 use crate::dnode::Dnode;
 use crate::policy::{BlockKind, Policy};
 use crate::sync_block::SyncCx;

@@ -10,6 +10,7 @@ use dmu::*;
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
+use rt::LocalBoxFuture;
 use sim::{OpKind, Rng};
 use zio::{DedupMode, Prio, WriteDone, ZioOpts};
 

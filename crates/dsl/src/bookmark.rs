@@ -10,9 +10,10 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap::{self, ZapValue};
-use dmu::{Dnode, LocalBoxFuture, Tx};
+use dmu::{Dnode, Tx};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 
 use crate::core::Space;
 use crate::dataset::Dataset;

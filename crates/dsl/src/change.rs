@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx, zap};
+use dmu::{Tx, zap};
+use rt::LocalBoxFuture;
 
 use crate::core::{Space, signed};
 use crate::create::check_name;

@@ -4,8 +4,9 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx};
+use dmu::Tx;
 use ondisk::zil::ZilHeader;
+use rt::LocalBoxFuture;
 
 use crate::core::Space;
 use crate::create::check_name;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, TXG_INITIAL};
-use dmu::{FeatureUse, LocalBoxFuture, ObjSpec, Objset, Tx, zap};
+use dmu::{FeatureUse, ObjSpec, Objset, Tx, zap};
 use ondisk::dsl::{
     DD_FLAG_USED_BREAKDOWN, DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT, DS_FLAG_UNIQUE_ACCURATE, DslDatasetPhys,
     DslDirPhys,
@@ -18,6 +18,7 @@ use ondisk::dsl::{
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
+use rt::LocalBoxFuture;
 
 use crate::crypto::NewCrypt;
 use crate::dataset::Dataset;

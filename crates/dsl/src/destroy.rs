@@ -7,9 +7,10 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx, zap};
+use dmu::{Tx, zap};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 
 use crate::core::Space;
 use crate::dataset::Dataset;

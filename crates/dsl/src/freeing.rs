@@ -18,13 +18,13 @@ use std::cell::{Cell, RefCell};
 use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use bdev::Bytes;
 use dmu::bpobj::Bpobj;
-use dmu::{LocalBoxFuture, ObjSpec, Tx, zap};
+use dmu::{ObjSpec, Tx, zap};
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::{BPOBJ_BLKSZ, BPTREE_ENTRY_SIZE, BPTREE_SIZE, Bookmark, BptreeEntry, BptreePhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use rt::Rt;
 use rt::cost::FREE;
+use rt::{LocalBoxFuture, Rt};
 
 use crate::core::Space;
 use crate::dir::Used;

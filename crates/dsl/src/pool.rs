@@ -10,9 +10,10 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, ObjectId, Result, TXG_SIZE};
 use dmu::zap::ZapValue;
-use dmu::{DmuCtx, Dnode, LocalBoxFuture, Objset, Tx, zap};
+use dmu::{DmuCtx, Dnode, Objset, Tx, zap};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use txg::TxgPool;
 
 use crate::core::Core;

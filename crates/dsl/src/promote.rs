@@ -7,8 +7,9 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx, zap};
+use dmu::{Tx, zap};
 use ondisk::dsl::DS_FLAG_NOPROMOTE;
+use rt::LocalBoxFuture;
 
 use crate::core::{Space, signed};
 use crate::dataset::Dataset;

@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx, zap};
+use dmu::{Tx, zap};
 use ondisk::dsl::DS_FLAG_DEFER_DESTROY;
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::cost::{DMU_OBJECT, FREE};
 
 use crate::core::Space;

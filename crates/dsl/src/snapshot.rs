@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{LocalBoxFuture, Tx, zap};
+use dmu::{Tx, zap};
 use ondisk::dsl::DS_FLAG_DEFER_DESTROY;
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 
 use crate::dataset::Dataset;
 use crate::deadlist::Deadlist;

@@ -12,9 +12,10 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
-use dmu::{Dnode, LocalBoxFuture, Tx, zap};
+use dmu::{Dnode, Tx, zap};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::sync::oneshot;
 use zio::WriteDone;
 

@@ -12,15 +12,14 @@
 
 use base::{Error, ObjectId, Result};
 use bdev::Bytes;
-use dmu::LocalBoxFuture;
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
 use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetPhys;
-use rt::Rt;
 use rt::cost::SCAN_VISIT;
 use rt::join::join_all;
+use rt::{LocalBoxFuture, Rt};
 
 /// Block id of a spill block in a bookmark.
 pub const SPILL: u64 = u64::MAX;

@@ -6,12 +6,11 @@
 //! destroyed its nodes are stale.
 
 use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use base::{ErrorKind, ObjectId, Result};
+use rt::LocalBoxFuture;
 use zpl::Zfs;
 
 use crate::dir::DirOut;
@@ -33,9 +32,6 @@ const SNAP_NAME: &[u8] = b"snapshot";
 const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
-
-/// A future on the engine's thread.
-type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// Lists snapshots and opens them.
 pub trait SnapSource {

@@ -38,5 +38,5 @@ pub mod weight;
 pub use allocator::{Allocator, ClassKind, ClassSpace, MsSummary, TopSpace};
 pub use metaslab::MsChanges;
 pub use range_tree::{RangeError, RangeTree, Run};
-pub use store::{LBF, LoadedMap, Replay, SpaceMapStore};
+pub use store::{LoadedMap, Replay, SpaceMapStore};
 pub use tunables::AllocTunables;

@@ -1,14 +1,10 @@
 //! The source of space maps, and their replay.
 
-use std::pin::Pin;
-
 use base::{Error, ObjectId, Result, ResultExt, VdevId};
 use ondisk::space_map::{Entry, MapType, entries};
+use rt::LocalBoxFuture;
 
 use crate::range_tree::{RangeTree, Run};
-
-/// A boxed future of an engine trait.
-pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The state of a metaslab in the last commit.
 #[derive(Clone, Debug)]
@@ -31,7 +27,7 @@ pub trait SpaceMapStore {
     /// The content of the space map of metaslab `ms` of `vdev` as of the last commit, or of any
     /// commit until the future resolves. It must be the whole content of one commit; changes taken
     /// with `take_changes` whose txg is not committed should not be in it, but are harmless.
-    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LBF<'a, Result<LoadedMap>>;
+    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LocalBoxFuture<'a, Result<LoadedMap>>;
 }
 
 /// Replays the space map of one metaslab, entry by entry, from an all-free state. Overlapping

@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg, VdevId};
 use bdev::MemDev;
-use metaslab::{AllocTunables, Allocator, ClassKind, LBF, LoadedMap, MsSummary, RangeTree, Replay, Run, SpaceMapStore};
+use metaslab::{AllocTunables, Allocator, ClassKind, LoadedMap, MsSummary, RangeTree, Replay, Run, SpaceMapStore};
 use ondisk::blkptr::Dva;
 use ondisk::space_map::{Encoder, MapType};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 use sim::{Sim, SimConfig};
 use vdev::{DirtyGauge, Leaf, QueueTunables, Top, TopSpec, VdevKind};
 
@@ -44,7 +44,7 @@ impl Store {
 }
 
 impl SpaceMapStore for Store {
-    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LBF<'a, Result<LoadedMap>> {
+    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LocalBoxFuture<'a, Result<LoadedMap>> {
         Box::pin(async move {
             *self.loads.borrow_mut() += 1;
             for _ in 0..self.rt.rng_below(4) {

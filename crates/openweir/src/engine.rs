@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use dmu::LocalBoxFuture;
+use rt::LocalBoxFuture;
 
 use crate::call::{Call, Fate, Reply};
 use crate::device::Device;

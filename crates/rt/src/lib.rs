@@ -22,3 +22,6 @@ pub use handle::{JoinHandle, Rt, Sleep, Spend, YieldNow};
 pub use rank::{Rank, TaskLocks};
 pub use turn::{Place, Turn, place_of};
 pub use world::{CpuClass, HostIdentity, TaskId, TimerId, World};
+
+/// A boxed future that is not `Send`: the return type of object-safe async methods.
+pub type LocalBoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + 'a>>;

@@ -100,7 +100,7 @@ impl Claims {
         if !self.emptied.is_empty() || !self.frees.is_empty() {
             let zio = pool.zio().clone();
             let (frees, emptied) = (self.frees, self.emptied);
-            let task = move |_: Rc<DslPool>, tx: Rc<dmu::Tx>| -> dmu::LocalBoxFuture<'static, Result<()>> {
+            let task = move |_: Rc<DslPool>, tx: Rc<dmu::Tx>| -> rt::LocalBoxFuture<'static, Result<()>> {
                 Box::pin(async move {
                     for bp in &frees {
                         zio.free_gang(bp, tx.txg()).await?;

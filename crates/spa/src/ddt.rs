@@ -27,9 +27,10 @@ use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::bytes::{le64, put_le64};
 use ondisk::object_type::ObjectType;
 use ondisk::zap::{FLAG_HASH64, FLAG_PRE_HASHED_KEY, FLAG_UINT64_KEY, ZapValue};
+use rt::LocalBoxFuture;
 use rt::rank::Rank;
 use rt::sync::Mutex;
-use zio::{Dedup, DedupAnswer, LBF, WriteDone, Zio};
+use zio::{Dedup, DedupAnswer, WriteDone, Zio};
 
 /// Entry of the MOS directory: the histograms.
 const STATISTICS: &[u8] = b"DDT-statistics";
@@ -424,7 +425,7 @@ impl Ddt {
 }
 
 impl Dedup for Ddt {
-    fn ask<'a>(&'a self, bp: &'a Blkptr, copies: usize, txg: Txg) -> LBF<'a, Result<DedupAnswer>> {
+    fn ask<'a>(&'a self, bp: &'a Blkptr, copies: usize, txg: Txg) -> LocalBoxFuture<'a, Result<DedupAnswer>> {
         Box::pin(async move {
             let guard = self.lock.lock_owned().await;
             let key = Key::of(bp);

@@ -23,13 +23,14 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
 use bdev::BlockDev;
-use dmu::{Dnode, LocalBoxFuture, ObjSpec, Objset, Tx, zap};
+use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
 use ondisk::feature::FeatureId;
 use ondisk::label::{DeviceLabel, VERSION_FEATURES};
 use ondisk::nvlist::NvList;
 use ondisk::object_type::ObjectType;
 use ondisk::space_map::SPACE_MAP_SIZE;
 use ondisk::vdev_config::VdevConfig;
+use rt::LocalBoxFuture;
 use rt::sync::{Permit, Semaphore, oneshot};
 use vdev::labels::init_labels;
 use vdev::reshape::detach;

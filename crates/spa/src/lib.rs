@@ -45,7 +45,6 @@ pub use attach::NewDevice;
 pub use aux::AuxDevices;
 pub use create::{PoolSpec, check_pool_name};
 pub use devices::DeviceDoor;
-pub use dmu::LocalBoxFuture;
 pub use explain::explain;
 pub use import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
 pub use layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};

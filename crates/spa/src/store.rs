@@ -11,9 +11,10 @@ use std::rc::Rc;
 
 use base::{Error, ObjectId, Result, ResultExt, VdevId};
 use dmu::Objset;
-use metaslab::{LBF, LoadedMap, MsSummary, Replay, Run, SpaceMapStore};
+use metaslab::{LoadedMap, MsSummary, Replay, Run, SpaceMapStore};
 use ondisk::bytes::le64;
 use ondisk::space_map::{SpaceMapPhys, histogram_add};
+use rt::LocalBoxFuture;
 
 use crate::logs::{Unflushed, part_of};
 
@@ -215,7 +216,7 @@ impl MapStore {
 }
 
 impl SpaceMapStore for MapStore {
-    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LBF<'a, Result<LoadedMap>> {
+    fn load<'a>(&'a self, vdev: VdevId, ms: u64) -> LocalBoxFuture<'a, Result<LoadedMap>> {
         Box::pin(async move { self.read(vdev, ms).await.at(|| format!("metaslab {ms} of vdev {vdev}")) })
     }
 }

@@ -8,13 +8,12 @@
 //! labels.
 
 use std::cell::{Cell, OnceCell};
-use std::pin::Pin;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result, Txg, VdevId};
 use bdev::Bytes;
 use ondisk::label::DATA_START;
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 
 use crate::done::WriteDone;
 use crate::dtl::{Condition, Health};
@@ -22,9 +21,6 @@ use crate::geometry::{Column, Draid, Stripe, raidz_map};
 use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
 use crate::stats::IoErrors;
-
-/// A boxed future over borrowed state.
-pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// log2 of the bytes after which a mirror whose children are equally busy prefers the next child,
 /// as in OpenZFS (`vdev_mirror` shift).
@@ -353,7 +349,12 @@ impl VdevKind {
 
     /// Reads `len` bytes at `offset` from the best leaf, and on errors from the next best. The
     /// flag: a leaf failed.
-    pub(crate) fn read_at<'a>(&'a self, io: Io<'a>, offset: u64, len: u64) -> Boxed<'a, Result<(Bytes, bool)>> {
+    pub(crate) fn read_at<'a>(
+        &'a self,
+        io: Io<'a>,
+        offset: u64,
+        len: u64,
+    ) -> LocalBoxFuture<'a, Result<(Bytes, bool)>> {
         if let VdevKind::Leaf(l) = self {
             // Queue now, not at the first poll.
             let read = l.read_data(offset, len, io.prio);

@@ -7,7 +7,7 @@ use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, SECTOR, Txg, Vde
 use bdev::Bytes;
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 
 use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
 use crate::cost::worst_asize;
@@ -16,7 +16,7 @@ use crate::dtl::Health;
 use crate::gate::FailGate;
 use crate::geometry::raidz_asize;
 use crate::leaf::{Leaf, WriteAs};
-use crate::node::{Boxed, Io, ReplicaState, VdevKind};
+use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 use crate::reshape::Shape;
 use crate::striped::{self, Assembly};
@@ -651,7 +651,7 @@ impl VdevTree {
 }
 
 /// Flushes all leaves below a node. A device that fails counts as a failed write.
-fn flush_node(kind: &VdevKind) -> Boxed<'_, Result<()>> {
+fn flush_node(kind: &VdevKind) -> LocalBoxFuture<'_, Result<()>> {
     Box::pin(async move {
         let tolerates = match kind {
             VdevKind::Leaf(leaf) if leaf.condition.health().is_open() => {

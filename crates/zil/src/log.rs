@@ -27,14 +27,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
 
 use base::{Nanos, ObjectId, Result, Txg, VdevId};
 use bdev::Bytes;
-use dmu::{IntentLog, LocalBoxFuture, Objset};
+use dmu::{IntentLog, Objset};
 use ondisk::blkptr::Blkptr;
 use ondisk::zil::ZilHeader;
+use rt::LocalBoxFuture;
 use rt::sync::{Mutex, Rank};
 use zio::WriteDone;
 
@@ -56,9 +56,6 @@ const ISSUER: Rank = Rank(615, "intent log issuer");
 /// Most data of one write record: it fits into a block of the largest size.
 pub const RECORD_DATA_MAX: u64 = BLOCK_MAX - 4096;
 
-/// A boxed future of a trait of this crate.
-pub type LBF<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
-
 /// A block of a file stored for the log.
 pub struct StoredBlock {
     /// Its pointer.
@@ -71,10 +68,10 @@ pub struct StoredBlock {
 /// part of it, does not exist any more.
 pub trait GetData {
     /// The current bytes of the range, fewer at the end of the object.
-    fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>>;
+    fn copy(&self, object: u64, offset: u64, length: u64) -> LocalBoxFuture<'_, Result<Option<Vec<Bytes>>>>;
     /// Stores the object's block that contains the range. Must not wait for locks while it holds a
     /// txg.
-    fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>>;
+    fn store(&self, object: u64, offset: u64, length: u64) -> LocalBoxFuture<'_, Result<Option<StoredBlock>>>;
 }
 
 /// Blocks of the chain from the oldest that is needed to the open one.

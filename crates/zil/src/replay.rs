@@ -8,10 +8,11 @@
 use std::collections::BTreeSet;
 
 use base::{Error, ErrorKind, Result, ResultExt, Txg};
-use dmu::{LocalBoxFuture, Objset, Tx};
+use dmu::{Objset, Tx};
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::zil::{Record, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZilHeader, records};
 use ondisk::zil_record::{Op, WRITE_SIZE, tx};
+use rt::LocalBoxFuture;
 
 use crate::block;
 use crate::chain::{Walk, seq_of};

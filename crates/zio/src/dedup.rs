@@ -1,8 +1,8 @@
 //! The interface to the dedup tables, which are kept above this crate (format page 13).
 
 use base::{Result, Txg};
-use metaslab::LBF;
 use ondisk::blkptr::Blkptr;
+use rt::LocalBoxFuture;
 
 /// The entry of the table for a block to write. The caller must call the function of the answer, or
 /// the reference is not counted.
@@ -28,7 +28,7 @@ pub type Written = Box<dyn FnOnce(&Blkptr, &vdev::WriteDone)>;
 pub trait Dedup {
     /// Looks up the block that `bp` describes (checksum, sizes, compression) with `copies` copies,
     /// to be written in `txg`.
-    fn ask<'a>(&'a self, bp: &'a Blkptr, copies: usize, txg: Txg) -> LBF<'a, Result<DedupAnswer>>;
+    fn ask<'a>(&'a self, bp: &'a Blkptr, copies: usize, txg: Txg) -> LocalBoxFuture<'a, Result<DedupAnswer>>;
     /// Removes one reference to the block at `bp`; counted when the pass ends.
     fn free(&self, bp: &Blkptr);
 }

@@ -10,10 +10,10 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Result, Txg};
 use bdev::{Buf, Bytes};
 use codec::CompressAlgo;
-use metaslab::LBF;
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::join::join_all;
 use vdev::{Prio, Verify, WriteDone};
 
@@ -149,7 +149,13 @@ impl Inner {
     }
 
     /// Allocates the header of `bp` and the pieces of its `data`.
-    fn plan_header<'a>(&'a self, req: &'a WriteReq, mut bp: Blkptr, data: Bytes, depth: u32) -> LBF<'a, Result<Gang>> {
+    fn plan_header<'a>(
+        &'a self,
+        req: &'a WriteReq,
+        mut bp: Blkptr,
+        data: Bytes,
+        depth: u32,
+    ) -> LocalBoxFuture<'a, Result<Gang>> {
         Box::pin(async move {
             let psize = data.len() as u64;
             if depth >= GANG_MAX_DEPTH || psize <= GANG_HEADER_SIZE as u64 {
@@ -259,7 +265,7 @@ impl Inner {
 
     /// The stored bytes of a gang block, joined; the checksums of the pieces are verified, its own
     /// is not.
-    pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LBF<'a, Result<Bytes>> {
+    pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LocalBoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             let children = self.gang_children(bp, prio, depth).await?;
             let mut out = Buf::for_overwrite(bp.psize() as usize);
@@ -302,7 +308,7 @@ impl Inner {
         Ok(children)
     }
 
-    pub(crate) fn claim_tree(&self, bp: Blkptr, txg: Txg, depth: u32) -> LBF<'_, Result<()>> {
+    pub(crate) fn claim_tree(&self, bp: Blkptr, txg: Txg, depth: u32) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
             if bp.is_gang() {
                 for child in self.gang_children(&bp, Prio::SyncRead, depth).await? {
@@ -317,7 +323,7 @@ impl Inner {
         })
     }
 
-    fn free_tree<'a>(&'a self, zio: &'a Zio, bp: Blkptr, txg: Txg, depth: u32) -> LBF<'a, Result<()>> {
+    fn free_tree<'a>(&'a self, zio: &'a Zio, bp: Blkptr, txg: Txg, depth: u32) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if !bp.is_gang() {
                 return zio.free(&bp, txg);

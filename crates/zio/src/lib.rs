@@ -37,7 +37,7 @@ pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
 pub use codec::{crypto, keymem};
 pub use crypt::{AreaSeal, DataKey, ENCRYPTED_COPIES_MAX};
 pub use dedup::{Dedup, DedupAnswer, Written};
-pub use metaslab::{ClassKind, LBF};
+pub use metaslab::ClassKind;
 pub use request::{DedupMode, Prepared, WriteOut, WriteReq};
 pub use scrub::{FreeObserver, Scrubbed};
 pub use stats::{BadCopy, ZioStats};

@@ -13,7 +13,7 @@ use dmu::sa::ZnodeAttrs;
 use dmu::{Dnode, Tx};
 use ondisk::zil_record::{Create, LrAttr, LrSetattr, Make, Op, setattr};
 use ondisk::zpl::pflags;
-use zil::log::LBF;
+use rt::LocalBoxFuture;
 use zil::{GetData, StoredBlock, Zilog};
 
 use crate::fs::Zfs;
@@ -156,7 +156,7 @@ impl Zfs {
 }
 
 impl GetData for Zfs {
-    fn copy(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<Vec<Bytes>>>> {
+    fn copy(&self, object: u64, offset: u64, length: u64) -> LocalBoxFuture<'_, Result<Option<Vec<Bytes>>>> {
         Box::pin(async move {
             let Some((n, _)) = self.findable_node(object).await? else { return Ok(None) };
             let _data = n.st.data.read(offset, length).await;
@@ -168,7 +168,7 @@ impl GetData for Zfs {
         })
     }
 
-    fn store(&self, object: u64, offset: u64, length: u64) -> LBF<'_, Result<Option<StoredBlock>>> {
+    fn store(&self, object: u64, offset: u64, length: u64) -> LocalBoxFuture<'_, Result<Option<StoredBlock>>> {
         Box::pin(async move {
             let Some((n, _)) = self.findable_node(object).await? else { return Ok(None) };
             let (blkid, block) = {

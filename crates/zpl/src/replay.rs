@@ -8,7 +8,6 @@
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
-use dmu::LocalBoxFuture;
 use dmu::sa::{SaAttr, SaHandle};
 use dmu::zap;
 use ondisk::blkptr::Blkptr;
@@ -16,6 +15,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::zil::Record;
 use ondisk::zil_record::{Create, LrAcl, LrAttr, LrSetattr, Make, Op, WriteData, setattr};
 use ondisk::zpl::pflags;
+use rt::LocalBoxFuture;
 use zio::Prio;
 
 use crate::create::New;

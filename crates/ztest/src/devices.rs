@@ -25,7 +25,7 @@ const FREE: usize = 6;
 pub struct LabDoor(pub Rc<Lab>);
 
 impl DeviceDoor for LabDoor {
-    fn open<'a>(&'a self, path: &'a str) -> spa::LocalBoxFuture<'a, base::Result<Rc<dyn BlockDev>>> {
+    fn open<'a>(&'a self, path: &'a str) -> rt::LocalBoxFuture<'a, base::Result<Rc<dyn BlockDev>>> {
         Box::pin(async move {
             let number = path.strip_prefix("disk").and_then(|p| p.strip_suffix(".img")).and_then(|n| n.parse().ok());
             let away = self.0.away.borrow().clone();

@@ -2,9 +2,10 @@
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
-use dmu::{Dnode, LocalBoxFuture, Objset, TxPlan};
+use dmu::{Dnode, Objset, TxPlan};
 use ondisk::zil::Record;
 use ondisk::zil_record::{Op, WriteData};
+use rt::LocalBoxFuture;
 use zio::Prio;
 
 /// The data of a volume that is being opened.

@@ -66,7 +66,7 @@ impl PoolEngine {
         ds: &'a Rc<Dataset>,
         seen: &'a mut BTreeSet<String>,
         out: &'a mut Vec<String>,
-    ) -> dmu::LocalBoxFuture<'a, Result<()>> {
+    ) -> rt::LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let next: Vec<Rc<Dataset>> = if ds.is_snapshot() {
                 self.pool.dsl().clones_of(ds).await?

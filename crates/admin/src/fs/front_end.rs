@@ -8,10 +8,9 @@ use std::path::Path;
 use std::rc::Rc;
 
 use base::Result;
-use dmu::LocalBoxFuture;
 use dsl::{Dataset, DslPool};
 use host::MountTable;
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 
 use super::files::{self, Zfs};
 use super::temp_props::TempProps;

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use rt::Rt;
-use spa::{DevSpec, DeviceDoor, Group, Layout, LocalBoxFuture, NewDevice, Pool};
+use rt::{LocalBoxFuture, Rt};
+use spa::{DevSpec, DeviceDoor, Group, Layout, NewDevice, Pool};
 
 use crate::engine::PoolEngine;
 use crate::pool::create::{check_foreign, leaf_info, open_device, same_file};

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use base::{Guid, ObjectId, Result, VdevId};
 use bdev::MemDev;
-use metaslab::{AllocTunables, Allocator, ClassKind, LBF, LoadedMap, MsSummary, SpaceMapStore};
+use metaslab::{AllocTunables, Allocator, ClassKind, LoadedMap, MsSummary, SpaceMapStore};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 use sim::{Sim, SimConfig};
 use vdev::{DirtyGauge, Leaf, QueueTunables, Top, TopSpec, VdevKind, VdevTree};
 use zio::{Zio, ZioOpts};
@@ -16,7 +16,7 @@ use zio::{Zio, ZioOpts};
 struct NoMaps;
 
 impl SpaceMapStore for NoMaps {
-    fn load<'a>(&'a self, _: VdevId, _: u64) -> LBF<'a, Result<LoadedMap>> {
+    fn load<'a>(&'a self, _: VdevId, _: u64) -> LocalBoxFuture<'a, Result<LoadedMap>> {
         unreachable!("there are no space maps")
     }
 }

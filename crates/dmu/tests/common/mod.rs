@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use base::{Guid, ObjectId, Result, Txg, VdevId};
 use dmu::*;
-use metaslab::{AllocTunables, Allocator, ClassKind, LBF, LoadedMap, MsSummary, RangeTree, SpaceMapStore};
+use metaslab::{AllocTunables, Allocator, ClassKind, LoadedMap, MsSummary, RangeTree, SpaceMapStore};
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DnodePhys, Slot, slots};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 use sim::{DiskImage, Model, Sim, SimConfig, SimDisk};
 use txg::{TxgPool, TxgTunables};
 use vdev::{DirtyGauge, Leaf, QueueTunables, Top, TopSpec, VdevKind, VdevTree};
@@ -59,7 +59,7 @@ impl BlockAccounting for Acct {
 
 pub struct NoMaps;
 impl SpaceMapStore for NoMaps {
-    fn load<'a>(&'a self, _vdev: VdevId, _ms: u64) -> LBF<'a, Result<LoadedMap>> {
+    fn load<'a>(&'a self, _vdev: VdevId, _ms: u64) -> LocalBoxFuture<'a, Result<LoadedMap>> {
         Box::pin(async { Err(base::Error::corrupt("metaslabs of the test have no maps")) })
     }
 }

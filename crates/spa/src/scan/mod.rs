@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg};
-use dmu::{Dnode, LocalBoxFuture, Objset, Tx, zap};
+use dmu::{Dnode, Objset, Tx, zap};
 use dsl::DslPool;
 use dsl::core::DatasetWatch;
 use ondisk::bpobj::Bookmark;
@@ -54,7 +54,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::scan::{NO_OBJSET, PAUSED, ScanFunc, ScanPhys, ScanState, VISIT_AGAIN};
 use ondisk::zap::ZapValue;
 use rt::sync::Notify;
-use rt::{JoinHandle, Rt};
+use rt::{JoinHandle, LocalBoxFuture, Rt};
 use txg::TxgPool;
 use zio::Zio;
 

@@ -7,13 +7,13 @@
 
 use base::{Error, Nanos, ObjectId, Result, Txg};
 use bdev::Bytes;
-use dmu::{LocalBoxFuture, zap};
+use dmu::zap;
 use dsl::walk::{Child, Order, SPILL, Step, Visitor};
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
 use ondisk::dsl::DslDatasetPhys;
 use ondisk::scan::{NO_OBJSET, ScanFunc, VISIT_AGAIN};
-use rt::Rt;
+use rt::{LocalBoxFuture, Rt};
 use vdev::BlockPlace;
 use zio::Prio;
 

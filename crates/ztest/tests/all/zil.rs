@@ -6,11 +6,11 @@ use std::rc::Rc;
 use ondisk::bytes::put_le64;
 use ondisk::zil::{Record, records};
 use ondisk::zil_record::Op;
+use rt::LocalBoxFuture;
 use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
 use zdb::CheckOpts;
 use zil::chain::Walk;
-use zil::log::LBF;
 use zil::{GetData, StoredBlock, ZilTunables, Zilog};
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
@@ -350,14 +350,14 @@ struct Slow {
 }
 
 impl GetData for Slow {
-    fn copy(&self, _: u64, _: u64, length: u64) -> LBF<'_, base::Result<Option<Vec<bdev::Bytes>>>> {
+    fn copy(&self, _: u64, _: u64, length: u64) -> LocalBoxFuture<'_, base::Result<Option<Vec<bdev::Bytes>>>> {
         Box::pin(async move {
             self.asked.set(true);
             self.go.notified().await;
             Ok(Some(vec![bdev::Bytes::zeroed(length as usize)]))
         })
     }
-    fn store(&self, _: u64, _: u64, _: u64) -> LBF<'_, base::Result<Option<StoredBlock>>> {
+    fn store(&self, _: u64, _: u64, _: u64) -> LocalBoxFuture<'_, base::Result<Option<StoredBlock>>> {
         Box::pin(async { Ok(None) })
     }
 }
