@@ -6,6 +6,8 @@
 //! it waits for the disk, other tasks may change the same block: the read is then marked
 //! (`State::invalidate_rmw`) and repeated, so no lock is held.
 
+use std::ops::Range;
+
 use base::{Error, ErrorKind, Result};
 use bdev::{Buf, Bytes};
 use rt::join::Pipeline;
@@ -235,25 +237,28 @@ impl Dnode {
 
     /// Writes `data` at offset `off`.
     pub async fn write(&self, off: u64, data: &[u8], tx: &Tx) -> Result<()> {
-        let size = self.check_write(off, data.len() as u64)?;
-        let mut at = 0usize;
-        while at < data.len() {
-            let pos = off + at as u64;
-            let from = (pos % size) as usize;
-            let n = (size as usize - from).min(data.len() - at);
-            let part = &data[at..at + n];
-            if n == size as usize {
-                self.put_block(pos / size, DirtyBlk::Mut(Buf::copy_from(part)), tx)?;
-            } else {
-                self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
-            }
-            at += n;
-        }
-        Ok(())
+        self.write_blocks(off, data, tx, |part| DirtyBlk::Mut(Buf::copy_from(&data[part]))).await
     }
 
     /// Writes `data` at offset `off`; aligned whole blocks are taken without a copy.
     pub async fn write_bytes(&self, off: u64, data: Bytes, tx: &Tx) -> Result<()> {
+        let whole = |part: Range<usize>| {
+            // A small slice would keep all of a large buffer in memory as long as it is cached.
+            let (len, part) = (part.len(), data.slice(part));
+            let lean = part.footprint() <= len.saturating_mul(8);
+            if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(Buf::copy_from(&part)) }
+        };
+        self.write_blocks(off, &data, tx, whole).await
+    }
+
+    /// Writes `data` at offset `off`. `whole` makes a block of a part of `data` that fills one.
+    async fn write_blocks(
+        &self,
+        off: u64,
+        data: &[u8],
+        tx: &Tx,
+        whole: impl Fn(Range<usize>) -> DirtyBlk,
+    ) -> Result<()> {
         let size = self.check_write(off, data.len() as u64)?;
         let mut at = 0usize;
         while at < data.len() {
@@ -261,11 +266,7 @@ impl Dnode {
             let from = (pos % size) as usize;
             let n = (size as usize - from).min(data.len() - at);
             if n == size as usize {
-                // A small slice would keep all of a large buffer in memory as long as it is cached.
-                let part = data.slice(at..at + n);
-                let lean = part.footprint() <= n.saturating_mul(8);
-                let blk = if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(Buf::copy_from(&part)) };
-                self.put_block(pos / size, blk, tx)?;
+                self.put_block(pos / size, whole(at..at + n), tx)?;
             } else {
                 let part = &data[at..at + n];
                 self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
