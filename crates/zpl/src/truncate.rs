@@ -1,6 +1,7 @@
 //! Changes of a file's size, freeing and zeroing of ranges, search for data and holes.
 
 use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::Dnode;
 use dmu::sa::ZnodeAttrs;
 use ondisk::zpl::pflags;
 
@@ -118,19 +119,22 @@ impl Zfs {
     /// The first byte at or after `off` that may be data; None if there is none before the end of
     /// the file.
     pub async fn seek_data(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
-        let n = self.node(obj).await?;
-        let _data = n.st.data.read(0, u64::MAX).await;
-        let a = self.attrs(&n).await?;
-        self.check_file(&n, &a)?;
-        if off >= a.size {
-            return Ok(None);
-        }
-        Ok(n.dn.next_data(off).await?.filter(|&at| at < a.size))
+        self.seek(obj, off, async |dn, size| Ok(dn.next_data(off).await?.filter(|&at| at < size))).await
     }
 
     /// The first byte at or after `off` that begins a hole, at most the end of the file; None if
     /// `off` is beyond the file.
     pub async fn seek_hole(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
+        self.seek(obj, off, async |dn, size| Ok(Some(dn.next_hole(off).await?.min(size)))).await
+    }
+
+    /// What `find` finds in a file of that size, if `off` is within it.
+    async fn seek(
+        &self,
+        obj: ObjectId,
+        off: u64,
+        find: impl AsyncFnOnce(&Dnode, u64) -> Result<Option<u64>>,
+    ) -> Result<Option<u64>> {
         let n = self.node(obj).await?;
         let _data = n.st.data.read(0, u64::MAX).await;
         let a = self.attrs(&n).await?;
@@ -138,6 +142,6 @@ impl Zfs {
         if off >= a.size {
             return Ok(None);
         }
-        Ok(Some(n.dn.next_hole(off).await?.min(a.size)))
+        find(&n.dn, a.size).await
     }
 }
