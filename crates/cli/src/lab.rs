@@ -6,6 +6,7 @@ use base::Error;
 use lab::throttle::{Report, Study};
 use txg::ThrottlePolicy;
 
+use crate::opts::Parsed;
 use crate::quantize::quantize;
 use crate::zpool::parse_for;
 use crate::{Done, Fail, print};
@@ -34,10 +35,7 @@ fn throttle(args: &[String]) -> Done {
         ("offered", true, 'O'),
         ("json", false, 'j'),
     ];
-    let p = parse_for("lab", args, "p:w:t:b:c:s:S:m:O:j", long, "throttle")?;
-    if let Some(extra) = p.operands.first() {
-        return Err(Fail::Usage(format!("'{extra}' is too much"), "throttle"));
-    }
+    let p = parse_study(args, "p:w:t:b:c:s:S:m:O:j", long, "throttle")?;
     let mut study = Study::default();
     let size = |letter: char, name: &str, old: u64| match p.value(letter) {
         Some(text) => dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}"))),
@@ -55,12 +53,34 @@ fn throttle(args: &[String]) -> Done {
     study.mem = size('m', "mem", study.mem)?;
     study.offered = size('O', "offered", study.offered)?;
     let report = study.run()?;
+    print_report(&p, || serde_json::to_string(&report), || show(&report))
+}
+
+/// Parses the options of a study, which has no operands.
+pub(crate) fn parse_study(
+    args: &[String],
+    letters: &'static str,
+    long: &'static [(&'static str, bool, char)],
+    topic: &'static str,
+) -> Result<Parsed, Fail> {
+    let p = parse_for("lab", args, letters, long, topic)?;
+    match p.operands.first() {
+        Some(extra) => Err(Fail::Usage(format!("'{extra}' is too much"), topic)),
+        None => Ok(p),
+    }
+}
+
+/// Prints the report of a study: as JSON if that was asked for, else as `show` gives it.
+pub(crate) fn print_report(
+    p: &Parsed,
+    json: impl FnOnce() -> serde_json::Result<String>,
+    show: impl FnOnce() -> String,
+) -> Done {
     if p.has('j') {
-        let text =
-            serde_json::to_string(&report).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
+        let text = json().map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
         print(&format!("{text}\n"));
     } else {
-        print(&show(&report));
+        print(&show());
     }
     Ok(())
 }

@@ -12,9 +12,9 @@ use base::{Error, Result};
 use lab::published;
 use lab::zil::{Cell, Medium, Outcome, Rate, Report, Row};
 
+use crate::Done;
+use crate::lab::{parse_study, print_report};
 use crate::opts::Parsed;
-use crate::zpool::parse_for;
-use crate::{Done, Fail, print};
 
 /// Before and after.
 const POLICIES: [CommitPolicy; 2] = [CommitPolicy::Batched, CommitPolicy::Batchless2017];
@@ -33,24 +33,14 @@ pub fn run(args: &[String]) -> Done {
         ("jobs", true, 'J'),
         ("json", false, 'j'),
     ];
-    let p = parse_for("lab", args, "d:m:r:t:s:S:J:j", long, "zil")?;
-    if let Some(extra) = p.operands.first() {
-        return Err(Fail::Usage(format!("'{extra}' is too much"), "zil"));
-    }
+    let p = parse_study(args, "d:m:r:t:s:S:J:j", long, "zil")?;
     let cells = cells(&p)?;
     let jobs = number(&p, 'J', "jobs", 1)?.unwrap_or(1) as usize;
     if jobs > JOBS_MAX {
         return Err(Error::invalid(format!("--jobs: {jobs} is more than {JOBS_MAX}")).into());
     }
     let report = Report::of(run_parallel(cells, jobs)?);
-    if p.has('j') {
-        let text =
-            serde_json::to_string(&report).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))?;
-        print(&format!("{text}\n"));
-    } else {
-        print(&show(&report));
-    }
-    Ok(())
+    print_report(&p, || serde_json::to_string(&report), || show(&report))
 }
 
 /// The parts of a list with commas, each once.

@@ -10,9 +10,9 @@ use base::Error;
 
 use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
-use crate::zpool::{fields, for_each_name, parse_for};
+use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, help, json, print, properties, unique, zfs_key, zfs_snap};
+use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -60,13 +60,7 @@ pub fn run(args: &[String]) -> Done {
         "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
         "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
-        "version" | "-V" | "--version" => crate::version::run("zfs", rest),
-        "help" | "-h" | "--help" | "-?" => help::print_topic("zfs", rest),
-        other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
-            "'zfs {other}' is not something that weir does yet: 'weir help zfs' lists what it does"
-        ))
-        .into()),
-        other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
+        other => run_other("zfs", other, rest, NOT_YET),
     }
 }
 

@@ -52,10 +52,18 @@ pub fn run(args: &[String]) -> Done {
         "resilver" => resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
-        "version" | "-V" | "--version" => crate::version::run("zpool", rest),
-        "help" | "-h" | "--help" | "-?" => help::print_topic("zpool", rest),
-        other if NOT_YET.contains(&other) => Err(Error::unsupported(format!(
-            "'zpool {other}' is not something that weir does yet: 'weir help zpool' lists what it does"
+        other => run_other("zpool", other, rest, NOT_YET),
+    }
+}
+
+/// Runs what all programs have: version and help. `not_yet` are commands of OpenZFS that weir does
+/// not have yet.
+pub(crate) fn run_other(program: &'static str, command: &str, rest: &[String], not_yet: &[&str]) -> Done {
+    match command {
+        "version" | "-V" | "--version" => crate::version::run(program, rest),
+        "help" | "-h" | "--help" | "-?" => help::print_topic(program, rest),
+        other if not_yet.contains(&other) => Err(Error::unsupported(format!(
+            "'{program} {other}' is not something that weir does yet: 'weir help {program}' lists what it does"
         ))
         .into()),
         other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
