@@ -2,6 +2,7 @@
 //! holds.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../zio/tests/common/mod.rs"]
 mod common;
 
 use std::cell::Cell;
