@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
-use dsl::props::{self, PropValue};
+use dsl::props::PropValue;
 use dsl::{Dataset, check_name};
 
 use crate::engine::{PoolEngine, Progress};
@@ -30,20 +30,11 @@ impl Plan {
     }
 }
 
-fn text_props(given: &[(String, String)]) -> Result<Vec<(String, PropValue)>> {
-    for (name, _) in given {
-        if !props::is_user_prop(name) {
-            return Err(Error::invalid(format!("this property can not be modified for snapshots: '{name}'")));
-        }
-    }
-    Ok(given.iter().map(|(n, v)| (n.clone(), PropValue::Text(v.clone()))).collect())
-}
-
 impl PoolEngine {
     /// `zfs snapshot`: all of this pool in one txg.
     pub async fn snap_create(&self, names: Vec<String>, recursive: bool, given: &[(String, String)]) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        let props = text_props(given)?;
+        let props = given.iter().map(|(n, v)| (n.clone(), PropValue::Text(v.clone()))).collect();
         self.pool.dsl().snapshot(names, recursive, props).await
     }
 
