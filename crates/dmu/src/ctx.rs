@@ -14,7 +14,7 @@ use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
 use rt::Rt;
-use txg::{ThrottlePolicy, TxgPool};
+use txg::TxgPool;
 use zio::{DataKey, DedupMode, Prio, WriteDone, Zio};
 
 /// Accounts for the blocks of an object set. Called only while its txg syncs; must not wait, and
@@ -287,11 +287,11 @@ impl DmuCtx {
     pub(crate) fn dirty_add(&self, txg: Txg, bytes: u64) {
         self.0.txg.dirty_add(txg, bytes);
     }
-    /// Subtracts `dirty` bytes when their write ends or, with the policy of 2013, a share when each
-    /// device has written its part.
+    /// Subtracts `dirty` bytes when their write ends or, if the throttle policy says so, a share
+    /// when each device has written its part.
     pub(crate) fn dirty_done_on_write(&self, txg: Txg, dirty: u64, done: &zio::WriteDone) {
         let pool = self.txg().clone();
-        if pool.tunables().policy != ThrottlePolicy::OpenZfs2013 {
+        if !pool.tunables().policy.retires_by_part() {
             done.on_done(move |_| pool.dirty_done(txg, dirty));
             return;
         }

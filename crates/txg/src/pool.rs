@@ -18,7 +18,7 @@ use vdev::DirtyGauge;
 use crate::history::{History, TxgRecord, TxgState};
 use crate::legacy::WriteLimit;
 use crate::policy::{self, TxgTunables};
-use crate::throttle::ThrottlePolicy;
+use crate::throttle;
 
 /// Counters since the pool was opened, and the state now.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -260,13 +260,7 @@ impl Inner {
     pub(crate) fn set_dirty(&self, dirty: u64) {
         self.dirty.set(dirty);
         let t = self.tunables.get();
-        if t.policy == ThrottlePolicy::Smoothing {
-            if dirty > t.delay_min() {
-                self.above_at.set(Some(self.rt.now()));
-            }
-        } else {
-            self.above_at.set(None);
-        }
+        self.above_at.set(throttle::above_after(self.above_at.get(), dirty, self.rt.now(), &t));
         self.gauge.0.set(policy::dirty_percent(dirty, &t));
         self.wake_blocked();
     }

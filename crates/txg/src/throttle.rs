@@ -64,6 +64,22 @@ impl ThrottlePolicy {
     pub const fn closes_by_share(self) -> bool {
         !matches!(self, ThrottlePolicy::Legacy2008)
     }
+
+    /// Whether dirty bytes are taken back device by device ([`part_share`]), not when the whole
+    /// block is written.
+    pub const fn retires_by_part(self) -> bool {
+        matches!(self, ThrottlePolicy::OpenZfs2013)
+    }
+}
+
+/// When the dirty share was last above the share at which delays begin ([`Load::above`]), `dirty`
+/// bytes being dirty `now`; `above` is the answer before. Only `smoothing` asks.
+pub fn above_after(above: Option<Nanos>, dirty: u64, now: Nanos, t: &TxgTunables) -> Option<Nanos> {
+    match t.policy {
+        ThrottlePolicy::Smoothing if dirty > t.delay_min() => Some(now),
+        ThrottlePolicy::Smoothing => above,
+        _ => None,
+    }
 }
 
 /// Input of a transaction's delay.
@@ -129,6 +145,22 @@ mod tests {
         }
         let e = ThrottlePolicy::parse("openzf").expect_err("no such policy").to_string();
         assert!(e.contains("legacy-2008"), "{e}");
+    }
+
+    #[test]
+    fn questions_of_each_policy() {
+        use ThrottlePolicy::*;
+        for p in ThrottlePolicy::ALL {
+            assert_eq!(p.retires_by_part(), p == OpenZfs2013, "{}", p.name());
+        }
+        let (old, now) = (Some(Nanos(1)), Nanos(2));
+        for p in ThrottlePolicy::ALL {
+            let t = with(p);
+            for (dirty, want) in [(t.delay_min(), old), (t.delay_min() + 1, Some(now)), (0, old)] {
+                let want = want.filter(|_| p == Smoothing);
+                assert_eq!(above_after(old, dirty, now, &t), want, "{} at {dirty}", p.name());
+            }
+        }
     }
 
     #[test]
