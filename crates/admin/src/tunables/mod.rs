@@ -15,6 +15,7 @@ mod table;
 use base::{Error, Nanos, Result};
 use host::KeepAwake;
 use spa::EngineOpts;
+use strsim::levenshtein;
 use txg::TxgTunables;
 use vdev::Prio;
 use zil::ZilTunables;
@@ -137,22 +138,6 @@ pub struct Tunable {
     pub(crate) place: Place,
 }
 
-/// Levenshtein distance of two words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 /// The tunable of that name; the error suggests a similar name.
 pub fn find(name: &str) -> Result<&'static Tunable> {
     if let Some(found) = TABLE.iter().find(|t| t.name == name) {
@@ -160,8 +145,8 @@ pub fn find(name: &str) -> Result<&'static Tunable> {
     }
     // Without the prefix, or a part of the name, or a few letters wrong.
     let bare = name.trim_start_matches("zfs_");
-    let near =
-        TABLE.iter().map(|t| (if !bare.is_empty() && t.name.ends_with(bare) { 0 } else { distance(name, t.name) }, t));
+    let far = |t: &Tunable| if !bare.is_empty() && t.name.ends_with(bare) { 0 } else { levenshtein(name, t.name) };
+    let near = TABLE.iter().map(|t| (far(t), t));
     let guess = near.min_by_key(|(d, _)| *d).filter(|(d, _)| *d <= (name.chars().count() / 3).clamp(2, 8));
     let hint = match guess {
         Some((_, t)) => format!("did you mean '{}'?", t.name),
