@@ -23,6 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use base::{Error, ErrorKind, Nanos, Result, WallTime};
 use rt::trace::{Event, Groups};
 use rt::{CpuClass, HostIdentity, Rt, TaskId, TaskLocks, TimerId, World};
+use slab::Slab;
 
 use crate::awake::KeepAwake;
 use crate::driver::{Driver, Owner, Request, Wait};
@@ -31,7 +32,6 @@ use crate::poller::Poller;
 use crate::remote::RemoteSpawner;
 use crate::ring::Ring;
 use crate::shared::{Msg, Shared, TaskHeader};
-use crate::slab::Slab;
 use crate::timers::Timers;
 use crate::workers::Workers;
 
@@ -42,7 +42,7 @@ const POLLS_PER_TURN: usize = 128;
 /// easily.
 const SLOW_POLL: Nanos = Nanos::from_ms(1);
 /// The slot of the future that `block_on` runs.
-const MAIN: u32 = u32::MAX;
+const MAIN: usize = usize::MAX;
 /// How long a dropped engine waits for operations that devices do not give back, before it leaves
 /// them their memory.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
@@ -426,7 +426,7 @@ impl Inner {
             Msg::Call(f) => f(&self.rt()),
             Msg::Io { token, res } => self.op_over(token, res),
             Msg::CpuDone { id, panic } => {
-                let done = self.cpu_done.borrow_mut().remove(id);
+                let done = self.cpu_done.borrow_mut().try_remove(id);
                 if let Some(panic) = panic {
                     resume_unwind(panic);
                 }
@@ -503,7 +503,7 @@ impl Inner {
                 task.future = Some(future);
             }
         } else {
-            let task = self.tasks.borrow_mut().remove(header.slot);
+            let task = self.tasks.borrow_mut().try_remove(header.slot);
             drop(future);
             drop(task);
         }
@@ -523,12 +523,12 @@ impl Inner {
         }
         let token = {
             let mut ops = self.ops.borrow_mut();
-            let index = ops.next_index();
+            let index = ops.vacant_key();
             // 24 bits of index, 38 of age: no token comes twice in the life of a process, and the
             // top bits stay free.
             assert!(index < 1 << 24, "too many operations in flight");
             self.last_op.set((self.last_op.get() + 1) & ((1 << 38) - 1));
-            let token = self.last_op.get() << 24 | u64::from(index);
+            let token = self.last_op.get() << 24 | index as u64;
             ops.insert(OpSlot { token, owner });
             token
         };
@@ -554,7 +554,7 @@ impl Inner {
         let slot = {
             let mut ops = self.ops.borrow_mut();
             match ops.get_mut(index_of(token)) {
-                Some(s) if s.token == token => ops.remove(index_of(token)),
+                Some(s) if s.token == token => ops.try_remove(index_of(token)),
                 _ => None,
             }
         };
@@ -575,7 +575,7 @@ impl Inner {
         // Tasks hold the engine through their `Rt`: they go first. Dropping them may start or
         // cancel operations.
         loop {
-            let tasks = self.tasks.borrow_mut().take_all();
+            let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
             if tasks.is_empty() {
                 break;
             }
@@ -583,7 +583,8 @@ impl Inner {
         }
         drop(std::mem::take(&mut *self.ready.borrow_mut()));
         drop(self.timers.borrow_mut().take_all());
-        drop(self.cpu_done.borrow_mut().take_all());
+        let cpu_done = std::mem::take(&mut *self.cpu_done.borrow_mut());
+        drop(cpu_done);
         let deferred = std::mem::take(&mut *self.deferred.borrow_mut());
         drop(deferred);
         self.drain();
@@ -594,16 +595,16 @@ impl Inner {
         let begin = Instant::now();
         let mut over = Vec::new();
         let mut lost = Vec::new();
-        while self.ops.borrow().len() > 0 {
+        while !self.ops.borrow().is_empty() {
             self.driver.borrow_mut().cancel_all();
             self.driver.borrow_mut().turn(Wait::For(Duration::from_millis(5)), &mut over);
             over.extend(self.shared.take_io());
             for (token, _) in over.drain(..) {
-                let slot = self.ops.borrow_mut().remove(index_of(token));
+                let slot = self.ops.borrow_mut().try_remove(index_of(token));
                 drop(slot);
             }
             if begin.elapsed() > DRAIN_LIMIT {
-                lost.extend(self.ops.borrow_mut().take_all());
+                lost.extend(std::mem::take(&mut *self.ops.borrow_mut()));
             }
         }
         // A device that does not answer may still write there later.
@@ -611,8 +612,8 @@ impl Inner {
     }
 }
 
-fn index_of(token: u64) -> u32 {
-    (token & ((1 << 24) - 1)) as u32
+fn index_of(token: u64) -> usize {
+    (token & ((1 << 24) - 1)) as usize
 }
 
 /// Lock ranks are checked where assertions are.
@@ -653,7 +654,7 @@ impl World for Inner {
         let id = self.next_task();
         let header = {
             let mut tasks = self.tasks.borrow_mut();
-            let slot = tasks.next_index();
+            let slot = tasks.vacant_key();
             let header = Arc::new(TaskHeader::new(id, slot, self.shared.clone()));
             let waker = Waker::from(header.clone());
             tasks.insert(Task { future: Some(task), header: header.clone(), waker, locks: task_locks(), name });

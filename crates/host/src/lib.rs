@@ -30,7 +30,6 @@ mod remote;
 mod ring;
 mod secret;
 mod shared;
-mod slab;
 mod spin;
 mod tempdir;
 mod terminal;

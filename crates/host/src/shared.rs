@@ -22,7 +22,7 @@ pub(crate) enum Msg {
     /// A worker thread finished the I/O operation `token`: a count, or a negative errno.
     Io { token: u64, res: i32 },
     /// A CPU job ended; with its panic, if it did panic.
-    CpuDone { id: u32, panic: Option<Box<dyn Any + Send>> },
+    CpuDone { id: usize, panic: Option<Box<dyn Any + Send>> },
 }
 
 #[derive(Default)]
@@ -143,14 +143,14 @@ impl Shared {
 /// The part of a task that its wakers share.
 pub(crate) struct TaskHeader {
     pub(crate) id: u64,
-    pub(crate) slot: u32,
+    pub(crate) slot: usize,
     queued: AtomicBool,
     shared: Arc<Shared>,
 }
 
 impl TaskHeader {
     /// A header that counts as queued: its creator puts it into the ready queue.
-    pub(crate) fn new(id: u64, slot: u32, shared: Arc<Shared>) -> TaskHeader {
+    pub(crate) fn new(id: u64, slot: usize, shared: Arc<Shared>) -> TaskHeader {
         TaskHeader { id, slot, queued: AtomicBool::new(true), shared }
     }
     /// The task is about to be polled: wake-ups from now on count again.
