@@ -22,6 +22,7 @@ const WORLD: &[&str] = &[
     "SystemTime",
     "Instant",
     "libc::",
+    "rustix::",
     "tokio::time",
     "tokio::spawn",
     "getrandom",

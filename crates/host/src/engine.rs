@@ -13,6 +13,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
@@ -192,8 +193,7 @@ impl Engine {
         };
         // A timer of this thread may be late by this much (ns) on top of the clock's own precision;
         // 50 us is usual.
-        // SAFETY: no preconditions.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000 as libc::c_ulong) };
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let cpu_threads = match config.cpu_threads {
             0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
             n => n,

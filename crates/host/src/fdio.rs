@@ -21,6 +21,8 @@ use std::task::{Context, Poll, Waker};
 use base::Result;
 use bdev::{Buf, MAX_SEGMENTS};
 use rt::Rt;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::driver::{Owner, Raw, Request, STREAM};
 use crate::engine::{Handle, Inner};
@@ -169,47 +171,30 @@ fn part(ptr: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: ptr.cast(), iov_len: len }
 }
 
-fn count(n: isize) -> io::Result<usize> {
-    usize::try_from(n).map_err(|_| io::Error::last_os_error())
-}
-
 /// Writes at once by a system call; never through the ring. On a non-blocking descriptor it does
 /// not wait.
 pub fn write_now(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> io::Result<usize> {
-    let n = i32::try_from(data.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     loop {
-        // SAFETY: an `IoSlice` has the layout of an iovec, and the slices live across the call.
-        match count(unsafe { libc::writev(fd.as_raw_fd(), data.as_ptr().cast(), n) }) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            r => return r,
+        match rustix::io::writev(fd, data) {
+            Err(Errno::INTR) => {}
+            r => return Ok(r?),
         }
     }
 }
 
 /// Reads at once by a system call; `WouldBlock` if nothing is there on a non-blocking descriptor.
 pub fn read_now(fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-    let n = i32::try_from(bufs.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     loop {
-        // SAFETY: an `IoSliceMut` has the layout of an iovec, and the slices live across the call.
-        match count(unsafe { libc::readv(fd.as_raw_fd(), bufs.as_ptr().cast(), n) }) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            r => return r,
+        match rustix::io::readv(fd, bufs) {
+            Err(Errno::INTR) => {}
+            r => return Ok(r?),
         }
     }
 }
 
 /// Makes a descriptor fail with `WouldBlock` where it would wait.
 pub fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    // SAFETY: plain fcntl calls on a borrowed descriptor.
-    unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        if flags < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let flags = if on { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-        if libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let mut flags = fcntl_getfl(fd)?;
+    flags.set(OFlags::NONBLOCK, on);
+    Ok(fcntl_setfl(fd, flags)?)
 }

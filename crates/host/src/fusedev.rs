@@ -13,9 +13,11 @@
 //! device.
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use rustix::fs::MemfdFlags;
 
 use crate::tempdir::TempDir;
 
@@ -93,13 +95,7 @@ fn go_to(folder: &Path) -> Option<()> {
 /// A loop device over memory, open, and its path. It ends with the last descriptor and mount.
 fn loop_device() -> Option<(File, String)> {
     let open = |path: &str| OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path).ok();
-    // SAFETY: a NUL-terminated name; the result is checked before it becomes an owned descriptor.
-    let memory = unsafe { libc::memfd_create(c"weir".as_ptr(), libc::MFD_CLOEXEC) };
-    if memory < 0 {
-        return None;
-    }
-    // SAFETY: a fresh descriptor without another owner.
-    let memory = File::from(unsafe { OwnedFd::from_raw_fd(memory) });
+    let memory = File::from(rustix::fs::memfd_create(c"weir", MemfdFlags::CLOEXEC).ok()?);
     memory.set_len(DEVICE_BYTES).ok()?;
     let control = open("/dev/loop-control")?;
     let mut config = [0u64; LOOP_CONFIG_BYTES / 8];

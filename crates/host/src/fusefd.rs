@@ -13,8 +13,9 @@
 
 use std::ffi::CString;
 use std::future::poll_fn;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,11 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use rustix::cmsg_space;
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::fdio::Fd;
 use crate::fusedev;
@@ -243,7 +249,7 @@ pub async fn fuse_detach(place: &FusePlace, force: bool) -> Result<()> {
 
 /// Error number of a FUSE file system whose server is gone, as the documentation of statfs(2) and
 /// the kernel's fuse/dev.c have it.
-const NOT_CONNECTED: i32 = libc::ENOTCONN;
+const NOT_CONNECTED: Errno = Errno::NOTCONN;
 /// Time for a mount to show whether its server lives. A server that was killed counts as alive
 /// until the kernel has closed its files.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
@@ -286,11 +292,7 @@ fn is_dead(path: &Path) -> bool {
     let Ok(path) = c_string(path.as_os_str().as_bytes(), "the mount point") else { return false };
     let (tell, told) = std::sync::mpsc::channel();
     let ask = move || {
-        // SAFETY: statfs is plain data for which zeros are a value.
-        let mut st: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: a NUL-terminated path and a place for the answer, both alive across the call.
-        let failed = unsafe { libc::statfs(path.as_ptr(), &raw mut st) } != 0;
-        let dead = failed && io::Error::last_os_error().raw_os_error() == Some(NOT_CONNECTED);
+        let dead = rustix::fs::statfs(&path).is_err_and(|e| e == NOT_CONNECTED);
         // The receiver may have timed out.
         let _ = tell.send(dead);
     };
@@ -316,53 +318,25 @@ pub async fn fuse_set_readahead(place: &FusePlace, kib: u32) {
     let _ = blocking(set).await;
 }
 
-/// From `linux/mount.h`: make a copy of a mount, and give it as a descriptor.
-const OPEN_TREE_CLONE: libc::c_uint = 1;
-/// From `linux/mount.h`: the descriptor itself is moved.
-const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-
 /// A copy of the mount at `path` that is nowhere in the tree (Linux 5.2).
 fn clone_mount(path: &Path) -> Result<OwnedFd> {
     let name = path.display().to_string();
     let path = c_string(path.as_os_str().as_bytes(), "the mount point")?;
-    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as libc::c_uint;
-    // SAFETY: a NUL-terminated path; the result is checked before it becomes an owned descriptor.
-    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
-    if fd < 0 {
-        return Err(os_error(&name, "cannot be copied", &io::Error::last_os_error()));
-    }
-    // SAFETY: a fresh descriptor that has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, &path, flags).map_err(|e| os_error(&name, "cannot be copied", &e.into()))
 }
 
 fn move_mount(from: &OwnedFd, path: &Path) -> Result<()> {
     let name = path.display().to_string();
     let path = c_string(path.as_os_str().as_bytes(), "the mount point")?;
-    // SAFETY: an open descriptor and two NUL-terminated paths that live across the call.
-    let r = unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            from.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
-        )
-    };
-    if r != 0 {
-        return Err(os_error(&name, "cannot be mounted again", &io::Error::last_os_error()));
-    }
-    Ok(())
+    // The descriptor itself is moved.
+    rustix::mount::move_mount(from, c"", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        .map_err(|e| os_error(&name, "cannot be mounted again", &e.into()))
 }
 
 fn open_device() -> Result<OwnedFd> {
-    // SAFETY: a NUL-terminated path; the result is checked before it becomes an owned descriptor.
-    let fd = unsafe { libc::open(c"/dev/fuse".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK) };
-    if fd < 0 {
-        return Err(os_error(DEVICE, "cannot be opened", &io::Error::last_os_error()));
-    }
-    // SAFETY: a fresh descriptor without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+        .map_err(|e| os_error(DEVICE, "cannot be opened", &e.into()))
 }
 
 fn c_string(bytes: &[u8], what: &str) -> Result<CString> {
@@ -383,22 +357,18 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
     }
     let data = c_string(data.as_bytes(), "the options")?;
     let flags = [
-        (opts.readonly, libc::MS_RDONLY),
-        (opts.nosuid, libc::MS_NOSUID),
-        (opts.nodev, libc::MS_NODEV),
-        (opts.noexec, libc::MS_NOEXEC),
-        (opts.noatime, libc::MS_NOATIME),
+        (opts.readonly, MountFlags::RDONLY),
+        (opts.nosuid, MountFlags::NOSUID),
+        (opts.nodev, MountFlags::NODEV),
+        (opts.noexec, MountFlags::NOEXEC),
+        (opts.noatime, MountFlags::NOATIME),
     ];
-    let flags = flags.iter().filter(|(on, _)| *on).fold(0, |all, (_, flag)| all | flag);
-    let mount_as = |source: &str, fstype: &str| -> Result<io::Result<()>> {
+    let flags: MountFlags = flags.iter().filter(|(on, _)| *on).map(|(_, flag)| *flag).collect();
+    let mount_as = |source: &str, fstype: &str| -> Result<rustix::io::Result<()>> {
         let fstype = opts.subtype.as_ref().map_or(fstype.to_owned(), |s| format!("{fstype}.{s}"));
         let fstype = c_string(fstype.as_bytes(), "the type")?;
         let source = c_string(source.as_bytes(), "the name of the file system")?;
-        // SAFETY: four NUL-terminated strings that live across the call.
-        let r = unsafe {
-            libc::mount(source.as_ptr(), target.as_ptr(), fstype.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
-        };
-        Ok(if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) })
+        Ok(mount(&source, &target, &fstype, flags, data.as_c_str()))
     };
     // Where a mount with a device fails (no loop devices, a container), the one without may work.
     if opts.sync_passes
@@ -407,24 +377,20 @@ fn mount_as_root(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
     {
         return Ok(fd);
     }
-    mount_as(&opts.source, "fuse")?.map_err(|e| os_error(&name, "cannot be mounted", &e))?;
+    mount_as(&opts.source, "fuse")?.map_err(|e| os_error(&name, "cannot be mounted", &e.into()))?;
     Ok(fd)
 }
 
 fn unmount_as_root(path: &Path, lazy: bool, force: bool) -> Result<()> {
     let name = path.display().to_string();
     let target = c_string(path.as_os_str().as_bytes(), "the mount point")?;
-    let flags =
-        libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 } | if force { libc::MNT_FORCE } else { 0 };
-    // SAFETY: a NUL-terminated string.
-    if unsafe { libc::umount2(target.as_ptr(), flags) } == 0 {
-        return Ok(());
-    }
-    let e = io::Error::last_os_error();
-    if e.raw_os_error() == Some(libc::EBUSY) {
-        return Err(Error::new(ErrorKind::Busy, "it is in use: end what uses it"));
-    }
-    Err(os_error(&name, "cannot be unmounted", &e))
+    let mut flags = UnmountFlags::NOFOLLOW;
+    flags.set(UnmountFlags::DETACH, lazy);
+    flags.set(UnmountFlags::FORCE, force);
+    unmount(&target, flags).map_err(|e| match e {
+        Errno::BUSY => Error::new(ErrorKind::Busy, "it is in use: end what uses it"),
+        e => os_error(&name, "cannot be unmounted", &e.into()),
+    })
 }
 
 fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> {
@@ -434,7 +400,7 @@ fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> 
         // The helper inherits a copy without close-on-exec, made between fork and exec by this call
         // only: the descriptor itself is inheritable from here until `socket` is dropped by our
         // caller.
-        inherit(s.as_raw_fd()).map_err(|e| os_error(HELPER, "fcntl", &e))?;
+        fcntl_setfd(s, FdFlags::empty()).map_err(|e| os_error(HELPER, "fcntl", &e.into()))?;
         command.env("_FUSE_COMMFD", s.as_raw_fd().to_string());
     }
     let mut child = command.spawn().map_err(|e| {
@@ -455,11 +421,6 @@ fn helper(args: &[&std::ffi::OsStr], socket: Option<&UnixStream>) -> Result<()> 
     let said = said.trim();
     let kind = if said.contains("busy") { ErrorKind::Busy } else { ErrorKind::Denied };
     Err(Error::new(kind, if said.is_empty() { format!("{HELPER} failed: {status}") } else { said.to_owned() }))
-}
-
-fn inherit(fd: RawFd) -> io::Result<()> {
-    // SAFETY: plain fcntl on an open descriptor.
-    if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 fn mount_by_helper(path: &Path, opts: &FuseMount) -> Result<OwnedFd> {
@@ -511,41 +472,22 @@ fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
 /// Takes a descriptor that the other end sent beside one byte.
 fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0u8; 1];
-    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // Room for one descriptor, aligned as a control message must be.
-    let mut control = [0u64; 8];
-    // SAFETY: msghdr is plain data for which zeros are a value.
-    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
-    msg.msg_iov = &raw mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
-    // SAFETY: all that `msg` points to lives across the call and has the length stated in it.
-    let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut msg, libc::MSG_CMSG_CLOEXEC) };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let nothing = || io::Error::new(io::ErrorKind::InvalidData, "no descriptor in the message");
-    if n == 0 {
-        return Err(nothing());
-    }
-    // SAFETY: the kernel filled `msg`; the macros give null or a header within `control`.
-    unsafe {
-        let head = libc::CMSG_FIRSTHDR(&raw const msg);
-        if head.is_null()
-            || (*head).cmsg_level != libc::SOL_SOCKET
-            || (*head).cmsg_type != libc::SCM_RIGHTS
-            || (*head).cmsg_len < libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize
-        {
-            return Err(nothing());
-        }
-        let fd = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
-        if fd < 0 { Err(nothing()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
-    }
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let sent = match control.drain().next() {
+        Some(RecvAncillaryMessage::ScmRights(mut fds)) if got.bytes > 0 => fds.next(),
+        _ => None,
+    };
+    sent.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor in the message"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
     use super::*;
 
     #[test]
@@ -580,6 +522,17 @@ mod tests {
         );
         std::io::Write::write_all(&mut &a, b"x").expect("write");
         assert!(receive_fd(&b).is_err(), "a byte without a descriptor");
+        let (c, d) = UnixStream::pair().expect("pair");
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let both = [c.as_fd(), d.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&both)));
+        sendmsg(&a, &[io::IoSlice::new(b"x")], &mut control, SendFlags::empty()).expect("send");
+        let mut c = UnixStream::from(receive_fd(&b).expect("the first of two"));
+        io::Write::write_all(&mut c, b"y").expect("write");
+        let mut byte = [0];
+        io::Read::read_exact(&mut &d, &mut byte).expect("read");
+        assert_eq!(&byte, b"y");
     }
 
     #[test]

@@ -7,24 +7,22 @@
 use std::ptr::NonNull;
 
 use bdev::{CHUNK, ChunkSource};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Maps a chunk: twice the size, of which the aligned part stays.
 fn map() -> Option<NonNull<u8>> {
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at a place of the kernel's choice.
-    let p = unsafe { libc::mmap(std::ptr::null_mut(), 2 * CHUNK, prot, flags, -1, 0) };
-    if p == libc::MAP_FAILED {
-        return None;
-    }
+    let p = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), 2 * CHUNK, prot, MapFlags::PRIVATE) }.ok()?;
     let head = p.addr().next_multiple_of(CHUNK) - p.addr();
     // SAFETY: `head` is below CHUNK, so all three parts lie within the mapping; none of it has been
     // used.
     unsafe {
         let chunk = p.byte_add(head);
         if head > 0 {
-            libc::munmap(p, head);
+            let _ = rustix::mm::munmap(p, head);
         }
-        libc::munmap(chunk.byte_add(CHUNK), CHUNK - head);
+        let _ = rustix::mm::munmap(chunk.byte_add(CHUNK), CHUNK - head);
         NonNull::new(chunk.cast())
     }
 }
@@ -35,7 +33,7 @@ fn map() -> Option<NonNull<u8>> {
 /// The chunk came from [`map`], and nothing refers to it.
 unsafe fn idle(chunk: NonNull<u8>) {
     // SAFETY: the caller's word.
-    unsafe { libc::madvise(chunk.as_ptr().cast(), CHUNK, libc::MADV_FREE) };
+    let _ = unsafe { rustix::mm::madvise(chunk.as_ptr().cast(), CHUNK, Advice::LinuxFree) };
 }
 
 /// Makes all buffers of the process come from here.

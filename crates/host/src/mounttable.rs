@@ -8,12 +8,12 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::open::os_error;
 
@@ -129,9 +129,8 @@ impl MountWatch {
     /// The list of this moment.
     pub fn table(&self) -> Result<Rc<MountTable>> {
         let mut file = self.file.borrow_mut();
-        let mut poll = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
-        // SAFETY: one pollfd that lives across the call, which does not wait.
-        let changed = unsafe { libc::poll(&raw mut poll, 1, 0) } != 0;
+        // Without a wait.
+        let changed = poll(&mut [PollFd::new(&*file, PollFlags::PRI)], Some(&Timespec::default())) != Ok(0);
         if !changed && let Some(table) = &*self.table.borrow() {
             return Ok(table.clone());
         }

@@ -8,8 +8,7 @@ use std::path::Path;
 
 use base::{Error, ErrorKind, Result};
 use bdev::DevInfo;
-
-use crate::driver::PUNCH_HOLE;
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fallocate, fcntl_setfl, statx};
 
 /// Whether transfers bypass the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -178,8 +177,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
                 return Err(Error::new(ErrorKind::Unsupported, format!("{name} does not allow direct I/O")));
             }
             // Same file, lock and all: only the flag goes.
-            // SAFETY: plain fcntl on a descriptor that we own.
-            let cleared = unsafe { libc::fcntl(fd, libc::F_SETFL, 0) } == 0;
+            let cleared = fcntl_setfl(&file, OFlags::empty()).is_ok();
             if !cleared {
                 let again = opener.open_with(0).map_err(|e| opener.error(e))?;
                 drop(std::mem::replace(&mut file, again));
@@ -197,7 +195,6 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
         _ => None,
     };
     debug_assert_eq!(direct, align.is_some());
-    let fd = file.as_raw_fd();
     let dev = if block_device { meta.rdev() } else { meta.dev() };
     let info = DevInfo {
         path: name,
@@ -212,8 +209,7 @@ pub(crate) fn open(path: &Path, opts: OpenOpts) -> Result<Opened> {
                 queue_attribute(dev, "discard_max_bytes").is_some_and(|n| n > 0)
             } else {
                 // Punching behind the end loses no data: it only tests whether the file system can.
-                // SAFETY: plain fallocate on a descriptor that we own.
-                unsafe { libc::fallocate(fd, PUNCH_HOLE, size as i64, 4096) == 0 }
+                fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, size, 4096).is_ok()
             },
     };
     Ok(Opened { file, buffered, direct: align, info, block_device })
@@ -276,13 +272,11 @@ fn ioctl_u32(fd: RawFd, request: libc::Ioctl) -> io::Result<u32> {
 
 /// Alignment of direct I/O on `file`; None if it does not work at all.
 fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
-    // SAFETY: statx is plain data for which zeros are a value.
-    let mut st: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is an empty C string, `st` is written by the kernel.
-    let r =
-        unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut st) };
+    let st = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
     let sane = |n: u32| n.is_power_of_two() && n <= 65536;
-    if r == 0 && st.stx_mask & libc::STATX_DIOALIGN != 0 {
+    if let Ok(st) = st
+        && st.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+    {
         let (memory, offset) = (st.stx_dio_mem_align, st.stx_dio_offset_align);
         // Both 0: the file system has no direct I/O.
         return (sane(memory) && sane(offset)).then_some(DirectAlign { memory, offset: offset.max(logical) });
@@ -293,9 +287,7 @@ fn direct_align(file: &File, size: u64, logical: u32) -> Option<DirectAlign> {
             return Some(DirectAlign { memory: 4096, offset: 4096 });
         }
         let mut probe = bdev::Buf::zeroed(offset as usize);
-        // SAFETY: reads at most `offset` bytes into the probe buffer.
-        let n = unsafe { libc::pread(file.as_raw_fd(), probe.as_raw_mut().cast(), probe.len(), 0) };
-        if n >= 0 {
+        if rustix::io::pread(file, &mut probe[..], 0).is_ok() {
             return Some(DirectAlign { memory: SAFE_ALIGN.max(offset), offset });
         }
     }

@@ -5,23 +5,23 @@
 //! signal handler.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use base::Result;
+use rustix::fs::Mode;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, Signal};
 
 use crate::open::os_error;
 
 /// The user that this process acts as.
 pub fn effective_uid() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// The group that this process acts as.
 pub fn effective_gid() -> u32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::getegid() }
+    rustix::process::getegid().as_raw()
 }
 
 /// Credentials of the other end of a connection, as of when it was made.
@@ -45,11 +45,17 @@ impl PeerCred {
 /// Credentials of the other end of a Unix socket, as of when the connection was made (at the side
 /// that connects: of when the other began to listen).
 pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
+    peer_cred_of(stream.as_fd())
+}
+
+/// As [`peer_cred`]. Not by rustix: its type for the answer has no process 0, which the kernel
+/// gives for a peer in a PID namespace that this process cannot see.
+pub(crate) fn peer_cred_of(socket: BorrowedFd<'_>) -> Result<PeerCred> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `cred`.
     let r = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
     };
     if r != 0 {
         return Err(os_error("socket", "SO_PEERCRED", &io::Error::last_os_error()));
@@ -60,15 +66,13 @@ pub fn peer_cred(stream: &UnixStream) -> Result<PeerCred> {
 /// Allows this process as many open descriptors as the system lets it have (`RLIMIT_NOFILE`, the
 /// hard limit).
 pub fn raise_open_files() {
-    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure
-    // leaves the limit as it was.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
+    raise_limit(Resource::Nofile);
+}
+
+/// Raises a limit of this process to its hard limit. A failure leaves it as it was.
+pub(crate) fn raise_limit(of: Resource) {
+    let maximum = rustix::process::getrlimit(of).maximum;
+    let _ = rustix::process::setrlimit(of, Rlimit { current: maximum, maximum });
 }
 
 /// Removes state inherited from the parent process: no descriptors but the standard ones, no
@@ -85,37 +89,31 @@ pub fn shed_inheritance(keep: impl Fn(&str) -> bool, path: &str) {
     // SAFETY: as above.
     unsafe { std::env::set_var("PATH", path) };
     let _ = std::env::set_current_dir("/");
-    // SAFETY: no preconditions.
-    unsafe { libc::umask(0o022) };
+    rustix::process::umask(Mode::from_raw_mode(0o022));
 }
 
 /// Keeps the memory of this process, which may hold keys, from core files and from debuggers of its
 /// user (`PR_SET_DUMPABLE`).
 pub fn forbid_dumps() {
-    // SAFETY: plain prctl with integers.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
 /// No program that this process starts gains rights by being set-user-id (`PR_SET_NO_NEW_PRIVS`).
 pub fn forbid_new_privileges() {
-    // SAFETY: plain prctl with integers.
-    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    let _ = rustix::thread::set_no_new_privs(true);
 }
 
 /// Makes `file` this process's standard output and standard error.
 pub fn redirect_output(file: &std::fs::File) {
-    // SAFETY: dup2 of a descriptor that is open onto the standard ones, which have no owner.
-    unsafe {
-        libc::dup2(file.as_raw_fd(), libc::STDOUT_FILENO);
-        libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO);
-    }
+    let _ = rustix::stdio::dup2_stdout(file);
+    let _ = rustix::stdio::dup2_stderr(file);
 }
 
 /// Leaves the terminal and its session, so that neither ends this process. Without effect if it
 /// leads one already.
 pub fn new_session() {
-    // SAFETY: no preconditions; the only error is that we lead a process group already.
-    unsafe { libc::setsid() };
+    // The only error is that we lead a process group already.
+    let _ = rustix::process::setsid();
 }
 
 /// The signals that ask a process to end: TERM, INT and HUP. They are held back from the moment of
@@ -178,8 +176,8 @@ impl Signals {
 
 /// Asks this process to end, as SIGTERM from outside does.
 pub fn terminate_self() {
-    // SAFETY: plain kill of our own process; the signal is held back or ends us, both as wanted.
-    unsafe { libc::kill(libc::getpid(), libc::SIGTERM) };
+    // The signal is held back or ends us, both as wanted.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::TERM);
 }
 
 /// A moment in the local time zone.
@@ -225,10 +223,6 @@ pub fn local_time(secs: i64) -> LocalTime {
 
 /// The columns of the terminal on standard error, if it is one.
 pub fn terminal_width() -> Option<usize> {
-    // SAFETY: winsize is plain data that the request fills.
-    let size = unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        (libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
-    };
+    let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok();
     size.map(|s| usize::from(s.ws_col)).filter(|n| *n > 0)
 }

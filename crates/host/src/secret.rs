@@ -11,6 +11,10 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 
 use base::PageLock;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munlock, munmap};
+use rustix::process::Resource;
+
+use crate::process::raise_limit;
 
 /// Locks with `mlock` and leaves the pages out of core files.
 pub(crate) struct SystemPageLock;
@@ -20,8 +24,8 @@ impl PageLock for SystemPageLock {
         let (at, len) = (pages.as_ptr().cast_mut().cast(), pages.len());
         // SAFETY: the range is memory of ours; neither call changes its contents.
         unsafe {
-            libc::madvise(at, len, libc::MADV_DONTDUMP);
-            libc::mlock(at, len) == 0
+            let _ = madvise(at, len, Advice::LinuxDontDump);
+            mlock(at, len).is_ok()
         }
     }
 
@@ -29,8 +33,8 @@ impl PageLock for SystemPageLock {
         let (at, len) = (pages.as_ptr().cast_mut().cast(), pages.len());
         // SAFETY: as for `lock`.
         unsafe {
-            libc::munlock(at, len);
-            libc::madvise(at, len, libc::MADV_DODUMP);
+            let _ = munlock(at, len);
+            let _ = madvise(at, len, Advice::LinuxDoDump);
         }
     }
 }
@@ -71,10 +75,10 @@ impl SecretBytes {
             return SecretBytes::default();
         }
         let room = room.next_multiple_of(PAGE);
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at a place of the kernel's choice.
-        let p = unsafe { libc::mmap(std::ptr::null_mut(), room, prot, flags, -1, 0) };
-        assert!(p != libc::MAP_FAILED, "no memory for {room} bytes");
+        let p = unsafe { mmap_anonymous(std::ptr::null_mut(), room, prot, MapFlags::PRIVATE) };
+        let Ok(p) = p else { panic!("no memory for {room} bytes") };
         let at = NonNull::new(p.cast()).expect("a mapping is never at 0");
         // SAFETY: the mapping is that long and filled with zeros.
         SystemPageLock.lock(unsafe { std::slice::from_raw_parts(at.as_ptr(), room) });
@@ -148,7 +152,7 @@ impl Drop for SecretBytes {
         if self.room > 0 {
             // SAFETY: the mapping is ours, and nothing refers to it any more; its lock ends with
             // it.
-            unsafe { libc::munmap(self.at.as_ptr().cast(), self.room) };
+            let _ = unsafe { munmap(self.at.as_ptr().cast(), self.room) };
         }
     }
 }
@@ -201,15 +205,7 @@ impl std::io::Write for SecretBytes {
 /// Allows this process to lock as much memory as the system lets it (`RLIMIT_MEMLOCK`, the hard
 /// limit).
 pub fn raise_locked_memory() {
-    // SAFETY: rlimit is plain data that getrlimit fills; both calls keep no pointer. A failure
-    // leaves the limit as it was.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit);
-        }
-    }
+    raise_limit(Resource::Memlock);
 }
 
 #[cfg(test)]

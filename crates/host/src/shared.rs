@@ -8,12 +8,13 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
 
 use rt::Rt;
+use rustix::event::{EventfdFlags, eventfd};
 
 /// A message to the engine.
 pub(crate) enum Msg {
@@ -40,13 +41,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new() -> io::Result<Shared> {
-        // SAFETY: no preconditions; the result is checked before it becomes an owned descriptor.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor without another owner.
-        let bell = unsafe { OwnedFd::from_raw_fd(fd) };
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Shared { queue: Mutex::default(), sleeping: AtomicBool::new(false), bell })
     }
 
@@ -80,10 +75,8 @@ impl Shared {
 
     fn ring(&self) {
         if self.sleeping.load(Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
-            let one = 1u64;
-            // SAFETY: writes 8 bytes of `one`. It can only fail if the counter is full, and then
-            // the bell rings already.
-            unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+            // It can only fail if the counter is full, and then the bell rings already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
@@ -134,9 +127,8 @@ impl Shared {
 
     /// Makes the bell silent again.
     pub(crate) fn clear_bell(&self) {
-        let mut count = 0u64;
-        // SAFETY: reads at most 8 bytes into `count`; the descriptor does not block.
-        unsafe { libc::read(self.bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        // The descriptor does not block.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
     }
 }
 

@@ -2,18 +2,18 @@
 //! end.
 
 use std::io::{IsTerminal, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::stdio::{stdin, stdout};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::process::Signals;
 
 /// Columns and rows of the terminal on standard output, if it is one and reports them.
 pub fn terminal_size() -> Option<(usize, usize)> {
-    // SAFETY: winsize is plain data that the request fills.
-    let size = unsafe {
-        let mut size: libc::winsize = std::mem::zeroed();
-        (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)
-    };
+    let size = tcgetwinsize(stdout()).ok();
     size.map(|s| (usize::from(s.ws_col), usize::from(s.ws_row))).filter(|(w, h)| *w > 0 && *h > 0)
 }
 
@@ -32,7 +32,7 @@ pub enum Woken {
 /// are typed and not shown. Dropped, the terminal is as it was.
 pub struct Screen {
     /// How standard input was, if it is a terminal.
-    before: Option<libc::termios>,
+    before: Option<Termios>,
 }
 
 impl Screen {
@@ -41,19 +41,14 @@ impl Screen {
         if !std::io::stdout().is_terminal() {
             return None;
         }
-        // SAFETY: termios is plain data for which zeros are a value; tcgetattr fills it and keeps
-        // no pointer.
-        let before = unsafe {
-            let mut now: libc::termios = std::mem::zeroed();
-            (libc::tcgetattr(libc::STDIN_FILENO, &raw mut now) == 0).then_some(now)
-        };
-        if let Some(mut keys) = before {
-            keys.c_lflag &= !(libc::ICANON | libc::ECHO);
-            (keys.c_cc[libc::VMIN], keys.c_cc[libc::VTIME]) = (1, 0);
+        let before = tcgetattr(stdin()).ok();
+        if let Some(mut keys) = before.clone() {
+            keys.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+            keys.special_codes[SpecialCodeIndex::VMIN] = 1;
+            keys.special_codes[SpecialCodeIndex::VTIME] = 0;
             // A program that is stopped would leave its screen to the shell.
-            keys.c_cc[libc::VSUSP] = 0;
-            // SAFETY: a valid pointer to the result of tcgetattr, changed.
-            unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &raw const keys) };
+            keys.special_codes[SpecialCodeIndex::VSUSP] = 0;
+            let _ = tcsetattr(stdin(), OptionalActions::Now, &keys);
         }
         say("\x1b[?1049h\x1b[?25l");
         Some(Screen { before })
@@ -76,25 +71,24 @@ impl Screen {
         };
         let until = Instant::now() + span;
         loop {
-            let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // A negative descriptor is passed over.
-            let mut fds = [entry(fd.as_raw_fd()), entry(if self.before.is_some() { libc::STDIN_FILENO } else { -1 })];
-            let left = until.saturating_duration_since(Instant::now()).as_millis();
-            // SAFETY: an array of two entries, which lives until the call ends.
-            let n = unsafe { libc::poll(fds.as_mut_ptr(), 2, i32::try_from(left).unwrap_or(i32::MAX)) };
-            if n > 0 && fds[0].revents != 0 {
+            let keys = stdin();
+            let mut fds = [PollFd::new(&fd, PollFlags::IN), PollFd::new(&keys, PollFlags::IN)];
+            // Without a terminal there are no keys.
+            let watched = if self.before.is_some() { 2 } else { 1 };
+            let left = until.saturating_duration_since(Instant::now());
+            let ready = poll(&mut fds[..watched], Timespec::try_from(left).ok().as_ref()).is_ok_and(|n| n > 0);
+            if ready && !fds[0].revents().is_empty() {
                 // Taken with no wait, so that it does not end the program later.
                 signals.wait_for(Duration::ZERO);
                 return Woken::Signal;
             }
-            if n > 0 && fds[1].revents & (libc::POLLHUP | libc::POLLERR) != 0 {
+            if ready && fds[1].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
                 return Woken::Signal;
             }
-            if n > 0 {
-                let mut key = 0u8;
-                // SAFETY: one byte for one byte.
-                if unsafe { libc::read(libc::STDIN_FILENO, (&raw mut key).cast(), 1) } == 1 {
-                    return Woken::Key(key);
+            if ready {
+                let mut key = [0u8];
+                if rustix::io::read(keys, &mut key) == Ok(1) {
+                    return Woken::Key(key[0]);
                 }
                 return Woken::Signal;
             }
@@ -109,8 +103,7 @@ impl Drop for Screen {
     fn drop(&mut self) {
         say("\x1b[?25h\x1b[?1049l");
         if let Some(before) = &self.before {
-            // SAFETY: a valid pointer to the result of tcgetattr.
-            unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, before) };
+            let _ = tcsetattr(stdin(), OptionalActions::Now, before);
         }
     }
 }

@@ -12,7 +12,8 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+
+use rustix::fs::{SeekFrom, seek};
 
 /// Bytes of a label, and of the two at the end (format page 01 section 1).
 const LABEL_BYTES: u64 = 256 << 10;
@@ -87,7 +88,6 @@ impl Truncation {
 
 /// Whether there is a hole at `offset`; false where the file system cannot tell.
 fn is_hole(file: &File, offset: u64) -> bool {
-    let Ok(at) = libc::off_t::try_from(offset) else { return false };
-    // SAFETY: plain lseek on a descriptor that we own; every transfer names its offset.
-    unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_HOLE) == at }
+    // Every transfer names its offset, so none cares where the file stands.
+    seek(file, SeekFrom::Hole(offset)) == Ok(offset)
 }

@@ -1,8 +1,11 @@
 //! Waiting for several descriptors at once, for threads outside the engine.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// Waits until one of `fds` can be read or has been closed at its other end, at most `span`.
 /// Returns for each whether it is so.
@@ -10,16 +13,13 @@ use std::time::Duration;
 /// # Errors
 /// The errors of `poll(2)`. An interruption by a signal counts as the end of the wait.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], span: Duration) -> io::Result<Vec<bool>> {
-    let mut list: Vec<libc::pollfd> =
-        fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }).collect();
-    let ms = libc::c_int::try_from(span.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the array has the length that is given; the kernel writes `revents` only.
-    let n = unsafe { libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, ms) };
-    if n < 0 {
-        let e = io::Error::last_os_error();
-        return if e.kind() == io::ErrorKind::Interrupted { Ok(vec![false; fds.len()]) } else { Err(e) };
+    let mut list: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    // A span beyond what the kernel counts has no end.
+    match poll(&mut list, Timespec::try_from(span).ok().as_ref()) {
+        Ok(_) => Ok(list.iter().map(|p| !p.revents().is_empty()).collect()),
+        Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(e) => Err(e.into()),
     }
-    Ok(list.iter().map(|p| p.revents != 0).collect())
 }
 
 #[cfg(test)]

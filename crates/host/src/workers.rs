@@ -73,9 +73,8 @@ impl Workers {
         let (core, nice) = (self.core.clone(), self.nice);
         let handle = std::thread::Builder::new().name(self.name.into()).spawn(move || {
             if nice != 0 {
-                // SAFETY: no preconditions; 0 names the calling thread, and a refusal only costs
-                // the lower priority.
-                unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+                // None names the calling thread; a refusal only costs the lower priority.
+                let _ = rustix::process::setpriority_process(None, nice);
             }
             work(&core);
         })?;
