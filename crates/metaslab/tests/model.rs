@@ -160,7 +160,7 @@ impl World {
         match self.alloc.alloc(ClassKind::Normal, psize, txg, avoid).await {
             Ok(dva) => {
                 let top = &self.tops[dva.vdev().0 as usize];
-                assert_eq!(dva.asize(), top.asize_of(psize));
+                assert_eq!(dva.asize(), top.asize_of(psize, txg));
                 assert_eq!(dva.offset() >> top.ms_shift.get(), (dva.offset() + dva.asize() - 1) >> top.ms_shift.get());
                 assert!(dva.offset() + dva.asize() <= top.asize.get());
                 assert!(dva.offset().is_multiple_of(1 << top.ashift));
@@ -170,14 +170,14 @@ impl World {
             }
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
-                self.no_room_is_true(psize);
+                self.no_room_is_true(psize, txg);
                 None
             }
         }
     }
 
     /// No metaslab has a free segment that is large enough.
-    fn no_room_is_true(&self, psize: u64) {
+    fn no_room_is_true(&self, psize: u64, txg: Txg) {
         for top in &self.tops {
             for ms in 0..top.ms_count() {
                 let size = 1u64 << top.ms_shift.get();
@@ -185,7 +185,7 @@ impl World {
                 let within = self.blocks.range((top.id, ms * size)..(top.id, (ms + 1) * size));
                 within.for_each(|(_, b)| t.add(b.dva.offset(), b.dva.asize()).expect("disjoint"));
                 let largest = t.gaps().map(|r| r.size).max().unwrap_or(0);
-                assert!(largest < top.asize_of(psize), "NoSpace for {psize}, but metaslab {ms} has {largest}");
+                assert!(largest < top.asize_of(psize, txg), "NoSpace for {psize}, but metaslab {ms} has {largest}");
             }
         }
     }

@@ -69,6 +69,7 @@ impl Assembly<'_> {
                     guid: config.guid,
                     parity: config.nparity.unwrap_or(1),
                     children: self.children(config, share)?,
+                    expand_txgs: Vec::new(),
                     errors: Default::default(),
                 })))
             }

@@ -283,7 +283,7 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
             let parity = u64::from(parity);
             let mut config = interior(ConfigKind::Raidz);
             config.nparity = Some(parity);
-            let raidz = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            let raidz = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
             (config, VdevKind::Raidz(Rc::new(raidz)), smallest * n)
         }
         GroupKind::Draid { parity, data, spares } => {

@@ -231,11 +231,11 @@ async fn distinct(rt: &Rt, all: Vec<Bytes>, prio: Prio) -> Vec<Bytes> {
     out
 }
 
-async fn read_all<'a>(rt: &Rt, parts: &'a [Part], birth: Txg, prio: Prio) -> Vec<StripeState<'a>> {
+async fn read_all<'a>(rt: &Rt, parts: &'a [Part], written: Txg, prio: Prio) -> Vec<StripeState<'a>> {
     let mut states = Vec::new();
     let mut reads = Vec::new();
     for part in parts {
-        let io = Io { root: &part.kind, birth, prio };
+        let io = Io { root: &part.kind, written, prio };
         for stripe in &part.stripes {
             let mut columns = Vec::with_capacity(stripe.columns.len());
             for (i, c) in stripe.columns.iter().enumerate() {
@@ -300,7 +300,7 @@ async fn try_candidate(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut ou
 pub(crate) async fn arbitrate(
     parts: &[Part],
     psize: u64,
-    birth: Txg,
+    written: Txg,
     prio: Prio,
     verify: Option<&Verify>,
     repair: Repair<'_>,
@@ -318,7 +318,7 @@ pub(crate) async fn arbitrate(
         fail(0, ErrorKind::Io, "too few of the devices that have it can be read")
     };
     let Some(rt) = parts.iter().find_map(|p| p.kind.rt()) else { return too_few() };
-    let states = read_all(rt, parts, birth, prio).await;
+    let states = read_all(rt, parts, written, prio).await;
     let choices: Vec<Vec<Choice>> = states.iter().map(StripeState::choices).collect();
     if choices.iter().any(Vec::is_empty) {
         return too_few();
@@ -378,7 +378,7 @@ pub(crate) async fn arbitrate(
     }
     let block = out.freeze();
     let expected = compare(rt, &states, block.clone(), prio).await;
-    repair_replicas(&states, block, expected, verify.is_some(), birth, repair())
+    repair_replicas(&states, block, expected, verify.is_some(), written, repair())
 }
 
 /// The right bytes of a column, and whether each of its replicas differs; none if it could not be
@@ -418,7 +418,7 @@ fn repair_replicas(
     block: Bytes,
     expected: Vec<Vec<Expected>>,
     verified: bool,
-    birth: Txg,
+    written: Txg,
     repair: Option<Prio>,
 ) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
@@ -448,7 +448,7 @@ fn repair_replicas(
                     let condition = r.leaf.condition.clone();
                     write.on_done(move |result| {
                         if result.as_ref().is_err_and(|e| e.kind() != ErrorKind::Interrupted) {
-                            condition.note_failed_repair(birth);
+                            condition.note_failed_repair(written);
                         }
                     });
                     writes.push(write);

@@ -4,12 +4,14 @@
 //! A *stripe* is a block, or the part of one in one redundancy group, cut into *columns*: first the
 //! parity columns, then the data columns, each one contiguous range of one child. Data fill the
 //! first data column completely, then the second, and so on. A block on RAID-Z is one stripe, on
-//! dRAID one or two.
+//! dRAID one or two. A block that is older than an expansion of its RAID-Z is one stripe for each
+//! row of sectors, with columns of one sector (format page 19 section 1).
 
 use base::{Error, Result};
 use ondisk::vdev_config::VdevConfig;
 
 use crate::draid_seeds::SEEDS;
+use crate::width::Width;
 
 /// Bytes of a dRAID row on one child.
 const ROW: u64 = 16 << 20;
@@ -23,7 +25,7 @@ pub struct Column {
     pub child: usize,
     /// Offset in the child's address space, in bytes.
     pub offset: u64,
-    /// Bytes on the child, whole sectors.
+    /// Bytes on the child, whole sectors; 0 if the column is empty in its row.
     pub size: u64,
     /// Start of the column's data in the block; 0 of a parity column.
     pub from: u64,
@@ -84,13 +86,52 @@ pub fn raidz_map(offset: u64, psize: u64, ashift: u8, children: u64, parity: u64
             column
         })
         .collect();
-    // Single parity changes places with the first data column in every other MiB.
+    swap_parity(&mut columns, offset, parity);
+    Stripe { parity: parity as usize, columns }
+}
+
+/// The rows of `psize` bytes (not 0) at `offset` of a RAID-Z with `children`, in the order of a
+/// block of another width (format page 19 section 1).
+pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, children: u64) -> Vec<Stripe> {
+    let Width { columns, parity } = width;
+    let sector = 1u64 << ashift;
+    let (b, s) = (offset >> ashift, psize.div_ceil(sector));
+    let (q, r) = (s / (columns - parity), s % (columns - parity));
+    let long = if r == 0 { 0 } else { r + parity };
+    let count = if q == 0 { long } else { columns };
+    let rows = q + u64::from(r > 0);
+    let row = |k: u64| {
+        let column = |c: u64| {
+            let at = b + k * columns + c;
+            let there = k < q || c < long;
+            // The number of a data sector in the block.
+            let number = c.checked_sub(parity).filter(|_| there).map(|d| match r == 0 || c < long {
+                true => d * rows + k,
+                false => r * rows + (d - r) * q + k,
+            });
+            let from = number.map_or(0, |n| n * sector);
+            Column {
+                child: (at % children) as usize,
+                offset: (at / children) << ashift,
+                size: if there { sector } else { 0 },
+                from,
+                len: if number.is_some() { sector.min(psize - from) } else { 0 },
+            }
+        };
+        let mut columns: Vec<Column> = (0..count).map(column).collect();
+        swap_parity(&mut columns, offset, parity);
+        Stripe { parity: parity as usize, columns }
+    };
+    (0..rows).map(row).collect()
+}
+
+/// Single parity changes places with the first data column in every other MiB.
+fn swap_parity(columns: &mut [Column], offset: u64, parity: u64) {
     if parity == 1 && offset & (1 << 20) != 0 && columns.len() > 1 {
         let (a, b) = (columns[0], columns[1]);
         (columns[0].child, columns[0].offset) = (b.child, b.offset);
         (columns[1].child, columns[1].offset) = (a.child, a.offset);
     }
-    Stripe { parity: parity as usize, columns }
 }
 
 /// The layout of a dRAID.

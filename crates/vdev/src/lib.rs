@@ -3,7 +3,8 @@
 //! Vocabulary. A *leaf* is one device with its I/O scheduler. A *top-level vdev* is an address
 //! space of its own that block pointers name by number; it is a leaf or a tree of nodes over leaves
 //! ([`VdevKind`]: mirror, RAID-Z, dRAID, replacing, spare). The *tree* is all of them under the
-//! pool's guid. A *stripe* is a block with its parity as laid out over the children ([`geometry`]).
+//! pool's guid. A *stripe* is a block with its parity as laid out over the children ([`geometry`]);
+//! on RAID-Z it depends on the block's birth ([`width`]).
 //!
 //! The normal path of a write: [`Top::write`] pads the block to whole sectors and gives it to the
 //! [`Leaf`]'s queue, which never waits. The queue holds it by class and offset; [`policy`] says, as
@@ -47,6 +48,7 @@ pub mod reshape;
 mod stats;
 mod striped;
 mod tree;
+pub mod width;
 
 pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};

@@ -10,17 +10,18 @@
 use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result, Txg, VdevId};
+use base::{Error, ErrorKind, Guid, Result, Txg, VdevId, align_up};
 use bdev::Bytes;
 use ondisk::label::DATA_START;
 use rt::{LocalBoxFuture, Rt};
 
 use crate::done::WriteDone;
 use crate::dtl::{Condition, Health};
-use crate::geometry::{Column, Draid, Stripe, raidz_map};
+use crate::geometry::{Column, Draid, Stripe};
 use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
 use crate::stats::IoErrors;
+use crate::width::Widths;
 
 /// log2 of the bytes after which a mirror whose children are equally busy prefers the next child,
 /// as in OpenZFS (`vdev_mirror` shift).
@@ -80,8 +81,18 @@ pub struct Raidz {
     pub parity: u64,
     /// Its children.
     pub children: Vec<VdevKind>,
+    /// The first txg of the wider blocks of each expansion, rising (`raidz_expand_txgs`). Empty
+    /// until pools with expansions are taken (format page 19).
+    pub expand_txgs: Vec<Txg>,
     /// Blocks that could not be reconstructed.
     pub errors: Cell<IoErrors>,
+}
+
+impl Raidz {
+    /// The widths of its blocks.
+    pub fn widths(&self) -> Widths<'_> {
+        Widths { children: self.children.len() as u64, parity: self.parity, expand_txgs: &self.expand_txgs }
+    }
 }
 
 /// dRAID.
@@ -137,7 +148,7 @@ pub struct Indirect {
 pub(crate) enum ReplicaState {
     /// The block is on it.
     Current,
-    /// The dirty time log has the block's birth: the replica may miss it.
+    /// The dirty time log has the txg of the block: the replica may miss it.
     Stale,
     /// The device is not open.
     Offline,
@@ -148,17 +159,17 @@ pub(crate) enum ReplicaState {
 pub(crate) struct Io<'a> {
     /// The top-level vdev, through which distributed spares find their data.
     pub root: &'a VdevKind,
-    /// Birth of the block; 0: unknown.
-    pub birth: Txg,
+    /// The txg in which the block was written, for the dirty time logs; 0: unknown.
+    pub written: Txg,
     /// Class of the operation.
     pub prio: Prio,
 }
 
 impl Leaf {
-    fn replica_state(&self, birth: Txg) -> ReplicaState {
+    fn replica_state(&self, written: Txg) -> ReplicaState {
         if !self.condition.health().is_open() {
             ReplicaState::Offline
-        } else if self.condition.misses(birth) {
+        } else if self.condition.misses(written) {
             ReplicaState::Stale
         } else {
             ReplicaState::Current
@@ -301,14 +312,14 @@ impl VdevKind {
     /// The best state of any replica of the bytes at `offset`. Only for nodes below a stripe.
     pub(crate) fn replica_state(&self, io: Io<'_>, offset: u64) -> ReplicaState {
         match self {
-            VdevKind::Leaf(l) => l.replica_state(io.birth),
+            VdevKind::Leaf(l) => l.replica_state(io.written),
             VdevKind::Mirror(m) => {
                 m.children.iter().map(|c| c.replica_state(io, offset)).min().unwrap_or(ReplicaState::Offline)
             }
             VdevKind::Dspare(d) => {
                 let below =
                     self.dspare_child(io.root, offset).map_or(ReplicaState::Offline, |c| c.replica_state(io, offset));
-                if d.condition.misses(io.birth) { below.max(ReplicaState::Stale) } else { below }
+                if d.condition.misses(io.written) { below.max(ReplicaState::Stale) } else { below }
             }
             _ => ReplicaState::Offline,
         }
@@ -335,10 +346,10 @@ impl VdevKind {
             return;
         }
         match self {
-            VdevKind::Leaf(l) => out.push((l, l.replica_state(io.birth).max(above))),
+            VdevKind::Leaf(l) => out.push((l, l.replica_state(io.written).max(above))),
             VdevKind::Mirror(m) => m.children.iter().for_each(|c| c.replicas(io, offset, above, out, depth + 1)),
             VdevKind::Dspare(d) => {
-                let above = if d.condition.misses(io.birth) { above.max(ReplicaState::Stale) } else { above };
+                let above = if d.condition.misses(io.written) { above.max(ReplicaState::Stale) } else { above };
                 if let Some(child) = self.dspare_child(io.root, offset) {
                     child.replicas(io, offset, above, out, depth + 1);
                 }
@@ -400,7 +411,7 @@ impl VdevKind {
         if let VdevKind::Leaf(l) = self {
             return l.condition.health().is_open().then(|| l.write_data(offset, data.clone(), pad, how));
         }
-        let io = Io { root, birth: Txg(0), prio: how.prio };
+        let io = Io { root, written: Txg(0), prio: how.prio };
         let mut replicas = Vec::with_capacity(self.children().len());
         self.replicas(io, offset, ReplicaState::Current, &mut replicas, 0);
         let open = replicas.into_iter().filter(|(_, state)| *state != ReplicaState::Offline);
@@ -409,10 +420,20 @@ impl VdevKind {
         Some(WriteDone::quorum(parts, tolerates))
     }
 
-    /// The stripes of a block; one column without parity except on RAID-Z and dRAID.
-    pub(crate) fn stripes(&self, ashift: u8, offset: u64, psize: u64) -> Vec<Stripe> {
+    /// Allocated bytes of a block of `psize` bytes born in `birth`.
+    pub(crate) fn asize_of(&self, ashift: u8, psize: u64, birth: Txg) -> u64 {
         match self {
-            VdevKind::Raidz(r) => vec![raidz_map(offset, psize, ashift, r.children.len() as u64, r.parity)],
+            VdevKind::Raidz(r) => r.widths().at(birth).asize(psize, ashift),
+            VdevKind::Draid(d) => d.layout.asize(psize),
+            _ => align_up(psize, 1 << ashift),
+        }
+    }
+
+    /// The stripes of a block born in `birth`; one column without parity except on RAID-Z and
+    /// dRAID.
+    pub(crate) fn stripes(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
+        match self {
+            VdevKind::Raidz(r) => r.widths().stripes(ashift, offset, psize, birth),
             VdevKind::Draid(d) => d.layout.map(offset, psize),
             _ => {
                 let size = psize.next_multiple_of(1 << ashift);

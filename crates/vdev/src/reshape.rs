@@ -74,6 +74,7 @@ impl VdevKind {
                 guid: r.guid,
                 parity: r.parity,
                 children,
+                expand_txgs: r.expand_txgs.clone(),
                 errors: r.errors.clone(),
             })),
             VdevKind::Draid(d) => VdevKind::Draid(Rc::new(crate::DraidNode {
@@ -235,7 +236,7 @@ pub fn detach(shape: &Shape, target: Guid) -> Result<(Shape, VdevConfig)> {
 pub fn min_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64 {
     let whole = if ms_shift == 0 { asize } else { asize >> ms_shift << ms_shift };
     let share = match kind {
-        VdevKind::Raidz(r) => whole.div_ceil(r.children.len() as u64),
+        VdevKind::Raidz(r) => r.widths().child_asize(whole),
         VdevKind::Draid(d) => d.layout.child_asize(whole),
         _ => whole,
     };
@@ -252,12 +253,8 @@ pub fn leaf_ranges(kind: &VdevKind, ashift: u8, guid: Guid, start: u64, len: u64
     let child = |children: &[VdevKind]| children.iter().position(|c| c.find(guid).is_some());
     match kind {
         VdevKind::Raidz(r) => {
-            let (n, Some(own)) = (r.children.len() as u64, child(&r.children)) else { return Vec::new() };
-            // Sectors go round the children row by row; the swap of single parity stays within the
-            // range.
-            let row = |sector: u64| sector / n + u64::from(sector % n > own as u64);
-            let (first, end) = (row(start >> ashift), row((start + len) >> ashift));
-            if end > first { vec![(first << ashift, (end - first) << ashift)] } else { Vec::new() }
+            let range = child(&r.children).and_then(|own| r.widths().child_range(ashift, own, start, len));
+            range.into_iter().collect()
         }
         VdevKind::Draid(d) => match child(&d.children) {
             Some(own) => d.layout.child_ranges(own, start, len),

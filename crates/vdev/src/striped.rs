@@ -297,7 +297,7 @@ fn queue(top: &VdevKind, stripes: Vec<(Stripe, Vec<Bytes>)>, how: WriteAs) -> Wr
     for (stripe, columns) in &stripes {
         let mut parts = Vec::with_capacity(columns.len());
         let mut failed = 0;
-        for (c, bytes) in stripe.columns.iter().zip(columns) {
+        for (c, bytes) in stripe.columns.iter().zip(columns).filter(|(c, _)| c.size > 0) {
             let pad = c.size as usize - bytes.len();
             match top.column_node(c).write_at(top, c.offset, bytes, pad, how) {
                 Some(done) => parts.push(done),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, SECTOR, Txg, VdevId, align_up};
 use bdev::Bytes;
+use ondisk::blkptr::Dva;
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
 use rt::{LocalBoxFuture, Rt};
@@ -14,12 +15,12 @@ use crate::cost::worst_asize;
 use crate::done::WriteDone;
 use crate::dtl::Health;
 use crate::gate::FailGate;
-use crate::geometry::raidz_asize;
 use crate::leaf::{Leaf, WriteAs};
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
 use crate::reshape::Shape;
 use crate::striped::{self, Assembly};
+use crate::width::ORIGINAL;
 
 /// Allocatable bytes of a leaf on a device of `device_bytes`: the space between the labels in whole
 /// 256 KiB; 0 if the device is too small.
@@ -62,8 +63,18 @@ pub struct BlockPlace {
     pub offset: u64,
     /// Stored bytes, a multiple of 512.
     pub psize: u64,
-    /// Physical birth; 0: unknown.
+    /// Physical birth, which decides the layout on RAID-Z.
     pub birth: Txg,
+    /// The txg in which it was written, for the dirty time logs: its birth; of a log block, which
+    /// may be written later, unknown (0).
+    pub written: Txg,
+}
+
+impl BlockPlace {
+    /// The copy at `dva` of a block of `psize` bytes that was written in the txg of its `birth`.
+    pub fn new(dva: Dva, psize: u64, birth: Txg) -> BlockPlace {
+        BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth, written: birth }
+    }
 }
 
 /// The parameters of a new [`Top`].
@@ -154,19 +165,16 @@ impl Top {
         matches!(*self.kind.borrow(), VdevKind::Indirect(_))
     }
 
-    /// Allocated bytes of a block of `psize` bytes (format page 09 sections 1, 3 and 10).
-    pub fn asize_of(&self, psize: u64) -> u64 {
-        match &*self.kind.borrow() {
-            VdevKind::Raidz(r) => raidz_asize(psize, self.ashift, r.children.len() as u64, r.parity),
-            VdevKind::Draid(d) => d.layout.asize(psize),
-            _ => align_up(psize, 1 << self.ashift),
-        }
+    /// Allocated bytes of a block of `psize` bytes born in `birth`, or written in that txg now
+    /// (format page 09 sections 1, 3 and 10).
+    pub fn asize_of(&self, psize: u64, birth: Txg) -> u64 {
+        self.kind.borrow().asize_of(self.ashift, psize, birth)
     }
 
     /// Upper bound of the charge to a dataset for `copies` copies of a block of `psize` bytes here,
-    /// gang headers included.
+    /// gang headers included, in whichever txg it is written: a wider block takes no more.
     pub fn worst_dsize(&self, psize: u64, copies: u64) -> u64 {
-        self.dsize(worst_asize(psize, copies, self.min_alloc(), |n| self.asize_of(n)))
+        self.dsize(worst_asize(psize, copies, self.min_alloc(), |n| self.asize_of(n, ORIGINAL)))
     }
 
     /// Unit in bytes to which stored sizes of compressed blocks are rounded.
@@ -196,9 +204,9 @@ impl Top {
     }
 
     /// Charge to datasets for each allocated byte, in 512ths of a byte: 512 without redundancy
-    /// (format page 05; measured with a block of 128 KiB).
+    /// (format page 05; measured with a block of 128 KiB of the original width).
     pub fn deflate_ratio(&self) -> u64 {
-        let of_128k = self.asize_of(128 << 10) >> 9;
+        let of_128k = self.asize_of(128 << 10, ORIGINAL) >> 9;
         (128 << 10) / of_128k
     }
 
@@ -238,14 +246,14 @@ impl Top {
         Error::new(ErrorKind::Io, format!("top-level vdev {} {what}", self.id))
     }
 
-    fn check(&self, offset: u64, len: u64) -> Result<()> {
+    fn check(&self, offset: u64, len: u64, birth: Txg) -> Result<()> {
         if !offset.is_multiple_of(1 << self.ashift.max(9)) || len == 0 || !len.is_multiple_of(SECTOR) {
             return Err(Error::corrupt(format!(
                 "top-level vdev {}: {len} bytes at {offset} are not whole sectors",
                 self.id
             )));
         }
-        if offset.checked_add(self.asize_of(len)).is_none_or(|end| end > self.asize.get()) {
+        if offset.checked_add(self.asize_of(len, birth)).is_none_or(|end| end > self.asize.get()) {
             return Err(Error::corrupt(format!(
                 "top-level vdev {}: {len} bytes at {offset} are beyond its end at {}",
                 self.id,
@@ -255,18 +263,14 @@ impl Top {
         Ok(())
     }
 
-    /// Reads `psize` bytes, a multiple of 512, at DVA offset `offset`. A range outside the vdev is
-    /// `Corrupt`: the address came from a block pointer.
-    pub async fn read(&self, offset: u64, psize: u64, prio: Prio) -> Result<Bytes> {
-        Ok(self.read_first(offset, psize, Txg(0), prio).await?.data)
-    }
-
-    /// As [`Top::read`], of a block born in `birth` (0: unknown), for callers that verify the
-    /// checksum: if it is wrong, [`VdevTree::arbitrate`] tries the other replicas and parity.
-    pub async fn read_first(&self, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
-        self.check(offset, psize)?;
+    /// Reads a copy of a block that is on this vdev. A range outside the vdev is `Corrupt`: the
+    /// address came from a block pointer. The caller verifies the checksum: if it is wrong,
+    /// [`VdevTree::arbitrate`] tries the other replicas and parity.
+    pub async fn read_first(&self, block: BlockPlace, prio: Prio) -> Result<FirstRead> {
+        let BlockPlace { offset, psize, birth, written, .. } = block;
+        self.check(offset, psize, birth)?;
         let kind = self.kind();
-        let io = Io { root: &kind, birth, prio };
+        let io = Io { root: &kind, written, prio };
         let (data, failed) = match &kind {
             VdevKind::Leaf(leaf) => {
                 if !leaf.condition.health().is_open() {
@@ -276,7 +280,7 @@ impl Top {
             }
             VdevKind::Mirror(_) => kind.read_replica(io, offset, psize).await?,
             VdevKind::Raidz(_) | VdevKind::Draid(_) => {
-                let stripes = kind.stripes(self.ashift, offset, psize);
+                let stripes = kind.stripes(self.ashift, offset, psize, birth);
                 let place = || format!("top-level vdev {}: {psize} bytes at {offset}", self.id);
                 striped::read(&kind, &stripes, psize, io).await.at(place)?
             }
@@ -285,13 +289,13 @@ impl Top {
         Ok(FirstRead { data, failed })
     }
 
-    /// Writes `data` at DVA offset `offset`, padded with zeros as the layout needs. Never waits;
-    /// the future returns errors. With redundancy it succeeds if the block is readable from the
+    /// Writes `data` of a block born in `birth` at DVA offset `offset`, padded with zeros as the
+    /// layout needs. Never waits; the future returns errors. With redundancy it succeeds if the block is readable from the
     /// devices that were written; the condition of each failed device notes the miss.
-    pub fn write(&self, offset: u64, data: Bytes, how: impl Into<WriteAs>) -> WriteDone {
+    pub fn write(&self, offset: u64, data: Bytes, birth: Txg, how: impl Into<WriteAs>) -> WriteDone {
         let how = how.into();
         let len = data.len() as u64;
-        if let Err(e) = self.check(offset, align_up(len, SECTOR)) {
+        if let Err(e) = self.check(offset, align_up(len, SECTOR), birth) {
             return WriteDone::ready(Err(e));
         }
         match &*self.kind.borrow() {
@@ -305,7 +309,7 @@ impl Top {
                 done.unwrap_or_else(|| WriteDone::ready(Err(self.unusable())))
             }
             kind @ (VdevKind::Raidz(_) | VdevKind::Draid(_)) => {
-                let stripes = kind.stripes(self.ashift, offset, len);
+                let stripes = kind.stripes(self.ashift, offset, len, birth);
                 striped::write(kind, stripes, &data, how)
             }
             _ => WriteDone::ready(Err(self.unusable())),
@@ -481,22 +485,23 @@ impl VdevTree {
         rt::join::join_all(flushes.collect()).await.into_iter().collect()
     }
 
-    /// Reads `psize` bytes of a block born in `birth` (0: unknown) at `offset` of vdev `id`,
-    /// unverified; remaps through removed vdevs.
-    pub async fn read(&self, id: VdevId, offset: u64, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
-        let top = self.top(id)?;
+    /// Reads a copy of a block, unverified; remaps through removed vdevs.
+    pub async fn read(&self, block: BlockPlace, prio: Prio) -> Result<FirstRead> {
+        let BlockPlace { vdev, offset, psize, birth, .. } = block;
+        let top = self.top(vdev)?;
         if !top.is_indirect() {
-            return top.read_first(offset, psize, birth, prio).await;
+            return top.read_first(block, prio).await;
         }
         let mut places = Vec::new();
         self.resolve(&top, offset, psize, 0, 0, &mut places)?;
+        // When the copied pieces were written is not looked up.
+        let piece = |p: &Place| BlockPlace { vdev: p.top.id, offset: p.offset, psize: p.len, birth, written: Txg(0) };
         if let [p] = &places[..] {
-            return p.top.read_first(p.offset, p.len, Txg(0), prio).await;
+            return p.top.read_first(piece(p), prio).await;
         }
         let mut all = Assembly::default();
         let mut failed = false;
-        // The births of the copied pieces are not looked up.
-        let reads = places.iter().map(|p| p.top.read_first(p.offset, p.len, Txg(0), prio));
+        let reads = places.iter().map(|p| p.top.read_first(piece(p), prio));
         for (part, p) in rt::join::join_all(reads.collect()).await.into_iter().zip(&places) {
             let part = part?;
             failed |= part.failed;
@@ -587,32 +592,32 @@ impl VdevTree {
         verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Result<Verdict> {
-        let BlockPlace { vdev, offset, psize, birth } = block;
+        let BlockPlace { vdev, offset, psize, birth, written } = block;
         let places = self.places(vdev, offset, psize)?;
         let remapped = self.top(vdev)?.is_indirect();
         let mut parts = Vec::with_capacity(places.len());
         for Place { top, offset, len, at } in &places {
-            top.check(*offset, *len)?;
+            top.check(*offset, *len, birth)?;
             let kind = top.kind();
             if matches!(kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_)) {
                 return Err(top.unusable());
             }
-            let stripes = kind.stripes(top.ashift, *offset, *len);
+            let stripes = kind.stripes(top.ashift, *offset, *len, birth);
             parts.push(Part { kind, stripes, base: *at });
         }
-        let birth = if remapped { Txg(0) } else { birth };
-        Ok(arbitrate(&parts, psize, birth, prio, verify, repair).await)
+        let written = if remapped { Txg(0) } else { written };
+        Ok(arbitrate(&parts, psize, written, prio, verify, repair).await)
     }
 
     /// Whether the dirty time log of an open device says that it may miss its part of a copy.
     pub fn needs_resilver(&self, block: BlockPlace) -> Result<bool> {
         let remapped = self.top(block.vdev)?.is_indirect();
-        let birth = if remapped { Txg(0) } else { block.birth };
+        let written = if remapped { Txg(0) } else { block.written };
         for Place { top, offset, len, .. } in self.places(block.vdev, block.offset, block.psize)? {
-            top.check(offset, len)?;
+            top.check(offset, len, block.birth)?;
             let kind = top.kind();
-            let io = Io { root: &kind, birth, prio: Prio::Scrub };
-            for column in kind.stripes(top.ashift, offset, len).iter().flat_map(|s| &s.columns) {
+            let io = Io { root: &kind, written, prio: Prio::Scrub };
+            for column in kind.stripes(top.ashift, offset, len, block.birth).iter().flat_map(|s| &s.columns) {
                 let mut found = Vec::new();
                 kind.column_node(column).replicas(io, column.offset, ReplicaState::Current, &mut found, 0);
                 if found.iter().any(|(_, state)| *state == ReplicaState::Stale) {

@@ -12,7 +12,7 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use sim::{DiskConfig, DiskImage, Fault, Model, OpKind, Sim, SimConfig, SimDisk};
 use vdev::labels::{self, LabelPair};
-use vdev::{DirtyGauge, Leaf, Prio, QueueTunables, Top, TopSpec, VdevKind, VdevTree, WriteAs, WriteDone};
+use vdev::{BlockPlace, DirtyGauge, Leaf, Prio, QueueTunables, Top, TopSpec, VdevKind, VdevTree, WriteAs, WriteDone};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
@@ -280,19 +280,21 @@ fn top_level_vdevs_pad_and_check() {
         let top = top_over(&b.leaf, 12);
         assert_eq!(top.asize.get(), 129_499_136);
         assert_eq!(top.ms_count(), 7);
-        assert_eq!((top.asize_of(1536), top.asize_of(4096), top.deflate_ratio()), (4096, 4096, 512));
+        assert_eq!((top.asize_of(1536, Txg(4)), top.asize_of(4096, Txg(4)), top.deflate_ratio()), (4096, 4096, 512));
         assert_eq!(top.dsize(8192), 8192);
         b.disk.poke(4 * M + 8192, &[9; 8192]);
-        top.write(8192, Bytes::copy_from(&[1; 1536]), Prio::AsyncWrite).await.expect("a sound disk");
+        top.write(8192, Bytes::copy_from(&[1; 1536]), Txg(4), Prio::AsyncWrite).await.expect("a sound disk");
         let mut want = vec![1u8; 1536];
         want.resize(4096, 0);
         want.extend([9; 4096]);
         assert_eq!(b.disk.peek((4 * M + 8192) as usize as u64, 8192), want);
-        assert_eq!(&top.read(8192, 1536, Prio::SyncRead).await.expect("a sound disk")[..], &[1; 1536]);
+        let place = |offset, psize| BlockPlace { vdev: VdevId(0), offset, psize, birth: Txg(4), written: Txg(4) };
+        let first = top.read_first(place(8192, 1536), Prio::SyncRead).await.expect("a sound disk");
+        assert_eq!(first.data[..], [1; 1536]);
         for (offset, psize) in
             [(129_499_136, 512), (129_499_136 - 4096, 4608), (512, 512), (0, 0), (0, 100), (!4095, 8192)]
         {
-            let e = top.read(offset, psize, Prio::SyncRead).await.expect_err("not an address");
+            let e = top.read_first(place(offset, psize), Prio::SyncRead).await.expect_err("not an address");
             assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
         }
         let missing = Top::new(TopSpec {
@@ -305,9 +307,10 @@ fn top_level_vdevs_pad_and_check() {
             kind: VdevKind::Missing,
             config: VdevConfig::new(ConfigKind::Missing, 1, Guid(30)),
         });
-        assert_eq!(missing.read(0, 512, Prio::SyncRead).await.expect_err("missing").kind(), ErrorKind::Io);
+        let read = missing.read_first(place(0, 512), Prio::SyncRead);
+        assert_eq!(read.await.expect_err("missing").kind(), ErrorKind::Io);
         assert_eq!(
-            missing.write(0, Bytes::zeroed(512), Prio::SyncRead).await.expect_err("missing").kind(),
+            missing.write(0, Bytes::zeroed(512), Txg(4), Prio::SyncRead).await.expect_err("missing").kind(),
             ErrorKind::Io
         );
         let tree = VdevTree::new(Guid(u64::MAX), vec![top, missing]);

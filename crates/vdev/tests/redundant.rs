@@ -84,7 +84,7 @@ fn bench(sim: &Sim, shape: Shape, ashift: u8) -> Bench {
             (VdevKind::Mirror(Rc::new(m)), one)
         }
         Shape::Raidz(parity, n) => {
-            let r = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            let r = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
             (VdevKind::Raidz(Rc::new(r)), one * n as u64)
         }
         Shape::Replacing(parity, n) => {
@@ -92,7 +92,7 @@ fn bench(sim: &Sim, shape: Shape, ashift: u8) -> Bench {
             let children = vec![nodes[1].clone(), new];
             let r = Mirror { guid: Guid(8), role: MirrorRole::Replacing, children, errors: Cell::default() };
             nodes[1] = VdevKind::Mirror(Rc::new(r));
-            let r = Raidz { guid, parity, children: nodes, errors: Cell::default() };
+            let r = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
             (VdevKind::Raidz(Rc::new(r)), one * n as u64)
         }
         Shape::Draid(p, d, c, s) => {
@@ -121,6 +121,13 @@ struct Block {
     data: Vec<u8>,
 }
 
+impl Block {
+    fn place(&self) -> BlockPlace {
+        let psize = self.data.len() as u64;
+        BlockPlace { vdev: VdevId(0), offset: self.offset, psize, birth: self.txg, written: self.txg }
+    }
+}
+
 impl Bench {
     fn noise(&self, len: usize) -> Vec<u8> {
         (0..len.div_ceil(8)).flat_map(|_| self.rt.rng_below(u64::MAX).to_le_bytes()).take(len).collect()
@@ -129,16 +136,16 @@ impl Bench {
     /// Writes blocks of all sizes one after the other from `offset` on; enough devices must be
     /// open.
     async fn fill(&self, offset: u64, count: usize, txg: Txg) -> Vec<Block> {
-        let unit = self.top.asize_of(512);
+        let unit = self.top.asize_of(512, txg);
         let mut at = offset.next_multiple_of(unit);
         let mut out = Vec::new();
         for i in 0..count {
             let sectors = 1 + self.rt.rng_below(if i % 5 == 0 { 512 } else { 24 });
             let data = self.noise(sectors as usize * 512);
-            self.top.write(at, Bytes::copy_from(&data), Prio::AsyncWrite).await.expect("enough devices");
+            self.top.write(at, Bytes::copy_from(&data), txg, Prio::AsyncWrite).await.expect("enough devices");
             let len = data.len() as u64;
             out.push(Block { offset: at, txg, data });
-            at += self.top.asize_of(len);
+            at += self.top.asize_of(len, txg);
         }
         self.tree.flush_all().await.expect("enough devices");
         out
@@ -146,8 +153,7 @@ impl Bench {
 
     /// Reads as the layer above does: a first read, and reconstruction if that is wrong.
     async fn read(&self, b: &Block, repair: bool) -> (bool, u64) {
-        let psize = b.data.len() as u64;
-        let first = self.tree.read(VdevId(0), b.offset, psize, b.txg, Prio::SyncRead).await;
+        let first = self.tree.read(b.place(), Prio::SyncRead).await;
         if let Ok(first) = &first
             && first.data[..] == b.data[..]
         {
@@ -157,7 +163,7 @@ impl Bench {
     }
 
     async fn look(&self, b: &Block, repair: bool) -> (bool, u64) {
-        let place = BlockPlace { vdev: VdevId(0), offset: b.offset, psize: b.data.len() as u64, birth: b.txg };
+        let place = b.place();
         let data = b.data.clone();
         let verify = Verify::new(COPY.cost(place.psize), move |raw| raw == &data[..]);
         let verdict =
@@ -218,8 +224,7 @@ fn nothing_is_lost_within_what_the_layout_carries() {
                 blocks.extend(b.fill(group - 9 * d.layout.unit(), 12, Txg(4)).await);
             }
             for block in &blocks {
-                let place = BlockPlace { vdev: VdevId(0), offset: block.offset, psize: 512, birth: Txg(4) };
-                assert!(place.offset < b.top.asize.get());
+                assert!(block.offset < b.top.asize.get());
                 assert_eq!(b.look(block, false).await, (true, 0), "{shape:?}: sound");
             }
             for round in 0..4 {
@@ -284,10 +289,10 @@ fn too_much_is_an_error() {
             all.iter().for_each(|i| b.absent(*i));
             assert_eq!(b.top.kind().health(), Health::Unavail);
             for block in &blocks {
-                let e = b.tree.read(VdevId(0), block.offset, 512, block.txg, Prio::SyncRead).await;
+                let e = b.tree.read(BlockPlace { psize: 512, ..block.place() }, Prio::SyncRead).await;
                 assert!(e.is_err());
             }
-            assert!(b.top.write(0, Bytes::zeroed(4096), Prio::AsyncWrite).await.is_err());
+            assert!(b.top.write(0, Bytes::zeroed(4096), Txg(4), Prio::AsyncWrite).await.is_err());
         });
     }
 }
@@ -309,8 +314,7 @@ fn who_was_away_is_asked_last_and_catches_up() {
                 b.leaves[*i].condition.miss(9, 10);
             }
             for block in old.iter().chain(&new) {
-                let psize = block.data.len() as u64;
-                let first = b.tree.read(VdevId(0), block.offset, psize, block.txg, Prio::SyncRead).await;
+                let first = b.tree.read(block.place(), Prio::SyncRead).await;
                 assert_eq!(first.expect("enough devices").data[..], block.data[..], "{shape:?}: at the first go");
             }
             let before: u64 = b.leaves.iter().map(|l| l.errors().cksum).sum();
@@ -343,7 +347,7 @@ fn large_blocks_leave_the_engines_thread() {
             let data = b.noise(8 * M as usize);
             // Side by side in one task, as the copies of a block are.
             let at = [0, 40 * M].map(|at: u64| at.next_multiple_of(b.top.alloc_unit()));
-            let writes = at.map(|at| b.top.write(at, Bytes::copy_from(&data), Prio::AsyncWrite));
+            let writes = at.map(|at| b.top.write(at, Bytes::copy_from(&data), Txg(4), Prio::AsyncWrite));
             for write in writes {
                 write.await.expect("enough devices");
             }
@@ -401,11 +405,72 @@ fn distributed_spares_hold_what_a_lost_disk_held() {
         for i in [0, 5] {
             b.absent(i);
             for block in old.iter().chain(&new) {
-                let psize = block.data.len() as u64;
-                let first = b.tree.read(VdevId(0), block.offset, psize, block.txg, Prio::SyncRead).await;
+                let first = b.tree.read(block.place(), Prio::SyncRead).await;
                 assert_eq!(first.expect("the spare has it").data[..], block.data[..]);
             }
             b.back(i);
         }
     });
+}
+
+/// Blocks that were there before an expansion, whose sectors were moved as format page 19 says,
+/// are read and written as before, with devices lost too; newer ones use the new child.
+#[test]
+fn blocks_keep_the_width_they_were_born_with() {
+    for (seed, (parity, n, ashift)) in [(1u64, 3usize, 12u8), (1, 4, 9), (2, 5, 9), (3, 5, 12)].into_iter().enumerate()
+    {
+        let sim = Sim::new(SimConfig::seeded(300 + seed as u64));
+        let narrow = bench(&sim, Shape::Raidz(parity, n), ashift);
+        let wide = bench(&sim, Shape::Raidz(parity, n + 1), ashift);
+        let raidz = Raidz {
+            guid: Guid(7),
+            parity,
+            children: wide.top.kind().children().to_vec(),
+            expand_txgs: vec![Txg(100)],
+            errors: Cell::default(),
+        };
+        wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+        sim.block_on(async {
+            let old = narrow.fill(M - (64 << ashift), 40, Txg(99)).await;
+            let end = old.last().map(|b| b.offset + narrow.top.asize_of(b.data.len() as u64, Txg(99))).expect("some");
+            let mut sector = vec![0; 1 << ashift];
+            for s in 0..end >> ashift {
+                let place = |w: u64| ((s % w) as usize, DATA_START + ((s / w) << ashift));
+                let ((from, at), (to, there)) = (place(n as u64), place(n as u64 + 1));
+                narrow.disks[from].peek(at, &mut sector);
+                wide.disks[to].poke(there, &sector);
+            }
+            let new = wide.fill(end, 40, Txg(100)).await;
+            let bytes = |b: &Block| b.data.len() as u64;
+            let asize = |birth: Txg| new.iter().map(|b| wide.top.asize_of(bytes(b), birth)).sum::<u64>();
+            assert!(asize(Txg(100)) < asize(Txg(99)), "wider blocks take less parity");
+            let lost = wide.choose(parity as usize);
+            for round in 0..3 {
+                for block in old.iter().chain(&new) {
+                    let first = wide.tree.read(block.place(), Prio::SyncRead).await.expect("enough devices");
+                    assert!(first.data[..] == block.data[..], "raidz{parity} of {n}, {ashift}: {:?}", block.place());
+                    assert_eq!(wide.look(block, false).await, (true, 0));
+                }
+                // Written again a block is the same on disk: its rows, their parity, nothing else.
+                let images = || {
+                    let image = |d: &Rc<MemDev>| {
+                        let mut bytes = vec![0; (end / n as u64 + M) as usize];
+                        d.peek(DATA_START, &mut bytes);
+                        bytes
+                    };
+                    wide.disks.iter().map(image).collect::<Vec<_>>()
+                };
+                let before = images();
+                for block in old.iter().chain(&new) {
+                    let data = Bytes::copy_from(&block.data);
+                    wide.top.write(block.offset, data, block.txg, Prio::AsyncWrite).await.expect("enough devices");
+                }
+                assert!(images() == before, "raidz{parity} of {n}");
+                match round {
+                    0 => lost.iter().for_each(|i| wide.absent(*i)),
+                    _ => lost.iter().for_each(|i| wide.back(*i)),
+                }
+            }
+        });
+    }
 }

@@ -77,7 +77,7 @@ pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     check_pointer(bp)?;
     let dva = bp.dva(0);
     let found = |bytes: &[u8]| verify(bytes, bp).map(|chain| LogBlock { bytes: bytes.to_vec(), chain });
-    let first = zio.read_raw(dva, bp.psize(), Prio::SyncRead).await;
+    let first = zio.read_raw(dva, bp.psize(), bp.phys_birth(), Prio::SyncRead).await;
     let error = match first {
         Ok(bytes) => match found(&bytes) {
             Some(block) => return Ok(Some(block)),
@@ -88,7 +88,7 @@ pub async fn read(zio: &Zio, bp: &Blkptr) -> Result<Option<LogBlock>> {
     };
     if zio.tree().is_redundant(dva.vdev()) {
         // Another child may have it: one that was offline during the write does not.
-        let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth: Txg(0) };
+        let place = BlockPlace { written: Txg(0), ..BlockPlace::new(dva, bp.psize(), bp.phys_birth()) };
         let verdict = zio.tree().arbitrate(place, Prio::SyncRead, Some(&verifier(bp)), None).await?;
         return match verdict.data {
             Ok(bytes) => Ok(found(&bytes)),

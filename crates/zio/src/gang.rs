@@ -15,7 +15,7 @@ use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use rt::join::join_all;
-use vdev::{Prio, Verify, WriteDone};
+use vdev::{BlockPlace, Prio, Verify, WriteDone};
 
 use crate::request::WriteReq;
 use crate::write::{MAX_COPIES, Places};
@@ -144,7 +144,7 @@ impl Inner {
     fn write_planned(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, gang: Gang) -> Result<WriteDone> {
         *bp = gang.bp;
         let mut dones = Vec::new();
-        self.write_plan(gang, req.prio, &mut dones)?;
+        self.write_plan(req, gang, &mut dones)?;
         Ok(WriteDone::join(dones))
     }
 
@@ -220,7 +220,7 @@ impl Inner {
     }
 
     /// Queues the writes of a planned tree.
-    fn write_plan(self: &Rc<Self>, gang: Gang, prio: Prio, dones: &mut Vec<WriteDone>) -> Result<()> {
+    fn write_plan(self: &Rc<Self>, req: &WriteReq, gang: Gang, dones: &mut Vec<WriteDone>) -> Result<()> {
         let body = match gang.body {
             GangBody::Data(data) => data,
             GangBody::Header(children) => {
@@ -229,12 +229,12 @@ impl Inner {
                     *slot = child.bp;
                 }
                 for child in children {
-                    self.write_plan(child, prio, dones)?;
+                    self.write_plan(req, child, dones)?;
                 }
                 Buf::copy_from(&gang::build(&bps, &gang.bp)).freeze()
             }
         };
-        dones.push(self.write_copies(gang.places.as_slice(), &body, prio)?);
+        dones.push(self.write_copies(req, gang.places.as_slice(), &body)?);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl Inner {
         let since = self.tree.committed.get();
         let mut errors = crate::read::CopyErrors::default();
         for dva in bp.dvas() {
-            let first = self.read_copy(dva, GANG_HEADER_SIZE as u64, bp.phys_birth(), prio).await;
+            let first = self.read_copy(BlockPlace::new(dva, GANG_HEADER_SIZE as u64, bp.phys_birth()), prio).await;
             let mut result = first.and_then(|first| gang::parse(&first.data, bp));
             if result.is_err() && self.tree.is_redundant(dva.vdev()) {
                 let verify = verifier(bp);
@@ -316,7 +316,7 @@ impl Inner {
                 }
             }
             for dva in bp.dvas() {
-                let dva = if dva.gang() { self.header_place(dva)? } else { dva };
+                let dva = if dva.gang() { self.header_place(dva, bp.phys_birth())? } else { dva };
                 self.alloc.claim(dva, txg).await?;
             }
             Ok(())
@@ -334,7 +334,7 @@ impl Inner {
             let mut result = Ok(());
             for dva in bp.dvas() {
                 self.notify_freed(dva);
-                result = result.and(self.free_dva(self.header_place(dva)?, bp.phys_birth(), txg));
+                result = result.and(self.free_dva(self.header_place(dva, bp.phys_birth())?, bp.phys_birth(), txg));
             }
             result
         })

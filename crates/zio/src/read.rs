@@ -161,10 +161,10 @@ enum Copy {
 }
 
 impl Inner {
-    /// Reads `psize` bytes at `dva`, unverified, of a copy written in `birth` (0: unknown).
-    pub(crate) async fn read_copy(&self, dva: Dva, psize: u64, birth: Txg, prio: Prio) -> Result<FirstRead> {
-        let first = self.tree.read(dva.vdev(), dva.offset(), psize, birth, prio).await?;
-        assert_eq!(first.data.len() as u64, psize, "a vdev gives what it was asked for");
+    /// Reads a copy of a block, unverified.
+    pub(crate) async fn read_copy(&self, place: BlockPlace, prio: Prio) -> Result<FirstRead> {
+        let first = self.tree.read(place, prio).await?;
+        assert_eq!(first.data.len() as u64, place.psize, "a vdev gives what it was asked for");
         Ok(first)
     }
 
@@ -187,7 +187,7 @@ impl Inner {
         prio: Prio,
         verify: Option<&Verify>,
     ) -> Result<Bytes> {
-        let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize, birth: bp.phys_birth() };
+        let place = BlockPlace::new(dva, psize, bp.phys_birth());
         // Called after all reads: the place may have been freed and reallocated meanwhile.
         let verdict = self.tree.arbitrate_with(place, prio, verify, &|| self.may_repair(bp, since)).await?;
         if verdict.data.is_ok() {
@@ -232,8 +232,8 @@ impl Inner {
         keep: bool,
         prio: Prio,
     ) -> (Copy, Option<Bytes>) {
-        let (psize, birth) = (bp.psize(), bp.phys_birth());
-        let mut error = match self.read_copy(dva, psize, birth, prio).await {
+        let psize = bp.psize();
+        let mut error = match self.read_copy(BlockPlace::new(dva, psize, bp.phys_birth()), prio).await {
             Ok(FirstRead { data, failed }) => {
                 let raw = keep.then(|| data.clone());
                 match self.check(what, data, prio).await {
@@ -276,7 +276,7 @@ impl Inner {
             for Place { top, offset, len, at } in places.unwrap_or_default() {
                 let part = raw.slice(at as usize..(at + len) as usize);
                 // Not awaited: if it fails, the next read repairs again.
-                drop(top.write(offset, part, prio));
+                drop(top.write(offset, part, bp.phys_birth(), prio));
             }
             self.count(|s| s.repaired += 1);
         }
@@ -441,12 +441,14 @@ impl Zio {
         }
     }
 
-    /// Reads the stored bytes of one copy as they are on disk, unverified (`weir zdb -R`). `psize`
-    /// is a multiple of 512 up to 16 MiB.
-    pub async fn read_raw(&self, dva: Dva, psize: u64, prio: Prio) -> Result<Bytes> {
+    /// Reads the stored bytes of one copy as they are on disk, unverified, of a block born in
+    /// `birth` that may have been written later: log blocks. `psize` is a multiple of 512 up to 16
+    /// MiB.
+    pub async fn read_raw(&self, dva: Dva, psize: u64, birth: Txg, prio: Prio) -> Result<Bytes> {
         if psize == 0 || psize > MAX_BLOCK || !psize.is_multiple_of(SECTOR) {
             return Err(Error::invalid(format!("{psize} bytes is no size of a block")));
         }
-        Ok(self.0.read_copy(dva, psize, Txg(0), prio).await?.data)
+        let place = BlockPlace { written: Txg(0), ..BlockPlace::new(dva, psize, birth) };
+        Ok(self.0.read_copy(place, prio).await?.data)
     }
 }

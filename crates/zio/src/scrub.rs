@@ -39,7 +39,7 @@ impl Inner {
         repair: Repair<'_>,
     ) -> (Result<Bytes, Error>, u64) {
         if !self.tree.is_redundant(place.vdev) {
-            let read = self.tree.read(place.vdev, place.offset, place.psize, place.birth, prio).await;
+            let read = self.tree.read(place, prio).await;
             let data = match read {
                 Ok(FirstRead { data, .. }) => data,
                 Err(e) => return (Err(e), 0),
@@ -71,8 +71,8 @@ impl Inner {
         verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Scrubbed {
-        let at = |d: Dva, birth: Txg| BlockPlace { vdev: d.vdev(), offset: d.offset(), psize, birth };
-        let (found, mut repaired) = self.read_replicas(at(dva, bp.phys_birth()), prio, verify, repair).await;
+        let at = |d: Dva| BlockPlace::new(d, psize, bp.phys_birth());
+        let (found, mut repaired) = self.read_replicas(at(dva), prio, verify, repair).await;
         let mut error = match found {
             Ok(_) => return Scrubbed { repaired, error: None },
             Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::Unsupported) => {
@@ -82,11 +82,11 @@ impl Inner {
         };
         self.note_bad_copy(bp, dva, error.kind());
         for other in bp.dvas().filter(|d| *d != dva) {
-            let (found, more) = self.read_replicas(at(other, bp.phys_birth()), prio, verify, repair).await;
+            let (found, more) = self.read_replicas(at(other), prio, verify, repair).await;
             repaired += more;
             match found {
                 Ok(raw) => {
-                    repaired += self.rewrite_copy(dva, &raw, repair).await;
+                    repaired += self.rewrite_copy(dva, bp.phys_birth(), &raw, repair).await;
                     return Scrubbed { repaired, error: None };
                 }
                 Err(e) if e.kind() == ErrorKind::Interrupted => return Scrubbed { repaired, error: Some(e) },
@@ -97,13 +97,13 @@ impl Inner {
     }
 
     /// Rewrites a copy; returns the bytes written.
-    async fn rewrite_copy(&self, dva: Dva, raw: &Bytes, repair: Repair<'_>) -> u64 {
+    async fn rewrite_copy(&self, dva: Dva, birth: Txg, raw: &Bytes, repair: Repair<'_>) -> u64 {
         let Some(prio) = repair() else { return 0 };
         let places = self.tree.places(dva.vdev(), dva.offset(), raw.len() as u64).unwrap_or_default();
         let parts: Vec<_> = places
             .iter()
             .map(|Place { top, offset, len, at }| {
-                top.write(*offset, raw.slice(*at as usize..(*at + *len) as usize), prio)
+                top.write(*offset, raw.slice(*at as usize..(*at + *len) as usize), birth, prio)
             })
             .collect();
         match vdev::WriteDone::join(parts).await {

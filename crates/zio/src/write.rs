@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result, SYNC_PASS_REWRITE};
+use base::{Error, ErrorKind, Result, SYNC_PASS_REWRITE, Txg};
 use bdev::Bytes;
 use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
@@ -96,8 +96,9 @@ impl Inner {
     /// Queues a write of `data` to every copy. Resolves when all copies have completed; an error
     /// only if every copy failed. While the pool's gate holds, a failed write is retried each time
     /// the pool is resumed, until it succeeds or the pool is given up.
-    pub(crate) fn write_copies(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
-        let first = self.write_once(places, data, prio)?;
+    pub(crate) fn write_copies(self: &Rc<Self>, req: &WriteReq, places: &[Dva], data: &Bytes) -> Result<WriteDone> {
+        let (txg, prio) = (req.txg, req.prio);
+        let first = self.write_once(places, data, txg, prio)?;
         if !self.tree.gate.holds() || first.result().is_some_and(|r| r.is_ok()) {
             return Ok(first);
         }
@@ -110,7 +111,7 @@ impl Inner {
             Err(e) if e.kind() == ErrorKind::Io => {
                 let (rt, cause) = (inner.rt.clone(), e.clone());
                 rt.spawn("write again", async move {
-                    completer.complete(inner.write_again(own.as_slice(), &data, prio, cause).await);
+                    completer.complete(inner.write_again(own.as_slice(), &data, txg, prio, cause).await);
                 });
             }
             other => completer.complete(other.clone()),
@@ -118,18 +119,25 @@ impl Inner {
         Ok(done)
     }
 
-    async fn write_again(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio, mut cause: Error) -> Result<()> {
+    async fn write_again(
+        self: &Rc<Self>,
+        places: &[Dva],
+        data: &Bytes,
+        txg: Txg,
+        prio: Prio,
+        mut cause: Error,
+    ) -> Result<()> {
         loop {
             self.tree.gate.suspend(&cause).await?;
-            match self.write_once(places, data, prio)?.await {
+            match self.write_once(places, data, txg, prio)?.await {
                 Err(e) if e.kind() == ErrorKind::Io => cause = e,
                 other => return other,
             }
         }
     }
 
-    fn write_once(self: &Rc<Self>, places: &[Dva], data: &Bytes, prio: Prio) -> Result<WriteDone> {
-        let write = |dva: &Dva| Ok(self.tree.top(dva.vdev())?.write(dva.offset(), data.clone(), prio));
+    fn write_once(self: &Rc<Self>, places: &[Dva], data: &Bytes, txg: Txg, prio: Prio) -> Result<WriteDone> {
+        let write = |dva: &Dva| Ok(self.tree.top(dva.vdev())?.write(dva.offset(), data.clone(), txg, prio));
         if let [one] = places {
             return write(one);
         }
@@ -174,7 +182,7 @@ impl Inner {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
                     places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
-                    return self.write_copies(places.as_slice(), &data, req.prio);
+                    return self.write_copies(req, places.as_slice(), &data);
                 }
                 Err(e) if e.kind() == ErrorKind::NoSpace => {}
                 Err(e) => return Err(e),
@@ -268,7 +276,7 @@ impl Zio {
                 places.len = i + 1;
             }
             z.count(|s| s.rewrites += 1);
-            let done = z.write_copies(places.as_slice(), &data, req.prio)?;
+            let done = z.write_copies(&req, places.as_slice(), &data)?;
             return Ok(WriteOut { bp, done, rewritten_in_place: true });
         }
 

@@ -121,9 +121,9 @@ impl Inner {
         result
     }
 
-    /// The DVA of the gang header at `dva`, with the size of the header alone.
-    pub(crate) fn header_place(&self, dva: Dva) -> Result<Dva> {
-        let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64);
+    /// The DVA of the gang header at `dva`, born in `birth`, with the size of the header alone.
+    pub(crate) fn header_place(&self, dva: Dva, birth: Txg) -> Result<Dva> {
+        let asize = self.tree.top(dva.vdev())?.asize_of(ondisk::gang::GANG_HEADER_SIZE as u64, birth);
         Ok(Dva::new(dva.vdev(), dva.offset(), asize, false))
     }
 }

@@ -293,7 +293,7 @@ async fn gang_space(lab: &Lab, bp: &Blkptr) -> u64 {
     while let Some(bp) = todo.pop() {
         if bp.is_gang() {
             bytes += 4096;
-            let block = lab.zio.read_raw(bp.dva(0), 512, Prio::SyncRead).await.unwrap();
+            let block = lab.zio.read_raw(bp.dva(0), 512, bp.phys_birth(), Prio::SyncRead).await.unwrap();
             todo.extend(ondisk::gang::parse(&block, &bp).unwrap().into_iter().filter(|c| !c.is_hole()));
         } else {
             bytes += bp.dva(0).asize();
@@ -333,10 +333,10 @@ fn gang_blocks_come_back_whole_and_say_what_is_damaged() {
                 lab.spoil(bp.dva(1), 500);
                 assert_eq!(get(&lab.zio, &bp).await.unwrap(), data);
                 // A piece: both of its copies must go.
-                let block = lab.zio.read_raw(bp.dva(2), 512, Prio::SyncRead).await.unwrap();
+                let block = lab.zio.read_raw(bp.dva(2), 512, bp.phys_birth(), Prio::SyncRead).await.unwrap();
                 let mut piece = ondisk::gang::parse(&block, &bp).unwrap()[1];
                 while piece.is_gang() {
-                    let block = lab.zio.read_raw(piece.dva(0), 512, Prio::SyncRead).await.unwrap();
+                    let block = lab.zio.read_raw(piece.dva(0), 512, piece.phys_birth(), Prio::SyncRead).await.unwrap();
                     piece = ondisk::gang::parse(&block, &piece).unwrap()[0];
                 }
                 lab.spoil(piece.dva(0), 0);

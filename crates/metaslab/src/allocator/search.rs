@@ -113,7 +113,7 @@ impl Inner {
     fn alloc_in_group(&mut self, group: usize, psize: u64, txg: Txg, avoid: &[Dva], tier: Tier) -> Found {
         let copy = avoid.len().min(2);
         let g = &self.groups[group];
-        let (vdev, asize) = (g.vdev, g.top.asize_of(psize));
+        let (vdev, asize) = (g.vdev, g.top.asize_of(psize, txg));
         let distance = g.top.asize.get() >> 3;
         if let Some((ms, _)) = g.active[copy]
             && self.is_far_enough(vdev, ms, avoid, tier, distance)

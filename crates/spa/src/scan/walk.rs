@@ -167,7 +167,7 @@ impl Scan {
         if func == ScanFunc::Resilver && wanted && !bp.is_gang() {
             // Members of gang blocks may be on any vdev.
             let misses = |dva: ondisk::blkptr::Dva| {
-                let place = BlockPlace { vdev: dva.vdev(), offset: dva.offset(), psize: bp.psize(), birth };
+                let place = BlockPlace::new(dva, bp.psize(), birth);
                 // A bad pointer is reported at issue.
                 tree.needs_resilver(place).unwrap_or(true)
             };

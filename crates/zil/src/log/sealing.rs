@@ -55,14 +55,14 @@ impl Sealing {
         nused: usize,
     ) -> WriteDone {
         let Sealing { bp, seal, cost } = self;
-        let at = bp.dva(0).offset();
+        let (at, birth) = (bp.dva(0).offset(), bp.phys_birth());
         let job = move || -> Result<Buf> {
             let mut bytes = bytes;
             block::seal(&mut bytes, &bp, &next, nused, seal.as_ref())?;
             Ok(bytes)
         };
         let put = move |top: &Top, sealed: Result<Buf>| match sealed {
-            Ok(bytes) => top.write(at, bytes.freeze(), how),
+            Ok(bytes) => top.write(at, bytes.freeze(), birth, how),
             Err(e) => WriteDone::ready(Err(e)),
         };
         if place_of(cost) == Place::Here {

@@ -119,7 +119,8 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
         let header = ds.zil_header().await.expect("a header");
         let mut all = Vec::new();
         for bp in zil::replay::blocks_of(pool.zio(), &header).await.expect("readable") {
-            let raw = pool.zio().read_raw(bp.dva(0), bp.psize(), zio::Prio::SyncRead).await.expect("readable");
+            let raw = pool.zio().read_raw(bp.dva(0), bp.psize(), bp.phys_birth(), zio::Prio::SyncRead).await;
+            let raw = raw.expect("readable");
             all.push((bp.dva(0).offset(), bp.psize(), zil::block::verify(&raw, &bp).is_some()));
         }
         all

@@ -1,0 +1,193 @@
+//! The width of a RAID-Z: how many columns a block has there, by its birth (format page 19).
+//!
+//! A RAID-Z grows by one child at a time. The sectors of older blocks are moved when it does, but
+//! their number, parity and order stay: a block keeps the *logical width* of the txg in which it
+//! was written. It decides columns, parity and allocated size. The *physical width*, the number of
+//! children, decides on which child and where each sector is, whatever its age.
+//!
+//! Everything that depends on a width asks [`Widths`], which every RAID-Z makes of its children and
+//! the history of its expansions. Without a history both widths are the same for all blocks. The
+//! charge to datasets ([`crate::Top::dsize`]) uses the original width always, since it is counted
+//! when a block is written and again when it is freed.
+
+use base::Txg;
+
+use crate::geometry::{Stripe, raidz_asize, raidz_map, raidz_rows};
+
+/// A birth before every expansion: its blocks have the original width.
+pub const ORIGINAL: Txg = Txg(0);
+
+/// Columns of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Width {
+    /// All columns, more than `parity`.
+    pub columns: u64,
+    /// Those of parity, 1 to 3.
+    pub parity: u64,
+}
+
+impl Width {
+    /// Allocated bytes of a block of `psize` bytes.
+    pub fn asize(self, psize: u64, ashift: u8) -> u64 {
+        raidz_asize(psize, ashift, self.columns, self.parity)
+    }
+}
+
+/// The widths that a RAID-Z has and had.
+#[derive(Clone, Copy, Debug)]
+pub struct Widths<'a> {
+    /// Its children: the physical width.
+    pub children: u64,
+    /// Its parity columns, which no expansion changes.
+    pub parity: u64,
+    /// The first txg with each further column, rising; fewer than `children - parity`.
+    pub expand_txgs: &'a [Txg],
+}
+
+impl Widths<'_> {
+    /// The logical width of blocks born in `birth`, or written in that txg now.
+    pub fn at(&self, birth: Txg) -> Width {
+        let after = self.expand_txgs.partition_point(|t| *t <= birth);
+        Width { columns: self.children - (self.expand_txgs.len() - after) as u64, parity: self.parity }
+    }
+
+    /// The stripes of `psize` bytes (not 0) at `offset`, born in `birth`.
+    pub fn stripes(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
+        let Width { columns, parity } = self.at(birth);
+        if columns == self.children {
+            return vec![raidz_map(offset, psize, ashift, columns, parity)];
+        }
+        raidz_rows(offset, psize, ashift, self.at(birth), self.children)
+    }
+
+    /// The range of child `own` (offset, length) that holds `len` bytes at `start` and no other
+    /// data, only their parity. Of whole rows the widths of blocks do not matter; the swap of
+    /// single parity stays within the range.
+    pub fn child_range(&self, ashift: u8, own: usize, start: u64, len: u64) -> Option<(u64, u64)> {
+        // Sectors go round the children row by row.
+        let row = |sector: u64| sector / self.children + u64::from(sector % self.children > own as u64);
+        let (first, end) = (row(start >> ashift), row((start + len) >> ashift));
+        (end > first).then_some((first << ashift, (end - first) << ashift))
+    }
+
+    /// Bytes needed on each child for `asize` allocatable bytes.
+    pub fn child_asize(&self, asize: u64) -> u64 {
+        asize.div_ceil(self.children)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::geometry::Column;
+
+    const GROWN: Txg = Txg(100);
+    const ONCE: [Txg; 1] = [GROWN];
+
+    #[test]
+    fn the_birth_decides() {
+        let widths = Widths { children: 7, parity: 2, expand_txgs: &[Txg(100), Txg(200), Txg(300)] };
+        for (birth, columns) in [(0, 4), (99, 4), (100, 5), (199, 5), (200, 6), (299, 6), (300, 7), (u64::MAX, 7)] {
+            assert_eq!(widths.at(Txg(birth)), Width { columns, parity: 2 }, "born in {birth}");
+        }
+        let never = Widths { children: 7, parity: 2, expand_txgs: &[] };
+        assert_eq!((never.at(ORIGINAL), never.at(Txg(5))), (never.at(GROWN), Width { columns: 7, parity: 2 }));
+    }
+
+    /// Sizes of page 09 section 3 for n of each age; a block of one sector, as a gang header is,
+    /// takes the same at every width.
+    #[test]
+    fn sizes_follow_the_birth() {
+        let asize = |children, parity, psize, birth| {
+            Widths { children, parity, expand_txgs: &ONCE }.at(Txg(birth)).asize(psize, 9)
+        };
+        assert_eq!((asize(6, 1, 128 << 10, 99), asize(6, 1, 128 << 10, 100)), (163_840, 157_696));
+        // Of 28 and 24 sectors, whole threes.
+        assert_eq!((asize(6, 2, 8 << 10, 99), asize(6, 2, 8 << 10, 100)), (30 << 9, 24 << 9));
+        for parity in 1..=3 {
+            for birth in [99, 100] {
+                assert_eq!(asize(parity + 3, parity, 512, birth), (parity + 1) << 9);
+            }
+        }
+    }
+
+    /// What the format page says of every sector of a block: (row, column) to its child, its
+    /// offset there, and for data its number in the block.
+    fn sectors(offset: u64, psize: u64, ashift: u8, l: u64, w: u64, p: u64) -> Vec<(u64, u64, u64, u64, Option<u64>)> {
+        let s = psize.div_ceil(1 << ashift);
+        let (q, r) = (s / (l - p), s % (l - p));
+        let bc = if r == 0 { 0 } else { r + p };
+        let tot = s + p * (q + u64::from(r != 0));
+        let rows = tot.div_ceil(l);
+        let mut out = Vec::new();
+        for k in 0..rows {
+            for c in (0..tot.min(l)).filter(|c| k + 1 < rows || bc == 0 || *c < bc) {
+                let place = match c {
+                    0 | 1 if p == 1 && offset >> 20 & 1 == 1 => 1 - c,
+                    c => c,
+                };
+                let at = (offset >> ashift) + k * l + place;
+                let number = c.checked_sub(p).map(|d| match r == 0 || c < bc {
+                    true => d * rows + k,
+                    false => r * rows + (d - r) * (rows - 1) + k,
+                });
+                out.push((k, c, at % w, (at / w) << ashift, number));
+            }
+        }
+        out
+    }
+
+    /// Cuts columns into sectors, in the same form but without row and column.
+    fn cut(stripes: &[Stripe], ashift: u8) -> BTreeMap<(u64, u64), Option<u64>> {
+        let mut out = BTreeMap::new();
+        for stripe in stripes {
+            for (i, c) in stripe.columns.iter().enumerate() {
+                for s in 0..c.size >> ashift {
+                    let number = (i >= stripe.parity).then_some((c.from >> ashift) + s);
+                    assert!(out.insert((c.child as u64, c.offset + (s << ashift)), number).is_none());
+                }
+            }
+        }
+        out
+    }
+
+    /// Before and after an expansion every sector is where the format page has it; the block has as
+    /// many as it is allocated, without padding.
+    #[test]
+    fn sectors_are_where_the_format_page_has_them() {
+        for (old, parity) in [(2u64, 1u64), (3, 1), (5, 1), (4, 2), (6, 2), (4, 3), (7, 3)] {
+            let widths = Widths { children: old + 1, parity, expand_txgs: &ONCE };
+            for (ashift, i) in [9u8, 12].into_iter().flat_map(|a| (0..300u64).map(move |i| (a, i))) {
+                let psize = 512 * (1 + (i * 37) % 300);
+                let offset = (7 + i * 41) << ashift;
+                for (birth, l) in [(Txg(99), old), (GROWN, old + 1)] {
+                    let stripes = widths.stripes(ashift, offset, psize, birth);
+                    let want = sectors(offset, psize, ashift, l, old + 1, parity);
+                    let place = |&(_, _, child, at, number): &(u64, u64, u64, u64, Option<u64>)| ((child, at), number);
+                    assert_eq!(cut(&stripes, ashift), want.iter().map(place).collect(), "{psize} at {offset}");
+                    let taken = widths.at(birth).asize(psize, ashift);
+                    let used = (want.len() as u64) << ashift;
+                    assert!(used <= taken && taken - used <= parity << ashift);
+                    let data = |s: &Stripe| s.data().iter().map(|c| c.len).sum::<u64>();
+                    assert_eq!(stripes.iter().map(data).sum::<u64>(), psize);
+                }
+            }
+        }
+    }
+
+    /// A row of an older block has its own parity: no two of its sectors are on one child, and the
+    /// columns that are empty in the last row are there, for Q and R count them.
+    #[test]
+    fn rows_stand_for_themselves() {
+        let widths = Widths { children: 6, parity: 2, expand_txgs: &ONCE };
+        let rows = widths.stripes(9, 7 << 9, 4 << 9, Txg(1));
+        let places = |s: &Stripe| s.columns.iter().map(|c| (c.child, c.offset >> 9, c.len)).collect::<Vec<_>>();
+        assert_eq!(rows.len(), 2, "three data columns: a full row and one with a single sector");
+        assert_eq!(places(&rows[0]), [(1, 1, 0), (2, 1, 0), (3, 1, 512), (4, 1, 512), (5, 1, 512)]);
+        assert_eq!(places(&rows[1])[..3], [(0, 2, 0), (1, 2, 0), (2, 2, 512)]);
+        assert!(rows[1].data()[1..].iter().all(|c: &Column| (c.size, c.len) == (0, 0)));
+        assert_eq!(rows[1].data()[0].from, 512, "the first data column has two sectors");
+    }
+}
