@@ -317,7 +317,7 @@ impl Inner {
             }
             for dva in bp.dvas() {
                 let dva = if dva.gang() { self.header_place(dva, bp.phys_birth())? } else { dva };
-                self.alloc.claim(dva, txg).await?;
+                self.space.claim(dva, txg).await?;
             }
             Ok(())
         })

@@ -45,7 +45,7 @@ const SPECIAL_RESERVE_PCT: u64 = 25;
 impl Inner {
     /// Whether the special class has room for file blocks.
     fn special_has_room(&self) -> bool {
-        let (alloc, total) = self.alloc.class_use(ClassKind::Special);
+        let (alloc, total) = self.space.class_use(ClassKind::Special);
         u128::from(alloc) * 100 < u128::from(total) * u128::from(100 - SPECIAL_RESERVE_PCT)
     }
 
@@ -56,11 +56,11 @@ impl Inner {
             ClassKind::Normal if req.level > 0 || req.otype.is_metadata() => ClassKind::Special,
             class => class,
         };
-        // The first call neither waits nor allocates memory; a metaslab that must be loaded is the
+        // The first call neither waits nor allocates memory; space that must be loaded is the
         // exception.
-        match self.alloc.try_alloc(class, psize, req.txg, avoid)? {
+        match self.space.try_alloc(class, psize, req.txg, avoid)? {
             Some(dva) => Ok(dva),
-            None => self.alloc.alloc(class, psize, req.txg, avoid).await,
+            None => self.space.alloc(class, psize, req.txg, avoid).await,
         }
     }
 
@@ -89,7 +89,7 @@ impl Inner {
     /// Returns places allocated for `req` that will not be written.
     pub(crate) fn unalloc_copies(&self, places: &[Dva], req: &WriteReq) {
         for dva in places {
-            self.alloc.unalloc(*dva, req.txg).expect("what was just allocated can be given back");
+            self.space.unalloc(*dva, req.txg).expect("what was just allocated can be given back");
         }
     }
 

@@ -1,17 +1,18 @@
-//! The handle: state shared by reads and writes, and the calls that only need the space allocator.
+//! The handle: state shared by reads and writes, and the calls that only need the space.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result, SECTOR, Txg, VdevId};
-use metaslab::{Allocator, Run};
+use metaslab::Run;
 use ondisk::blkptr::{Blkptr, Dva};
 use rt::Rt;
 use vdev::{VdevKind, VdevTree};
 
 use crate::dedup::Dedup;
 use crate::scrub::FreeObserver;
+use crate::space::Space;
 use crate::{BadCopy, ZioStats};
 
 /// Bad copies kept for [`Zio::take_bad_copies`].
@@ -30,7 +31,7 @@ pub struct ZioOpts {
 pub(crate) struct Inner {
     pub(crate) rt: Rt,
     pub(crate) tree: Rc<VdevTree>,
-    pub(crate) alloc: Rc<Allocator>,
+    pub(crate) space: Rc<dyn Space>,
     pub(crate) opts: Cell<ZioOpts>,
     stats: Cell<ZioStats>,
     /// Number of top-level vdevs, and the allocation unit for that number.
@@ -107,12 +108,12 @@ impl Inner {
     /// the range as obsolete.
     pub(crate) fn free_dva(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         if !self.tree.top(dva.vdev())?.is_indirect() {
-            return self.alloc.free(dva, birth, txg);
+            return self.space.free(dva, birth, txg);
         }
         let (places, obsolete) = self.tree.places_to_free(dva.vdev(), dva.offset(), dva.asize())?;
         let mut result = Ok(());
         for p in places {
-            result = result.and(self.alloc.free(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
+            result = result.and(self.space.free(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
         }
         let mut all = self.obsolete.borrow_mut();
         for (vdev, start, size) in obsolete {
@@ -129,12 +130,12 @@ impl Inner {
 }
 
 impl Zio {
-    /// Block I/O over the devices of `tree` with space from `alloc`.
-    pub fn new(rt: Rt, tree: Rc<VdevTree>, alloc: Rc<Allocator>, opts: ZioOpts) -> Zio {
+    /// Block I/O over the devices of `tree` with places from `space`.
+    pub fn new(rt: Rt, tree: Rc<VdevTree>, space: Rc<dyn Space>, opts: ZioOpts) -> Zio {
         Zio(Rc::new(Inner {
             rt,
             tree,
-            alloc,
+            space,
             opts: Cell::new(opts),
             stats: Cell::new(ZioStats::default()),
             min_alloc: Cell::new((0, SECTOR)),
@@ -155,8 +156,8 @@ impl Zio {
         &self.0.tree
     }
     /// The space.
-    pub fn allocator(&self) -> &Rc<Allocator> {
-        &self.0.alloc
+    pub fn space(&self) -> &Rc<dyn Space> {
+        &self.0.space
     }
     /// The world.
     pub fn rt(&self) -> &Rt {

@@ -47,17 +47,17 @@ impl Inner {
         bp
     }
     async fn allocate(&self, size: u64, words: [u64; 4], txg: Txg) -> Result<Blkptr> {
-        let alloc = self.os.ctx().zio().allocator().clone();
-        let dva = match alloc.try_alloc(self.class(), size, txg, &[])? {
+        let space = self.os.ctx().zio().space().clone();
+        let dva = match space.try_alloc(self.class(), size, txg, &[])? {
             Some(dva) => dva,
-            None => alloc.alloc(self.class(), size, txg, &[]).await?,
+            None => space.alloc(self.class(), size, txg, &[]).await?,
         };
         // Datasets are charged for blocks of the normal class only, from which their syncs
         // allocate.
-        if alloc.class_of(dva)? == ClassKind::Normal {
+        if space.class_of(dva)? == ClassKind::Normal {
             let bytes = self.os.ctx().zio().tree().top(dva.vdev())?.dsize(dva.asize());
             if !self.os.take_log_block(bytes, txg) {
-                alloc.unalloc(dva, txg)?;
+                space.unalloc(dva, txg)?;
                 return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
             }
         }
