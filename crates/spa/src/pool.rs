@@ -20,14 +20,14 @@ use txg::{TxgPool, TxgTunables};
 use vdev::{DirtyGauge, FailMode, QueueTunables, Top, VdevTree};
 use zio::{Zio, ZioOpts};
 
-use crate::aux::AuxDevices;
-use crate::checkpoint::{Checkpoint, CheckpointRequest};
-use crate::ddt::Ddt;
+use crate::commit::checkpoint::{Checkpoint, CheckpointRequest};
+use crate::commit::ddt::Ddt;
+use crate::commit::logs::Logs;
+use crate::commit::store::{Geometry, MapStore};
 use crate::devices::DeviceWork;
-use crate::leaf_work::LeafWork;
-use crate::logs::Logs;
+use crate::devices::aux::AuxDevices;
+use crate::devices::leaf_work::LeafWork;
 use crate::scan::{Scan, ScanTunables};
-use crate::store::{Geometry, MapStore};
 use crate::zevent::PoolEvents;
 
 /// Most metaslabs of a top-level vdev (`zfs_vdev_ms_count_limit` of OpenZFS 2.1).

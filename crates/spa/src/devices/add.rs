@@ -11,11 +11,11 @@ use ondisk::vdev_config::VdevConfig;
 use vdev::Top;
 use vdev::labels::init_labels;
 
-use crate::aux::AuxDevices;
+use crate::commit::store::Geometry;
+use crate::devices::aux::AuxDevices;
 use crate::devices::create_top_objects;
-use crate::layout::{Layout, make_top};
+use crate::devices::layout::{Layout, make_top};
 use crate::pool::{METASLABS_MAX, Pool, class_named};
-use crate::store::Geometry;
 
 impl Pool {
     /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift` is for new

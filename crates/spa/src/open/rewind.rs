@@ -16,8 +16,8 @@ use rt::Rt;
 use vdev::labels::write_uberblock;
 use vdev::{DirtyGauge, VdevTree};
 
-use crate::checkpoint::stored_uberblock;
-use crate::import::PoolCandidate;
+use crate::commit::checkpoint::stored_uberblock;
+use crate::open::import::PoolCandidate;
 use crate::pool::{EngineOpts, Stack, mos_hooks};
 
 /// A rewind of `-F`, planned or done.

@@ -12,8 +12,8 @@ use rt::Rt;
 use vdev::Top;
 use vdev::labels::init_labels;
 
-use crate::config::{create_packed, read_packed, write_packed};
-use crate::layout::{Layout, aux_config, dspare_configs};
+use crate::commit::config::{create_packed, read_packed, write_packed};
+use crate::devices::layout::{Layout, aux_config, dspare_configs};
 
 /// Entries of the MOS directory that name the lists, and the key in each.
 const SPARES: &str = "spares";

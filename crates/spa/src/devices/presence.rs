@@ -2,7 +2,7 @@
 //!
 //! The dirty time logs stay complete: a device that is taken out of use misses at once the txgs
 //! under way ([`Pool::change_health`]); from then on the sync of each txg adds its own. A device
-//! that was away without such a record is found at import ([`crate::dtl`]).
+//! that was away without such a record is found at import ([`crate::devices::dtl`]).
 //!
 //! Errors. A leaf counts its errors; ten of a kind within ten minutes are too many, as for zed:
 //! failed operations make it *faulted*, wrong contents *degraded*. A device without a replica is
@@ -20,9 +20,9 @@ use vdev::labels::{LeafLabels, read_labels};
 use vdev::reshape::min_asize;
 use vdev::{Absent, Condition, FaultCause, Health, Leaf, MirrorRole, Top, VdevKind, leaf_asize};
 
-use crate::attach::NewDevice;
 use crate::devices::DeviceDoor;
-use crate::layout::{DevSpec, LeafMaker};
+use crate::devices::attach::NewDevice;
+use crate::devices::layout::{DevSpec, LeafMaker};
 use crate::pool::Pool;
 
 /// Tries to open a device that its last user has not closed yet, and the time between.

@@ -17,6 +17,17 @@
 //! Invariants: one administrative change at a time; all changes of a txg are on disk or none; a
 //! refused change has written nothing to the MOS.
 
+mod add;
+pub(crate) mod attach;
+pub(crate) mod aux;
+pub(crate) mod dtl;
+mod expand;
+pub(crate) mod layout;
+pub(crate) mod leaf_work;
+mod presence;
+mod remove;
+mod state;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -36,7 +47,7 @@ use vdev::labels::init_labels;
 use vdev::reshape::detach;
 use vdev::{Condition, MirrorRole, Top, VdevKind};
 
-use crate::layout::LeafMaker;
+use crate::devices::layout::LeafMaker;
 use crate::pool::{BIAS_KEY, Pool};
 
 /// Entry of the MOS directory: the list of all ZAPs of vdevs.

@@ -10,7 +10,7 @@ use dmu::{Tx, zap};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Top, TopSpec, VdevKind};
 
-use crate::attach::matches_name;
+use crate::devices::attach::matches_name;
 use crate::pool::Pool;
 
 /// Entries of a top-level vdev's ZAP that name objects of the vdev.

@@ -8,7 +8,7 @@
 //!
 //! The normal path. At an import [`Logs::read`] reads all logs, oldest first, and collects for
 //! every metaslab the ranges whose state differs from its own map ([`Unflushed`]).
-//! [`crate::store::MapStore`] adds them to every map that it loads. The first txg that is written
+//! [`crate::commit::store::MapStore`] adds them to every map that it loads. The first txg that is written
 //! flushes all of them, empties the arrays and frees the logs: like any txg it is on disk as a
 //! whole or not at all. From then on weir writes to the metaslabs' own maps, which the format
 //! allows; the feature stays active, and OpenZFS begins new logs when it imports the pool again.
@@ -27,8 +27,8 @@ use ondisk::bytes::le64;
 use ondisk::space_map::{Entry, MapType, SpaceMapPhys, entries};
 use vdev::Top;
 
-use crate::space_map::free_space_map;
-use crate::store::{Geometry, MapStore};
+use crate::commit::space_map::free_space_map;
+use crate::commit::store::{Geometry, MapStore};
 
 /// Entry of the MOS directory: the ZAP of logs by txg.
 const LOGS: &[u8] = b"com.delphix:log_spacemap_zap";

@@ -6,7 +6,7 @@ use base::{Error, ErrorKind, Guid, Result};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Condition, Health, Top, VdevKind};
 
-use crate::attach::matches_name;
+use crate::devices::attach::matches_name;
 use crate::pool::Pool;
 
 impl Pool {

@@ -23,12 +23,12 @@ use rt::Rt;
 use vdev::labels::init_labels;
 use vdev::{DirtyGauge, VdevTree};
 
-use crate::aux::AuxDevices;
-use crate::checkpoint::{self, Checkpoint};
-use crate::config::create_packed;
-use crate::ddt::Ddt;
+use crate::commit::checkpoint::{self, Checkpoint};
+use crate::commit::config::create_packed;
+use crate::commit::ddt::Ddt;
+use crate::devices::aux::AuxDevices;
+use crate::devices::layout::{Layout, LeafMaker, make_top};
 use crate::devices::{DeviceWork, ZAP_MAP, create_top_objects};
-use crate::layout::{Layout, LeafMaker, make_top};
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
 use crate::scan::Scan;
 

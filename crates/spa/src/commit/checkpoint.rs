@@ -30,8 +30,8 @@ use ondisk::uberblock::Uberblock;
 use ondisk::zap::ZapValue;
 use vdev::VdevTree;
 
-use crate::logs::part_of;
-use crate::space_map::{alloc_space_map, free_space_map, set_header};
+use crate::commit::logs::part_of;
+use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
 
 /// Entry of the MOS directory: the uberblock.
 const ENTRY: &[u8] = b"com.delphix:zpool_checkpoint";

@@ -15,8 +15,8 @@ use vdev::labels::{init_labels, read_labels};
 use vdev::reshape::{Shape, attach, min_asize};
 use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
 
+use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 use crate::devices::{create_vdev_zap, misses_all};
-use crate::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 use crate::pool::Pool;
 
 /// A device to attach.

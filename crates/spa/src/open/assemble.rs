@@ -16,7 +16,7 @@ use vdev::{
     VdevTree, leaf_asize,
 };
 
-use crate::import::FoundDevice;
+use crate::open::import::FoundDevice;
 use crate::pool::{EngineOpts, Pool};
 
 /// Most children of a vdev with parity (format page 09: weights of columns repeat beyond).

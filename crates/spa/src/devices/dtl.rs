@@ -8,9 +8,9 @@ use ondisk::feature::FeatureId;
 use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, SpaceMapPhys, entries};
 use vdev::{Condition, Health, Top, TxgSet, VdevTree};
 
-use crate::import::FoundDevice;
+use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
+use crate::open::import::FoundDevice;
 use crate::pool::Pool;
-use crate::space_map::{alloc_space_map, free_space_map, set_header};
 
 /// Block size of such a space map (format page 09 section 6).
 const DTL_BLKSZ: u32 = 4096;

@@ -2,7 +2,7 @@
 //!
 //! The table has, for every metaslab, the object and length as of the last committed txg. A load
 //! reads exactly that many bytes, so it skips the entries that the txg under way has appended; the
-//! allocator has those itself. Changes from log space maps ([`crate::logs`]) are kept in memory
+//! allocator has those itself. Changes from log space maps ([`crate::commit::logs`]) are kept in memory
 //! until the txg that flushes them is committed, and added to each load.
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use ondisk::bytes::le64;
 use ondisk::space_map::{SpaceMapPhys, histogram_add};
 use rt::LocalBoxFuture;
 
-use crate::logs::{Unflushed, part_of};
+use crate::commit::logs::{Unflushed, part_of};
 
 /// The committed state of one metaslab's space map.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use base::Error;
 use bdev::BlockDev;
 use ondisk::bytes::le32;
 
-use crate::partition::{GPT_SIGNATURE, SECTORS};
+use crate::open::partition::{GPT_SIGNATURE, SECTORS};
 
 /// Offsets of the four partitions in a master boot record, in bytes; 16 bytes each, the type at 4,
 /// the length in sectors at 12.

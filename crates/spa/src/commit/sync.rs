@@ -33,11 +33,11 @@ use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
 
-use crate::checkpoint;
-use crate::config::write_packed;
+use crate::commit::checkpoint;
+use crate::commit::config::write_packed;
+use crate::commit::space_map::{alloc_space_map, set_header};
+use crate::commit::store::Committed;
 use crate::pool::Pool;
-use crate::space_map::{alloc_space_map, set_header};
-use crate::store::Committed;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;

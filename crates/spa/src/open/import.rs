@@ -6,7 +6,7 @@
 //! 3. The MOS is opened through that tree; the configuration in the MOS is the trusted one. The
 //!    guids must add up to the uberblock's sum.
 //! 4. The features are checked: all supported for writing, for reading only, or refused by name
-//!    ([`crate::unsupported`]).
+//!    ([`crate::open::unsupported`]).
 //!
 //! If labels show a newer committed txg than the newest intact uberblock, the pool is imported in
 //! the older state, with a notice.
@@ -28,22 +28,22 @@ use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::{DirtyGauge, VdevTree};
 
-use crate::assemble::{Assembly, check_complete};
-use crate::aux::AuxDevices;
-use crate::checkpoint::{self, Checkpoint};
-use crate::claim;
-use crate::config::read_packed;
-use crate::create::check_pool_name;
-use crate::ddt::Ddt;
+use crate::commit::checkpoint::{self, Checkpoint};
+use crate::commit::config::read_packed;
+use crate::commit::ddt::Ddt;
+use crate::commit::logs::Logs;
+use crate::commit::removed::load_mappings;
 use crate::devices::DeviceWork;
-use crate::dtl::{load_dtls, note_stale};
-use crate::logs::Logs;
-use crate::partition::partitions;
+use crate::devices::aux::AuxDevices;
+use crate::devices::dtl::{load_dtls, note_stale};
+use crate::open::assemble::{Assembly, check_complete};
+use crate::open::claim;
+use crate::open::create::check_pool_name;
+use crate::open::partition::partitions;
+use crate::open::rewind::{self, Rewind};
+use crate::open::unsupported::{Unsupported, check_labels};
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
-use crate::removed::load_mappings;
-use crate::rewind::{self, Rewind};
 use crate::scan::Scan;
-use crate::unsupported::{Unsupported, check_labels};
 
 /// A device with pool labels.
 pub struct FoundDevice {

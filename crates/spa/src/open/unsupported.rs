@@ -13,9 +13,9 @@ use ondisk::label::{LabelConfig, VERSION_FEATURES};
 use rt::Rt;
 use vdev::DirtyGauge;
 
-use crate::import::{ImportOpts, PoolCandidate, open_state};
+use crate::open::import::{ImportOpts, PoolCandidate, open_state};
+use crate::open::rewind;
 use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
-use crate::rewind;
 
 /// A feature in the pool's own terms.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,0 +1,10 @@
+//! Pools begin here: they are created, found on devices, imported.
+
+mod assemble;
+mod claim;
+pub(crate) mod create;
+pub(crate) mod explain;
+pub(crate) mod import;
+mod partition;
+pub(crate) mod rewind;
+pub(crate) mod unsupported;
